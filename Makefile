@@ -1,0 +1,35 @@
+# make train   sets everything up and trains the default model: make train ARGS="optimizer.lr=0.1"
+# make test    sets everything up and runs the tests
+PYTHON ?= python3
+VENV := .venv
+READY := $(VENV)/.ready
+ARGS ?=
+
+.PHONY: setup train test lint bench constraints
+.DEFAULT_GOAL := setup
+
+setup: $(READY)
+
+$(READY): pyproject.toml constraints.txt
+	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
+	$(VENV)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make setup PYTHON=python3.11")'
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	touch $(READY)
+
+train: $(READY)
+	$(VENV)/bin/python -m src.train $(ARGS)
+
+test: $(READY)
+	$(VENV)/bin/python -m pytest $(ARGS)
+
+lint: $(READY)
+	$(VENV)/bin/ruff check
+	$(VENV)/bin/ruff format --check
+	$(VENV)/bin/mypy
+
+bench: $(READY)
+	$(VENV)/bin/python -m src.benchmark suite=loops $(ARGS)
+
+# After an upgrade that was tested: pins what the environment holds.
+constraints: $(READY)
+	$(VENV)/bin/python -m pip freeze --exclude-editable > constraints.txt

@@ -1,0 +1,1 @@
+"""Kindling: small models at full hardware speed, from one configuration."""

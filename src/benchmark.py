@@ -1,0 +1,23 @@
+"""Times a suite of contenders in one run and prints a table; its last line is one JSON object.
+
+python -m src.benchmark suite=loops [rounds=5] [data=mnist_or_digits]
+"""
+
+import sys
+
+from src.errors import door
+
+
+def main() -> None:
+    with door():
+        from src.benchmarks.settings import read_settings
+
+        settings = read_settings(sys.argv[1:])
+        from src.benchmarks import run_suite
+
+        table, line = run_suite(settings)
+        print(f"{table}\n\n{line}")
+
+
+if __name__ == "__main__":
+    main()

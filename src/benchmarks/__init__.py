@@ -1,0 +1,10 @@
+"""Benchmarks: each suite runs its contenders interleaved in one process and compares them."""
+
+from src.benchmarks.settings import Settings
+
+
+def run_suite(settings: Settings) -> tuple[str, str]:
+    """The suite's table for people and its JSON line."""
+    from src.benchmarks import loops
+
+    return loops.run(settings.rounds, settings.data)

@@ -1,0 +1,268 @@
+"""Seconds per epoch of one small network, 784-32-10 at batch 100, through five training loops."""
+
+import contextlib
+import logging
+import os
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import LightningModule, Trainer
+from PIL import Image
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.neural_network import MLPClassifier
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+)
+from torchvision.transforms import ToTensor
+
+from src import composition
+from src.benchmarks.measure import interleave, ratio, report
+from src.data.sources import Split, as_float, held_out, open_source
+from src.training import machine
+from src.training.fit import fit
+
+BATCH, HIDDEN, CLASSES, RATE = 100, 32, 10, 0.5
+
+
+def run(rounds: int, data: str) -> tuple[str, str]:
+    """The suite `loops`: a table, and its JSON line."""
+    machine.keep_freed_memory()  # as our run does, so that every contender has it
+    config = composition.compose(f"data={data}").data
+    source = open_source(config)
+    train, validation = held_out(source.train, config.val_fraction, config.split_seed)
+    features, labels = as_float(train.features).flatten(1), train.labels
+    contenders: dict[str, Callable[[], float]] = {
+        "tutorial": tutorial(train, validation),
+        "bare": bare(features, labels),
+        "lightning": default_lightning(features, labels),
+        "sklearn": sklearn(features, labels),
+        "ours": ours(data),
+        "gemm": gemm(features),
+    }
+    seconds = interleave(contenders, rounds)
+    ratios = {
+        f"{above}/{below}": ratio(seconds, above, below)
+        for above, below in (
+            ("ours", "bare"),
+            ("tutorial", "ours"),
+            ("lightning", "ours"),
+            ("sklearn", "ours"),
+            ("ours", "gemm"),
+        )
+    }
+    note = (
+        f"seconds per epoch: {len(train)} samples of {source.name}, batch {BATCH}, {rounds} rounds"
+    )
+    if source.instead_of:
+        note += f"; {source.name} instead of {source.instead_of}"
+    table, line = report("loops", seconds, ratios, data=source.name, instead_of=source.instead_of)
+    return f"{note}\n\n{table}", line
+
+
+def network() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(784, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
+
+
+class _Pictures(Dataset[tuple[Tensor, int]]):
+    """What torchvision's MNIST does for a sample: to a PIL image, and to a tensor by ToTensor."""
+
+    def __init__(self, split: Split) -> None:
+        self.data = (as_float(split.features)[:, 0] * 255).round().byte()
+        self.targets, self.transform = split.labels, ToTensor()
+
+    def __len__(self) -> int:
+        return len(self.targets)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image = Image.fromarray(self.data[index].numpy(), mode="L")
+        return self.transform(image), int(self.targets[index])
+
+
+def tutorial(train: Split, validation: Split) -> Callable[[], float]:
+    """Zero to GANs' fit: DataLoader, sampler, ToTensor, a step per batch, then its validation."""
+    model = network()
+    loader, validation_loader = (
+        DataLoader(_Pictures(split), BATCH, sampler=SubsetRandomSampler(range(len(split))))
+        for split in (train, validation)
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE)
+
+    def epoch() -> float:
+        began = time.perf_counter()
+        for images, labels in loader:
+            loss = F.cross_entropy(model(images.reshape(-1, 784)), labels)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            optimizer.zero_grad()
+        found = []
+        for images, labels in validation_loader:
+            logits = model(images.reshape(-1, 784))
+            accuracy = (logits.argmax(1) == labels).sum().item() / len(labels)
+            found.append((F.cross_entropy(logits, labels).item(), accuracy))
+        return time.perf_counter() - began
+
+    return epoch
+
+
+def bare(features: Tensor, labels: Tensor) -> Callable[[], float]:
+    """The same steps over tensors in memory, torch alone, fused SGD, nothing measured or kept."""
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=RATE, fused=True)
+
+    def epoch() -> float:
+        began = time.perf_counter()
+        for batch in torch.split(torch.randperm(len(labels)), BATCH):
+            loss = F.cross_entropy(
+                model(features.index_select(0, batch)), labels.index_select(0, batch)
+            )
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+        return time.perf_counter() - began
+
+    return epoch
+
+
+class _Default(LightningModule):
+    """As Lightning's introduction writes one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = network()
+
+    def training_step(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        features, labels = batch
+        loss = F.cross_entropy(self.model(features), labels)
+        self.log("train_loss", loss, prog_bar=True)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=RATE)
+
+
+def default_lightning(features: Tensor, labels: Tensor) -> Callable[[], float]:
+    """Lightning's Trainer with its defaults over whole batches of the same tensors.
+
+    A sampler that yields batches of indices spares it the collating of single samples.
+    """
+    dataset = TensorDataset(features, labels)
+    sampler = BatchSampler(RandomSampler(dataset), BATCH, drop_last=False)
+    # tensors[list of indices] is one gather; batch_size=None keeps it from being collated again.
+    loader: DataLoader[Any] = DataLoader(dataset, sampler=sampler, batch_size=None)
+
+    def epoch() -> float:
+        with _quiet(), tempfile.TemporaryDirectory() as folder:
+            trainer = Trainer(max_epochs=1, accelerator="cpu", default_root_dir=folder)
+            module = _Default()
+            began = 0.0
+
+            def start(*_: Any) -> None:
+                nonlocal began
+                began = time.perf_counter()
+
+            module.on_train_epoch_start = start  # type: ignore[method-assign]
+            trainer.fit(module, loader)
+            return time.perf_counter() - began
+
+    return epoch
+
+
+def sklearn(features: Tensor, labels: Tensor) -> Callable[[], float]:
+    """scikit-learn's MLPClassifier with the same network, batch and rate; the mean of 3 epochs."""
+    x, y = features.numpy(), labels.numpy()
+    epochs = 3
+
+    def epoch() -> float:
+        classifier = MLPClassifier(
+            (HIDDEN,),
+            solver="sgd",
+            alpha=0.0,
+            batch_size=BATCH,
+            learning_rate_init=RATE,
+            momentum=0.0,
+            nesterovs_momentum=False,
+            max_iter=epochs,
+            n_iter_no_change=epochs + 1,
+        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)
+            began = time.perf_counter()
+            classifier.fit(x, y)
+            return (time.perf_counter() - began) / int(classifier.n_iter_)
+
+    return epoch
+
+
+def ours(data: str) -> Callable[[], float]:
+    """This project as its users run it: validation, history, checkpoints and progress bar on.
+
+    The mean of epochs 2 to 4 by the run's own history; epoch 1 is its warm-up.
+    """
+    config = composition.compose(
+        f"data={data}",
+        "scheduler=none",
+        f"optimizer.lr={RATE}",
+        "trainer.max_epochs=4",
+        "trainer.accelerator=cpu",
+        "trainer.progress_bar=true",
+    )
+
+    def epoch() -> float:
+        with _quiet(), tempfile.TemporaryDirectory() as folder:
+            rows = fit(config, Path(folder)).history
+            return (float(rows[-1]["seconds"] or 0) - float(rows[1]["seconds"] or 0)) / 3
+
+    return epoch
+
+
+def gemm(features: Tensor) -> Callable[[], float]:
+    """The matrix products of an epoch alone, their results written in place: the arithmetic."""
+    x, w1 = features[:BATCH].clone(), torch.randn(HIDDEN, 784)
+    w2, d2 = torch.randn(CLASSES, HIDDEN), torch.randn(BATCH, CLASSES)
+    h, d1 = torch.empty(BATCH, HIDDEN), torch.empty(BATCH, HIDDEN)
+    z, g1, g2 = torch.empty(BATCH, CLASSES), torch.empty_like(w1), torch.empty_like(w2)
+
+    def epoch() -> float:
+        began = time.perf_counter()
+        for _ in range(len(features) // BATCH):
+            torch.mm(x, w1.T, out=h)
+            torch.mm(h, w2.T, out=z)
+            torch.mm(d2.T, h, out=g2)
+            torch.mm(d2, w2, out=d1)
+            torch.mm(d1.T, x, out=g1)
+        return time.perf_counter() - began
+
+    return epoch
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Bars are drawn, but not on this terminal; neither do log lines appear."""
+    chatter = [logging.getLogger(name) for name in ("src", "lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in chatter]
+    with (
+        Path(os.devnull).open("w") as nowhere,
+        contextlib.redirect_stderr(nowhere),
+        contextlib.redirect_stdout(nowhere),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        for logger in chatter:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(chatter, levels, strict=True):
+                logger.setLevel(level)

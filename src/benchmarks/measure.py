@@ -1,0 +1,85 @@
+"""How contenders are timed, and how a suite reports: a table, and one JSON line for programs."""
+
+import json
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from tabulate import tabulate
+from tqdm import tqdm
+
+from src.training import machine
+
+Seconds = dict[str, list[float]]
+
+
+def interleave(contenders: Mapping[str, Callable[[], float]], rounds: int) -> Seconds:
+    """Each contender's own measure of seconds, once a round, so that all see the same machine.
+
+    A first round warms up and is not counted.
+    """
+    seconds: Seconds = {name: [] for name in contenders}
+    total = (rounds + 1) * len(contenders)
+    with tqdm(total=total, unit="run", leave=False, disable=None) as bar:  # on a terminal alone
+        for number in range(rounds + 1):
+            for name, measure in contenders.items():
+                bar.set_description(f"{'warm-up' if number == 0 else f'round {number}'} {name}")
+                taken = measure()
+                if number:
+                    seconds[name].append(taken)
+                bar.update()
+    return seconds
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Median, least and greatest of repeated measurements."""
+
+    median: float
+    least: float
+    greatest: float
+
+    @classmethod
+    def of(cls, values: Sequence[float]) -> "Spread":
+        return cls(statistics.median(values), min(values), max(values))
+
+    def to_primitives(self) -> dict[str, float]:
+        return {"median": self.median, "min": self.least, "max": self.greatest}
+
+    def __str__(self) -> str:
+        return f"{self.median:.3g} ({self.least:.3g} to {self.greatest:.3g})"
+
+
+def ratio(seconds: Seconds, above: str, below: str) -> Spread:
+    """One contender's time over another's, taken round by round."""
+    return Spread.of([a / b for a, b in zip(seconds[above], seconds[below], strict=True)])
+
+
+def report(
+    suite: str, seconds: Seconds, ratios: Mapping[str, Spread], **facts: Any
+) -> tuple[str, str]:
+    """The table for people and the JSON line: medians, spreads, hardware, versions, commit."""
+    rows = {name: Spread.of(values) for name, values in seconds.items()}
+    table = tabulate(
+        [[name, spread.median, spread.least, spread.greatest] for name, spread in rows.items()],
+        ["contender", "median s", "min", "max"],
+        floatfmt=".4f",
+    )
+    shares = tabulate(
+        [[name, spread.median, spread.least, spread.greatest] for name, spread in ratios.items()],
+        ["ratio", "median", "min", "max"],
+        floatfmt=".3g",
+    )
+    content = {
+        "suite": suite,
+        "rows": {name: spread.to_primitives() for name, spread in rows.items()},
+        "ratios": {name: spread.median for name, spread in ratios.items()},
+        "ratio_spreads": {name: spread.to_primitives() for name, spread in ratios.items()},
+        **facts,
+        "hardware": machine.hardware(torch.device("cpu")),
+        "versions": machine.versions(),
+        "commit": machine.commit(),
+    }
+    return f"{table}\n\n{shares}", json.dumps(content)

@@ -1,0 +1,32 @@
+"""What a benchmark's command line may say; checked before torch is imported."""
+
+from collections.abc import Sequence
+from typing import Literal
+
+from omegaconf import OmegaConf
+from pydantic import ValidationError
+
+from src.config import PositiveInt, Section, options
+from src.errors import InputError
+
+USAGE = "type python -m src.benchmark suite=loops [rounds=5] [data=mnist_or_digits]"
+
+
+class Settings(Section):
+    suite: Literal["loops"]
+    rounds: PositiveInt = 5
+    data: str = "mnist_or_digits"
+
+
+def read_settings(argv: Sequence[str]) -> Settings:
+    """key=value arguments. Raises InputError with every fault and the usage."""
+    try:
+        settings = Settings.model_validate(
+            OmegaConf.to_container(OmegaConf.from_dotlist(list(argv)))
+        )
+    except ValidationError as error:
+        faults = [f"{detail['loc'][0]}: {detail['msg']}" for detail in error.errors()]
+        raise InputError(f"{'; '.join(faults)}; {USAGE}") from None
+    if settings.data not in options("data"):
+        raise InputError(f"data={settings.data}: must be one of {', '.join(options('data'))}")
+    return settings

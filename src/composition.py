@@ -1,0 +1,202 @@
+"""From a command line to checked configurations: every fault at once, before torch is imported.
+
+Hydra stops at its first fault, advises `+` for a misspelt key and checks no value. So the
+overrides are looked at first, each by itself; what is left is composed point by point and
+checked against src/config.py.
+"""
+
+import itertools
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra._internal.utils import get_args_parser
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from src import config as schema
+from src.config import CONF, Config
+from src.errors import InputError
+
+
+@dataclass(frozen=True)
+class Command:
+    """A checked command line; sweep_dir is None for a single run and for `--help` and its kin."""
+
+    argv: list[str]
+    sweep_dir: Path | None = None
+
+
+def compose(*overrides: str) -> Config:
+    """The configuration that `python -m src.train` with these overrides would train.
+
+    Raises InputError with every fault at once.
+    """
+    points, faults = _points(overrides, sweep=False)
+    if not faults:
+        config, faults = schema.find_faults(points[0])
+        if config is not None:
+            return config
+    raise InputError(schema.report(faults))
+
+
+def load(path: Path) -> Config:
+    """A configuration as a run folder holds it. Raises InputError when the file is none."""
+    try:
+        values = yaml.safe_load(path.read_text())
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise InputError(f"{path}: cannot be read as a configuration ({error})") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: is not a configuration")
+    try:
+        return schema.check(values)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
+
+
+def check_command_line(argv: Sequence[str]) -> Command:
+    """Checks what `python -m src.train` was given, every point of a sweep included.
+
+    A sweep gets its folder fixed here, so that every later reader knows it. Raises InputError
+    with every fault at once.
+    """
+    arguments = get_args_parser().parse_args(list(argv))
+    asks = (arguments.help, arguments.hydra_help, arguments.info, arguments.cfg)
+    if any(asks) or arguments.shell_completion or arguments.experimental_rerun:
+        return Command(list(argv))
+    points, faults = _points(arguments.overrides, arguments.multirun, arguments.config_dir)
+    faulty: dict[str, list[str]] = {}
+    for number, point in enumerate(points):
+        config, point_faults = schema.find_faults(point)
+        for fault in point_faults:
+            faulty.setdefault(fault, []).append(str(number))
+        if config is not None and not faults and not faulty:
+            _check_machine(config)
+    for fault, numbers in faulty.items():
+        which = f"point{'s'[: len(numbers) > 1]} {', '.join(numbers)}: " if len(points) > 1 else ""
+        faults.append(which + fault)
+    if faults:
+        raise InputError(schema.report(faults))
+    if not arguments.multirun:
+        return Command(list(argv))
+    given = [text for text in arguments.overrides if text.startswith("hydra.sweep.dir=")]
+    if given:
+        return Command(list(argv), Path(given[-1].partition("=")[2].strip("'\"")))
+    now = datetime.now()
+    sweep_dir = Path("sweeps", f"{now:%Y-%m-%d}", f"{now:%H-%M-%S.%f}")
+    return Command([*argv, f"hydra.sweep.dir={sweep_dir}"], sweep_dir)
+
+
+def _check_machine(config: Config) -> None:
+    """Asks torch only where the configuration names an accelerator that may be absent."""
+    if config.trainer.accelerator in ("cuda", "mps"):
+        from src.training.machine import resolve
+
+        resolve(config.trainer)
+
+
+def _points(
+    overrides: Sequence[str], sweep: bool, config_dir: str | None = None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The values of every point, from the overrides that are right, and the others' faults."""
+    right: list[Override] = []
+    faults: list[str] = []
+    for text in overrides:
+        try:
+            override = OverridesParser.create().parse_override(text)
+        except HydraException as error:
+            faults.append(f"{text}: cannot be read ({str(error).splitlines()[0]})")
+            continue
+        if override.is_sweep_override() and not sweep:
+            faults.append(f"{text}: several values need a sweep; type -m too")
+            continue
+        fault = _override_fault(override)
+        if fault:
+            faults.append(fault)
+        else:
+            right.append(override)
+    searchpath = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
+    points = []
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF.absolute()), version_base="1.3"):
+        # Only the choices of groups are composed once more for each of their combinations; plain
+        # values are set on a copy, which costs a thousandth of it.
+        choices = [_texts(override) for override in right if not _is_value(override)]
+        values = [_texts(override) for override in right if _is_value(override)]
+        for chosen in itertools.product(*choices):
+            try:
+                base = hydra_compose("train", [*searchpath, *chosen])
+            except (HydraException, OmegaConfBaseException) as error:
+                faults.append(" ".join(str(error).split()))
+                continue
+            for assigned in itertools.product(*values):
+                try:
+                    points.append(_assign(base, assigned))
+                except (HydraException, OmegaConfBaseException) as error:
+                    faults.append(str(error).splitlines()[0])
+    return points, faults
+
+
+def _is_value(override: Override) -> bool:
+    key = override.key_or_group
+    return not key.startswith("hydra") and "/" not in key and key not in schema.GROUPS
+
+
+def _texts(override: Override) -> list[str]:
+    """The override itself, or one for each value that it sweeps over."""
+    if not override.is_sweep_override():
+        return [override.input_line or ""]
+    try:
+        return [
+            f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()
+        ]
+    except HydraException:  # an interval: the sweeper chooses, and each job is checked as it starts
+        return []
+
+
+def _assign(base: DictConfig, texts: Sequence[str]) -> dict[str, Any]:
+    config = base.copy()
+    OmegaConf.set_struct(config, False)
+    for override in OverridesParser.create().parse_overrides(list(texts)):
+        if override.is_delete():
+            section, _, key = override.key_or_group.rpartition(".")
+            OmegaConf.select(config, section).pop(key, None)
+        else:
+            OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+    values = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
+def _override_fault(override: Override) -> str | None:
+    key, text = override.key_or_group, override.input_line or ""
+    if key.startswith("hydra"):
+        return None
+    if key not in schema.GROUPS:
+        return schema.unknown_key(key, text.lstrip("+"))
+    if override.is_delete() or override.package is not None:
+        return f"{text}: a group is chosen by {key}=CHOICE"
+    allowed = schema.options(key)
+    for given in _texts(override) if override.is_sweep_override() else [text]:
+        choice = given.partition("=")[2]
+        if choice not in allowed and not (choice == "null" and key == "experiment"):
+            hint = schema.did_you_mean(choice, allowed)
+            return f"{key}={choice}: must be one of {', '.join(allowed)}{hint}"
+    return None
+
+
+def main_argv() -> Command:
+    """Checks sys.argv and puts the checked one in its place, for Hydra to read."""
+    command = check_command_line(sys.argv[1:])
+    sys.argv[1:] = command.argv
+    return command

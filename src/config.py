@@ -1,0 +1,411 @@
+"""The contract: every configuration key, its range, and the rules across keys.
+
+The defaults live in conf/ alone; here a key has a type and a range. Nothing in this module
+imports torch, so a wrong key costs no more than Hydra and pydantic.
+"""
+
+import difflib
+import functools
+import hashlib
+import json
+import os
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from src.errors import InputError
+
+CONF = Path(__file__).parent.parent / "conf"
+
+PositiveInt = Annotated[int, Field(gt=0)]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if isinstance(value, int) else value
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if type(value) is int else value
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class _Data(Section):
+    root: str | None  # None: $DATA_ROOT, else the folder "data"
+    batch_size: PositiveInt  # per device
+    val_fraction: Fraction | None  # None: nothing is held out, validation measures the training set
+    split_seed: NonNegativeInt
+    drop_last: bool
+    order: Literal["seeded", "stream"]  # see src/data/loader.py
+    loader: Literal["resident", "workers"]
+    num_workers: NonNegativeInt
+    pin_memory: bool
+    persistent_workers: bool
+
+
+class Mnist(_Data):
+    name: Literal["mnist"]
+    fallback: Literal["digits"] | None  # what to train on where MNIST cannot be had
+
+
+class Digits(_Data):
+    name: Literal["digits"]
+
+
+class Toy(_Data):
+    name: Literal["toy"]
+    factor: PositiveInt
+
+
+class Synthetic(_Data):
+    name: Literal["synthetic"]
+    samples: PositiveInt
+    test_samples: PositiveInt
+    shape: Annotated[list[PositiveInt], Field(min_length=1), BeforeValidator(_as_list)]
+    classes: Annotated[int, Field(ge=2)]
+
+
+class LogisticRegression(Section):
+    name: Literal["logistic_regression"]
+
+
+class Mlp(Section):
+    name: Literal["mlp"]
+    hidden_sizes: Annotated[list[PositiveInt], Field(min_length=1), BeforeValidator(_as_list)]
+    activation: Literal["relu", "tanh", "gelu"]
+    dropout: Probability
+
+
+class Sgd(Section):
+    name: Literal["sgd"]
+    lr: PositiveFloat
+    weight_decay: NonNegativeFloat
+    momentum: Probability
+    nesterov: bool
+
+
+class Adam(Section):
+    name: Literal["adam"]
+    lr: PositiveFloat
+    weight_decay: NonNegativeFloat
+
+
+class AdamW(Section):
+    name: Literal["adamw"]
+    lr: PositiveFloat
+    weight_decay: NonNegativeFloat
+
+
+class NoScheduler(Section):
+    name: Literal["none"]
+
+
+class MultiStep(Section):
+    name: Literal["multistep"]
+    milestones: list[PositiveInt]
+    gamma: PositiveFloat
+
+
+class Cosine(Section):
+    name: Literal["cosine"]
+    eta_min: NonNegativeFloat
+
+
+class OneCycle(Section):
+    name: Literal["onecycle"]
+    pct_start: Fraction
+    div_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    final_div_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+
+
+class Trainer(Section):
+    accelerator: Literal["auto", "cpu", "cuda", "mps"]
+    devices: PositiveInt | Literal["auto"]
+    strategy: Literal["auto", "ddp"]
+    precision: Annotated[Literal["32", "64", "bf16-mixed", "16-mixed"], BeforeValidator(_as_text)]
+    max_epochs: PositiveInt
+    max_time: Annotated[str, Field(pattern=r"^\d\d:\d\d:\d\d:\d\d$")] | None
+    accumulate_grad_batches: PositiveInt
+    gradient_clip_val: PositiveFloat | None
+    deterministic: bool
+    steps_per_call: PositiveInt | Literal["auto"]
+    log_every_step: bool
+    progress_bar: bool | Literal["auto"]
+
+
+class Checkpoint(Section):
+    every_n_epochs: PositiveInt
+    monitor: Literal["val/acc", "val/loss", "train/acc", "train/loss"]
+    mode: Literal["min", "max"]
+
+
+class Logger(Section):
+    name: Literal["none", "tensorboard"]
+
+
+Data = Mnist | Digits | Toy | Synthetic
+Model = LogisticRegression | Mlp
+Optimizer = Sgd | Adam | AdamW
+Scheduler = NoScheduler | MultiStep | Cosine | OneCycle
+
+
+class Config(Section):
+    seed: Annotated[int, Field(ge=0, lt=2**32)]
+    data: Annotated[Data, Field(discriminator="name")]
+    model: Annotated[Model, Field(discriminator="name")]
+    optimizer: Annotated[Optimizer, Field(discriminator="name")]
+    scheduler: Annotated[Scheduler, Field(discriminator="name")]
+    trainer: Trainer
+    checkpoint: Checkpoint
+    logger: Logger
+
+    def to_primitives(self) -> dict[str, Any]:
+        """Nested dicts, lists and scalars: what a checkpoint or a JSON file may hold."""
+        return self.model_dump(mode="json")
+
+    def hash(self) -> str:
+        """12 hex digits over every key but data.root, which names a place, not an experiment."""
+        values = self.to_primitives()
+        del values["data"]["root"]
+        return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def check(values: Mapping[str, Any]) -> Config:
+    """The composed values as a checked configuration.
+
+    Raises InputError with a line for every fault there is.
+    """
+    config, faults = find_faults(values)
+    if config is None:
+        raise InputError(report(faults))
+    return config
+
+
+def find_faults(values: Mapping[str, Any]) -> tuple[Config | None, list[str]]:
+    """The configuration, or None and its faults, a text for each."""
+    faults: list[str] = []
+    try:
+        config = Config.model_validate(values)
+    except ValidationError as error:
+        faults += _schema_faults(error, values)
+        config = None
+    faults += [
+        fault for holds, fault in _rules(_Values(values)) if not holds and fault not in faults
+    ]
+    return (None if faults else config), faults
+
+
+def report(faults: Sequence[str]) -> str:
+    count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+    lines = "\n".join(f"  {fault}" for fault in faults)
+    return f"{count} in the configuration, nothing was started\n{lines}"
+
+
+class _Values:
+    """Reads dotted keys from values that may be wrong: a missing key is None."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def __getitem__(self, key: str) -> Any:
+        value: Any = self._values
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    def number(self, key: str) -> float:
+        value = self[key]
+        return value if isinstance(value, int | float) else 0
+
+
+def _rules(v: _Values) -> Iterator[tuple[bool, str]]:
+    """The rules across keys: whether each holds, and its fault. They bear wrong types."""
+    yield (
+        not v["optimizer.nesterov"] or v.number("optimizer.momentum") > 0,
+        f"optimizer.nesterov=true needs a momentum, not optimizer.momentum="
+        f"{v['optimizer.momentum']}; type optimizer.momentum=0.9",
+    )
+    milestones = v["scheduler.milestones"]
+    if isinstance(milestones, list) and all(isinstance(epoch, int) for epoch in milestones):
+        yield (
+            milestones == sorted(set(milestones)),
+            f"scheduler.milestones={milestones}: epochs must increase, "
+            f"for example scheduler.milestones={sorted(set(milestones))}",
+        )
+    yield (
+        v["data.loader"] != "resident" or v["data.num_workers"] in (0, None),
+        f"data.num_workers={v['data.num_workers']} has no use with data.loader=resident; "
+        "type data.loader=workers too",
+    )
+    yield (
+        v["data.loader"] != "resident" or not v["data.pin_memory"],
+        "data.pin_memory=true has no use with data.loader=resident; type data.loader=workers too",
+    )
+    yield (
+        not v["data.persistent_workers"] or v.number("data.num_workers") > 0,
+        "data.persistent_workers=true needs workers; type data.num_workers=2 too",
+    )
+    precision, accelerator = v["trainer.precision"], v["trainer.accelerator"]
+    yield (
+        not (precision == "16-mixed" and accelerator == "cpu"),
+        "trainer.precision=16-mixed needs a GPU; on a CPU type trainer.precision=bf16-mixed",
+    )
+    yield (
+        not (str(precision) == "64" and accelerator == "mps"),
+        "trainer.precision=64: MPS has no float64; type trainer.precision=32",
+    )
+    yield (
+        not (accelerator == "mps" and v.number("trainer.devices") > 1),
+        f"trainer.devices={v['trainer.devices']}: MPS has one device; type trainer.devices=1",
+    )
+    yield (
+        accelerator != "cpu" or v.number("trainer.devices") <= cpu_count(),
+        f"trainer.devices={v['trainer.devices']}: this machine lends {cpu_count()} CPU cores; "
+        f"type trainer.devices={cpu_count()} or less",
+    )
+    quantity = str(v["checkpoint.monitor"]).rpartition("/")[2]
+    best = {"acc": "max", "loss": "min"}.get(quantity)
+    yield (
+        best is None or v["checkpoint.mode"] not in ("min", "max") or v["checkpoint.mode"] == best,
+        f"checkpoint.mode={v['checkpoint.mode']} would keep the worst "
+        f"{v['checkpoint.monitor']}; type checkpoint.mode={best}",
+    )
+
+
+def cpu_count() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+# --- what the schema knows of its keys -------------------------------------------------------
+
+
+def _sections(annotation: Any) -> Iterator[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    elif typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        for option in typing.get_args(annotation):
+            yield from _sections(option)
+
+
+@functools.cache
+def known_keys() -> frozenset[str]:
+    """Every dotted key that some choice of groups has, `name` of a group left out."""
+    keys = set()
+    for name, field in Config.model_fields.items():
+        sections = list(_sections(field.annotation))
+        for section in sections:
+            keys |= {f"{name}.{key}" for key in section.model_fields if key != "name"}
+        if not sections:
+            keys.add(name)
+    return frozenset(keys)
+
+
+def options(group: str) -> list[str]:
+    """The choices of a configuration group."""
+    return sorted(path.stem for path in (CONF / group).glob("[!_]*.yaml"))
+
+
+GROUPS = ("data", "model", "optimizer", "scheduler", "trainer", "logger", "experiment")
+
+
+def unknown_key(key: str, given: str) -> str | None:
+    """The fault of an override whose key the schema does not have, or None."""
+    if key in known_keys():
+        return None
+    if key.partition(".")[0] == key and key in GROUPS:
+        return None
+    return f"{given}: unknown key{did_you_mean(key, [*known_keys(), *GROUPS])}"
+
+
+def did_you_mean(word: str, words: Sequence[str]) -> str:
+    """`; did you mean …?`, looking at the part behind the last dot too, or nothing."""
+    close = difflib.get_close_matches(word, words, 1, 0.65)
+    if not close:
+        last = {key.rpartition(".")[2]: key for key in words}
+        close = [last[m] for m in difflib.get_close_matches(word.rpartition(".")[2], last, 1, 0.75)]
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _schema_faults(error: ValidationError, values: Mapping[str, Any]) -> list[str]:
+    """One text per key: pydantic gives one per member of a union and per element of a list."""
+    by_key: dict[str, list[Any]] = {}
+    for detail in error.errors():
+        by_key.setdefault(_key(detail["loc"]), []).append(detail)
+    return [_schema_fault(key, details, values) for key, details in by_key.items()]
+
+
+def _key(location: tuple[int | str, ...]) -> str:
+    """('optimizer', 'sgd', 'lr') → optimizer.lr; an index into a list is left out."""
+    first, *rest = [str(part) for part in location]
+    field = Config.model_fields.get(first)
+    tagged = field is not None and field.discriminator is not None
+    return ".".join([first, *rest[1:2]] if tagged else [first, *rest[:1]])
+
+
+def _schema_fault(key: str, details: Sequence[Any], values: Mapping[str, Any]) -> str:
+    kinds = {detail["type"] for detail in details}
+    section = key.partition(".")[0]
+    read = _Values(values)
+    name = read[f"{section}.name"]
+    given = f"{key}={_written(read[key])}"
+    if "extra_forbidden" in kinds:
+        if key in known_keys():
+            return f"{given}: {section}={name} has no such key"
+        return unknown_key(key, given) or f"{given}: not allowed here"
+    if kinds & {"union_tag_invalid", "union_tag_not_found"}:
+        choices = options(section)
+        return f"{section}={name}: must be one of {', '.join(choices)}"
+    if "missing" in kinds:
+        return f"{key}: is missing{_example(key, name)}"
+    reasons = [_reason(detail, read[key]) for detail in details]
+    text = " or ".join(dict.fromkeys(reasons))
+    listed = kinds == {"literal_error"}  # an example adds nothing to a complete list
+    return f"{given}: {text}{'' if listed else _example(key, name)}"
+
+
+def _reason(detail: Any, value: Any) -> str:
+    if detail["type"] == "literal_error":
+        allowed = re.findall(r"'([^']*)'", detail["msg"])
+        hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
+        return f"must be {'one of ' if len(allowed) > 1 else ''}{', '.join(allowed)}{hint}"
+    if detail["type"] == "string_pattern_mismatch":
+        return "must be DD:HH:MM:SS"
+    message = str(detail["msg"]).replace("Input should", "must").replace("List should", "must")
+    return message.replace(" after validation", "")
+
+
+def _example(key: str, name: Any) -> str:
+    """What to type: the shipped value of the key."""
+    section = key.partition(".")[0]
+    shipped = yaml.safe_load((CONF / "train.yaml").read_text())
+    for file in (f"{name}.yaml", "default.yaml", "_common.yaml"):
+        path = CONF / section / file
+        if path.exists():
+            shipped = {**shipped, section: yaml.safe_load(path.read_text())}
+        value = _Values(shipped)[key]
+        if value is not None:
+            return f", for example {key}={_written(value)}"
+    return ""
+
+
+def _written(value: Any) -> str:
+    """A value as one types it on the command line."""
+    if isinstance(value, bool) or value is None:
+        return {True: "true", False: "false", None: "null"}[value]
+    if isinstance(value, list):
+        return "[" + ",".join(_written(item) for item in value) + "]"
+    return str(value)

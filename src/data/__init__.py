@@ -1,0 +1,1 @@
+"""Data: bytes to tensors (sources), tensors to blocks (loader), both for Lightning (module)."""

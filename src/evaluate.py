@@ -1,0 +1,35 @@
+"""Tests a trained model on a test set; nothing of the training command is repeated.
+
+python -m src.evaluate RUN                   RUN: a run folder or a .ckpt file
+python -m src.evaluate RUN --data digits     another data set than it was trained on
+python -m src.evaluate RUN --json            for programs
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+from src.errors import door
+
+
+def main() -> None:
+    summary, _, usage = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        "python -m src.evaluate",
+        description=summary,
+        epilog=usage,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", type=Path, help="a run folder, or a checkpoint file")
+    parser.add_argument("--data", metavar="NAME", help="data set; default: the training's")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args()
+    with door():
+        from src.evaluation import describe, evaluate_path
+
+        found = evaluate_path(arguments.run, arguments.data)
+        print(json.dumps(found.to_primitives()) if arguments.json else describe(found))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""A trained model on a data set: loss, accuracy, and where it is wrong."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from tabulate import tabulate
+from torch import Tensor
+from torch.nn import functional as F
+
+from src import composition
+from src import config as schema
+from src.data.loader import EVALUATION_BATCH
+from src.data.sources import Source, Split, as_float, open_source
+from src.errors import InputError
+from src.run import Trained, open_trained
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """confusion[i, j]: samples of class i that were taken for class j, (classes, classes)."""
+
+    checkpoint: Path
+    data: str
+    loss: float
+    confusion: Tensor
+
+    @property
+    def accuracy(self) -> float:
+        return int(self.confusion.trace()) / int(self.confusion.sum())
+
+    @property
+    def per_class(self) -> list[float | None]:
+        """Accuracy within each class; None for a class without samples."""
+        counts = self.confusion.sum(1).tolist()
+        hits = self.confusion.diag().tolist()
+        return [hit / count if count else None for hit, count in zip(hits, counts, strict=True)]
+
+    def to_primitives(self) -> dict[str, Any]:
+        return {
+            "checkpoint": str(self.checkpoint),
+            "data": self.data,
+            "loss": self.loss,
+            "accuracy": self.accuracy,
+            "per_class_accuracy": self.per_class,
+            "confusion": self.confusion.tolist(),
+        }
+
+
+def evaluate_path(path: Path, data: str | None) -> Evaluation:
+    """The model of a run folder or checkpoint on a test set, its own or that of `data`.
+
+    Raises InputError when the path holds no model, and when the data do not fit it.
+    """
+    trained = open_trained(path)
+    section: schema.Data = trained.config.data
+    if data is not None or section.name != trained.data:
+        # The data really used: a run on MNIST may have fallen back to the digits.
+        section = composition.compose(f"data={data or trained.data}").data
+    return evaluate(trained, open_source(section))
+
+
+def evaluate(trained: Trained, source: Source) -> Evaluation:
+    """The model on the test set, in the precision of its training.
+
+    Raises InputError when the data have another shape or other classes than the model.
+    """
+    if source.shape != trained.shape or source.classes != trained.classes:
+        raise InputError(
+            f"{trained.checkpoint}: takes features {trained.shape} of {trained.classes} classes, "
+            f"but data={source.name} has {source.shape} of {source.classes}; it was trained on "
+            f"data={trained.data}"
+        )
+    logits = predict(trained, source.test)
+    labels = source.test.labels
+    loss = F.cross_entropy(logits.double(), labels).item()
+    pairs = labels * source.classes + logits.argmax(-1)
+    counts = torch.bincount(pairs, minlength=source.classes**2)
+    confusion = counts.view(source.classes, source.classes)
+    return Evaluation(trained.checkpoint, source.name, loss, confusion)
+
+
+def predict(trained: Trained, split: Split) -> Tensor:
+    """Logits (N, classes), computed in the precision of the training, on the CPU."""
+    dtype = next(trained.model.parameters()).dtype
+    mixed = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+    lower = mixed.get(trained.config.trainer.precision)
+    with torch.inference_mode(), torch.autocast("cpu", lower, enabled=lower is not None):
+        parts = [
+            trained.model(as_float(features).to(dtype))
+            for features in torch.split(split.features, EVALUATION_BATCH)
+        ]
+    return torch.cat(parts)
+
+
+def describe(found: Evaluation) -> str:
+    """Accuracy and loss, then a row per class: its accuracy and what it was taken for."""
+    classes = range(len(found.confusion))
+    rows = [
+        [number, "-" if accuracy is None else f"{accuracy:.2%}", *counts]
+        for number, accuracy, counts in zip(
+            classes, found.per_class, found.confusion.tolist(), strict=True
+        )
+    ]
+    table = tabulate(rows, ["class", "accuracy", *(f"as {number}" for number in classes)])
+    samples = int(found.confusion.sum())
+    return (
+        f"{found.checkpoint} on {samples} test samples of {found.data}\n"
+        f"accuracy {found.accuracy:.2%}, loss {found.loss:.4f}\n\n{table}"
+    )

@@ -1,0 +1,33 @@
+"""Trains one run, or a sweep of them.
+
+python -m src.train [group=choice] [key=value] ...
+python -m src.train -m key=value1,value2 ...
+python -m src.train --help
+"""
+
+import hydra
+from omegaconf import DictConfig
+
+from src.composition import main_argv
+from src.errors import door
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="train")
+def job(composed: DictConfig) -> float:
+    from src.training.job import run_job  # only now torch: see src/composition.py
+
+    return run_job(composed)
+
+
+def main() -> None:
+    with door():
+        command = main_argv()
+    job()
+    if command.sweep_dir is not None:
+        from src.training.job import finish_sweep
+
+        finish_sweep(command.sweep_dir)
+
+
+if __name__ == "__main__":
+    main()

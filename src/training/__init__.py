@@ -1,0 +1,1 @@
+"""Training: one run (fit), its steps, and a sweep's results."""

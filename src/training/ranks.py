@@ -1,0 +1,88 @@
+"""More than one device: ranks, started from the checked configuration, and what they exchange.
+
+Lightning's own launcher runs sys.argv again, `-m` and all; torch's elastic launcher calls a
+function with its arguments, in a sweep too.
+"""
+
+import logging
+import os
+import sys
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from lightning.pytorch.strategies import DDPStrategy
+from torch import Tensor
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from src import config as schema
+from src.errors import InputError
+
+
+def inside() -> bool:
+    """Whether this process is a rank already."""
+    return "TORCHELASTIC_RUN_ID" in os.environ
+
+
+def rank() -> int:
+    """This process's number among all ranks, 0 where there is one process."""
+    return int(os.environ["RANK"]) if inside() else 0
+
+
+def launch(function: Callable[..., None], arguments: tuple[Any, ...], ranks: int) -> None:
+    """Calls a module-level function in each of `ranks` processes of this machine and waits.
+
+    Raises the InputError that a rank met, and ChildFailedError with the traceback of any other.
+    """
+    logging.getLogger("torch.distributed").setLevel(logging.ERROR)
+    config = LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=ranks,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+    )
+    answers = elastic_launch(config, _rank)(function, arguments)
+    for fault in filter(None, answers.values()):
+        raise InputError(fault)
+
+
+def _rank(function: Callable[..., None], arguments: tuple[Any, ...]) -> str | None:
+    """The body of a rank. An InputError travels home as its text: exceptions lose their type."""
+    level = logging.ERROR if rank() else logging.INFO
+    logging.basicConfig(format="%(message)s", stream=sys.stdout, level=level)
+    torch.set_num_threads(max(1, schema.cpu_count() // int(os.environ["LOCAL_WORLD_SIZE"])))
+    try:
+        function(*arguments)
+    except InputError as error:
+        return str(error)
+    finally:
+        if dist.is_initialized():
+            dist.destroy_process_group()
+    return None
+
+
+class Ranks(DDPStrategy):
+    """Lightning's DDP without the module wrapper: the steps exchange their gradients themselves.
+
+    The wrapper counts on one backward per training_step; a block has many.
+    """
+
+    def configure_ddp(self) -> None:
+        assert self.model is not None
+        for tensor in [*self.model.parameters(), *self.model.buffers()]:
+            dist.broadcast(tensor.data, src=0)
+
+
+def average(gradients: list[Tensor]) -> None:
+    """The mean over ranks, in place, in one exchange."""
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    dist.all_reduce(flat)
+    flat /= dist.get_world_size()
+    parts = torch.split(flat, [gradient.numel() for gradient in gradients])
+    for gradient, part in zip(gradients, parts, strict=True):
+        gradient.copy_(part.view_as(gradient))
