@@ -87,14 +87,35 @@ def check_command_line(argv: Sequence[str]) -> Command:
         faults.append(which + fault)
     if faults:
         raise InputError(schema.report(faults))
+    folder = _named_folder(arguments.overrides, arguments.multirun)
     if not arguments.multirun:
         return Command(list(argv))
-    given = [text for text in arguments.overrides if text.startswith("hydra.sweep.dir=")]
-    if given:
-        return Command(list(argv), Path(given[-1].partition("=")[2].strip("'\"")))
+    if folder is not None:
+        return Command(list(argv), folder)
+    folder = timestamped("sweeps")
+    return Command([*argv, f"hydra.sweep.dir={folder}"], folder)
+
+
+def timestamped(base: str) -> Path:
+    """A folder of its own for a run or sweep that begins now: base/<date>/<time to the µs>."""
     now = datetime.now()
-    sweep_dir = Path("sweeps", f"{now:%Y-%m-%d}", f"{now:%H-%M-%S.%f}")
-    return Command([*argv, f"hydra.sweep.dir={sweep_dir}"], sweep_dir)
+    return Path(base, f"{now:%Y-%m-%d}", f"{now:%H-%M-%S.%f}")
+
+
+def _named_folder(overrides: Sequence[str], sweep: bool) -> Path | None:
+    """The folder that the command line names, if any. Raises InputError when it is in use."""
+    key = "hydra.sweep.dir" if sweep else "hydra.run.dir"
+    given = [text.partition("=")[2] for text in overrides if text.startswith(f"{key}=")]
+    if not given:
+        return None
+    folder = Path(given[-1].strip("'\""))
+    for name in ("history.csv", "result.json", "results.csv"):
+        if (folder / name).exists():
+            raise InputError(
+                f"{key}={folder}: holds a {'sweep' if sweep else 'run'} already ({name}), which "
+                "would be overwritten; name another folder"
+            )
+    return folder
 
 
 def _check_machine(config: Config) -> None:
@@ -128,7 +149,7 @@ def _points(
     searchpath = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
     points = []
     GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF.absolute()), version_base="1.3"):
+    with initialize_config_dir(str(CONF), version_base="1.3"):
         # Only the choices of groups are composed once more for each of their combinations; plain
         # values are set on a copy, which costs a thousandth of it.
         choices = [_texts(override) for override in right if not _is_value(override)]

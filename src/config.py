@@ -21,7 +21,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from src.errors import InputError
 
-CONF = Path(__file__).parent.parent / "conf"
+CONF = Path(__file__).absolute().parent.parent / "conf"
 
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -32,7 +32,7 @@ Probability = Annotated[float, Field(ge=0, lt=1)]
 
 
 def _as_list(value: Any) -> Any:
-    return [value] if isinstance(value, int) else value
+    return [value] if type(value) is int else value
 
 
 def _as_text(value: Any) -> Any:
@@ -242,8 +242,8 @@ def _rules(v: _Values) -> Iterator[tuple[bool, str]]:
     if isinstance(milestones, list) and all(isinstance(epoch, int) for epoch in milestones):
         yield (
             milestones == sorted(set(milestones)),
-            f"scheduler.milestones={milestones}: epochs must increase, "
-            f"for example scheduler.milestones={sorted(set(milestones))}",
+            f"scheduler.milestones={_written(milestones)}: epochs must increase, "
+            f"for example scheduler.milestones={_written(sorted(set(milestones)))}",
         )
     yield (
         v["data.loader"] != "resident" or v["data.num_workers"] in (0, None),

@@ -9,10 +9,11 @@ import hydra
 from omegaconf import DictConfig
 
 from src.composition import main_argv
+from src.config import CONF
 from src.errors import door
 
 
-@hydra.main(version_base="1.3", config_path="../conf", config_name="train")
+@hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
 def job(composed: DictConfig) -> float:
     from src.training.job import run_job  # only now torch: see src/composition.py
 

@@ -42,7 +42,8 @@ class History(Callback):
         row: Row = {"epoch": epoch, "step": trainer.global_step, "seconds": self.seconds}
         row |= {"lr": rate, **pl_module.metrics}
         self.run.append_history(row)
-        log.info("%s", _line(row, trainer.max_epochs or 0))
+        with tqdm.external_write_mode():  # a bar steps aside
+            log.info("%s", _line(row, trainer.max_epochs or 0))
 
 
 def _line(row: Row, epochs: int) -> str:
@@ -58,16 +59,22 @@ def _line(row: Row, epochs: int) -> str:
 
 
 class Progress(Callback):
-    """A bar over an epoch's optimizer steps, with the running loss and accuracy."""
+    """A bar over the whole run's batches, with the running loss and accuracy.
 
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    One bar, not one an epoch: an epoch may last a tenth of a second.
+    """
+
+    INTERVAL = 0.1  # seconds between drawings; only then the device is asked for values
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Classifier)
+        self.pending, self.drawn = 0, 0.0
         self.bar = tqdm(
-            total=pl_module.batches_per_epoch,
-            desc=f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}",
+            total=pl_module.batches_per_epoch * (trainer.max_epochs or 0),
             unit="batch",
             leave=False,
             dynamic_ncols=True,
+            mininterval=0,
             file=sys.stderr,
         )
 
@@ -75,13 +82,18 @@ class Progress(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         losses, correct = outputs["losses"], outputs["correct"]
-        # tqdm draws at most ten times a second; only then the device is asked for the values.
-        if self.bar.update(len(losses)):
-            samples = batch.labels.numel()
-            loss, accuracy = losses.mean().item(), correct.sum().item() / samples
-            self.bar.set_postfix_str(f"loss {loss:.4f} acc {accuracy:.2%}", refresh=False)
+        self.pending += len(losses)
+        now = time.monotonic()
+        if now - self.drawn < self.INTERVAL:
+            return
+        loss, accuracy = losses.mean().item(), correct.sum().item() / batch.labels.numel()
+        epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
+        self.bar.set_description_str(epoch, refresh=False)
+        self.bar.set_postfix_str(f"loss {loss:.4f} acc {accuracy:.2%}", refresh=False)
+        self.bar.update(self.pending)
+        self.pending, self.drawn = 0, now
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.bar.close()
 
     def on_exception(
@@ -102,14 +114,9 @@ class StepLines(Callback):
         batches = pl_module.batches_per_epoch
         steps = -(-batches // accumulate)
         losses = outputs["losses"].tolist()
-        for number, loss in enumerate(losses, pl_module.batch - len(losses) + 1):
-            if number % accumulate == 0 or number == batches:
-                step = -(-number // accumulate)
-                log.info(
-                    "epoch %03d/%03d | step %03d/%03d | train loss %.2f",
-                    trainer.current_epoch + 1,
-                    trainer.max_epochs,
-                    step,
-                    steps,
-                    loss,
-                )
+        epoch = f"epoch {trainer.current_epoch + 1:03d}/{trainer.max_epochs:03d}"
+        with tqdm.external_write_mode():
+            for number, loss in enumerate(losses, pl_module.batch - len(losses) + 1):
+                if number % accumulate == 0 or number == batches:
+                    step = -(-number // accumulate)
+                    log.info("%s | step %03d/%03d | train loss %.2f", epoch, step, steps, loss)

@@ -51,9 +51,12 @@ def fit(config: Config, folder: Path) -> Run:
 
     Blocks until the run is over, on every device that it uses. The global random streams of
     Python, NumPy and torch are seeded. Raises InputError for data or devices that do not fit the
-    configuration; a result.json of status `failed` tells of it.
+    configuration (a result.json of status `failed` tells of it), and for a folder that holds a
+    run already.
     """
     run = Run(folder)
+    if run.history_file.exists() or run.result_file.exists():
+        raise InputError(f"{folder}: holds a run already, which is not overwritten")
     folder.mkdir(parents=True, exist_ok=True)
     run.write_config(config)
     try:
@@ -119,16 +122,8 @@ def _trainer(config: Config, devices: machine.Devices, run: Run) -> Trainer:
         logging.getLogger(chatter).setLevel(logging.WARNING)
     callbacks: list[Callback] = [
         History(run),
-        ModelCheckpoint(
-            run.checkpoints,
-            "best",
-            monitor=config.checkpoint.monitor,
-            mode=config.checkpoint.mode,
-            every_n_epochs=config.checkpoint.every_n_epochs,
-            save_last=True,
-            save_on_train_epoch_end=True,
-            enable_version_counter=False,
-        ),
+        _checkpoint(config, run.best_checkpoint, config.checkpoint.monitor),
+        _checkpoint(config, run.last_checkpoint, None),
     ]
     bar = sys.stderr.isatty() if trainer.progress_bar == "auto" else trainer.progress_bar
     if bar and not ranks.rank():
@@ -152,6 +147,20 @@ def _trainer(config: Config, devices: machine.Devices, run: Run) -> Trainer:
         enable_model_summary=False,
         log_every_n_steps=1,
         default_root_dir=run.folder,
+    )
+
+
+def _checkpoint(config: Config, path: Path, monitor: str | None) -> ModelCheckpoint:
+    """Keeps the best by `monitor`, or the newest. One callback cannot do both: with save_last,
+    Lightning writes the newest only when it is among the best."""
+    return ModelCheckpoint(
+        path.parent,
+        path.stem,
+        monitor=monitor,
+        mode=config.checkpoint.mode,
+        every_n_epochs=config.checkpoint.every_n_epochs,
+        save_on_train_epoch_end=True,
+        enable_version_counter=False,
     )
 
 
@@ -242,6 +251,12 @@ def _values(row: Row) -> Row:
     return {key: row[key] for key in ("epoch", "train/loss", "train/acc", "val/loss", "val/acc")}
 
 
+def _shown(folder: Path) -> str:
+    """As one would type it: relative where it lies below the current folder."""
+    here = Path.cwd()
+    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+
+
 def summary(result: dict[str, Any], run: Run) -> str:
     """A finished run as a table for people."""
     best, data = result["best"], result["data"]
@@ -253,7 +268,7 @@ def summary(result: dict[str, Any], run: Run) -> str:
         ("trained", f"{result['epochs']} epochs, {result['steps']} steps"),
         ("time", ", ".join(f"{name} {s:.1f} s" for name, s in result["seconds"].items())),
         ("speed", f"{result['samples_per_second']:,.0f} samples/s"),
-        ("folder", str(run.folder)),
+        ("folder", _shown(run.folder)),
     ]
     if data["instead_of"]:
         rows.insert(1, ("!", f"instead of {data['instead_of']}"))

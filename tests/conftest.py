@@ -1,0 +1,71 @@
+"""What the tests share: small runs on the embedded digits, and the real MNIST where it is."""
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from src.composition import compose
+from src.data.sources import MNIST_FILES
+from src.run import Run
+from src.training.fit import fit
+
+ROOT = Path(__file__).parent.parent
+SMALL = ("data=digits", "trainer=cpu", "trainer.max_epochs=2")
+
+Train = Callable[..., Run]
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Train:
+    """train(*overrides): a finished run of two epochs on the digits, unless told otherwise."""
+    count = 0
+
+    def run(*overrides: str) -> Run:
+        nonlocal count
+        count += 1
+        return fit(compose(*SMALL, *overrides), tmp_path / f"run{count}")
+
+    return run
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> Command:
+    """command(module, *arguments): runs it as a user would, in an empty folder."""
+
+    def run(module: str, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", module, *arguments],
+            cwd=tmp_path,
+            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture
+def mnist_root() -> Path:
+    """The folder that DATA_ROOT names, or a skip where it has no MNIST."""
+    root = Path(os.environ.get("DATA_ROOT", "data")).absolute()
+    if not all((root / "MNIST" / "raw" / name).exists() for name in MNIST_FILES):
+        pytest.skip("the real MNIST is absent: set DATA_ROOT to the folder that has MNIST/raw")
+    return root
+
+
+@pytest.fixture(autouse=True)
+def _quiet_loggers() -> Iterator[None]:
+    """Lightning's loggers keep what a run sets; each test begins with the same."""
+    names = ("lightning.pytorch", "lightning.fabric", "src")
+    levels = {name: logging.getLogger(name).level for name in names}
+    yield
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)

@@ -1,0 +1,230 @@
+"""A run from configuration to folder: its files, its numbers, its faults."""
+
+import csv
+import json
+import logging
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from src import config as schema
+from src.composition import compose
+from src.data import sources
+from src.errors import InputError
+from src.models.mlp import Mlp
+from src.run import HISTORY, Run, open_trained
+from src.training.fit import fit
+from tests.conftest import SMALL, Train
+
+
+def test_the_run_folder(train: Train) -> None:
+    run = train("trainer.max_epochs=3", "optimizer.lr=0.1")
+    files = {str(path.relative_to(run.folder)) for path in run.folder.rglob("*") if path.is_file()}
+    assert files == {
+        ".hydra/config.yaml",
+        "history.csv",
+        "result.json",
+        "train.log",
+        "checkpoints/best.ckpt",
+        "checkpoints/last.ckpt",
+    }
+    assert run.config == compose(*SMALL, "trainer.max_epochs=3", "optimizer.lr=0.1")
+
+
+def test_the_history_begins_before_training(train: Train) -> None:
+    run = train("trainer.max_epochs=3", "optimizer.lr=0.1", "scheduler.milestones=[2]")
+    with run.history_file.open() as file:
+        assert next(csv.reader(file)) == list(HISTORY)
+    rows = run.history
+    assert [row["epoch"] for row in rows] == [0, 1, 2, 3]
+    assert [row["step"] for row in rows] == [0, 12, 24, 36]  # 1,150 samples, batches of 100
+    assert [row["lr"] for row in rows] == [None, 0.1, 0.1, pytest.approx(0.02)]
+    assert (rows[0]["train/loss"], rows[0]["train/acc"], rows[0]["seconds"]) == (None, None, 0.0)
+    assert 0.02 < float(rows[0]["val/acc"] or 0) < 0.25
+    assert float(rows[3]["val/acc"] or 0) > 0.6
+    seconds = [float(row["seconds"] or 0) for row in rows]
+    assert seconds == sorted(seconds)
+
+
+def test_the_result_agrees_with_history_and_checkpoint(train: Train) -> None:
+    run = train("trainer.max_epochs=4", "optimizer.lr=0.5", "scheduler=none")
+    result, rows = run.result, run.history[1:]
+    best = max(rows, key=lambda row: row["val/acc"] or 0)
+    assert result["status"] == "finished"
+    assert result["best"]["epoch"] == best["epoch"]
+    assert result["best"]["val/acc"] == best["val/acc"] == run.monitored
+    assert result["last"]["val/loss"] == rows[-1]["val/loss"]
+    assert (result["epochs"], result["steps"], result["parameters"]) == (4, 48, 25_450)
+    sizes = {key: result["data"][key] for key in ("name", "train", "val", "test")}
+    assert sizes == {"name": "digits", "train": 1150, "val": 288, "test": 359}
+    assert result["config_hash"] == run.config.hash()
+    assert set(result["seconds"]) == {"setup", "fit", "test"}
+    assert result["versions"]["torch"] == torch.__version__.partition("+")[0]
+    assert torch.load(run.best_checkpoint, weights_only=True)["epoch"] + 1 == best["epoch"]
+    assert torch.load(run.last_checkpoint, weights_only=True)["epoch"] + 1 == 4
+
+
+def test_monitoring_the_loss_keeps_the_least(train: Train) -> None:
+    run = train(
+        "trainer.max_epochs=4",
+        "optimizer.lr=1.5",
+        "scheduler=none",
+        "checkpoint.monitor=val/loss",
+        "checkpoint.mode=min",
+    )
+    losses = [float(row["val/loss"] or 0) for row in run.history[1:]]
+    assert run.monitored == min(losses)
+    saved = torch.load(run.best_checkpoint, weights_only=True)["epoch"]
+    assert losses[saved] == min(losses)
+
+
+def test_checkpoints_every_n_epochs(train: Train) -> None:
+    run = train("trainer.max_epochs=5", "checkpoint.every_n_epochs=2")
+    assert torch.load(run.last_checkpoint, weights_only=True)["epoch"] == 3
+    assert run.result["best"]["epoch"] in (2, 4)
+
+
+def test_checkpoints_hold_primitives_and_tensors_alone(train: Train) -> None:
+    content = torch.load(train().best_checkpoint, weights_only=True)
+    assert content["kindling"]["shape"] == [1, 28, 28]
+    assert json.dumps(content["kindling"])
+
+
+def test_a_line_per_epoch_and_a_summary(train: Train, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "src"):
+        run = train()
+    lines = [record.getMessage() for record in caplog.records]
+    epochs = [line for line in lines if line.startswith("epoch ")]
+    assert [line.split()[1] for line in epochs] == ["0/2", "1/2", "2/2"]
+    assert f"accuracy {run.result['test/acc']:.2%}" in lines[-1]
+    assert str(run.folder) in lines[-1]
+    assert epochs[-1] in run.log_file.read_text()
+
+
+def test_a_bar_on_request(train: Train, capsys: pytest.CaptureFixture[str]) -> None:
+    train("trainer.progress_bar=true", "trainer.steps_per_call=3")
+    bar = capsys.readouterr().err
+    assert "epoch 1/2" in bar
+    assert re.search(r"loss \d\.\d{4} acc \d+\.\d\d%", bar)
+    train()
+    assert "epoch" not in capsys.readouterr().err
+
+
+def test_a_line_per_step(train: Train, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, "src"):
+        train("trainer.log_every_step=true", "trainer.accumulate_grad_batches=5")
+    steps = [r.getMessage() for r in caplog.records if "step 0" in r.getMessage()]
+    assert [line[:29] for line in steps[:4]] == [
+        "epoch 001/002 | step 001/003 ",
+        "epoch 001/002 | step 002/003 ",
+        "epoch 001/002 | step 003/003 ",
+        "epoch 002/002 | step 001/003 ",
+    ]
+    assert len(steps) == 6
+
+
+def test_raschkas_toy_to_the_printed_digit(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "src"):
+        run = fit(compose("experiment=raschka_toy"), tmp_path / "run")
+    losses = [
+        r.getMessage().rpartition(" ")[2]
+        for r in caplog.records
+        if "train loss" in r.getMessage() and "step" in r.getMessage()
+    ]
+    assert losses == ["0.75", "0.65", "0.44", "0.13", "0.03", "0.00"]
+    trained = open_trained(run.last_checkpoint)
+    assert isinstance(trained.model, Mlp)
+    with torch.no_grad():
+        logits = trained.model(sources.toy(1).train.features)
+    expected = [
+        [2.8569, -4.1618],
+        [2.5382, -3.7548],
+        [2.0944, -3.1820],
+        [-1.4814, 1.4816],
+        [-1.7176, 1.7342],
+    ]
+    assert torch.allclose(logits, torch.tensor(expected), rtol=0, atol=5.1e-5)
+    probabilities = [
+        [0.9991, 0.0009],
+        [0.9982, 0.0018],
+        [0.9949, 0.0051],
+        [0.0491, 0.9509],
+        [0.0307, 0.9693],
+    ]
+    assert torch.allclose(logits.softmax(1), torch.tensor(probabilities), rtol=0, atol=5.1e-5)
+    assert (run.result["last"]["train/acc"], run.result["test/acc"]) == (1.0, 1.0)
+
+
+def test_tensorboard_gets_the_history(train: Train) -> None:
+    run = train("logger=tensorboard")
+    events = EventAccumulator(str(run.folder / "tensorboard"))
+    events.Reload()
+    values = [event.value for event in events.Scalars("val/acc")]
+    assert values == pytest.approx([row["val/acc"] for row in run.history[1:]])
+
+
+def test_max_time_ends_a_run_early(train: Train) -> None:
+    run = train("trainer.max_epochs=100000", "trainer.max_time='00:00:00:01'")
+    assert 1 <= run.result["epochs"] < 100_000
+    assert run.result["status"] == "finished"
+
+
+def test_the_fallback_is_told_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(root: Path) -> sources.Source:
+        raise sources.UnavailableError("the download failed (no network)")
+
+    monkeypatch.setattr(sources, "mnist", fail)
+    with caplog.at_level(logging.INFO, "src"):
+        run = fit(compose("trainer=cpu", "trainer.max_epochs=1"), tmp_path / "run")
+    reason = "mnist, for the download failed (no network)"
+    assert run.result["data"]["instead_of"] == reason
+    assert f"Training on digits instead of {reason}" in caplog.records[0].getMessage()
+    assert f"instead of {reason}" in caplog.records[-1].getMessage()
+    assert reason in run.log_file.read_text()
+    assert open_trained(run.folder).data == "digits"
+
+
+def test_a_batch_larger_than_the_split_is_an_error(tmp_path: Path) -> None:
+    config = compose(*SMALL, "data.batch_size=2000", "data.drop_last=true")
+    with pytest.raises(InputError, match=r"type data\.batch_size=1150 or less"):
+        fit(config, tmp_path / "run")
+    result = Run(tmp_path / "run").result
+    assert result["status"] == "failed"
+    assert "data.batch_size=2000" in result["error"]
+
+
+def test_a_folder_that_holds_a_run_is_left_alone(train: Train) -> None:
+    run = train()
+    before = {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
+    with pytest.raises(InputError, match="holds a run already"):
+        fit(compose(*SMALL), run.folder)
+    assert before == {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
+
+
+SHIPPED = [
+    *(f"{group}={choice}" for group in schema.GROUPS for choice in schema.options(group)),
+]
+
+
+@pytest.mark.parametrize("choice", SHIPPED)
+def test_every_shipped_choice_trains_a_step(choice: str, tmp_path: Path) -> None:
+    compose(choice)
+    # Small stand-ins for what a choice needs and a test machine lacks.
+    offline = ["data=digits"] if choice not in {f"data={d}" for d in ("toy", "synthetic")} else []
+    if choice == "experiment=raschka_toy":
+        offline = ["data=toy"]
+    if choice in ("trainer=cuda", "trainer=mps", "trainer=ddp"):
+        offline += ["trainer.accelerator=cpu", "trainer.devices=1"]
+    group = choice.partition("=")[0]
+    overrides = offline if group == "data" and offline else [choice, *offline]
+    config = compose(*overrides, "trainer.max_epochs=1", "trainer.progress_bar=false")
+    run = fit(config, tmp_path / "run")
+    assert run.result["steps"] >= 1
+    assert run.result["status"] == "finished"

@@ -1,0 +1,38 @@
+"""The tutorials' figures on the real MNIST; skipped with a reason where it is absent."""
+
+from pathlib import Path
+
+import pytest
+
+from src.composition import compose
+from src.evaluation import evaluate_path
+from src.run import Run
+from src.training.fit import fit
+
+
+def _train(root: Path, folder: Path, *overrides: str) -> Run:
+    return fit(compose(*overrides, f"data.root={root}", "trainer=cpu"), folder)
+
+
+def test_the_default_run(mnist_root: Path, tmp_path: Path) -> None:
+    run = _train(mnist_root, tmp_path / "run")
+    result, rows = run.result, run.history
+    sizes = [result["data"][part] for part in ("train", "val", "test")]
+    assert sizes == [48_000, 12_000, 10_000]
+    assert (result["parameters"], result["steps"]) == (25_450, 4_800)
+    assert float(rows[0]["val/acc"] or 0) == pytest.approx(0.10, abs=0.05)
+    assert float(rows[5]["val/acc"] or 0) > 0.95
+    assert run.monitored >= 0.963
+    assert result["test/acc"] >= 0.965
+    assert evaluate_path(run.folder, None).accuracy == result["test/acc"]
+
+
+@pytest.mark.parametrize(
+    ("experiment", "least", "most"),
+    [("zero_to_gans_logistic", 0.855, 0.87), ("logistic_tuned", 0.922, 0.93)],
+)
+def test_logistic_regression(
+    experiment: str, least: float, most: float, mnist_root: Path, tmp_path: Path
+) -> None:
+    run = _train(mnist_root, tmp_path / "run", f"experiment={experiment}")
+    assert least <= run.result["test/acc"] <= most

@@ -1,0 +1,51 @@
+"""Two ranks on two CPU cores: real processes, gloo between them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from src.composition import compose
+from src.errors import InputError
+from src.training.fit import fit
+from tests.conftest import SMALL, Command, Train
+from tests.test_training import weights
+
+BOTH = ("trainer.devices=2", "trainer.strategy=ddp")
+
+
+def test_two_ranks_are_one(train: Train) -> None:
+    """Half the batch each: the same gradients, so the same weights and the same evaluation."""
+    overrides = ["optimizer.lr=0.1", "data.drop_last=true"]
+    one = train("data.batch_size=100", *overrides)
+    two = train("data.batch_size=50", *overrides, *BOTH)
+    a, b = weights(one), weights(two)
+    assert max((a[name] - b[name]).abs().max().item() for name in a) < 1e-5
+    assert two.result["ranks"] == 2
+    assert two.result["steps"] == one.result["steps"]
+    for row, other in zip(one.history, two.history, strict=True):
+        assert other["val/acc"] == row["val/acc"]  # each sample counted once
+        assert other["val/loss"] == pytest.approx(row["val/loss"], abs=1e-5)
+        assert other["train/loss"] == pytest.approx(row["train/loss"], abs=1e-5)
+        assert other["train/acc"] == pytest.approx(row["train/acc"])
+    assert two.result["test/acc"] == one.result["test/acc"]
+    assert torch.equal(b["model.layers.0.bias"], weights(two)["model.layers.0.bias"])
+
+
+def test_a_fault_in_a_rank_comes_home(tmp_path: Path) -> None:
+    config = compose(*SMALL, *BOTH, "data.batch_size=600", "data.drop_last=true")
+    with pytest.raises(InputError, match=r"type data\.batch_size=575 or less"):
+        fit(config, tmp_path / "run")
+
+
+def test_ranks_from_the_command_line_in_a_sweep(command: Command, tmp_path: Path) -> None:
+    done = command("src.train", "-m", "optimizer.lr=0.1,0.5", *SMALL, "trainer.max_epochs=1", *BOTH)
+    assert done.returncode == 0, done.stderr
+    (results,) = tmp_path.glob("sweeps/*/*/results.csv")
+    assert [line.split(",")[:3] for line in results.read_text().splitlines()] == [
+        ["trial", "status", "optimizer.lr"],
+        ["0", "finished", "0.1"],
+        ["1", "finished", "0.5"],
+    ]
+    assert len(list(tmp_path.glob("**/history.csv"))) == 2  # no second output tree
+    assert done.stdout.count("epoch 1/1") == 2  # rank 0 alone speaks
