@@ -141,6 +141,7 @@ class Trainer(Section):
     accumulate_grad_batches: PositiveInt
     gradient_clip_val: PositiveFloat | None
     deterministic: bool
+    step: Literal["auto", "closed_form", "autograd"]
     steps_per_call: PositiveInt | Literal["auto"]
     log_every_step: bool
     progress_bar: bool | Literal["auto"]
@@ -262,6 +263,11 @@ def _rules(v: _Values) -> Iterator[tuple[bool, str]]:
     yield (
         not (precision == "16-mixed" and accelerator == "cpu"),
         "trainer.precision=16-mixed needs a GPU; on a CPU type trainer.precision=bf16-mixed",
+    )
+    yield (
+        not (precision == "16-mixed" and v["trainer.step"] == "closed_form"),
+        "trainer.step=closed_form has no gradient scaling, which trainer.precision=16-mixed needs; "
+        "type trainer.step=auto or trainer.precision=bf16-mixed",
     )
     yield (
         not (str(precision) == "64" and accelerator == "mps"),

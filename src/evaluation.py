@@ -11,9 +11,10 @@ from torch.nn import functional as F
 
 from src import composition
 from src import config as schema
-from src.data.loader import EVALUATION_BATCH
+from src.data.loader import CHUNK
 from src.data.sources import Source, Split, as_float, open_source
 from src.errors import InputError
+from src.models.stacked import Stack, step_kind
 from src.run import Trained, open_trained
 
 
@@ -82,15 +83,19 @@ def evaluate(trained: Trained, source: Source) -> Evaluation:
 
 
 def predict(trained: Trained, split: Split) -> Tensor:
-    """Logits (N, classes), computed in the precision of the training, on the CPU."""
-    dtype = next(trained.model.parameters()).dtype
+    """Logits (N, classes), computed in the precision and by the products of the training."""
+    model, dtype = trained.model, next(trained.model.parameters()).dtype
     mixed = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
     lower = mixed.get(trained.config.trainer.precision)
-    with torch.inference_mode(), torch.autocast("cpu", lower, enabled=lower is not None):
-        parts = [
-            trained.model(as_float(features).to(dtype))
-            for features in torch.split(split.features, EVALUATION_BATCH)
-        ]
+    closed_form = step_kind(trained.config, model) == "closed_form"
+    stack = Stack([model], [0]) if closed_form else None
+    parts = []
+    with torch.inference_mode(), torch.autocast("cpu", lower, enabled=bool(lower and not stack)):
+        for features in torch.split(split.features, CHUNK):
+            if stack is not None:
+                parts.append(stack.logits(as_float(features).to(lower or dtype))[0].mT)
+            else:
+                parts.append(model(as_float(features).to(dtype)))
     return torch.cat(parts)
 
 

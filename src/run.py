@@ -5,6 +5,7 @@ Everything that reads or writes a run does it through this module.
 
 import csv
 import json
+import math
 import os
 import pickle
 import zipfile
@@ -72,9 +73,10 @@ class Run:
 
     @property
     def monitored(self) -> float:
-        """The best value of checkpoint.monitor: what a sweeper optimizes."""
+        """The best value of checkpoint.monitor, for a sweeper; NaN where there is none."""
         result = self.result
-        return float(result["best"][result["monitor"]])
+        value = result.get("best", {}).get(result.get("monitor"))
+        return math.nan if value is None else float(value)
 
     # --- writing ---
 
@@ -93,8 +95,24 @@ class Run:
                 writer.writeheader()
             writer.writerow(row)
 
+    def cut_history(self, epoch: int) -> None:
+        """Leaves out the rows after `epoch`."""
+        if not self.history_file.exists():
+            return
+        lines = self.history_file.read_text().splitlines(keepends=True)
+        kept = [line for line in lines[1:] if int(line.partition(",")[0]) <= epoch]
+        if len(kept) < len(lines) - 1:
+            write_atomically(self.history_file, "".join([lines[0], *kept]))
+
     def write_result(self, result: Mapping[str, Any]) -> None:
-        write_atomically(self.result_file, json.dumps(result, indent=2) + "\n")
+        write_atomically(self.result_file, json.dumps(_finite(result), indent=2) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they become null."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _parse(row: Mapping[str, str]) -> Row:

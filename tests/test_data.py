@@ -15,10 +15,11 @@ from src.composition import compose
 from src.data import sources
 from src.data.loader import (
     Block,
+    Blocks,
     BlockSampler,
-    InOrder,
     ResidentLoader,
     SeededOrder,
+    Slices,
     StreamOrder,
     batches_per_block,
     worker_loader,
@@ -229,40 +230,54 @@ def test_an_empty_part_is_an_error(fraction: float) -> None:
 # --- order and blocks ---
 
 
+def in_order(epoch: int, samples: int) -> Tensor:
+    return torch.arange(samples)
+
+
+def backwards(epoch: int, samples: int) -> Tensor:
+    return torch.arange(samples).flip(0)
+
+
 def _blocks(sampler: BlockSampler) -> list[list[list[int]]]:
-    return [indices.tolist() for indices in sampler]
+    return [indices[:, 0].tolist() for indices in sampler]
 
 
 def test_blocks_of_an_epoch() -> None:
-    sampler = BlockSampler(11, InOrder(), batch_size=2, batches_per_block=3)
+    sampler = BlockSampler(11, [in_order], batch_size=2, batches_per_block=3)
     assert _blocks(sampler) == [[[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9]], [[10]]]
     assert (len(sampler), sampler.batches) == (3, 6)
-    sampler = BlockSampler(11, InOrder(), 2, 3, drop_last=True)
+    sampler = BlockSampler(11, [in_order], 2, 3, drop_last=True)
     assert _blocks(sampler) == [[[0, 1], [2, 3], [4, 5]], [[6, 7], [8, 9]]]
     assert (len(sampler), sampler.batches) == (2, 5)
-    assert _blocks(BlockSampler(3, InOrder(), 100, 5)) == [[[0, 1, 2]]]
+    assert _blocks(BlockSampler(3, [in_order], 100, 5)) == [[[0, 1, 2]]]
+
+
+def test_blocks_of_several_orders() -> None:
+    sampler = BlockSampler(5, [in_order, backwards], batch_size=2, batches_per_block=2)
+    blocks = [indices.tolist() for indices in sampler]
+    assert blocks == [[[[0, 1], [4, 3]], [[2, 3], [2, 1]]], [[[4], [0]]]]
 
 
 @pytest.mark.parametrize("samples", [11, 12, 13])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
 def test_ranks_share_an_epoch(samples: int, ranks: int) -> None:
-    def taken(equal: bool) -> list[list[int]]:
-        return [
-            [
-                index
-                for block in BlockSampler(
-                    samples, SeededOrder(0), 2, 2, rank=rank, ranks=ranks, equal=equal
-                )
-                for index in block.flatten().tolist()
-            ]
-            for rank in range(ranks)
+    trained = [
+        [
+            index
+            for block in BlockSampler(samples, [SeededOrder(0)], 2, 2, rank=rank, ranks=ranks)
+            for index in block.flatten().tolist()
         ]
-
-    evaluated = [index for part in taken(equal=False) for index in part]
-    assert sorted(evaluated) == list(range(samples))  # each exactly once
-    trained = taken(equal=True)
+        for rank in range(ranks)
+    ]
     assert {len(part) for part in trained} == {samples // ranks}
     assert len({index for part in trained for index in part}) == samples // ranks * ranks
+    evaluated = [
+        label
+        for rank in range(ranks)
+        for batch in Slices(_numbered(samples), size=4, rank=rank, ranks=ranks)
+        for label in batch.labels.tolist()
+    ]
+    assert sorted(evaluated) == list(range(samples))  # each exactly once
 
 
 def test_the_order_is_a_function_of_seed_and_epoch() -> None:
@@ -287,9 +302,9 @@ def test_stream_order_is_torchs_dataloader() -> None:
 
 def test_first_batches_of_the_tutorial() -> None:
     torch.manual_seed(123)
-    sampler = BlockSampler(5, StreamOrder(torch.get_rng_state()), 2, 1, drop_last=True)
+    sampler = BlockSampler(5, [StreamOrder(torch.get_rng_state())], 2, 1, drop_last=True)
     loader = ResidentLoader(toy(1).train, sampler, CPU)
-    batches = [block.features[0].tolist() for block in loader]
+    batches = [block.features[0, 0].tolist() for block in loader]
     expected = [[[2.3, -1.1], [-0.9, 2.9]], [[-1.2, 3.1], [-0.5, 2.6]]]
     assert torch.equal(torch.tensor(batches), torch.tensor(expected))
 
@@ -307,10 +322,10 @@ def _equal(blocks: list[Block], others: list[Block]) -> bool:
 def test_workers_yield_the_resident_blocks(num_workers: int) -> None:
     split = digits().train
     pixels = Split((split.features * 255).byte(), split.labels)
-    sampler = BlockSampler(len(split), SeededOrder(1), 32, 5)
+    sampler = BlockSampler(len(split), [SeededOrder(1)], 32, 5)
     resident = ResidentLoader(pixels, sampler, CPU)
     workers = worker_loader(
-        pixels,
+        Blocks(pixels),
         sampler,
         num_workers=num_workers,
         pin_memory=False,
@@ -324,8 +339,8 @@ def test_workers_yield_the_resident_blocks(num_workers: int) -> None:
         assert _equal(list(workers), epochs[-1])
     assert torch.equal(torch.get_rng_state(), state)
     assert not torch.equal(epochs[0][0].labels, epochs[1][0].labels)
-    assert epochs[0][0].features.shape == (5, 32, 1, 28, 28)
-    assert epochs[0][-1].features.shape == (1, 1438 % 32, 1, 28, 28)
+    assert epochs[0][0].features.shape == (5, 1, 32, 1, 28, 28)
+    assert epochs[0][-1].features.shape == (1, 1, 1438 % 32, 1, 28, 28)
 
 
 def test_block_size_suits_the_device() -> None:

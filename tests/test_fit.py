@@ -63,6 +63,7 @@ def test_the_result_agrees_with_history_and_checkpoint(train: Train) -> None:
     assert result["config_hash"] == run.config.hash()
     assert set(result["seconds"]) == {"setup", "fit", "test"}
     assert result["versions"]["torch"] == torch.__version__.partition("+")[0]
+    assert result["stacked"] == 1
     assert torch.load(run.best_checkpoint, weights_only=True)["epoch"] + 1 == best["epoch"]
     assert torch.load(run.last_checkpoint, weights_only=True)["epoch"] + 1 == 4
 

@@ -100,27 +100,29 @@ def test_metrics_are_torchmetrics_whatever_the_grouping() -> None:
     logits, labels = torch.randn(6, 50, 10), torch.randint(10, (6, 50))
     losses = torch.stack([F.cross_entropy(a, b) for a, b in zip(logits, labels, strict=True)])
     correct = (logits.argmax(-1) == labels).sum(-1)
+    both = torch.stack([losses, 2 * losses], 1) * 50, torch.stack([correct, correct // 2], 1)
     values = []
     for groups in ([6], [1] * 6, [2, 1, 3]):
-        metrics = EpochMetrics()
-        for loss, hits in zip(
-            torch.split(losses, groups), torch.split(correct, groups), strict=True
-        ):
-            metrics.update(loss, hits, 50)
+        metrics = EpochMetrics(2)
+        for loss, hits in zip(*(torch.split(t, groups) for t in both), strict=True):
+            metrics.update(loss, hits, 50 * len(loss))
         values.append(metrics.compute())
     assert values[0] == values[1] == values[2]  # to the last bit
     mean, accuracy = MeanMetric(), MulticlassAccuracy(10, average="micro")
     mean.update(losses)
     accuracy.update(logits.flatten(0, 1), labels.flatten())
-    assert values[0]["loss"] == pytest.approx(mean.compute().item(), rel=1e-6)
-    assert values[0]["acc"] == pytest.approx(accuracy.compute().item(), rel=1e-6)
+    first, second = values[0]
+    assert first["loss"] == pytest.approx(mean.compute().item(), rel=1e-6)
+    assert first["acc"] == pytest.approx(accuracy.compute().item(), rel=1e-6)
+    assert second["loss"] == pytest.approx(2 * first["loss"], rel=1e-6)
+    assert second["acc"] == int((correct // 2).sum()) / 300
 
 
 def test_metrics_weigh_batches_by_their_samples() -> None:
     metrics = EpochMetrics()
-    metrics.update(torch.tensor([1.0, 1.0]), torch.tensor([3, 1]), 4)
-    metrics.update(torch.tensor([6.0]), torch.tensor([2]), 2)
-    assert metrics.compute() == {"loss": 2.0, "acc": 0.6}
+    metrics.update(torch.tensor([[4.0], [4.0]]), torch.tensor([[3], [1]]), 8)
+    metrics.update(torch.tensor([[12.0]]), torch.tensor([[2]]), 2)
+    assert metrics.compute() == [{"loss": 2.0, "acc": 0.6}]
 
 
 # --- a run against the loop that one would write by hand ---
@@ -192,27 +194,33 @@ CASES: dict[str, tuple[list[str], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.parametrize("step", ["closed_form", "autograd"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_run_is_the_loop_by_hand(case: str, train: Train) -> None:
+def test_a_run_is_the_loop_by_hand(case: str, step: str, train: Train) -> None:
     overrides, options = CASES[case]
     if case != "schedule":
         overrides = ["scheduler=none", *overrides]
     expected = by_hand(2, **options).state_dict()
-    found = weights(train(*overrides))
+    run = train(f"trainer.step={step}", *overrides)
+    assert run.result["step"] == step
+    found = weights(run)
     tolerance = 1e-3 if case == "bf16" else 1e-6
     for name, value in expected.items():
         assert torch.allclose(found[f"model.{name}"], value, rtol=0, atol=tolerance), name
 
 
+@pytest.mark.parametrize("step", ["closed_form", "autograd"])
 @pytest.mark.parametrize(
     "overrides",
     [
+        ["data=synthetic", "data.shape=13", "data.batch_size=7"],  # no batch at an even address
         ["scheduler=onecycle", "trainer.accumulate_grad_batches=3"],
         ["trainer.precision=bf16-mixed", "model.dropout=0.3"],
         ["optimizer=adamw", "trainer.gradient_clip_val=0.5", "data.batch_size=7"],
     ],
 )
-def test_steps_per_call_change_nothing(overrides: list[str], train: Train) -> None:
+def test_steps_per_call_change_nothing(overrides: list[str], step: str, train: Train) -> None:
+    overrides = [f"trainer.step={step}", *overrides]
     reference = train("trainer.steps_per_call=1", *overrides)
     assert same(reference, train("trainer.steps_per_call=50", *overrides))
     assert same(reference, train("trainer.steps_per_call=5", *overrides))

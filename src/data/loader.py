@@ -1,7 +1,8 @@
 """Tensors to blocks: K batches at a time, in an order that is a function of (seed, epoch) alone."""
 
-from collections.abc import Iterator
-from typing import NamedTuple, Protocol
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -14,11 +15,14 @@ from src.data.sources import Split, as_float
 # larger blocks leave the cache (480 batches at once: 1.3 times the time).
 BLOCK_BYTES_CPU = 10 * 2**20
 BLOCK_BYTES_GPU = 256 * 2**20
-EVALUATION_BATCH = 4096
+CHUNK = 1000  # samples of an evaluation that go through a model at once: they stay in the cache
 
 
 class Block(NamedTuple):
-    """Features (K, B, *shape) as float32, labels (K, B) as int64."""
+    """K batches for each of R orders: features (K, R, B, *shape) float32, labels (K, R, B) int64.
+
+    A single run has one order; trials of a stack that differ in their seed have one each.
+    """
 
     features: Tensor
     labels: Tensor
@@ -64,35 +68,28 @@ class StreamOrder:
         return torch.randperm(samples, generator=stream.manual_seed(int(drawn[epoch, 1])))
 
 
-class InOrder:
-    def __call__(self, epoch: int, samples: int) -> Tensor:  # noqa: ARG002
-        return torch.arange(samples)
-
-
 class BlockSampler(Sampler[Tensor]):
-    """The sample indices of an epoch's blocks, (K, B) each; a smaller last batch is (1, B').
+    """The sample indices of an epoch's blocks, (K, R, B) each; a smaller last batch is (1, R, B').
 
-    Rank r of R takes every R-th sample. In training (`equal`) all ranks take equally many, so up
-    to R - 1 samples sit out an epoch; in evaluation each sample is taken exactly once.
+    Rank r of W takes every W-th sample of the same permutation. All ranks take equally many, so
+    up to W - 1 samples sit out an epoch.
     """
 
     def __init__(
         self,
         samples: int,
-        order: Order,
+        orders: Sequence[Order],
         batch_size: int,
         batches_per_block: int,
         *,
         drop_last: bool = False,
         rank: int = 0,
         ranks: int = 1,
-        equal: bool = False,
     ) -> None:
-        self.samples, self.order, self.epoch = samples, order, 0
+        self.samples, self.orders, self.epoch = samples, orders, 0
         self.batch_size, self.batches_per_block = batch_size, batches_per_block
         self.rank, self.ranks = rank, ranks
-        taken = samples // ranks if equal else len(range(rank, samples, ranks))
-        self.full_batches, rest = divmod(taken, batch_size)
+        self.full_batches, rest = divmod(samples // ranks, batch_size)
         self.last_batch = 0 if drop_last else rest
 
     @property
@@ -107,16 +104,14 @@ class BlockSampler(Sampler[Tensor]):
         self.epoch = epoch
 
     def __iter__(self) -> Iterator[Tensor]:
-        mine = self.order(self.epoch, self.samples)[self.rank :: self.ranks]
-        full, last = mine.split_with_sizes(self._parts(len(mine)))[:2]
+        permutations = [order(self.epoch, self.samples) for order in self.orders]
+        mine = torch.stack(permutations)[:, self.rank :: self.ranks]
+        end = self.full_batches * self.batch_size
         if self.full_batches:
-            yield from torch.split(full.view(-1, self.batch_size), self.batches_per_block)
+            full = mine[:, :end].reshape(len(mine), -1, self.batch_size).transpose(0, 1)
+            yield from torch.split(full, self.batches_per_block)
         if self.last_batch:
-            yield last.view(1, -1)
-
-    def _parts(self, taken: int) -> list[int]:
-        full = self.full_batches * self.batch_size
-        return [full, self.last_batch, taken - full - self.last_batch]
+            yield mine[:, end : end + self.last_batch].unsqueeze(0)
 
 
 class Blocks(Dataset[Block]):
@@ -126,6 +121,7 @@ class Blocks(Dataset[Block]):
         self.split = split
 
     def __getitem__(self, indices: Tensor) -> Block:
+        """The block of sample indices (K, R, B)."""
         flat = indices.reshape(-1)
         features = as_float(self.split.features.index_select(0, flat))
         labels = self.split.labels.index_select(0, flat)
@@ -148,17 +144,45 @@ class ResidentLoader:
             yield self.blocks[indices.to(self.device)]
 
 
+class Batch(NamedTuple):
+    """Features (N, *shape) as the split holds them, labels (N,)."""
+
+    features: Tensor
+    labels: Tensor
+
+
+class Slices(Dataset[Batch]):
+    """A split in order, `size` samples at a time; of W ranks, rank r takes every W-th sample.
+
+    Nothing is copied and each sample comes exactly once, whatever W.
+    """
+
+    def __init__(self, split: Split, size: int = 2**14, rank: int = 0, ranks: int = 1) -> None:
+        self.batch = Batch(split.features[rank::ranks], split.labels[rank::ranks])
+        self.size = size
+
+    def __len__(self) -> int:
+        return math.ceil(len(self.batch.labels) / self.size)
+
+    def __getitem__(self, number: int) -> Batch:
+        chosen = slice(number * self.size, (number + 1) * self.size)
+        return Batch(*(tensor[chosen] for tensor in self.batch))
+
+    def __iter__(self) -> Iterator[Batch]:
+        return (self[number] for number in range(len(self)))
+
+
 def worker_loader(
-    split: Split,
-    sampler: BlockSampler,
+    dataset: "Dataset[Any]",
+    sampler: BlockSampler | None,
     *,
     num_workers: int,
     pin_memory: bool,
     persistent_workers: bool,
-) -> "DataLoader[Block]":
-    """The same blocks through torch's DataLoader, for what does not fit on the device."""
+) -> "DataLoader[Any]":
+    """Blocks or slices through torch's DataLoader, for what does not fit on the device."""
     return DataLoader(
-        Blocks(split),
+        dataset,
         batch_size=None,
         sampler=sampler,
         num_workers=num_workers,

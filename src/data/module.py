@@ -1,7 +1,7 @@
 """The LightningDataModule: a source, its splits, and the loaders over them."""
 
-import logging
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,38 +9,37 @@ from lightning.pytorch import LightningDataModule
 
 from src import config as schema
 from src.data.loader import (
-    EVALUATION_BATCH,
+    Blocks,
     BlockSampler,
-    InOrder,
     Order,
     ResidentLoader,
+    Slices,
     batches_per_block,
     worker_loader,
 )
 from src.data.sources import Source, Split, held_out
 from src.errors import InputError
 
-log = logging.getLogger(__name__)
-
 
 class DataModule(LightningDataModule):
-    """Blocks of K batches for training; the validation and test sets in order, in large batches.
+    """Blocks of K batches for training; the validation and test sets in order, in large slices.
 
-    `ranks` is the number of devices that share an epoch. Raises InputError when not even one
-    batch comes out of the training part.
+    `orders` are those of the trials that train together, one for each distinct seed; `ranks` is
+    the number of devices that share an epoch. Raises InputError when not even one batch comes
+    out of the training part.
     """
 
     def __init__(
         self,
         config: schema.Data,
         source: Source,
-        order: Order,
+        orders: Sequence[Order],
         *,
         steps_per_call: int | str = "auto",
         ranks: int = 1,
     ) -> None:
         super().__init__()
-        self.config, self.source, self.order = config, source, order
+        self.config, self.source, self.orders = config, source, orders
         self.steps_per_call, self.ranks = steps_per_call, ranks
         self.train, self.validation = held_out(source.train, config.val_fraction, config.split_seed)
         self.batches_per_epoch = self._sampler(rank=0).batches
@@ -52,14 +51,16 @@ class DataModule(LightningDataModule):
             )
 
     def train_dataloader(self) -> Any:
-        assert self.trainer is not None
-        return self._loader(self.train, self._sampler(self.trainer.global_rank))
+        sampler = self._sampler(self._rank)
+        if self.config.loader == "resident":
+            return ResidentLoader(self.train, sampler, self._device)
+        return self._through_workers(Blocks(self.train), sampler)
 
     def val_dataloader(self) -> Any:
-        return self._evaluation_loader(self.validation)
+        return self._slices(self.validation)
 
     def test_dataloader(self) -> Any:
-        return self._evaluation_loader(self.source.test)
+        return self._slices(self.source.test)
 
     def transfer_batch_to_device(
         self,
@@ -72,45 +73,38 @@ class DataModule(LightningDataModule):
     def _sampler(self, rank: int) -> BlockSampler:
         return BlockSampler(
             len(self.train),
-            self.order,
+            self.orders,
             self.config.batch_size,
             self._batches_per_block(),
             drop_last=self.config.drop_last,
             rank=rank,
             ranks=self.ranks,
-            equal=True,
         )
 
     def _batches_per_block(self) -> int:
         if self.steps_per_call != "auto":
             return int(self.steps_per_call)
-        batch_bytes = 4 * self.config.batch_size * math.prod(self.source.shape)
-        return batches_per_block(batch_bytes, self._device())
+        samples = self.config.batch_size * len(self.orders)
+        return batches_per_block(4 * samples * math.prod(self.source.shape), self._device)
 
-    def _evaluation_loader(self, split: Split) -> Any:
-        assert self.trainer is not None
-        sampler = BlockSampler(
-            len(split),
-            InOrder(),
-            EVALUATION_BATCH,
-            1,
-            rank=self.trainer.global_rank,
-            ranks=self.ranks,
-        )
-        return self._loader(split, sampler)
-
-    def _loader(self, split: Split, sampler: BlockSampler) -> Any:
+    def _slices(self, split: Split) -> Any:
         if self.config.loader == "resident":
-            return ResidentLoader(split, sampler, self._device())
+            return Slices(split.to(self._device), rank=self._rank, ranks=self.ranks)
+        return self._through_workers(Slices(split, rank=self._rank, ranks=self.ranks), None)
+
+    def _through_workers(self, dataset: Blocks | Slices, sampler: BlockSampler | None) -> Any:
         return worker_loader(
-            split,
+            dataset,
             sampler,
             num_workers=self.config.num_workers,
             pin_memory=self.config.pin_memory,
             persistent_workers=self.config.persistent_workers,
         )
 
+    @property
+    def _rank(self) -> int:
+        return 0 if self.trainer is None else self.trainer.global_rank
+
+    @property
     def _device(self) -> torch.device:
-        if self.trainer is None:
-            return torch.device("cpu")
-        return self.trainer.strategy.root_device
+        return torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device

@@ -20,6 +20,7 @@ class Mlp(nn.Module):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
+        self.activation, self.dropout = activation, dropout
         layers: list[nn.Module] = []
         for fan_in, fan_out in pairwise([inputs, *hidden_sizes]):
             layers += [nn.Linear(fan_in, fan_out), ACTIVATIONS[activation]()]

@@ -1,84 +1,140 @@
-"""The LightningModule: a classifier that takes a block of optimizer steps per training_step."""
+"""The LightningModule: trials that train together, a block of optimizer steps per training_step."""
 
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
-from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from src.config import Config
-from src.data.loader import Block
+from src.data.loader import Batch, Block
 from src.data.module import DataModule
+from src.models.stacked import Stack, step_kind
 from src.training import ranks
-from src.training.metrics import EpochMetrics
-from src.training.optimizers import Schedule, build_optimizer
-from src.training.steps import AutogradSteps
+from src.training.metrics import EpochMetrics, evaluate
+from src.training.optimizers import (
+    Schedule,
+    build_optimizer,
+    build_stacked_optimizer,
+    trial_state,
+)
+from src.training.steps import AutogradSteps, ClosedFormSteps, Steps
+
+LOWER = {"bf16-mixed": torch.bfloat16}
 
 
 class Classifier(LightningModule):
-    """Cross entropy over any model from features (N, *shape) to logits (N, classes).
+    """Cross entropy over S models from features (N, *shape) to logits (N, classes).
 
-    Optimization is manual in Lightning's sense: clipping, accumulation, gradient scaling and the
-    learning rate belong to the steps of a block. After each validation `metrics` holds the
-    epoch's values under the names of history.csv, as exact Python floats.
+    A single run is a list of one. Trials share every key but the fusible ones, which src/training/
+    fusion.py lists. Optimization is manual in Lightning's sense: clipping, accumulation, gradient
+    scaling and the learning rate belong to the steps of a block. After each validation `metrics`
+    holds, for each trial, the epoch's values under the names of history.csv, as exact Python
+    floats.
     """
 
-    def __init__(self, config: Config, model: nn.Module, data: DataModule) -> None:
+    def __init__(
+        self,
+        configs: Sequence[Config],
+        models: Sequence[nn.Module],
+        data: DataModule,
+        batch_of: Sequence[int],
+    ) -> None:
+        """`batch_of[s]` is the number of the order, among the data module's, that trial s takes."""
         super().__init__()
         self.automatic_optimization = False
-        self.config, self.model = config, model
+        self.configs, self.batch_of = configs, batch_of
+        self.model = models[0] if len(models) == 1 else nn.ModuleList(models)
         self.batches_per_epoch = data.batches_per_epoch
-        self.saved_with = {
-            "config": config.to_primitives(),
-            "data": data.source.name,
-            "shape": list(data.source.shape),
-            "classes": data.source.classes,
-        }
-        self.train_metrics, self.evaluation_metrics = EpochMetrics(), EpochMetrics()
-        self.metrics: dict[str, float] = {}
-        accumulate = config.trainer.accumulate_grad_batches
-        self.schedule = Schedule(
-            config.scheduler,
-            config.optimizer.lr,
-            config.trainer.max_epochs,
-            -(-self.batches_per_epoch // accumulate),
-        )
+        self.saved_with = [
+            {
+                "config": config.to_primitives(),
+                "data": data.source.name,
+                "shape": list(data.source.shape),
+                "classes": data.source.classes,
+            }
+            for config in configs
+        ]
+        self.train_metrics = EpochMetrics(len(configs))
+        self.evaluation_metrics = EpochMetrics(len(configs))
+        self.metrics: list[dict[str, float]] = []
+        self.diverged: dict[int, int] = {}  # trial → the step whose loss was not finite, from 1
+        steps_per_epoch = -(-self.batches_per_epoch // self.trainer_config.accumulate_grad_batches)
+        self.schedules = [
+            Schedule(
+                config.scheduler,
+                config.optimizer.lr,
+                config.trainer.max_epochs,
+                steps_per_epoch,
+            )
+            for config in configs
+        ]
+        self.stack: Stack | None = None
+        self.steps: Steps | None = None
+
+    @property
+    def trainer_config(self) -> Any:
+        return self.configs[0].trainer
+
+    @property
+    def models(self) -> list[nn.Module]:
+        return list(self.model) if isinstance(self.model, nn.ModuleList) else [self.model]
 
     def configure_optimizers(self) -> Optimizer:
-        return build_optimizer(self.config.optimizer, self.model.parameters())
+        """Builds stack and optimizer; Lightning has moved and restored the weights by now."""
+        if step_kind(self.configs[0], self.models[0]) == "autograd":
+            return build_optimizer(self.configs[0].optimizer, self.model.parameters())
+        self.stack = Stack(self.models, self.batch_of)
+        return build_stacked_optimizer([config.optimizer for config in self.configs], self.stack)
 
     def on_fit_start(self) -> None:
         optimizer = self.optimizers(use_pl_optimizer=False)
         assert isinstance(optimizer, Optimizer)
-        trainer = self.config.trainer
-        self.steps = AutogradSteps(
-            self.model,
-            optimizer,
-            self.schedule,
-            self.batches_per_epoch,
-            accumulate=trainer.accumulate_grad_batches,
-            clip=trainer.gradient_clip_val,
-            scaler=getattr(self.trainer.precision_plugin, "scaler", None),
-            average=ranks.average if self.trainer.world_size > 1 else None,
-        )
+        accumulate = self.trainer_config.accumulate_grad_batches
+        clip = self.trainer_config.gradient_clip_val
+        average = ranks.average if self.trainer.world_size > 1 else None
+        if self.stack is None:
+            self.steps = AutogradSteps(
+                self.model,
+                optimizer,
+                self.schedules,
+                self.batches_per_epoch,
+                accumulate=accumulate,
+                clip=clip,
+                average=average,
+                scaler=getattr(self.trainer.precision_plugin, "scaler", None),
+            )
+        else:
+            self.steps = ClosedFormSteps(
+                self.stack,
+                optimizer,
+                self.schedules,
+                self.batches_per_epoch,
+                accumulate=accumulate,
+                clip=clip,
+                average=average,
+                lower=LOWER.get(self.trainer_config.precision),
+            )
 
     def on_train_epoch_start(self) -> None:
         self.batch = 0
         self.train_metrics.reset()
 
     def training_step(self, block: Block) -> dict[str, Tensor]:
-        first = self.batch
+        assert self.steps is not None
+        first, size = self.batch, block.labels.shape[-1]
         stepped = self.steps(block, self.current_epoch, first)
-        self.batch += len(stepped.losses)
-        self.train_metrics.update(stepped.losses, stepped.correct, block.labels.shape[1])
+        self.batch += len(block.labels)
+        self.train_metrics.update(stepped.losses * size, stepped.correct, size * len(block.labels))
         self._count_steps(first)
         return stepped._asdict()
 
     def _count_steps(self, first: int) -> None:
         """Tells Lightning, whose global_step counts only the steps of its own optimizer wrapper."""
-        accumulate = self.config.trainer.accumulate_grad_batches
+        accumulate = self.trainer_config.accumulate_grad_batches
         last = self.batch == self.batches_per_epoch
         taken = (-(-self.batch // accumulate) if last else self.batch // accumulate) - (
             first // accumulate
@@ -91,42 +147,74 @@ class Classifier(LightningModule):
     def on_validation_epoch_start(self) -> None:
         self.evaluation_metrics.reset()
 
-    def validation_step(self, block: Block) -> None:
-        self._evaluate(block)
+    def validation_step(self, batch: Batch) -> None:
+        self._evaluate(batch)
 
     def on_validation_epoch_end(self) -> None:
         self.metrics = _named("val", self.evaluation_metrics)
         if self.train_metrics.update_called:  # not before training
-            self.metrics |= _named("train", self.train_metrics)
-        self.log_dict(self.metrics)
+            trained = _named("train", self.train_metrics)
+            self.metrics = [a | b for a, b in zip(self.metrics, trained, strict=True)]
+            self._note_divergence()
+        if len(self.metrics) == 1:
+            self.log_dict(self.metrics[0])
+
+    def _note_divergence(self) -> None:
+        for trial, found in enumerate(self.metrics):
+            finite = math.isfinite(found["train/loss"]) and math.isfinite(found["val/loss"])
+            if finite or trial in self.diverged:
+                continue
+            assert self.steps is not None
+            bad = self.train_metrics.first_not_finite(trial)
+            batch = self.batches_per_epoch - 1 if bad is None else bad
+            self.diverged[trial] = self.steps.step_of(self.current_epoch, batch) + 1
+        if len(self.diverged) == len(self.configs):
+            self.trainer.should_stop = True
 
     def on_test_epoch_start(self) -> None:
         self.evaluation_metrics.reset()
 
-    def test_step(self, block: Block) -> None:
-        self._evaluate(block)
+    def test_step(self, batch: Batch) -> None:
+        self._evaluate(batch)
 
     def on_test_epoch_end(self) -> None:
         self.metrics = _named("test", self.evaluation_metrics)
-        self.log_dict(self.metrics)
 
-    def _evaluate(self, block: Block) -> None:
-        losses, correct = evaluate(self.model, block)
-        self.evaluation_metrics.update(losses, correct, block.labels.shape[1])
+    def on_test_start(self) -> None:
+        if self.stack is not None:  # after a fit Lightning may have moved the weights
+            self.stack = Stack(self.models, self.batch_of)
+
+    def _evaluate(self, batch: Batch) -> None:
+        dtype = next(self.model.parameters()).dtype
+        if self.stack is not None:
+            dtype = LOWER.get(self.trainer_config.precision, dtype)
+            losses, correct = evaluate(self.stack.logits, batch, dtype)
+        else:
+            losses, correct = evaluate(lambda x: self.model(x).mT.unsqueeze(0), batch, dtype)
+        self.evaluation_metrics.update(losses, correct, len(batch.labels))
+
+    def trial_weights(self, trial: int) -> dict[str, Tensor]:
+        """A copy of one trial's weights under the names of its solo run."""
+        state = self.models[trial].state_dict()
+        return {f"model.{name}": value.detach().clone() for name, value in state.items()}
+
+    def load_trial_weights(self, trial: int, weights: dict[str, Tensor]) -> None:
+        plain = {name.removeprefix("model."): value for name, value in weights.items()}
+        self.models[trial].load_state_dict(plain)
+
+    def trial_optimizer_state(self, trial: int) -> dict[str, Any]:
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        assert isinstance(optimizer, Optimizer)
+        if self.stack is None:
+            return optimizer.state_dict()
+        return trial_state(optimizer, self.stack, trial, self.configs[trial].optimizer)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint["kindling"] = self.saved_with
+        single = len(self.configs) == 1
+        checkpoint["kindling"] = self.saved_with[0] if single else self.saved_with
 
 
-def _named(part: str, metrics: EpochMetrics) -> dict[str, float]:
-    return {f"{part}/{name}": value for name, value in metrics.compute().items()}
-
-
-def evaluate(model: nn.Module, block: Block) -> tuple[Tensor, Tensor]:
-    """Mean loss (1,) and correct predictions (1,) of a block of one batch."""
-    (features,), (labels,) = block.features, block.labels
-    with torch.no_grad():
-        logits = model(features)
-        loss = F.cross_entropy(logits, labels)
-        correct = (logits.argmax(-1) == labels).sum()
-    return loss.unsqueeze(0), correct.unsqueeze(0)
+def _named(part: str, metrics: EpochMetrics) -> list[dict[str, float]]:
+    return [
+        {f"{part}/{name}": value for name, value in values.items()} for values in metrics.compute()
+    ]

@@ -1,8 +1,14 @@
-"""Loss and accuracy over an epoch, for one rank or many."""
+"""Loss and accuracy over an epoch: for each trial, over all ranks."""
+
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torchmetrics import Metric
+
+from src.data.loader import CHUNK, Batch
+from src.data.sources import as_float
 
 
 class EpochMetrics(Metric):
@@ -17,24 +23,50 @@ class EpochMetrics(Metric):
     correct: Tensor
     samples: Tensor
 
-    def __init__(self) -> None:
+    def __init__(self, trials: int = 1) -> None:
         super().__init__()
         self.add_state("losses", [], dist_reduce_fx="cat")
-        self.add_state("correct", torch.tensor(0), dist_reduce_fx="sum")
+        self.add_state("correct", torch.zeros(trials, dtype=torch.long), dist_reduce_fx="sum")
         self.add_state("samples", torch.tensor(0), dist_reduce_fx="sum")
 
-    def update(self, losses: Tensor, correct: Tensor, batch_size: int) -> None:
-        """Mean losses (K,) and correct predictions (K,) of K batches of `batch_size` samples."""
-        self.losses.append(losses * batch_size)
-        self.correct += correct.sum()
-        self.samples += batch_size * len(losses)
+    def update(self, losses: Tensor, correct: Tensor, samples: int) -> None:
+        """Sums of the losses and correct predictions of K batches, (K, S), `samples` in all."""
+        self.losses.append(losses)
+        self.correct += correct.sum(0)
+        self.samples += samples
 
-    def compute(self) -> dict[str, float]:
-        """`loss` and `acc` as Python floats, over all ranks; empty when nothing was seen."""
-        if not self.samples:
-            return {}
+    def compute(self) -> list[dict[str, float]]:
+        """`loss` and `acc` of each trial, as Python floats, over all ranks."""
         losses = self.losses if isinstance(self.losses, Tensor) else torch.cat(self.losses)
         samples = int(self.samples)
         # On the CPU: MPS has no float64.
-        loss = losses.cpu().double().sum().item() / samples
-        return {"loss": loss, "acc": int(self.correct) / samples}
+        sums = losses.cpu().double().sum(0).tolist()
+        return [
+            {"loss": loss / samples, "acc": correct / samples}
+            for loss, correct in zip(sums, self.correct.tolist(), strict=True)
+        ]
+
+    def first_not_finite(self, trial: int) -> int | None:
+        """The first batch of this rank whose loss is not finite, from 0."""
+        losses = self.losses if isinstance(self.losses, Tensor) else torch.cat(self.losses)
+        bad = losses[:, trial].isfinite().logical_not().nonzero()
+        return int(bad[0]) if len(bad) else None
+
+
+def evaluate(
+    forward: Callable[[Tensor], Tensor], batch: Batch, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Sums of the losses and correct predictions of each chunk, (chunks, S).
+
+    `forward` takes features (n, *shape) of `dtype` to logits (S, classes, n).
+    """
+    losses, correct = [], []
+    with torch.no_grad():
+        for features, labels in zip(
+            torch.split(batch.features, CHUNK), torch.split(batch.labels, CHUNK), strict=True
+        ):
+            logits = forward(as_float(features).to(dtype))
+            target = labels.expand(len(logits), -1)
+            losses.append(F.cross_entropy(logits.float(), target, reduction="none").sum(-1))
+            correct.append((logits.argmax(1) == target).sum(-1))
+    return torch.stack(losses), torch.stack(correct)

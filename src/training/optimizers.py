@@ -1,12 +1,15 @@
 """torch's optimizers and the learning rate of every step, built from the checked configuration."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from src import config as schema
+from src.models.stacked import Segment, Stack
 
 
 def build_optimizer(config: schema.Optimizer, parameters: Iterable[nn.Parameter]) -> Optimizer:
@@ -25,6 +28,162 @@ def build_optimizer(config: schema.Optimizer, parameters: Iterable[nn.Parameter]
             return Adam(parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True)
         case schema.AdamW():
             return AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True)
+
+
+class Numbers(NamedTuple):
+    """What differs from trial to trial, each (S, 1, …) beside a parameter (S, …)."""
+
+    lr: Tensor
+    weight_decay: Tensor
+    momentum: Tensor
+
+
+class StackedOptimizer(Optimizer):
+    """Optimizes the segments of a stack, every number of its own for every trial.
+
+    A parameter group is a segment; its `lr`, `weight_decay` and `momentum` are tensors (S,) over
+    the segment's trials, its parameters (S, …).
+    """
+
+    def __init__(self, configs: Sequence[schema.Optimizer], segments: Sequence[Segment]) -> None:
+        self.trials = [segment.trials for segment in segments]
+        groups: list[dict[str, Any]] = []
+        for segment in segments:
+            first = segment.parameters[0]
+
+            def numbers(
+                name: str, segment: Segment = segment, like: nn.Parameter = first
+            ) -> Tensor:
+                values = [getattr(configs[trial], name, 0.0) for trial in segment.trials]
+                return torch.tensor(values, dtype=like.dtype, device=like.device)
+
+            group = {name: numbers(name) for name in Numbers._fields}
+            groups.append({"params": segment.parameters, **group})
+        super().__init__(groups, {})
+
+    def set_rates(self, rates: Sequence[float]) -> None:
+        """A learning rate for each trial of the whole stack."""
+        for group, trials in zip(self.param_groups, self.trials, strict=True):
+            group["lr"].copy_(torch.tensor([rates[trial] for trial in trials]))
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        assert closure is None
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                shape = (-1,) + (1,) * (parameter.dim() - 1)
+                numbers = Numbers(*(group[name].view(shape) for name in Numbers._fields))
+                self.update(parameter, parameter.grad, self.state[parameter], numbers)
+
+    def update(
+        self,
+        parameter: Tensor,
+        gradient: Tensor,
+        state: dict[str, Any],
+        numbers: Numbers,
+    ) -> None:
+        """One step of one parameter (S, …)."""
+        raise NotImplementedError
+
+
+class StackedSgd(StackedOptimizer):
+    """torch.optim.SGD for a stack, Nesterov or not."""
+
+    def __init__(self, configs: Sequence[schema.Sgd], segments: Sequence[Segment]) -> None:
+        super().__init__(configs, segments)
+        self.nesterov = configs[0].nesterov
+        self.has_momentum = any(config.momentum for config in configs)
+        self.has_decay = any(config.weight_decay for config in configs)
+
+    def update(
+        self,
+        parameter: Tensor,
+        gradient: Tensor,
+        state: dict[str, Any],
+        numbers: Numbers,
+    ) -> None:
+        if self.has_decay:
+            gradient.addcmul_(parameter, numbers.weight_decay)
+        if self.has_momentum:
+            if not state:
+                state["momentum_buffer"] = torch.zeros_like(parameter)
+            velocity = state["momentum_buffer"].mul_(numbers.momentum).add_(gradient)
+            gradient = gradient.addcmul_(velocity, numbers.momentum) if self.nesterov else velocity
+        parameter.addcmul_(gradient, numbers.lr, value=-1)
+
+
+class StackedAdam(StackedOptimizer):
+    """torch.optim.Adam for a stack, or AdamW where `decoupled`; Kingma and Ba's default betas."""
+
+    betas, eps = (0.9, 0.999), 1e-8
+
+    def __init__(
+        self,
+        configs: Sequence[schema.Adam | schema.AdamW],
+        segments: Sequence[Segment],
+        decoupled: bool,
+    ) -> None:
+        super().__init__(configs, segments)
+        self.decoupled = decoupled
+        self.has_decay = any(config.weight_decay for config in configs)
+
+    def update(
+        self,
+        parameter: Tensor,
+        gradient: Tensor,
+        state: dict[str, Any],
+        numbers: Numbers,
+    ) -> None:
+        if not state:
+            state["step"] = torch.tensor(0.0)
+            state["exp_avg"] = torch.zeros_like(parameter)
+            state["exp_avg_sq"] = torch.zeros_like(parameter)
+        state["step"] += 1
+        step, (beta1, beta2) = float(state["step"]), self.betas
+        if self.has_decay and self.decoupled:
+            parameter.mul_(1 - numbers.lr * numbers.weight_decay)
+        elif self.has_decay:
+            gradient.addcmul_(parameter, numbers.weight_decay)
+        mean = state["exp_avg"].lerp_(gradient, 1 - beta1)
+        square = state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+        root = square.sqrt().div_(math.sqrt(1 - beta2**step)).add_(self.eps)
+        parameter.addcmul_(mean.div(root), numbers.lr, value=-1 / (1 - beta1**step))
+
+
+def build_stacked_optimizer(configs: Sequence[schema.Optimizer], stack: Stack) -> Optimizer:
+    """The optimizer of a whole stack; of a stack of one, torch's own."""
+    if stack.trials == 1:
+        return build_optimizer(configs[0], stack.parameters)
+    if isinstance(configs[0], schema.Sgd):
+        sgd = [config for config in configs if isinstance(config, schema.Sgd)]
+        return StackedSgd(sgd, stack.segments)
+    adam = [config for config in configs if not isinstance(config, schema.Sgd)]
+    return StackedAdam(adam, stack.segments, isinstance(configs[0], schema.AdamW))
+
+
+def trial_state(
+    optimizer: Optimizer, stack: Stack, trial: int, config: schema.Optimizer
+) -> dict[str, Any]:
+    """The optimizer state of one trial, as torch's own optimizer for its model would save it."""
+    if stack.trials == 1:
+        return optimizer.state_dict()
+    model = stack.models[trial]
+    found = build_optimizer(config, model.parameters()).state_dict()
+    segment = next(segment for segment in stack.segments if trial in segment.trials)
+    place = segment.trials.index(trial)
+    for number, (whole, own) in enumerate(zip(segment.parameters, model.parameters(), strict=True)):
+        corner = (place, *(slice(size) for size in own.shape))
+        found["state"][number] = {
+            key: value.clone() if value.dim() == 0 else value[corner].clone()
+            for key, value in optimizer.state[whole].items()
+        }
+    found["state"] = {key: value for key, value in found["state"].items() if value}
+    for group, trials in zip(
+        optimizer.param_groups, [s.trials for s in stack.segments], strict=True
+    ):
+        if trial in trials:
+            found["param_groups"][0]["lr"] = float(group["lr"][trials.index(trial)])
+    return found
 
 
 class Schedule:

@@ -1,7 +1,13 @@
-"""What happens inside a block: optimizer steps without the framework between them."""
+"""What happens inside a block: optimizer steps without the framework between them.
 
-from collections.abc import Callable
-from typing import NamedTuple
+Two ways to a gradient, one way to use it. `ClosedFormSteps` writes the gradient out for a stack of
+models of the MLP family; `AutogradSteps` takes one model of any kind, and is the reference that
+the closed form is tested against.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -9,40 +15,56 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from src.data.loader import Block
+from src.models.stacked import Layer, Segment, Stack
+from src.training.optimizers import Schedule, StackedOptimizer, StackedSgd
 
 
 class Stepped(NamedTuple):
-    """Per batch of a block: mean loss (K,) and correctly classified samples (K,), detached."""
+    """Per batch and trial: mean loss (K, S) and correctly classified samples (K, S)."""
 
     losses: Tensor
     correct: Tensor
 
 
-class AutogradSteps:
-    """One optimizer step per batch, or per `accumulate` batches, with torch's autograd.
+def apart(blocks: int, shape: Sequence[int], like: Tensor) -> Tensor:
+    """Uninitialised (blocks, *shape), each of the blocks at a 64-byte boundary.
+
+    The last bits of a matrix product can depend on how its operands lie in memory, and a batch's
+    result must not depend on its place in a block.
+    """
+    size, line = math.prod(shape), 64 // like.element_size()
+    whole = torch.empty(blocks, -(-size // line) * line, dtype=like.dtype, device=like.device)
+    return whole[:, :size].view(blocks, *shape)
+
+
+def spaced(tensor: Tensor) -> Tensor:
+    """The same values (K, …) with each of the K at a 64-byte boundary; no copy where they are."""
+    if tensor[0].numel() * tensor.element_size() % 64 == 0:
+        return tensor
+    return apart(len(tensor), tensor.shape[1:], tensor).copy_(tensor)
+
+
+class Steps:
+    """One optimizer step per batch, or per `accumulate` batches.
 
     Gradients accumulate as in Lightning: each batch's loss is divided by `accumulate`, and an
     epoch's last batch steps whatever has come together. `average` is called on the gradients
-    before clipping (ranks exchange them there); `clip` bounds their joint 2-norm; `scaler` scales
-    the loss of fp16.
+    before clipping (ranks exchange them there); `clip` bounds the joint 2-norm of a trial's.
     """
 
     def __init__(
         self,
-        model: nn.Module,
         optimizer: Optimizer,
-        rate: Callable[[int], float],
+        schedules: Sequence[Schedule],
         batches_per_epoch: int,
         *,
         accumulate: int = 1,
         clip: float | None = None,
-        scaler: "torch.amp.GradScaler | None" = None,
         average: Callable[[list[Tensor]], None] | None = None,
     ) -> None:
-        self.model, self.optimizer, self.rate = model, optimizer, rate
-        self.parameters = list(model.parameters())
+        self.optimizer, self.schedules = optimizer, schedules
         self.batches_per_epoch, self.accumulate = batches_per_epoch, accumulate
-        self.clip, self.scaler, self.average = clip, scaler, average
+        self.clip, self.average = clip, average
 
     @property
     def steps_per_epoch(self) -> int:
@@ -50,10 +72,62 @@ class AutogradSteps:
 
     def __call__(self, block: Block, epoch: int, batch: int) -> Stepped:
         """Trains on a block whose first batch is number `batch` of `epoch`, both from 0."""
+        raise NotImplementedError
+
+    def step_of(self, epoch: int, batch: int) -> int:
+        """The optimizer step that a batch belongs to, counted over the whole run."""
+        return epoch * self.steps_per_epoch + batch // self.accumulate
+
+    def begins(self, batch: int) -> bool:
+        """Whether gradients begin anew with this batch."""
+        return batch % self.accumulate == 0
+
+    def completes(self, batch: int) -> bool:
+        """Whether the optimizer steps after this batch."""
+        return (batch + 1) % self.accumulate == 0 or batch + 1 == self.batches_per_epoch
+
+    def set_rates(self, rates: Sequence[float]) -> None:
+        if isinstance(self.optimizer, StackedOptimizer):
+            self.optimizer.set_rates(rates)
+        else:
+            for group in self.optimizer.param_groups:
+                group["lr"] = rates[0]
+
+
+class AutogradSteps(Steps):
+    """Any one model, by torch's autograd. `scaler` scales the loss of fp16."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: Optimizer,
+        schedules: Sequence[Schedule],
+        batches_per_epoch: int,
+        *,
+        accumulate: int = 1,
+        clip: float | None = None,
+        average: Callable[[list[Tensor]], None] | None = None,
+        scaler: "torch.amp.GradScaler | None" = None,
+    ) -> None:
+        super().__init__(
+            optimizer,
+            schedules,
+            batches_per_epoch,
+            accumulate=accumulate,
+            clip=clip,
+            average=average,
+        )
+        self.model, self.scaler = model, scaler
+        self.parameters = list(model.parameters())
+
+    def __call__(self, block: Block, epoch: int, batch: int) -> Stepped:
         losses, logits = [], []
         autocast = torch.is_autocast_enabled(block.features.device.type)
-        for features, labels in zip(block.features.unbind(), block.labels.unbind(), strict=True):
-            if batch % self.accumulate == 0:
+        all_features = spaced(block.features[:, 0])
+        for features, labels in zip(
+            all_features.unbind(), block.labels[:, 0].unbind(), strict=True
+        ):
+            if self.begins(batch):
                 for parameter in self.parameters:
                     parameter.grad = None
             output = self.model(features)
@@ -61,14 +135,14 @@ class AutogradSteps:
             losses.append(loss.detach())
             logits.append(output.detach())
             self._backward(loss)
-            batch += 1
-            if batch % self.accumulate == 0 or batch == self.batches_per_epoch:
-                self._step(epoch * self.steps_per_epoch + (batch - 1) // self.accumulate)
+            if self.completes(batch):
+                self._step(self.step_of(epoch, batch))
                 if autocast:
                     # It keeps its low-precision copies of the weights until the block ends.
                     torch.clear_autocast_cache()
-        correct = (torch.stack(logits).argmax(-1) == block.labels).sum(-1)
-        return Stepped(torch.stack(losses), correct)
+            batch += 1
+        correct = (torch.stack(logits).argmax(-1) == block.labels[:, 0]).sum(-1, keepdim=True)
+        return Stepped(torch.stack(losses).unsqueeze(1), correct)
 
     def _backward(self, loss: Tensor) -> None:
         if self.accumulate > 1:
@@ -78,12 +152,9 @@ class AutogradSteps:
         loss.backward()  # type: ignore[no-untyped-call]
 
     def _step(self, step: int) -> None:
-        rate = self.rate(step)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        gradients = [p.grad for p in self.parameters if p.grad is not None]
+        self.set_rates([self.schedules[0](step)])
         if self.average is not None:
-            self.average(gradients)
+            self.average([p.grad for p in self.parameters if p.grad is not None])
         if self.scaler is not None and self.clip is not None:
             self.scaler.unscale_(self.optimizer)
         if self.clip is not None:
@@ -93,3 +164,135 @@ class AutogradSteps:
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()
+
+
+class ClosedFormSteps(Steps):
+    """A stack of models, its gradient written out.
+
+    Where nothing stands between gradient and update (SGD without momentum, clipping, accumulation
+    or other ranks) there is no gradient at all: the deltas are scaled by the learning rates and
+    the products subtracted from the weights in place.
+    """
+
+    def __init__(
+        self,
+        stack: Stack,
+        optimizer: Optimizer,
+        schedules: Sequence[Schedule],
+        batches_per_epoch: int,
+        *,
+        accumulate: int = 1,
+        clip: float | None = None,
+        average: Callable[[list[Tensor]], None] | None = None,
+        lower: torch.dtype | None = None,
+    ) -> None:
+        """`lower`: the type of the products in mixed precision."""
+        super().__init__(
+            optimizer,
+            schedules,
+            batches_per_epoch,
+            accumulate=accumulate,
+            clip=clip,
+            average=average,
+        )
+        self.stack, self.lower = stack, lower
+        groups = optimizer.param_groups
+        plain = isinstance(optimizer, torch.optim.SGD | StackedSgd) and not any(
+            torch.as_tensor(group[name]).any()
+            for group in groups
+            for name in ("momentum", "weight_decay")
+        )
+        self.direct = (
+            plain and accumulate == 1 and clip is None and average is None and lower is None
+        )
+        if not self.direct:
+            for segment in stack.segments:
+                segment.make_gradients()
+
+    def __call__(self, block: Block, epoch: int, batch: int) -> Stepped:
+        features = block.features.flatten(3)
+        if self.lower is not None:
+            features = features.to(self.lower)
+        features = spaced(features)
+        like = self.stack.parameters[0]
+        size = block.labels.shape[-1]
+        classes = self.stack.segments[0].classes
+        targets = F.one_hot(block.labels, classes).mT.to(like.dtype).unsqueeze(2)
+        steps = [self.step_of(epoch, batch + k) for k in range(len(features))]
+        rates = [[schedule(step) for schedule in self.schedules] for step in steps]
+        work = []
+        for segment in self.stack.segments:
+            logits = apart(len(features), (len(segment.trials), classes, size), like)
+            x, y = features, targets
+            if len(segment.batches) < self.stack.batches:
+                x, y = features[:, segment.batches], targets[:, segment.batches]
+            work.append((segment, x.unbind(), y.unbind(), logits))
+        scales = self._scales(rates, size, like)
+        for k in range(len(features)):
+            for number, (segment, x_all, y_all, logits) in enumerate(work):
+                take: Callable[[Layer, Tensor, Tensor], None] = Layer.descend
+                if not self.direct:
+                    take = _accumulate_anew if self.begins(batch) else _accumulate
+                segment.differentiate(x_all[k], y_all[k], scales[number][k], logits[k], take)
+            if not self.direct and self.completes(batch):
+                self._step(rates[k])
+            batch += 1
+        self.set_rates(rates[-1])
+        return self._outcome(work, block.labels)
+
+    def _scales(
+        self, rates: list[list[float]], size: int, like: Tensor
+    ) -> list[Sequence[Tensor | float]]:
+        """For each segment and batch, what the deltas are multiplied by."""
+        mean = 1 / (size * self.accumulate)
+        if not self.direct:
+            return [[mean] * len(rates)] * len(self.stack.segments)
+        if self.stack.trials == 1:
+            return [[rate * mean for (rate,) in rates]]
+        table = torch.tensor(rates, dtype=like.dtype, device=like.device) * mean
+        return [table[:, segment.trials, None, None].unbind() for segment in self.stack.segments]
+
+    def _step(self, rates: list[float]) -> None:
+        self.set_rates(rates)
+        segments = self.stack.segments
+        if self.average is not None:
+            self.average([gradient for segment in segments for gradient in segment.gradients])
+        for segment in segments:
+            if self.clip is not None:
+                _clip(segment, self.clip)
+            segment.attach_gradients()
+        self.optimizer.step()
+
+    def _outcome(self, work: Sequence[tuple[Segment, Any, Any, Tensor]], labels: Tensor) -> Stepped:
+        """Losses and hits of the block from the logits (K, S, classes, B) of its segments."""
+        found = []
+        for segment, _, _, logits in work:
+            own = labels[:, segment.batches]
+            shared = len(segment.trials) // len(segment.batches)
+            own = own.repeat_interleave(shared, 1)  # (K, S, B)
+            losses = F.cross_entropy(logits.flatten(0, 1), own.flatten(0, 1), reduction="none")
+            found.append((losses.view(own.shape).mean(-1), (logits.argmax(2) == own).sum(-1)))
+        if len(work) == 1 and work[0][0].trials == list(range(self.stack.trials)):
+            return Stepped(*found[0])
+        order = [trial for segment, _, _, _ in work for trial in segment.trials]
+        back = torch.tensor(order, device=labels.device).argsort()
+        losses, correct = (torch.cat(parts, 1)[:, back] for parts in zip(*found, strict=True))
+        return Stepped(losses, correct)
+
+
+def _accumulate(layer: Layer, delta: Tensor, inputs: Tensor) -> None:
+    layer.accumulate(delta, inputs, fresh=False)
+
+
+def _accumulate_anew(layer: Layer, delta: Tensor, inputs: Tensor) -> None:
+    layer.accumulate(delta, inputs, fresh=True)
+
+
+def _clip(segment: Segment, bound: float) -> None:
+    """torch.nn.utils.clip_grad_norm_, for each trial by itself."""
+    trials = len(segment.trials)
+    gradients = [gradient.view(trials, -1) for gradient in segment.gradients]
+    norms = torch.stack([gradient.norm(dim=1) for gradient in gradients]).norm(dim=0)
+    factors = (bound / (norms + 1e-6)).clamp(max=1)
+    for gradient in gradients:
+        gradient.mul_(factors[:, None])
