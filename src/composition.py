@@ -5,6 +5,7 @@ overrides are looked at first, each by itself; what is left is composed point by
 checked against src/config.py.
 """
 
+import copy
 import itertools
 import sys
 from collections.abc import Sequence
@@ -16,12 +17,14 @@ from typing import Any
 import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra._internal.config_loader_impl import get_overrides_dirname
 from hydra._internal.utils import get_args_parser
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
 from src import config as schema
@@ -109,6 +112,8 @@ def _named_folder(overrides: Sequence[str], sweep: bool) -> Path | None:
     if not given:
         return None
     folder = Path(given[-1].strip("'\""))
+    if sweep and "hydra/launcher=fused" in overrides:
+        return folder  # goes on with it, if it is the same sweep
     for name in ("history.csv", "result.json", "results.csv"):
         if (folder / name).exists():
             raise InputError(
@@ -221,3 +226,49 @@ def main_argv() -> Command:
     command = check_command_line(sys.argv[1:])
     sys.argv[1:] = command.argv
     return command
+
+
+# --- many points -----------------------------------------------------------------------------
+
+
+class SweepLoader:
+    """Hydra's config loader, composing once for all points of a sweep that differ in values.
+
+    Hydra composes every point anew, twice: a tenth of a second each time. A point that differs
+    from an earlier one in plain values alone is a copy of it with those values set, which costs a
+    fifteenth. Everything else is the wrapped loader's.
+    """
+
+    def __init__(self, loader: ConfigLoader) -> None:
+        self._loader = loader
+        self._templates: dict[tuple[str, ...], DictConfig] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def load_sweep_config(
+        self, master_config: DictConfig, sweep_overrides: list[str]
+    ) -> DictConfig:
+        overrides = OverridesParser.create().parse_overrides(sweep_overrides)
+        values = [override for override in overrides if _is_value(override)]
+        if any(override.is_add() or override.is_delete() for override in overrides):
+            return self._loader.load_sweep_config(master_config, sweep_overrides)
+        # The keys belong to what is alike: setting them is checked when the template is composed.
+        key = (
+            *(override.get_key_element() for override in values),
+            *(text for text, o in zip(sweep_overrides, overrides, strict=True) if not _is_value(o)),
+        )
+        if key not in self._templates:
+            composed = self._loader.load_sweep_config(master_config, sweep_overrides)
+            self._templates[key] = composed
+        point = copy.deepcopy(self._templates[key])
+        with flag_override(point, ["struct", "readonly"], False):
+            for override in values:
+                OmegaConf.update(point, override.key_or_group, override.value(), merge=True)
+            job = point.hydra.job
+            point.hydra.overrides.task = list(sweep_overrides)
+            naming = job.config.override_dirname
+            job.override_dirname = get_overrides_dirname(
+                overrides, naming.exclude_keys, naming.item_sep, naming.kv_sep
+            )
+        return point

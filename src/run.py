@@ -95,6 +95,11 @@ class Run:
                 writer.writeheader()
             writer.writerow(row)
 
+    def forget(self) -> None:
+        """Removes what a trial left that came to no checkpoint; its configuration stays."""
+        for path in (self.history_file, self.result_file):
+            path.unlink(missing_ok=True)
+
     def cut_history(self, epoch: int) -> None:
         """Leaves out the rows after `epoch`."""
         if not self.history_file.exists():

@@ -15,9 +15,9 @@ from src.errors import door
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
 def job(composed: DictConfig) -> float:
-    from src.training.job import run_job  # only now torch: see src/composition.py
+    from src.training.job import run_training  # only now torch: see src/composition.py
 
-    return run_job(composed)
+    return run_training(composed)
 
 
 def main() -> None:

@@ -23,12 +23,18 @@ class Checkpoints(Callback):
     def __init__(self, runs: Sequence[Run], shared: Path | None = None) -> None:
         self.runs, self.shared = runs, shared
         self.best: list[dict[str, Any] | None] = [None] * len(runs)
+        self.random: Tensor | None = None
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best}
+        return {"best": self.best, "random": torch.get_rng_state()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best = state_dict["best"]
+        self.random = state_dict["random"]
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.random is not None:  # resumed: dropout goes on where it stood
+            torch.set_rng_state(self.random)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Classifier)

@@ -212,6 +212,10 @@ class Classifier(LightningModule):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         single = len(self.configs) == 1
         checkpoint["kindling"] = self.saved_with[0] if single else self.saved_with
+        checkpoint["diverged"] = self.diverged
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.diverged = checkpoint["diverged"]
 
 
 def _named(part: str, metrics: EpochMetrics) -> list[dict[str, float]]:

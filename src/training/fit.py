@@ -136,6 +136,8 @@ def fit_rank(configs: Sequence[Config], folders: Sequence[Path], shared: Path | 
         if trainer.is_global_zero:
             facts = _facts(classifier, data, trainer, seconds)
             for number, run in enumerate(runs):
+                if run.result.get("status") in ("finished", "diverged"):
+                    continue  # before an interruption, and from the same weights
                 run.write_result(_result(number, run, classifier, facts, steps))
             if len(runs) == 1:
                 log.info("\n%s", summary(runs[0].result, runs[0]))

@@ -1,18 +1,24 @@
-"""A sweep's folder: one row per trial, best first."""
+"""A sweep: its folder, its table, and its trials trained as stacks."""
 
 import csv
 import fcntl
+import hashlib
 import io
 import logging
 import math
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 
+from src.config import Config
+from src.errors import InputError
 from src.run import Run, write_atomically
+from src.training.fit import fit_stack
+from src.training.fusion import plan
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +53,11 @@ class Sweep:
             writer.writerows(rows)
             write_atomically(self.results_file, text.getvalue())
 
+    def state_file(self, configs: Sequence[Config]) -> Path:
+        """Where a stack keeps its common state until it ends; named by what it trains."""
+        joined = "".join(config.hash() for config in configs)
+        return self.folder / ".stacks" / f"{hashlib.sha256(joined.encode()).hexdigest()[:12]}.ckpt"
+
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with (self.folder / ".lock").open("w") as file:
@@ -54,22 +65,70 @@ class Sweep:
             yield
 
     def table(self) -> str:
-        """The trials best first, what went wrong with the others, and the best one's command."""
-        runs = self.trials
-        ranked = sorted(runs, key=_rank)
+        """The trials best first, what went wrong with the others, and the best one's command.
+
+        Trials that differ in their seed alone are summed up below, as mean ± standard deviation.
+        """
+        ranked = sorted(self.trials, key=_rank)
         rows = [_row(run) for run in ranked]
         swept = [key for key in (rows[0] if rows else {}) if _is_swept(key, rows)]
         shown = ["trial", "status", *swept, "val/acc", "test/acc", "seconds"]
-        table = tabulate([[row.get(key) for key in shown] for row in rows], shown, floatfmt=".4g")
-        lines = [table]
-        lines += [f"trial {row['trial']} failed: {row['error']}" for row in rows if row["error"]]
+        parts = [tabulate([[row.get(key) for key in shown] for row in rows], shown, floatfmt=".4g")]
+        parts += [_over_seeds(rows, [key for key in swept if key != "seed"])]
+        parts += [f"trial {row['trial']} failed: {row['error']}" for row in rows if row["error"]]
         if ranked and ranked[0].result["status"] == "finished":
             chosen = " ".join(f"{key}={value}" for key, value in ranked[0].overrides.items())
-            lines.append(f"best alone: python -m src.train {chosen}")
-        return "\n".join([*lines, f"table: {self.results_file}"])
+            parts.append(f"best alone: python -m src.train {chosen}")
+        return "\n".join([*filter(None, parts), f"table: {self.results_file}"])
 
     def failures(self) -> int:
-        return sum(run.result["status"] != "finished" for run in self.trials)
+        return sum(run.result["status"] == "failed" for run in self.trials)
+
+
+def train_trials(
+    configs: Sequence[Config], folders: Sequence[Path], sweep: Sweep, max_trials: int | None
+) -> list[float]:
+    """Trains every trial into its folder, in stacks where they fit; returns the monitored values.
+
+    Trials that have ended already are left as they are, and a stack that was interrupted goes on
+    from its last checkpoint. A stack that fails marks its trials `failed` and the others go on.
+    """
+    runs = [Run(folder) for folder in folders]
+    groups = plan(configs, max_trials)
+    stacked = [len(group.trials) for group in groups if len(group.trials) > 1]
+    log.info("%d trials: %s", len(configs), _overview(stacked, len(groups) - len(stacked)))
+    for reason in dict.fromkeys(group.alone for group in groups if group.alone):
+        alone = [str(trial) for group in groups if group.alone == reason for trial in group.trials]
+        log.info("trained alone, for %s: trial %s", reason, ", ".join(alone))
+    for group in groups:
+        if all(_ended(runs[trial]) for trial in group.trials):
+            continue
+        shared = sweep.state_file([configs[trial] for trial in group.trials])
+        if not shared.exists():
+            for trial in group.trials:
+                runs[trial].forget()
+        try:
+            fit_stack(
+                [configs[trial] for trial in group.trials],
+                [folders[trial] for trial in group.trials],
+                shared,
+            )
+            shared.unlink(missing_ok=True)
+        except InputError as error:
+            log.error("error: %s", error)
+        except Exception:
+            log.exception("trials %s failed", ", ".join(map(str, group.trials)))
+        sweep.write_results()
+    return [run.monitored for run in runs]
+
+
+def _overview(stacked: Sequence[int], alone: int) -> str:
+    parts = [f"{len(stacked)} stack{'s'[: len(stacked) > 1]} of {', '.join(map(str, stacked))}"]
+    return " and ".join([*(parts if stacked else []), *([f"{alone} alone"] if alone else [])])
+
+
+def _ended(run: Run) -> bool:
+    return run.result.get("status") in ("finished", "diverged")
 
 
 def _row(run: Run) -> dict[str, Any]:
@@ -83,7 +142,7 @@ def _row(run: Run) -> dict[str, Any]:
         **run.overrides,
         **values,
         "epochs": result.get("epochs"),
-        "seconds": round(sum(seconds.values()), 3) if seconds else None,
+        "seconds": round(sum(seconds.values()) / result["stacked"], 3) if seconds else None,
         "error": result.get("error"),
     }
 
@@ -95,6 +154,27 @@ def _rank(run: Run) -> tuple[bool, float]:
     value = run.monitored
     worse_first = -value if result["monitor"].endswith("acc") else value
     return math.isnan(value), worse_first
+
+
+def _over_seeds(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> str:
+    """A table of mean ± standard deviation over the seeds of each point, or nothing."""
+    points: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in rows:
+        if row["status"] == "finished":
+            points.setdefault(tuple(str(row.get(key)) for key in keys), []).append(row)
+    if not any(len(found) > 1 for found in points.values()):
+        return ""
+    lines = []
+    for point, found in points.items():
+        values = [[row[metric] for row in found] for metric in ("val/acc", "test/acc")]
+        lines.append([*point, len(found), *(_spread(numbers) for numbers in values)])
+    lines.sort(key=lambda line: str(line[-2]), reverse=True)
+    return "\n" + tabulate(lines, [*keys, "seeds", "val/acc", "test/acc"], disable_numparse=True)
+
+
+def _spread(values: Sequence[float]) -> str:
+    deviation = f" ± {statistics.stdev(values):.2%}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2%}{deviation}"
 
 
 def _is_swept(key: str, rows: list[dict[str, Any]]) -> bool:

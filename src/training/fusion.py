@@ -1,0 +1,120 @@
+"""Which trials of a sweep train as one stack, and why others train alone."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from src import config as schema
+from src.config import Config
+from src.data.loader import CHUNK
+from src.training import machine
+
+# Trials of a stack may differ in these; of the scheduler in every number, of hidden_sizes in the
+# widths but not in their count.
+FUSIBLE = ("seed", "optimizer.lr", "optimizer.weight_decay", "optimizer.momentum")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Numbers of trials that train as one stack; `alone` is why a trial could not join any."""
+
+    trials: list[int]
+    alone: str | None = None
+
+
+def plan(configs: Sequence[Config], max_trials: int | None = None) -> list[Group]:
+    """Groups of trials that agree in all but the fusible keys, none larger than `max_trials`.
+
+    Without `max_trials` a group is cut to half of the memory that is free on the device. The
+    groups depend on the configurations and that number only, so that a sweep that is started
+    again finds the same ones.
+    """
+    groups: list[Group] = []
+    alike: dict[str, list[int]] = {}
+    for trial, config in enumerate(configs):
+        reason = why_alone(config)
+        if reason is not None:
+            groups.append(Group([trial], reason))
+        else:
+            alike.setdefault(_key(config), []).append(trial)
+    for trials in alike.values():
+        most = max_trials or _fitting(configs[trials[0]], [configs[t] for t in trials])
+        parts = math.ceil(len(trials) / most)
+        size = math.ceil(len(trials) / parts)
+        groups += [Group(trials[i : i + size]) for i in range(0, len(trials), size)]
+    return sorted(groups, key=lambda group: group.trials)
+
+
+def why_alone(config: Config) -> str | None:
+    """What keeps a trial out of every stack, or None."""
+    trainer, logger = config.trainer, config.logger.name
+    reasons = {
+        "trainer.precision=16-mixed scales the gradients of all trials by one number": (
+            trainer.precision == "16-mixed"
+        ),
+        "trainer.step=autograd takes one model": trainer.step == "autograd",
+        "trainer.log_every_step=true prints the steps of one run": trainer.log_every_step,
+        "trainer.max_time ends each run by its own clock": trainer.max_time is not None,
+        "data.order=stream draws the order from the stream that drew the weights": (
+            config.data.order == "stream"
+        ),
+        f"logger={logger} follows one run": logger != "none",
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def _key(config: Config) -> str:
+    """What trials of a stack have in common."""
+    values = config.to_primitives()
+    for key in FUSIBLE:
+        section, _, name = key.rpartition(".")
+        (values[section] if section else values).pop(name, None)
+    values["scheduler"] = values["scheduler"]["name"]
+    values["model"]["hidden_sizes"] = len(values["model"].get("hidden_sizes", ()))
+    return json.dumps(values, sort_keys=True)
+
+
+def bytes_per_trial(config: Config, inputs: int, classes: int) -> int:
+    """What one trial of a stack takes, at most: weights, gradient, two moments and the best
+    weights; activations and their gradients of a batch, and of an evaluation's chunk; and a
+    batch of its own, as bytes and as floats."""
+    hidden = getattr(config.model, "hidden_sizes", [])
+    sizes = [inputs, *hidden, classes]
+    weights = sum((a + 1) * b for a, b in pairwise(sizes))
+    batch = config.data.batch_size
+    units = sum(hidden) + classes
+    floats = 5 * weights + 2 * units * batch + 2 * units * CHUNK + 2 * inputs * batch
+    width = 8 if config.trainer.precision == "64" else 4
+    return int(floats * width)
+
+
+def _fitting(config: Config, configs: Sequence[Config]) -> int:
+    match config.data:
+        case schema.Toy():
+            inputs, classes = 2, 2
+        case schema.Synthetic(shape=shape):
+            inputs, classes = math.prod(shape), config.data.classes
+        case _:
+            inputs, classes = 784, 10
+    largest = max(bytes_per_trial(each, inputs, classes) for each in configs)
+    return max(1, _free_bytes(config) // 2 // largest)
+
+
+def _free_bytes(config: Config) -> int:
+    device = machine.resolve(config.trainer).torch_device
+    if device.type == "cuda":
+        free: int = torch.cuda.mem_get_info()[0]
+        return free
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        lines: dict[str, Any] = dict(
+            line.split(":", 1) for line in meminfo.read_text().splitlines()
+        )
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    return 4 * 2**30  # macOS tells its free memory to nobody who asks simply
