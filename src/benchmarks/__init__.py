@@ -5,6 +5,10 @@ from src.benchmarks.settings import Settings
 
 def run_suite(settings: Settings) -> tuple[str, str]:
     """The suite's table for people and its JSON line."""
-    from src.benchmarks import loops
+    if settings.suite == "loops":
+        from src.benchmarks import loops
 
-    return loops.run(settings.rounds, settings.data)
+        return loops.run(settings.rounds, settings.data)
+    from src.benchmarks import sweep
+
+    return sweep.run(settings.rounds, settings.data, settings.full, settings.commands)

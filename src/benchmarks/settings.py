@@ -9,13 +9,15 @@ from pydantic import ValidationError
 from src.config import PositiveInt, Section, options
 from src.errors import InputError
 
-USAGE = "type python -m src.benchmark suite=loops [rounds=5] [data=mnist_or_digits]"
+USAGE = "type python -m src.benchmark suite=loops|sweep [rounds=5] [data=mnist_or_digits]"
 
 
 class Settings(Section):
-    suite: Literal["loops"]
+    suite: Literal["loops", "sweep"]
     rounds: PositiveInt = 5
     data: str = "mnist_or_digits"
+    full: bool = False  # sweep: 256 trials too
+    commands: bool = True  # sweep: whole commands too, minutes each
 
 
 def read_settings(argv: Sequence[str]) -> Settings:

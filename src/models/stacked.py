@@ -80,6 +80,7 @@ class Layer:
     def __init__(self, weight: Tensor, bias: Tensor, groups: int) -> None:
         shape = (groups, -1, weight.shape[-1]) if groups > 1 else (-1, weight.shape[-1])
         self.weight = weight.view(shape)
+        self.weight_t = self.weight.mT
         self.bias = bias.view(*shape[:-1], 1)
         self.groups = groups
         self.gradient: Tensor | None = None
@@ -101,8 +102,11 @@ class Layer:
 
     def backward(self, delta: Tensor, out: Tensor | None = None) -> Tensor:
         """The gradient of the inputs from that of the outputs, (G, rows, B) → (G, columns, B)."""
-        weight = self.weight.to(delta.dtype)
-        return torch.matmul(weight.mT, delta, out=out)
+        weight = (
+            self.weight_t if delta.dtype == self.weight.dtype else self.weight_t.to(delta.dtype)
+        )
+        product = torch.bmm if self.groups > 1 else torch.mm
+        return product(weight, delta, out=out)
 
     def descend(self, delta: Tensor, inputs: Tensor) -> None:
         """Subtracts the gradient of a delta that is scaled by the learning rate, in place."""
@@ -211,6 +215,9 @@ class Segment:
                 keep = torch.empty_like(after).bernoulli_(1 - self.dropout)
                 masks.append(keep.div_(1 - self.dropout))
                 after = after * masks[-1]
+            elif after is before and before is buffers.out[depth]:
+                inputs.append(buffers.next[depth])
+                continue
             inputs.append(self._regroup(after, self.layers[depth + 1]))
         last = self.layers[-1].shaped(logits)
         if first.dtype == logits.dtype:
@@ -219,13 +226,18 @@ class Segment:
             last.copy_(self.layers[-1].forward(inputs[-1]))
 
         delta = torch.softmax(logits, 1, out=buffers.delta)
-        delta.view(len(self.batches), -1, *delta.shape[1:]).sub_(targets)
+        buffers.delta_by_batch.sub_(targets)
         delta.mul_(scale)
-        delta = self.layers[-1].shaped(delta.to(first.dtype))
+        delta = buffers.delta_shaped
+        if first.dtype != logits.dtype:
+            delta = delta.to(first.dtype)
         for depth in range(len(self.layers) - 1, 0, -1):
-            layer = self.layers[depth]
-            hidden = layer.backward(delta, buffers.back[depth - 1])
-            hidden = self._regroup(hidden, self.layers[depth - 1])
+            layer, back = self.layers[depth], buffers.back[depth - 1]
+            hidden = layer.backward(delta, back)
+            if hidden is back:
+                hidden = buffers.previous[depth - 1]
+            else:
+                hidden = self._regroup(hidden, self.layers[depth - 1])
             take(layer, delta, inputs[depth])
             if self.dropout:
                 hidden = hidden * masks[depth - 1]
@@ -252,8 +264,13 @@ class _Buffers:
         self.delta = torch.empty(
             trials, segment.classes, samples, dtype=weights[0].dtype, device=device
         )
+        self.delta_by_batch = self.delta.view(len(segment.batches), -1, segment.classes, samples)
+        self.delta_shaped = segment.layers[-1].shaped(self.delta)
+        # Outputs and their gradients as the layers on both sides take them.
         self.out: list[Tensor | None] = []
+        self.next: list[Tensor] = []
         self.back: list[Tensor | None] = []
+        self.previous: list[Tensor] = []
         for depth, weight in enumerate(weights[:-1]):
             if dtype != weight.dtype:  # mixed precision allocates as it goes
                 self.out.append(None)
@@ -262,8 +279,11 @@ class _Buffers:
             rows = weight.shape[-2]
             out = torch.empty(trials, rows, samples, dtype=dtype, device=device)
             back = torch.empty_like(out)
-            self.out.append(segment.layers[depth].shaped(out))
-            self.back.append(segment.layers[depth + 1].shaped(back))
+            here, beyond = segment.layers[depth], segment.layers[depth + 1]
+            self.out.append(here.shaped(out))
+            self.next.append(beyond.shaped(out))
+            self.back.append(beyond.shaped(back))
+            self.previous.append(here.shaped(back))
 
 
 def _stacked(tensors: Sequence[Tensor]) -> nn.Parameter:

@@ -271,13 +271,19 @@ class ClosedFormSteps(Steps):
             shared = len(segment.trials) // len(segment.batches)
             own = own.repeat_interleave(shared, 1)  # (K, S, B)
             losses = F.cross_entropy(logits.flatten(0, 1), own.flatten(0, 1), reduction="none")
-            found.append((losses.view(own.shape).mean(-1), (logits.argmax(2) == own).sum(-1)))
+            found.append((losses.view(own.shape).mean(-1), (_predicted(logits) == own).sum(-1)))
         if len(work) == 1 and work[0][0].trials == list(range(self.stack.trials)):
             return Stepped(*found[0])
         order = [trial for segment, _, _, _ in work for trial in segment.trials]
         back = torch.tensor(order, device=labels.device).argsort()
         losses, correct = (torch.cat(parts, 1)[:, back] for parts in zip(*found, strict=True))
         return Stepped(losses, correct)
+
+
+def _predicted(logits: Tensor) -> Tensor:
+    """argmax over classes, (K, S, classes, B) → (K, S, B), the first of equals: torch's argmax
+    over a dimension that is not the last takes five times as long as its max, a sixth of a step."""
+    return logits.max(2).indices
 
 
 def _accumulate(layer: Layer, delta: Tensor, inputs: Tensor) -> None:

@@ -1,0 +1,194 @@
+"""What a trial of a sweep costs: steps of stacks of growing size, and whole commands."""
+
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import matplotlib as mpl
+import torch
+from torch import nn
+from tqdm import tqdm
+
+from src import composition
+from src import config as schema
+from src.benchmarks.loops import BATCH, CLASSES, HIDDEN, bare
+from src.benchmarks.measure import Seconds, Spread, interleave, ratio, report
+from src.data.loader import (
+    BlockSampler,
+    ResidentLoader,
+    SeededOrder,
+    batches_per_block,
+)
+from src.data.sources import Split, as_float, held_out, open_source
+from src.models.mlp import Mlp
+from src.models.stacked import Stack
+from src.training import machine
+from src.training.optimizers import Schedule, build_stacked_optimizer
+from src.training.steps import ClosedFormSteps
+
+ROOT = Path(__file__).parent.parent.parent
+PICTURE = Path("sweep.png")
+WIDTHS, RATES = (16, 32, 64, 128), 16  # the 64 trials of the whole commands
+EPOCHS = 3
+
+
+def run(rounds: int, data: str, full: bool, commands: bool) -> tuple[str, str]:
+    """The suite `sweep`: a table, and its JSON line. Writes the picture sweep.png."""
+    machine.keep_freed_memory()
+    config = composition.compose(f"data={data}").data
+    source = open_source(config)
+    train, _ = held_out(source.train, config.val_fraction, config.split_seed)
+    sizes = [1, 4, 16, 64, *([256] if full else [])]
+    contenders: dict[str, Callable[[], float]] = {
+        "bare": bare(as_float(train.features).flatten(1), train.labels)
+    }
+    for size in sizes:
+        contenders[f"gemm@{size}"] = gemm(size, len(train))
+        contenders[f"fused@{size}"] = fused(train, [0] * size)
+        contenders[f"fused_own_seeds@{size}"] = fused(train, list(range(size)))
+    seconds = interleave(contenders, rounds)
+    ratios = {
+        "bare*64/fused@64": _scaled(ratio(seconds, "bare", "fused@64"), 64),
+        "fused/gemm@64": ratio(seconds, "fused@64", "gemm@64"),
+        "fused_own_seeds/fused@64": ratio(seconds, "fused_own_seeds@64", "fused@64"),
+    }
+    if commands:
+        whole = interleave_commands(rounds, data)
+        ratios["basic/fused"] = ratio(whole, "basic", "fused")
+        ratios["joblib/fused"] = ratio(whole, "joblib", "fused")
+        seconds |= {f"command {name}": values for name, values in whole.items()}
+    draw(seconds, sizes, PICTURE)
+    note = (
+        f"seconds per epoch of 784-32-10, {len(train)} samples of {source.name}, batch {BATCH}; "
+        f"commands: seconds of 64 trials, {EPOCHS} epochs each, start-up and folders included; "
+        f"{rounds} rounds\npicture: {PICTURE}"
+    )
+    table, line = report("sweep", seconds, ratios, data=source.name, instead_of=source.instead_of)
+    return f"{note}\n\n{table}", line
+
+
+def _scaled(spread: Spread, factor: float) -> Spread:
+    return Spread(spread.median * factor, spread.least * factor, spread.greatest * factor)
+
+
+def fused(train: Split, seeds: Sequence[int]) -> Callable[[], float]:
+    """An epoch of a stack of 784-32-10: the steps as a sweep takes them, gathering included."""
+    distinct = list(dict.fromkeys(seeds))
+    models: list[nn.Module] = [Mlp(784, [HIDDEN], CLASSES) for _ in seeds]
+    stack = Stack(models, [distinct.index(seed) for seed in seeds])
+    rates = [0.05 + 0.4 * trial / len(seeds) for trial in range(len(seeds))]
+    sgd = [
+        schema.Sgd(name="sgd", lr=rate, weight_decay=0.0, momentum=0.0, nesterov=False)
+        for rate in rates
+    ]
+    batch_bytes = 4 * 784 * BATCH * len(distinct)
+    sampler = BlockSampler(
+        len(train),
+        [SeededOrder(seed) for seed in distinct],
+        BATCH,
+        batches_per_block(batch_bytes, torch.device("cpu")),
+    )
+    loader = ResidentLoader(train, sampler, torch.device("cpu"))
+    none = schema.NoScheduler(name="none")
+    schedules = [Schedule(none, rate, 100, sampler.batches) for rate in rates]
+    steps = ClosedFormSteps(stack, build_stacked_optimizer(sgd, stack), schedules, sampler.batches)
+
+    def epoch() -> float:
+        began, batch = time.perf_counter(), 0
+        for block in loader:
+            steps(block, 0, batch)
+            batch += len(block.labels)
+        return time.perf_counter() - began
+
+    return epoch
+
+
+def gemm(trials: int, samples: int) -> Callable[[], float]:
+    """The matrix products of an epoch alone, over the concatenated units of all trials."""
+    x = torch.rand(BATCH, 784)
+    w1, w2 = torch.randn(trials * HIDDEN, 784), torch.randn(trials, CLASSES, HIDDEN)
+    h, d1 = torch.empty(trials * HIDDEN, BATCH), torch.empty(trials, HIDDEN, BATCH)
+    z, d2 = torch.empty(trials, CLASSES, BATCH), torch.randn(trials, CLASSES, BATCH)
+    g1, g2 = torch.empty_like(w1), torch.empty_like(w2)
+
+    def epoch() -> float:
+        began = time.perf_counter()
+        for _ in range(samples // BATCH):
+            torch.mm(w1, x.T, out=h)
+            hidden = h.view(trials, HIDDEN, BATCH)
+            torch.bmm(w2, hidden, out=z)
+            torch.bmm(d2, hidden.mT, out=g2)
+            torch.bmm(w2.mT, d2, out=d1)
+            torch.mm(d1.view(-1, BATCH), x, out=g1)
+        return time.perf_counter() - began
+
+    return epoch
+
+
+def interleave_commands(rounds: int, data: str) -> Seconds:
+    """Seconds of the same 64 trials by each launcher, from the shell and back."""
+    rates = ",".join(f"{0.03 * 1.2**k:.3f}" for k in range(RATES))
+    points = [
+        f"model.hidden_sizes={','.join(map(str, WIDTHS))}",
+        f"optimizer.lr={rates}",
+        f"trainer.max_epochs={EPOCHS}",
+        f"data={data}",
+        "trainer=cpu",
+    ]
+    launchers = {
+        "fused": ["hydra/launcher=fused"],
+        "basic": ["hydra/launcher=basic"],
+        "joblib": ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
+    }
+    seconds: Seconds = {name: [] for name in launchers}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if "DATA_ROOT" in os.environ:
+        environment["DATA_ROOT"] = str(Path(os.environ["DATA_ROOT"]).absolute())
+    jobs = list(itertools.product(range(rounds), launchers.items()))
+    for _, (name, launcher) in tqdm(jobs, unit="command", leave=False, disable=None):
+        with tempfile.TemporaryDirectory() as folder:
+            began = time.perf_counter()
+            subprocess.run(
+                [sys.executable, "-m", "src.train", "-m", *launcher, *points],
+                cwd=folder,
+                env=environment,
+                check=True,
+                capture_output=True,
+            )
+            seconds[name].append(time.perf_counter() - began)
+    return seconds
+
+
+def draw(seconds: Seconds, sizes: Sequence[int], path: Path) -> None:
+    """Seconds per trial against the number of trials, both logarithmic."""
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, axis = plt.subplots(figsize=(7, 4.5), layout="constrained")
+    lines = {
+        "fused, shared batches": "fused@",
+        "fused, own seeds": "fused_own_seeds@",
+        "matrix products alone": "gemm@",
+    }
+    for label, prefix in lines.items():
+        values = [Spread.of(seconds[f"{prefix}{size}"]).median / size for size in sizes]
+        axis.plot(sizes, values, "o-", label=label)
+    axis.axhline(Spread.of(seconds["bare"]).median, ls="--", color="grey", label="bare torch loop")
+    axis.set(
+        xscale="log",
+        yscale="log",
+        xlabel="trials trained together",
+        ylabel="seconds per epoch and trial",
+        title="784-32-10, batch 100",
+    )
+    axis.set_xticks(sizes, [str(size) for size in sizes])
+    axis.minorticks_off()
+    axis.grid(alpha=0.3)
+    axis.legend()
+    figure.savefig(path, dpi=150)
+    plt.close(figure)
