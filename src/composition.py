@@ -236,12 +236,14 @@ class SweepLoader:
 
     Hydra composes every point anew, twice: a tenth of a second each time. A point that differs
     from an earlier one in plain values alone is a copy of it with those values set, which costs a
-    fifteenth. Everything else is the wrapped loader's.
+    fifteenth; and the point that the sweeper composed to see whether it can is the one that the
+    launcher gets. Everything else is the wrapped loader's.
     """
 
     def __init__(self, loader: ConfigLoader) -> None:
         self._loader = loader
         self._templates: dict[tuple[str, ...], DictConfig] = {}
+        self._tried: dict[tuple[str, ...], DictConfig] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
@@ -249,6 +251,14 @@ class SweepLoader:
     def load_sweep_config(
         self, master_config: DictConfig, sweep_overrides: list[str]
     ) -> DictConfig:
+        tried = self._tried.pop(tuple(sweep_overrides), None)
+        if tried is not None:
+            return tried
+        point = self._compose(master_config, sweep_overrides)
+        self._tried[tuple(sweep_overrides)] = point
+        return point
+
+    def _compose(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
         overrides = OverridesParser.create().parse_overrides(sweep_overrides)
         values = [override for override in overrides if _is_value(override)]
         if any(override.is_add() or override.is_delete() for override in overrides):
