@@ -1,7 +1,7 @@
 """hydra/launcher=fused: the trials of a sweep train as stacked networks.
 
 Hydra finds launchers in a folder of this name only, and imports it at every start: what is heavy
-waits in src.training.job.
+waits in src.training.launcher.
 """
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ class FusedLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        from src.training.job import launch_fused
+        from src.training.launcher import launch_fused
 
         return launch_fused(
             self.hydra_context,

@@ -67,6 +67,14 @@ def load(path: Path) -> Config:
         raise InputError(f"{path}: {error}") from None
 
 
+def values_of(composed: DictConfig) -> dict[str, Any]:
+    """A composed configuration as plain values, Hydra's own node left out."""
+    keys = [str(key) for key in composed if key != "hydra"]
+    values = OmegaConf.to_container(OmegaConf.masked_copy(composed, keys), resolve=True)
+    assert isinstance(values, dict)
+    return {str(key): value for key, value in values.items()}
+
+
 def check_command_line(argv: Sequence[str]) -> Command:
     """Checks what `python -m src.train` was given, every point of a sweep included.
 
@@ -199,9 +207,7 @@ def _assign(base: DictConfig, texts: Sequence[str]) -> dict[str, Any]:
             OmegaConf.select(config, section).pop(key, None)
         else:
             OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
-    values = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
+    return values_of(config)
 
 
 def _override_fault(override: Override) -> str | None:
@@ -261,7 +267,12 @@ class SweepLoader:
     def _compose(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
         overrides = OverridesParser.create().parse_overrides(sweep_overrides)
         values = [override for override in overrides if _is_value(override)]
-        if any(override.is_add() or override.is_delete() for override in overrides):
+        ours = set(Config.model_fields) <= set(master_config)
+        special = any(
+            override.is_add() or override.is_delete() or override.is_hydra_override()
+            for override in overrides
+        )
+        if special or not ours:
             return self._loader.load_sweep_config(master_config, sweep_overrides)
         # The keys belong to what is alike: setting them is checked when the template is composed.
         key = (

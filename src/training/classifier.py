@@ -1,6 +1,5 @@
 """The LightningModule: trials that train together, a block of optimizer steps per training_step."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +22,9 @@ from src.training.optimizers import (
 )
 from src.training.steps import AutogradSteps, ClosedFormSteps, Steps
 
+# A mean loss of a batch above this, or none at all, is the end of a run: at a probability that
+# float32 can hold, cross entropy is at most 104. Rates that recover were seen at some thousands.
+DIVERGED = 1e6
 LOWER = {"bf16-mixed": torch.bfloat16}
 
 
@@ -61,7 +63,7 @@ class Classifier(LightningModule):
         self.train_metrics = EpochMetrics(len(configs))
         self.evaluation_metrics = EpochMetrics(len(configs))
         self.metrics: list[dict[str, float]] = []
-        self.diverged: dict[int, int] = {}  # trial → the step whose loss was not finite, from 1
+        self.diverged: dict[int, int] = {}  # trial → the step that showed it, from 1
         steps_per_epoch = -(-self.batches_per_epoch // self.trainer_config.accumulate_grad_batches)
         self.schedules = [
             Schedule(
@@ -160,14 +162,11 @@ class Classifier(LightningModule):
             self.log_dict(self.metrics[0])
 
     def _note_divergence(self) -> None:
-        for trial, found in enumerate(self.metrics):
-            finite = math.isfinite(found["train/loss"]) and math.isfinite(found["val/loss"])
-            if finite or trial in self.diverged:
-                continue
-            assert self.steps is not None
-            bad = self.train_metrics.first_not_finite(trial)
-            batch = self.batches_per_epoch - 1 if bad is None else bad
-            self.diverged[trial] = self.steps.step_of(self.current_epoch, batch) + 1
+        assert self.steps is not None
+        bound = DIVERGED * self.configs[0].data.batch_size
+        for trial, batch in enumerate(self.train_metrics.first_above(bound)):
+            if batch is not None and trial not in self.diverged:
+                self.diverged[trial] = self.steps.step_of(self.current_epoch, batch) + 1
         if len(self.diverged) == len(self.configs):
             self.trainer.should_stop = True
 

@@ -116,13 +116,13 @@ def fit_rank(configs: Sequence[Config], folders: Sequence[Path], shared: Path | 
         )
         classifier = Classifier(configs, models, data, [seeds.index(c.seed) for c in configs])
         checkpoints = Checkpoints(runs, shared)
-        trainer = _trainer(config, devices, runs, checkpoints)
+        resume = shared if shared is not None and shared.exists() else None
+        trainer = _trainer(config, devices, runs, checkpoints, resumed=resume is not None)
         if trainer.global_rank:
             torch.manual_seed(config.seed + trainer.global_rank)  # dropout differs between ranks
         seconds = {"setup": time.perf_counter() - began}
 
         began = time.perf_counter()
-        resume = shared if shared is not None and shared.exists() else None
         trainer.fit(classifier, datamodule=data, ckpt_path=resume)
         steps = trainer.global_step
         if trainer.is_global_zero:
@@ -144,7 +144,12 @@ def fit_rank(configs: Sequence[Config], folders: Sequence[Path], shared: Path | 
 
 
 def _trainer(
-    config: Config, devices: machine.Devices, runs: Sequence[Run], checkpoints: Checkpoints
+    config: Config,
+    devices: machine.Devices,
+    runs: Sequence[Run],
+    checkpoints: Checkpoints,
+    *,
+    resumed: bool,
 ) -> Trainer:
     trainer = config.trainer
     for chatter in ("lightning.pytorch", "lightning.fabric"):
@@ -166,7 +171,8 @@ def _trainer(
         deterministic=trainer.deterministic,
         logger=_loggers(config, runs[0]),
         callbacks=callbacks,
-        num_sanity_val_steps=-1,  # the whole validation before training: row 0 of the history
+        # The whole validation before training: row 0 of the history.
+        num_sanity_val_steps=0 if resumed else -1,
         use_distributed_sampler=False,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -302,7 +308,7 @@ def summary(result: dict[str, Any], run: Run) -> str:
     if data["instead_of"]:
         rows.append(("!", f"instead of {data['instead_of']}"))
     if result["status"] == "diverged":
-        rows.append(("!", f"diverged: the loss of step {result['diverged_step']} is no number"))
+        rows.append(("!", f"diverged at step {result['diverged_step']}"))
     if best["epoch"] is not None:
         rows += [
             ("best validation", f"accuracy {best['val/acc']:.2%}, epoch {best['epoch']}"),

@@ -46,11 +46,13 @@ class EpochMetrics(Metric):
             for loss, correct in zip(sums, self.correct.tolist(), strict=True)
         ]
 
-    def first_not_finite(self, trial: int) -> int | None:
-        """The first batch of this rank whose loss is not finite, from 0."""
+    def first_above(self, bound: float) -> list[int | None]:
+        """For each trial this rank's first batch, from 0, whose loss is NaN or above the bound."""
         losses = self.losses if isinstance(self.losses, Tensor) else torch.cat(self.losses)
-        bad = losses[:, trial].isfinite().logical_not().nonzero()
-        return int(bad[0]) if len(bad) else None
+        good = (losses <= bound).long()
+        first = good.argmin(0).tolist()  # the first of the least
+        every = good.all(0).tolist()
+        return [None if fine else batch for fine, batch in zip(every, first, strict=True)]
 
 
 def evaluate(

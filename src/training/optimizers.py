@@ -64,7 +64,8 @@ class StackedOptimizer(Optimizer):
     def set_rates(self, rates: Sequence[float]) -> None:
         """A learning rate for each trial of the whole stack."""
         for group, trials in zip(self.param_groups, self.trials, strict=True):
-            group["lr"].copy_(torch.tensor([rates[trial] for trial in trials]))
+            lr = group["lr"]
+            lr.copy_(torch.tensor([rates[trial] for trial in trials], dtype=lr.dtype))
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -170,9 +171,9 @@ def trial_state(
     model = stack.models[trial]
     found = build_optimizer(config, model.parameters()).state_dict()
     segment = next(segment for segment in stack.segments if trial in segment.trials)
-    place = segment.trials.index(trial)
+    place = [segment.trials.index(trial)] if len(segment.trials) > 1 else []
     for number, (whole, own) in enumerate(zip(segment.parameters, model.parameters(), strict=True)):
-        corner = (place, *(slice(size) for size in own.shape))
+        corner = (*place, *(slice(size) for size in own.shape))
         found["state"][number] = {
             key: value.clone() if value.dim() == 0 else value[corner].clone()
             for key, value in optimizer.state[whole].items()
