@@ -1,10 +1,11 @@
 """A tiny run of each suite: it runs what it names and reports it whole."""
 
 import json
+from pathlib import Path
 
 import pytest
 
-from src.benchmarks import run_suite
+from src.benchmarks import run_suite, sweep
 from src.benchmarks.settings import read_settings
 from src.errors import InputError
 
@@ -21,6 +22,43 @@ def test_loops() -> None:
     rows = {name: row["median"] for name, row in found["rows"].items()}
     assert found["ratios"]["ours/bare"] == pytest.approx(rows["ours"] / rows["bare"])
     assert all(name in table for name in contenders)
+
+
+def test_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = ["suite=sweep", "rounds=1", "data=digits", "commands=false"]
+    table, line = run_suite(read_settings(settings))
+    found = json.loads(line)
+    rows = {name: row["median"] for name, row in found["rows"].items()}
+    stacks = [f"{kind}@{size}" for kind in ("gemm", "fused", "fused_own_seeds") for size in (1, 64)]
+    assert {"bare", *stacks} <= set(rows)
+    ratios = found["ratios"]
+    assert ratios["bare*64/fused@64"] == pytest.approx(64 * rows["bare"] / rows["fused@64"])
+    assert ratios["fused/gemm@64"] == pytest.approx(rows["fused@64"] / rows["gemm@64"])
+    own = rows["fused_own_seeds@64"] / rows["fused@64"]
+    assert ratios["fused_own_seeds/fused@64"] == pytest.approx(own)
+    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    assert "sweep.png" in table
+
+
+def test_commands_are_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole commands are too long for a test; here, that each runs what it names."""
+    commands: list[list[str]] = []
+    monkeypatch.setattr("subprocess.run", lambda command, **_: commands.append(command))
+    seconds = sweep.interleave_commands(2, "digits")
+    assert {name: len(values) for name, values in seconds.items()} == {
+        "fused": 2,
+        "basic": 2,
+        "joblib": 2,
+    }
+    assert [command[4] for command in commands[:3]] == [
+        "hydra/launcher=fused",
+        "hydra/launcher=basic",
+        "hydra/launcher=joblib",
+    ]
+    assert len({tuple(command[-5:]) for command in commands}) == 1  # the same 64 trials
+    widths, rates = commands[0][-5], commands[0][-4]
+    assert (widths.count(",") + 1) * (rates.count(",") + 1) == 64
 
 
 @pytest.mark.parametrize(

@@ -274,6 +274,19 @@ def test_a_sweep_goes_on_where_it_stood(tmp_path: Path, monkeypatch: pytest.Monk
     assert not list((tmp_path / "killed" / ".stacks").iterdir())
 
 
+def test_a_sweep_of_one_is_a_single_run(tmp_path: Path) -> None:
+    config = compose(*SMALL, "optimizer.lr=0.1", "model.dropout=0.2")
+    (value,) = train_trials([config], [tmp_path / "0"], Sweep(tmp_path), None)
+    run, solo = Run(tmp_path / "0"), fit(config, tmp_path / "solo")
+    assert value == solo.monitored
+    a, b = checkpoint(run)["state_dict"], checkpoint(solo)["state_dict"]
+    assert all(torch.equal(a[name], b[name]) for name in a)  # bit for bit
+    files = [
+        {path.name for path in each.folder.rglob("*") if path.is_file()} for each in (run, solo)
+    ]
+    assert files[0] == files[1]
+
+
 def test_a_stack_that_fails_ends_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configs = grid(["data.batch_size=100", "data.batch_size=5000"], common=("data.drop_last=true",))
     values = train_trials(configs, [tmp_path / "0", tmp_path / "1"], Sweep(tmp_path), None)
@@ -352,6 +365,29 @@ print("equal")
         [sys.executable, "-c", script], capture_output=True, text=True, check=False
     )
     assert done.stdout.strip() == "equal", done.stderr
+
+
+def test_sweepers_get_the_monitored_values(tmp_path: Path) -> None:
+    script = f"""
+import sys; sys.path.insert(0, {str(ROOT)!r})
+from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
+from src.config import CONF
+with initialize_config_dir(str(CONF), version_base="1.3"):
+    overrides = ["hydra/launcher=fused", "hydra.sweep.dir=here", "seed=1,2", *{SMALL}]
+    hydra = GlobalHydra.instance().hydra
+    (batch,) = hydra.multirun("train", lambda config: None, overrides, with_log_configuration=False)
+    print(*(job.return_value for job in batch), file=sys.stderr)
+    job = batch[1]
+    print(job.cfg.seed, job.hydra_cfg.hydra.job.num, job.overrides[0], file=sys.stderr)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    values, job = done.stderr.splitlines()[-2:]
+    runs = [Run(tmp_path / "here" / str(number)) for number in range(2)]
+    assert [float(value) for value in values.split()] == [run.monitored for run in runs]
+    assert job == "2 1 seed=2"
 
 
 @pytest.fixture
