@@ -7,6 +7,7 @@ python -m src.benchmark suite=loops [rounds=5] [data=mnist_or_digits]
 import sys
 
 from src.errors import door
+from src.process import run
 
 
 def main() -> None:
@@ -21,4 +22,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

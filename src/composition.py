@@ -69,10 +69,11 @@ def load(path: Path) -> Config:
 
 def values_of(composed: DictConfig) -> dict[str, Any]:
     """A composed configuration as plain values, Hydra's own node left out."""
-    keys = [str(key) for key in composed if key != "hydra"]
-    values = OmegaConf.to_container(OmegaConf.masked_copy(composed, keys), resolve=True)
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}
+    nodes = {str(key): composed[key] for key in composed if key != "hydra"}
+    return {
+        key: OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+        for key, node in nodes.items()
+    }
 
 
 def check_command_line(argv: Sequence[str]) -> Command:

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 
 from src.errors import door
+from src.process import importing, run
 
 
 def main() -> None:
@@ -25,11 +26,12 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     with door():
-        from src.evaluation import describe, evaluate_path
+        with importing():
+            from src.evaluation import describe, evaluate_path
 
         found = evaluate_path(arguments.run, arguments.data)
         print(json.dumps(found.to_primitives()) if arguments.json else describe(found))
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -72,6 +72,11 @@ class Run:
         return result
 
     @property
+    def ended(self) -> bool:
+        """Whether there is nothing left to train: it finished or diverged."""
+        return self.result.get("status") in ("finished", "diverged")
+
+    @property
     def monitored(self) -> float:
         """The best value of checkpoint.monitor, for a sweeper; NaN where there is none."""
         result = self.result

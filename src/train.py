@@ -11,11 +11,13 @@ from omegaconf import DictConfig
 from src.composition import main_argv
 from src.config import CONF
 from src.errors import door
+from src.process import importing, run
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
 def job(composed: DictConfig) -> float:
-    from src.training.job import run_training  # only now torch: see src/composition.py
+    with importing():
+        from src.training.job import run_training  # only now torch: see src/composition.py
 
     return run_training(composed)
 
@@ -31,4 +33,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

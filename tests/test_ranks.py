@@ -7,10 +7,12 @@ import torch
 
 from src.composition import compose
 from src.errors import InputError
-from src.training.fit import fit
+from src.run import Run
+from src.training.fit import fit, fit_stack
 from tests.conftest import SMALL, Command, Train
 from tests.test_training import weights
 
+POINTS = [(0.02, 0), (0.05, 0), (0.02, 1)]
 BOTH = ("trainer.devices=2", "trainer.strategy=ddp")
 
 
@@ -30,6 +32,22 @@ def test_two_ranks_are_one(train: Train) -> None:
         assert other["train/acc"] == pytest.approx(row["train/acc"])
     assert two.result["test/acc"] == one.result["test/acc"]
     assert torch.equal(b["model.layers.0.bias"], weights(two)["model.layers.0.bias"])
+
+
+def test_two_ranks_train_a_stack(tmp_path: Path) -> None:
+    def stack(*overrides: str) -> list[Run]:
+        base = (*SMALL, "data.drop_last=true", "optimizer.momentum=0.5", *overrides)
+        configs = [compose(*base, f"optimizer.lr={rate}", f"seed={seed}") for rate, seed in POINTS]
+        where = tmp_path / str(len(overrides))
+        folders = [where / str(number) for number in range(len(configs))]
+        return fit_stack(configs, folders, where / "shared.ckpt")
+
+    for one, two in zip(
+        stack("data.batch_size=100"), stack("data.batch_size=50", *BOTH), strict=True
+    ):
+        a, b = weights(one), weights(two)
+        assert max((a[name] - b[name]).abs().max().item() for name in a) < 1e-5
+        assert two.result["test/acc"] == one.result["test/acc"]
 
 
 def test_a_fault_in_a_rank_comes_home(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from src import config as schema
 from src.config import Config
 from src.data.loader import Batch, Block
 from src.data.module import DataModule
@@ -78,7 +79,7 @@ class Classifier(LightningModule):
         self.steps: Steps | None = None
 
     @property
-    def trainer_config(self) -> Any:
+    def trainer_config(self) -> schema.Trainer:
         return self.configs[0].trainer
 
     @property

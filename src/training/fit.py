@@ -81,8 +81,10 @@ def fit_stack(
             ranks.launch(fit_rank, (configs, folders, shared), devices.count)
     except Exception as error:
         if not ranks.inside():
+            failed = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
             for run in runs:
-                run.write_result({"status": "failed", "error": f"{type(error).__name__}: {error}"})
+                if not run.ended:
+                    run.write_result(failed)
         raise
     return runs
 
@@ -136,9 +138,8 @@ def fit_rank(configs: Sequence[Config], folders: Sequence[Path], shared: Path | 
         if trainer.is_global_zero:
             facts = _facts(classifier, data, trainer, seconds)
             for number, run in enumerate(runs):
-                if run.result.get("status") in ("finished", "diverged"):
-                    continue  # before an interruption, and from the same weights
-                run.write_result(_result(number, run, classifier, facts, steps))
+                if not run.ended:  # else before an interruption, and from the same weights
+                    run.write_result(_result(number, run, classifier, facts, steps))
             if len(runs) == 1:
                 log.info("\n%s", summary(runs[0].result, runs[0]))
 

@@ -5,7 +5,9 @@ What needs torch is imported only when the jobs are known to be training runs.
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import yaml
 from hydra.core.utils import (
     JobReturn,
     JobStatus,
@@ -20,6 +22,10 @@ from src import composition
 from src import config as schema
 from src.config import Config
 from src.errors import InputError, door
+from src.process import importing
+
+# libyaml's dumper, many times as fast, where PyYAML was built with it.
+Dumper: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def launch_fused(
@@ -61,7 +67,8 @@ def launch_fused(
             foreign.append(run_hydra_job(job, task))
             configure_log(config.hydra.hydra_logging, config.hydra.verbose)
         return foreign
-    from src.training.sweep import Sweep, train_trials
+    with importing():
+        from src.training.sweep import Sweep, train_trials
 
     with door():
         checked = _check_jobs(jobs, first)
@@ -91,9 +98,9 @@ def _job_return(job: DictConfig, folder: Path, context: HydraContext) -> JobRetu
     files = folder / str(job.hydra.output_subdir)
     if not Run(folder).config_file.exists():
         files.mkdir(parents=True, exist_ok=True)
-        hydra = OmegaConf.masked_copy(job, ["hydra"])
-        for name, content in (("hydra", hydra), ("overrides", job.hydra.overrides.task)):
-            (files / f"{name}.yaml").write_text(OmegaConf.to_yaml(content))
+        node = {"hydra": OmegaConf.to_container(job.hydra, enum_to_str=True)}
+        for name, content in (("hydra", node), ("overrides", overrides)):
+            (files / f"{name}.yaml").write_text(yaml.dump(content, Dumper=Dumper, sort_keys=False))
         write_atomically(Run(folder).config_file, OmegaConf.to_yaml(task))
     return JobReturn(
         overrides=overrides,

@@ -225,7 +225,7 @@ class ClosedFormSteps(Steps):
             logits = apart(len(features), (len(segment.trials), classes, size), like)
             x, y = features, targets
             if len(segment.batches) < self.stack.batches:
-                x, y = features[:, segment.batches], targets[:, segment.batches]
+                x, y = spaced(features[:, segment.batches]), targets[:, segment.batches]
             work.append((segment, x.unbind(), y.unbind(), logits))
         scales = self._scales(rates, size, like)
         for k in range(len(features)):

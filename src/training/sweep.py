@@ -101,7 +101,7 @@ def train_trials(
         alone = [str(trial) for group in groups if group.alone == reason for trial in group.trials]
         log.info("trained alone, for %s: trial %s", reason, ", ".join(alone))
     for group in groups:
-        if all(_ended(runs[trial]) for trial in group.trials):
+        if all(runs[trial].ended for trial in group.trials):
             continue
         shared = sweep.state_file([configs[trial] for trial in group.trials])
         if not shared.exists():
@@ -125,10 +125,6 @@ def train_trials(
 def _overview(stacked: Sequence[int], alone: int) -> str:
     parts = [f"{len(stacked)} stack{'s'[: len(stacked) > 1]} of {', '.join(map(str, stacked))}"]
     return " and ".join([*(parts if stacked else []), *([f"{alone} alone"] if alone else [])])
-
-
-def _ended(run: Run) -> bool:
-    return run.result.get("status") in ("finished", "diverged")
 
 
 def _row(run: Run) -> dict[str, Any]:
