@@ -33,7 +33,7 @@ from src.training.steps import ClosedFormSteps
 
 ROOT = Path(__file__).parent.parent.parent
 PICTURE = Path("sweep.png")
-WIDTHS, RATES = (8, 16, 24, 32), 16  # the 64 trials of the whole commands
+WIDTHS, RATES = (4, 8, 16, 32), 16  # the 64 trials of the whole commands
 EPOCHS = 3
 
 
