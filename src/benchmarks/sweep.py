@@ -187,8 +187,12 @@ def draw(seconds: Seconds, sizes: Sequence[int], path: Path) -> None:
         title="784-32-10, batch 100",
     )
     axis.set_xticks(sizes, [str(size) for size in sizes])
+    low, high = axis.get_ylim()
+    steps = [digit * 10.0**power for power in range(-6, 3) for digit in (1, 2, 3, 5)]
+    ticks = [step for step in steps if low <= step <= high]
+    axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.minorticks_off()
     axis.grid(alpha=0.3)
-    axis.legend()
+    axis.legend(loc="upper right", bbox_to_anchor=(1, 0.92))
     figure.savefig(path, dpi=150)
     plt.close(figure)
