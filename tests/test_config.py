@@ -13,8 +13,6 @@ from src.config import CONF, GROUPS
 from src.errors import InputError
 from tests.conftest import ROOT
 
-DOOR = f"import sys; sys.path.insert(0, {str(ROOT)!r}); "
-
 
 def faults(*argv: str) -> str:
     with pytest.raises(InputError) as caught:
@@ -129,33 +127,30 @@ def test_an_absent_accelerator_is_named(accelerator: str) -> None:
     assert "torch sees no such device" in faults(f"trainer.accelerator={accelerator}")
 
 
-def test_faults_cost_no_torch_and_exit_with_2(tmp_path: Path) -> None:
-    script = DOOR + (
-        "sys.argv = ['train', 'model.hiden=1']\n"
+def _door(folder: Path, argument: str) -> "subprocess.CompletedProcess[str]":
+    """src.train with an argument; the last thing printed is its status and if torch is loaded."""
+    script = (
+        f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv = ['train', {argument!r}]\n"
         "from src import train\n"
         "try: train.main()\n"
         "except SystemExit as end: print(end.code, 'torch' in sys.modules)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
+    return subprocess.run(
+        [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=True
     )
+
+
+def test_faults_cost_no_torch_and_exit_with_2(tmp_path: Path) -> None:
+    done = _door(tmp_path, "model.hiden=1")
     assert done.stdout.strip() == "2 False"
     assert done.stderr.startswith("error: 1 fault in the configuration, nothing was started")
     assert not list(tmp_path.iterdir())
 
 
 def test_help_lists_groups_and_costs_no_torch(tmp_path: Path) -> None:
-    script = DOOR + (
-        "sys.argv = ['train', '--help']\n"
-        "from src import train\n"
-        "try: train.main()\n"
-        "except SystemExit: print('torch' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    done = _door(tmp_path, "--help")
     assert "optimizer: adam, adamw, sgd" in done.stdout
-    assert done.stdout.strip().endswith("False")
+    assert done.stdout.strip().endswith("0 False")
 
 
 def test_every_key_is_shipped_and_every_shipped_key_is_known() -> None:

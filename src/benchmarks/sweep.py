@@ -29,7 +29,7 @@ from src.models.mlp import Mlp
 from src.models.stacked import Stack
 from src.training import machine
 from src.training.optimizers import Schedule, build_stacked_optimizer
-from src.training.steps import ClosedFormSteps
+from src.training.steps import ClosedFormSteps, Stepping
 
 ROOT = Path(__file__).parent.parent.parent
 PICTURE = Path("sweep.png")
@@ -86,7 +86,7 @@ def fused(train: Split, seeds: Sequence[int]) -> Callable[[], float]:
         schema.Sgd(name="sgd", lr=rate, weight_decay=0.0, momentum=0.0, nesterov=False)
         for rate in rates
     ]
-    batch_bytes = 4 * 784 * BATCH * len(distinct)
+    batch_bytes = 4 * BATCH * (784 * len(distinct) + CLASSES * len(seeds))
     sampler = BlockSampler(
         len(train),
         [SeededOrder(seed) for seed in distinct],
@@ -96,7 +96,8 @@ def fused(train: Split, seeds: Sequence[int]) -> Callable[[], float]:
     loader = ResidentLoader(train, sampler, torch.device("cpu"))
     none = schema.NoScheduler(name="none")
     schedules = [Schedule(none, rate, 100, sampler.batches) for rate in rates]
-    steps = ClosedFormSteps(stack, build_stacked_optimizer(sgd, stack), schedules, sampler.batches)
+    optimizer = build_stacked_optimizer(sgd, stack)
+    steps = ClosedFormSteps(stack, optimizer, schedules, Stepping(sampler.batches))
 
     def epoch() -> float:
         began, batch = time.perf_counter(), 0

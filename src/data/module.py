@@ -24,9 +24,9 @@ from src.errors import InputError
 class DataModule(LightningDataModule):
     """Blocks of K batches for training; the validation and test sets in order, in large slices.
 
-    `orders` are those of the trials that train together, one for each distinct seed; `ranks` is
-    the number of devices that share an epoch. Raises InputError when not even one batch comes
-    out of the training part.
+    `orders` are those of the trials that train together, one for each distinct seed, `trials`
+    their number; `ranks` is the number of devices that share an epoch. Raises InputError when not
+    even one batch comes out of the training part.
     """
 
     def __init__(
@@ -35,12 +35,13 @@ class DataModule(LightningDataModule):
         source: Source,
         orders: Sequence[Order],
         *,
+        trials: int = 1,
         steps_per_call: int | str = "auto",
         ranks: int = 1,
     ) -> None:
         super().__init__()
         self.config, self.source, self.orders = config, source, orders
-        self.steps_per_call, self.ranks = steps_per_call, ranks
+        self.trials, self.steps_per_call, self.ranks = trials, steps_per_call, ranks
         self.train, self.validation = held_out(source.train, config.val_fraction, config.split_seed)
         self.batches_per_epoch = self._sampler(rank=0).batches
         if not self.batches_per_epoch:
@@ -84,8 +85,9 @@ class DataModule(LightningDataModule):
     def _batches_per_block(self) -> int:
         if self.steps_per_call != "auto":
             return int(self.steps_per_call)
-        samples = self.config.batch_size * len(self.orders)
-        return batches_per_block(4 * samples * math.prod(self.source.shape), self._device)
+        features = len(self.orders) * math.prod(self.source.shape)
+        logits = self.trials * self.source.classes  # a block keeps them until it ends
+        return batches_per_block(4 * self.config.batch_size * (features + logits), self._device)
 
     def _slices(self, split: Split) -> Any:
         if self.config.loader == "resident":

@@ -96,7 +96,7 @@ class Progress(Callback):
         assert isinstance(pl_module, Classifier)
         self.pending, self.drawn = 0, 0.0
         self.bar = tqdm(
-            total=pl_module.batches_per_epoch * (trainer.max_epochs or 0),
+            total=pl_module.when.batches_per_epoch * (trainer.max_epochs or 0),
             unit="batch",
             leave=False,
             dynamic_ncols=True,
@@ -137,13 +137,13 @@ class StepLines(Callback):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         assert isinstance(pl_module, Classifier)
-        accumulate = pl_module.trainer_config.accumulate_grad_batches
-        batches = pl_module.batches_per_epoch
-        steps = -(-batches // accumulate)
+        when = pl_module.when
         losses = outputs["losses"][:, 0].tolist()
         epoch = f"epoch {trainer.current_epoch + 1:03d}/{trainer.max_epochs:03d}"
         with tqdm.external_write_mode():
-            for number, loss in enumerate(losses, pl_module.batch - len(losses) + 1):
-                if number % accumulate == 0 or number == batches:
-                    step = -(-number // accumulate)
-                    log.info("%s | step %03d/%03d | train loss %.2f", epoch, step, steps, loss)
+            for batch_number, loss in enumerate(losses, pl_module.batch - len(losses)):
+                if when.completes(batch_number):
+                    step = (
+                        f"step {when.step_of(0, batch_number) + 1:03d}/{when.steps_per_epoch:03d}"
+                    )
+                    log.info("%s | %s | train loss %.2f", epoch, step, loss)

@@ -1,6 +1,7 @@
 """The LightningModule: trials that train together, a block of optimizer steps per training_step."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ from src.training.optimizers import (
     build_stacked_optimizer,
     trial_state,
 )
-from src.training.steps import AutogradSteps, ClosedFormSteps, Steps
+from src.training.steps import AutogradSteps, ClosedFormSteps, Stepping, Steps
 
 # A mean loss of a batch above this, or none at all, is the end of a run: at a probability that
 # float32 can hold, cross entropy is at most 104. Rates that recover were seen at some thousands.
@@ -51,7 +52,6 @@ class Classifier(LightningModule):
         self.automatic_optimization = False
         self.configs, self.batch_of = configs, batch_of
         self.model = models[0] if len(models) == 1 else nn.ModuleList(models)
-        self.batches_per_epoch = data.batches_per_epoch
         self.saved_with = [
             {
                 "config": config.to_primitives(),
@@ -65,13 +65,17 @@ class Classifier(LightningModule):
         self.evaluation_metrics = EpochMetrics(len(configs))
         self.metrics: list[dict[str, float]] = []
         self.diverged: dict[int, int] = {}  # trial → the step that showed it, from 1
-        steps_per_epoch = -(-self.batches_per_epoch // self.trainer_config.accumulate_grad_batches)
+        self.when = Stepping(
+            data.batches_per_epoch,
+            self.trainer_config.accumulate_grad_batches,
+            self.trainer_config.gradient_clip_val,
+        )
         self.schedules = [
             Schedule(
                 config.scheduler,
                 config.optimizer.lr,
                 config.trainer.max_epochs,
-                steps_per_epoch,
+                self.when.steps_per_epoch,
             )
             for config in configs
         ]
@@ -96,30 +100,17 @@ class Classifier(LightningModule):
     def on_fit_start(self) -> None:
         optimizer = self.optimizers(use_pl_optimizer=False)
         assert isinstance(optimizer, Optimizer)
-        accumulate = self.trainer_config.accumulate_grad_batches
-        clip = self.trainer_config.gradient_clip_val
-        average = ranks.average if self.trainer.world_size > 1 else None
+        if self.trainer.world_size > 1:
+            self.when = replace(self.when, average=ranks.average)
         if self.stack is None:
+            scaler = getattr(self.trainer.precision_plugin, "scaler", None)
             self.steps = AutogradSteps(
-                self.model,
-                optimizer,
-                self.schedules,
-                self.batches_per_epoch,
-                accumulate=accumulate,
-                clip=clip,
-                average=average,
-                scaler=getattr(self.trainer.precision_plugin, "scaler", None),
+                self.model, optimizer, self.schedules, self.when, scaler=scaler
             )
         else:
+            lower = LOWER.get(self.trainer_config.precision)
             self.steps = ClosedFormSteps(
-                self.stack,
-                optimizer,
-                self.schedules,
-                self.batches_per_epoch,
-                accumulate=accumulate,
-                clip=clip,
-                average=average,
-                lower=LOWER.get(self.trainer_config.precision),
+                self.stack, optimizer, self.schedules, self.when, lower=lower
             )
 
     def on_train_epoch_start(self) -> None:
@@ -137,11 +128,7 @@ class Classifier(LightningModule):
 
     def _count_steps(self, first: int) -> None:
         """Tells Lightning, whose global_step counts only the steps of its own optimizer wrapper."""
-        accumulate = self.trainer_config.accumulate_grad_batches
-        last = self.batch == self.batches_per_epoch
-        taken = (-(-self.batch // accumulate) if last else self.batch // accumulate) - (
-            first // accumulate
-        )
+        taken = self.when.steps_before(self.batch) - self.when.steps_before(first)
         progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
         for tracker in (progress.total, progress.current):
             tracker.ready += taken
@@ -163,11 +150,10 @@ class Classifier(LightningModule):
             self.log_dict(self.metrics[0])
 
     def _note_divergence(self) -> None:
-        assert self.steps is not None
         bound = DIVERGED * self.configs[0].data.batch_size
         for trial, batch in enumerate(self.train_metrics.first_above(bound)):
             if batch is not None and trial not in self.diverged:
-                self.diverged[trial] = self.steps.step_of(self.current_epoch, batch) + 1
+                self.diverged[trial] = self.when.step_of(self.current_epoch, batch) + 1
         if len(self.diverged) == len(self.configs):
             self.trainer.should_stop = True
 
@@ -188,7 +174,7 @@ class Classifier(LightningModule):
         dtype = next(self.model.parameters()).dtype
         if self.stack is not None:
             dtype = LOWER.get(self.trainer_config.precision, dtype)
-            losses, correct = evaluate(self.stack.logits, batch, dtype)
+            losses, correct = evaluate(self.stack.logits, batch, dtype, self.stack.trials)
         else:
             losses, correct = evaluate(lambda x: self.model(x).mT.unsqueeze(0), batch, dtype)
         self.evaluation_metrics.update(losses, correct, len(batch.labels))

@@ -113,6 +113,7 @@ def fit_rank(configs: Sequence[Config], folders: Sequence[Path], shared: Path | 
             config.data,
             source,
             orders,
+            trials=len(configs),
             steps_per_call=config.trainer.steps_per_call,
             ranks=devices.count,
         )

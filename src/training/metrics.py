@@ -56,16 +56,18 @@ class EpochMetrics(Metric):
 
 
 def evaluate(
-    forward: Callable[[Tensor], Tensor], batch: Batch, dtype: torch.dtype
+    forward: Callable[[Tensor], Tensor], batch: Batch, dtype: torch.dtype, trials: int = 1
 ) -> tuple[Tensor, Tensor]:
     """Sums of the losses and correct predictions of each chunk, (chunks, S).
 
-    `forward` takes features (n, *shape) of `dtype` to logits (S, classes, n).
+    `forward` takes features (n, *shape) of `dtype` to logits (S, classes, n). Chunks are smaller
+    for many trials: their hidden units would take more memory than their weights.
     """
     losses, correct = [], []
+    chunk = min(CHUNK, max(CHUNK // 8, 16 * CHUNK // trials))
     with torch.no_grad():
         for features, labels in zip(
-            torch.split(batch.features, CHUNK), torch.split(batch.labels, CHUNK), strict=True
+            torch.split(batch.features, chunk), torch.split(batch.labels, chunk), strict=True
         ):
             logits = forward(as_float(features).to(dtype))
             target = labels.expand(len(logits), -1)

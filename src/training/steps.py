@@ -7,6 +7,7 @@ the closed form is tested against.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -44,39 +45,32 @@ def spaced(tensor: Tensor) -> Tensor:
     return apart(len(tensor), tensor.shape[1:], tensor).copy_(tensor)
 
 
-class Steps:
-    """One optimizer step per batch, or per `accumulate` batches.
+@dataclass(frozen=True)
+class Stepping:
+    """When an optimizer steps, and what is done to the gradients before.
 
     Gradients accumulate as in Lightning: each batch's loss is divided by `accumulate`, and an
     epoch's last batch steps whatever has come together. `average` is called on the gradients
     before clipping (ranks exchange them there); `clip` bounds the joint 2-norm of a trial's.
     """
 
-    def __init__(
-        self,
-        optimizer: Optimizer,
-        schedules: Sequence[Schedule],
-        batches_per_epoch: int,
-        *,
-        accumulate: int = 1,
-        clip: float | None = None,
-        average: Callable[[list[Tensor]], None] | None = None,
-    ) -> None:
-        self.optimizer, self.schedules = optimizer, schedules
-        self.batches_per_epoch, self.accumulate = batches_per_epoch, accumulate
-        self.clip, self.average = clip, average
+    batches_per_epoch: int
+    accumulate: int = 1
+    clip: float | None = None
+    average: Callable[[list[Tensor]], None] | None = None
 
     @property
     def steps_per_epoch(self) -> int:
         return -(-self.batches_per_epoch // self.accumulate)
 
-    def __call__(self, block: Block, epoch: int, batch: int) -> Stepped:
-        """Trains on a block whose first batch is number `batch` of `epoch`, both from 0."""
-        raise NotImplementedError
-
     def step_of(self, epoch: int, batch: int) -> int:
         """The optimizer step that a batch belongs to, counted over the whole run."""
         return epoch * self.steps_per_epoch + batch // self.accumulate
+
+    def steps_before(self, batch: int) -> int:
+        """Optimizer steps of an epoch that its first `batch` batches complete."""
+        last = batch == self.batches_per_epoch
+        return self.steps_per_epoch if last else batch // self.accumulate
 
     def begins(self, batch: int) -> bool:
         """Whether gradients begin anew with this batch."""
@@ -85,6 +79,17 @@ class Steps:
     def completes(self, batch: int) -> bool:
         """Whether the optimizer steps after this batch."""
         return (batch + 1) % self.accumulate == 0 or batch + 1 == self.batches_per_epoch
+
+
+class Steps:
+    """Trains on blocks: the batches of an epoch, each with its step as `when` says."""
+
+    def __init__(self, optimizer: Optimizer, schedules: Sequence[Schedule], when: Stepping) -> None:
+        self.optimizer, self.schedules, self.when = optimizer, schedules, when
+
+    def __call__(self, block: Block, epoch: int, batch: int) -> Stepped:
+        """Trains on a block whose first batch is number `batch` of `epoch`, both from 0."""
+        raise NotImplementedError
 
     def set_rates(self, rates: Sequence[float]) -> None:
         if isinstance(self.optimizer, StackedOptimizer):
@@ -102,21 +107,11 @@ class AutogradSteps(Steps):
         model: nn.Module,
         optimizer: Optimizer,
         schedules: Sequence[Schedule],
-        batches_per_epoch: int,
+        when: Stepping,
         *,
-        accumulate: int = 1,
-        clip: float | None = None,
-        average: Callable[[list[Tensor]], None] | None = None,
         scaler: "torch.amp.GradScaler | None" = None,
     ) -> None:
-        super().__init__(
-            optimizer,
-            schedules,
-            batches_per_epoch,
-            accumulate=accumulate,
-            clip=clip,
-            average=average,
-        )
+        super().__init__(optimizer, schedules, when)
         self.model, self.scaler = model, scaler
         self.parameters = list(model.parameters())
 
@@ -127,7 +122,7 @@ class AutogradSteps(Steps):
         for features, labels in zip(
             all_features.unbind(), block.labels[:, 0].unbind(), strict=True
         ):
-            if self.begins(batch):
+            if self.when.begins(batch):
                 for parameter in self.parameters:
                     parameter.grad = None
             output = self.model(features)
@@ -135,8 +130,8 @@ class AutogradSteps(Steps):
             losses.append(loss.detach())
             logits.append(output.detach())
             self._backward(loss)
-            if self.completes(batch):
-                self._step(self.step_of(epoch, batch))
+            if self.when.completes(batch):
+                self._step(self.when.step_of(epoch, batch))
                 if autocast:
                     # It keeps its low-precision copies of the weights until the block ends.
                     torch.clear_autocast_cache()
@@ -145,20 +140,20 @@ class AutogradSteps(Steps):
         return Stepped(torch.stack(losses).unsqueeze(1), correct)
 
     def _backward(self, loss: Tensor) -> None:
-        if self.accumulate > 1:
-            loss = loss / self.accumulate
+        if self.when.accumulate > 1:
+            loss = loss / self.when.accumulate
         if self.scaler is not None:
             loss = self.scaler.scale(loss)
         loss.backward()  # type: ignore[no-untyped-call]
 
     def _step(self, step: int) -> None:
         self.set_rates([self.schedules[0](step)])
-        if self.average is not None:
-            self.average([p.grad for p in self.parameters if p.grad is not None])
-        if self.scaler is not None and self.clip is not None:
+        if self.when.average is not None:
+            self.when.average([p.grad for p in self.parameters if p.grad is not None])
+        if self.scaler is not None and self.when.clip is not None:
             self.scaler.unscale_(self.optimizer)
-        if self.clip is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self.clip)
+        if self.when.clip is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.when.clip)
         if self.scaler is None:
             self.optimizer.step()
         else:
@@ -179,22 +174,12 @@ class ClosedFormSteps(Steps):
         stack: Stack,
         optimizer: Optimizer,
         schedules: Sequence[Schedule],
-        batches_per_epoch: int,
+        when: Stepping,
         *,
-        accumulate: int = 1,
-        clip: float | None = None,
-        average: Callable[[list[Tensor]], None] | None = None,
         lower: torch.dtype | None = None,
     ) -> None:
         """`lower`: the type of the products in mixed precision."""
-        super().__init__(
-            optimizer,
-            schedules,
-            batches_per_epoch,
-            accumulate=accumulate,
-            clip=clip,
-            average=average,
-        )
+        super().__init__(optimizer, schedules, when)
         self.stack, self.lower = stack, lower
         groups = optimizer.param_groups
         plain = isinstance(optimizer, torch.optim.SGD | StackedSgd) and not any(
@@ -202,9 +187,8 @@ class ClosedFormSteps(Steps):
             for group in groups
             for name in ("momentum", "weight_decay")
         )
-        self.direct = (
-            plain and accumulate == 1 and clip is None and average is None and lower is None
-        )
+        nothing_between = when.accumulate == 1 and when.clip is None and when.average is None
+        self.direct = plain and nothing_between and lower is None
         if not self.direct:
             for segment in stack.segments:
                 segment.make_gradients()
@@ -218,7 +202,7 @@ class ClosedFormSteps(Steps):
         size = block.labels.shape[-1]
         classes = self.stack.segments[0].classes
         targets = F.one_hot(block.labels, classes).mT.to(like.dtype).unsqueeze(2)
-        steps = [self.step_of(epoch, batch + k) for k in range(len(features))]
+        steps = [self.when.step_of(epoch, batch + k) for k in range(len(features))]
         rates = [[schedule(step) for schedule in self.schedules] for step in steps]
         work = []
         for segment in self.stack.segments:
@@ -232,9 +216,9 @@ class ClosedFormSteps(Steps):
             for number, (segment, x_all, y_all, logits) in enumerate(work):
                 take: Callable[[Layer, Tensor, Tensor], None] = Layer.descend
                 if not self.direct:
-                    take = _accumulate_anew if self.begins(batch) else _accumulate
+                    take = _accumulate_anew if self.when.begins(batch) else _accumulate
                 segment.differentiate(x_all[k], y_all[k], scales[number][k], logits[k], take)
-            if not self.direct and self.completes(batch):
+            if not self.direct and self.when.completes(batch):
                 self._step(rates[k])
             batch += 1
         self.set_rates(rates[-1])
@@ -244,7 +228,7 @@ class ClosedFormSteps(Steps):
         self, rates: list[list[float]], size: int, like: Tensor
     ) -> list[Sequence[Tensor | float]]:
         """For each segment and batch, what the deltas are multiplied by."""
-        mean = 1 / (size * self.accumulate)
+        mean = 1 / (size * self.when.accumulate)
         if not self.direct:
             return [[mean] * len(rates)] * len(self.stack.segments)
         if self.stack.trials == 1:
@@ -255,11 +239,11 @@ class ClosedFormSteps(Steps):
     def _step(self, rates: list[float]) -> None:
         self.set_rates(rates)
         segments = self.stack.segments
-        if self.average is not None:
-            self.average([gradient for segment in segments for gradient in segment.gradients])
+        if self.when.average is not None:
+            self.when.average([gradient for segment in segments for gradient in segment.gradients])
         for segment in segments:
-            if self.clip is not None:
-                _clip(segment, self.clip)
+            if self.when.clip is not None:
+                _clip(segment, self.when.clip)
             segment.attach_gradients()
         self.optimizer.step()
 
