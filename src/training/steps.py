@@ -117,7 +117,6 @@ class AutogradSteps(Steps):
 
     def __call__(self, block: Block, epoch: int, batch: int) -> Stepped:
         losses, logits = [], []
-        autocast = torch.is_autocast_enabled(block.features.device.type)
         all_features = spaced(block.features[:, 0])
         for features, labels in zip(
             all_features.unbind(), block.labels[:, 0].unbind(), strict=True
@@ -132,9 +131,6 @@ class AutogradSteps(Steps):
             self._backward(loss)
             if self.when.completes(batch):
                 self._step(self.when.step_of(epoch, batch))
-                if autocast:
-                    # It keeps its low-precision copies of the weights until the block ends.
-                    torch.clear_autocast_cache()
             batch += 1
         correct = (torch.stack(logits).argmax(-1) == block.labels[:, 0]).sum(-1, keepdim=True)
         return Stepped(torch.stack(losses).unsqueeze(1), correct)
