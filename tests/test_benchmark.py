@@ -26,11 +26,13 @@ def test_loops() -> None:
 
 def test_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = ["suite=sweep", "rounds=1", "data=digits", "commands=false"]
+    settings = ["suite=sweep", "rounds=1", "data=digits", "commands=false", "full=true"]
     table, line = run_suite(read_settings(settings))
     found = json.loads(line)
     rows = {name: row["median"] for name, row in found["rows"].items()}
-    stacks = [f"{kind}@{size}" for kind in ("gemm", "fused", "fused_own_seeds") for size in (1, 64)]
+    stacks = [
+        f"{kind}@{size}" for kind in ("gemm", "fused", "fused_own_seeds") for size in (1, 64, 256)
+    ]
     assert {"bare", *stacks} <= set(rows)
     ratios = found["ratios"]
     assert ratios["bare*64/fused@64"] == pytest.approx(64 * rows["bare"] / rows["fused@64"])
