@@ -50,6 +50,12 @@ def test_two_ranks_train_a_stack(tmp_path: Path) -> None:
         assert two.result["test/acc"] == one.result["test/acc"]
 
 
+def test_ranks_stop_together_when_a_run_diverges(tmp_path: Path) -> None:
+    config = compose(*SMALL, *BOTH, "optimizer.lr=1e6", "trainer.max_epochs=3")
+    result = fit(config, tmp_path / "run").result
+    assert (result["status"], result["epochs"]) == ("diverged", 1)
+
+
 def test_a_fault_in_a_rank_comes_home(tmp_path: Path) -> None:
     config = compose(*SMALL, *BOTH, "data.batch_size=600", "data.drop_last=true")
     with pytest.raises(InputError, match=r"type data\.batch_size=575 or less"):

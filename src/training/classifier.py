@@ -151,8 +151,11 @@ class Classifier(LightningModule):
 
     def _note_divergence(self) -> None:
         bound = DIVERGED * self.configs[0].data.batch_size
-        for trial, batch in enumerate(self.train_metrics.first_above(bound)):
-            if batch is not None and trial not in self.diverged:
+        first = self.train_metrics.first_above(bound)
+        if self.trainer.world_size > 1:
+            ranks.least(first)  # all ranks stop together, whichever saw it
+        for trial, batch in enumerate(first.tolist()):
+            if batch < self.when.batches_per_epoch and trial not in self.diverged:
                 self.diverged[trial] = self.when.step_of(self.current_epoch, batch) + 1
         if len(self.diverged) == len(self.configs):
             self.trainer.should_stop = True

@@ -46,13 +46,15 @@ class EpochMetrics(Metric):
             for loss, correct in zip(sums, self.correct.tolist(), strict=True)
         ]
 
-    def first_above(self, bound: float) -> list[int | None]:
-        """For each trial this rank's first batch, from 0, whose loss is NaN or above the bound."""
+    def first_above(self, bound: float) -> Tensor:
+        """For each trial this rank's first batch, from 0, whose loss is NaN or above the bound.
+
+        (S,); the number of batches where there is none.
+        """
         losses = self.losses if isinstance(self.losses, Tensor) else torch.cat(self.losses)
         good = (losses <= bound).long()
-        first = good.argmin(0).tolist()  # the first of the least
-        every = good.all(0).tolist()
-        return [None if fine else batch for fine, batch in zip(every, first, strict=True)]
+        first = good.argmin(0)  # the first of the least
+        return torch.where(good.all(0), len(losses), first)
 
 
 def evaluate(

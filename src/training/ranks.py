@@ -78,6 +78,11 @@ class Ranks(DDPStrategy):
             dist.broadcast(tensor.data, src=0)
 
 
+def least(numbers: Tensor) -> None:
+    """The least over ranks, in place."""
+    dist.all_reduce(numbers, dist.ReduceOp.MIN)
+
+
 def average(gradients: list[Tensor]) -> None:
     """The mean over ranks, in place, in one exchange."""
     flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
