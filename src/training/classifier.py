@@ -155,7 +155,7 @@ class Classifier(LightningModule):
         if self.trainer.world_size > 1:
             ranks.least(first)  # all ranks stop together, whichever saw it
         for trial, batch in enumerate(first.tolist()):
-            if batch < self.when.batches_per_epoch and trial not in self.diverged:
+            if batch < self.batch and trial not in self.diverged:
                 self.diverged[trial] = self.when.step_of(self.current_epoch, batch) + 1
         if len(self.diverged) == len(self.configs):
             self.trainer.should_stop = True
