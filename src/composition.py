@@ -12,9 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra._internal.config_loader_impl import get_overrides_dirname
@@ -30,14 +29,27 @@ from omegaconf.errors import OmegaConfBaseException
 from src import config as schema
 from src.config import CONF, Config
 from src.errors import InputError
+from src.files import read_yaml
+
+if TYPE_CHECKING:
+    from src.run import Run
+
+
+LAUNCHERS = ("basic", "fused", "joblib")
+LAUNCHER_KEYS = ("hydra/launcher", "hydra.launcher.max_trials", "hydra.launcher.n_jobs")
 
 
 @dataclass(frozen=True)
 class Command:
-    """A checked command line; sweep_dir is None for a single run and for `--help` and its kin."""
+    """A checked command line; sweep_dir is None for a single run and for `--help` and its kin.
+
+    `resumes` is a folder to go on in and its configuration: Hydra, which would compose another
+    one and write it there, is left out.
+    """
 
     argv: list[str]
     sweep_dir: Path | None = None
+    resumes: tuple[Path, Config] | None = None
 
 
 def compose(*overrides: str) -> Config:
@@ -55,10 +67,7 @@ def compose(*overrides: str) -> Config:
 
 def load(path: Path) -> Config:
     """A configuration as a run folder holds it. Raises InputError when the file is none."""
-    try:
-        values = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"{path}: cannot be read as a configuration ({error})") from None
+    values = read_yaml(path)
     if not isinstance(values, dict):
         raise InputError(f"{path}: is not a configuration")
     try:
@@ -86,6 +95,10 @@ def check_command_line(argv: Sequence[str]) -> Command:
     asks = (arguments.help, arguments.hydra_help, arguments.info, arguments.cfg)
     if any(asks) or arguments.shell_completion or arguments.experimental_rerun:
         return Command(list(argv))
+    resume = _given(arguments.overrides, "resume")
+    if resume not in (None, "null", "auto"):
+        assert resume is not None
+        return _resume(Path(resume), arguments.overrides)
     points, faults = _points(arguments.overrides, arguments.multirun, arguments.config_dir)
     faulty: dict[str, list[str]] = {}
     for number, point in enumerate(points):
@@ -99,10 +112,16 @@ def check_command_line(argv: Sequence[str]) -> Command:
         faults.append(which + fault)
     if faults:
         raise InputError(schema.report(faults))
-    folder = _named_folder(arguments.overrides, arguments.multirun)
+    folder = _named_folder(arguments.overrides, arguments.multirun, resume == "auto")
     if not arguments.multirun:
+        if resume == "auto" and folder is not None and _run(folder).config_file.exists():
+            config = schema.check(points[0])
+            _refuse_another(folder, config)
+            return Command(list(argv), resumes=(folder, config))
         return Command(list(argv))
     if folder is not None:
+        for number, point in enumerate(points):
+            _refuse_another(folder / str(number), schema.check(point))
         return Command(list(argv), folder)
     folder = timestamped("sweeps")
     return Command([*argv, f"hydra.sweep.dir={folder}"], folder)
@@ -114,22 +133,141 @@ def timestamped(base: str) -> Path:
     return Path(base, f"{now:%Y-%m-%d}", f"{now:%H-%M-%S.%f}")
 
 
-def _named_folder(overrides: Sequence[str], sweep: bool) -> Path | None:
-    """The folder that the command line names, if any. Raises InputError when it is in use."""
-    key = "hydra.sweep.dir" if sweep else "hydra.run.dir"
+def _given(overrides: Sequence[str], key: str) -> str | None:
+    """The value that a key was given on the command line, if any."""
     given = [text.partition("=")[2] for text in overrides if text.startswith(f"{key}=")]
-    if not given:
+    return given[-1].strip("'\"") if given else None
+
+
+def _named_folder(overrides: Sequence[str], sweep: bool, resume: bool) -> Path | None:
+    """The folder that the command line names, if any.
+
+    Raises InputError when it is in use and not to be gone on with, and when there is none to go
+    on with.
+    """
+    key = "hydra.sweep.dir" if sweep else "hydra.run.dir"
+    given = _given(overrides, key)
+    if given is None or "${" in given:
+        if resume:
+            raise InputError(
+                f"resume=auto needs a folder that is the same each time; type {key}=FOLDER too"
+            )
         return None
-    folder = Path(given[-1].strip("'\""))
-    if sweep and "hydra/launcher=fused" in overrides:
-        return folder  # goes on with it, if it is the same sweep
-    for name in ("history.csv", "result.json", "results.csv"):
+    folder = Path(given)
+    if resume:
+        return folder
+    for name in ("history.csv", "result.json", "results.csv", "multirun.yaml"):
         if (folder / name).exists():
             raise InputError(
                 f"{key}={folder}: holds a {'sweep' if sweep else 'run'} already ({name}), which "
-                "would be overwritten; name another folder"
+                f"would be overwritten; name another folder, or type resume={folder} to go on "
+                "with it"
             )
     return folder
+
+
+def _run(folder: Path) -> "Run":
+    from src.run import Run  # it reads its configuration through this module
+
+    return Run(folder)
+
+
+def _refuse_another(folder: Path, config: Config) -> None:
+    """Raises InputError when the folder holds a run of another configuration."""
+    if not _run(folder).config_file.exists():
+        return
+    before = _run(folder).config
+    found = schema.differences(before.to_primitives(), config.to_primitives())
+    if found:
+        raise InputError("\n  ".join([f"{folder}: holds another run", *found]))
+
+
+def _resume(folder: Path, overrides: Sequence[str]) -> Command:
+    """`resume=FOLDER`, of a run or a sweep, which goes on with its own configuration.
+
+    Raises InputError when the folder is neither, and for every other key that differs from it.
+    """
+    from src.run import is_sweep
+
+    others = [text for text in overrides if not text.startswith("resume=")]
+    if is_sweep(folder):
+        if others:
+            raise InputError(
+                f"resume={folder}: a sweep goes on as it was; leave out {' '.join(others)}"
+            )
+        return check_command_line(_sweep_command(folder))
+    run = _run(folder)
+    if not run.config_file.exists():
+        raise InputError(
+            f"resume={folder}: is no folder of a run or sweep; it has neither .hydra/config.yaml "
+            "nor multirun.yaml"
+        )
+    if is_sweep(folder.parent) and not run.ended:
+        raise InputError(
+            f"resume={folder}: is a trial of a sweep that has not ended; type "
+            f"resume={folder.parent}"
+        )
+    config = run.config
+    if others:
+        config = _grown(folder, config, others)
+    _check_machine(config)
+    return Command([], resumes=(folder, config))
+
+
+def _grown(folder: Path, config: Config, overrides: Sequence[str]) -> Config:
+    """The configuration of a run with what the command line says of it, which may only be more
+    epochs. What it does not say stays as it is, whatever the defaults are now."""
+    said = compose(*overrides).to_primitives()
+    unsaid = compose().to_primitives()
+    values = config.to_primitives()
+    for text in overrides:
+        key, _, choice = text.lstrip("+").partition("=")
+        if key in schema.GROUPS and values.get(key, {}).get("name") != said.get(key, {}).get(
+            "name"
+        ):
+            raise InputError(f"resume={folder}: its {key} is not {choice}; leave out {text}")
+    typed = {text.lstrip("+").partition("=")[0] for text in overrides}
+    for section, before in values.items():
+        if not isinstance(before, dict):
+            if section in typed or said[section] != unsaid[section]:
+                values[section] = said[section]
+            continue
+        for key in before.keys() & said[section].keys():
+            changed = said[section][key] != unsaid[section].get(key)
+            if changed or f"{section}.{key}" in typed:
+                before[key] = said[section][key]
+    found = schema.differences(config.to_primitives(), values)
+    if found:
+        raise InputError("\n  ".join([f"resume={folder}: only more epochs can be had", *found]))
+    return schema.check(values)
+
+
+def _sweep_command(folder: Path) -> list[str]:
+    """The command that made a sweep, from Hydra's record of it, to go on in its folder.
+
+    Of Hydra's own keys only the launchers that are known pass: a record may come from a stranger,
+    and Hydra imports what its configuration names.
+    """
+    record = read_yaml(folder / "multirun.yaml")
+    try:
+        given = record["hydra"]["overrides"]
+        task, own = given["task"], given["hydra"]
+        for texts in (task, own):
+            if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+                raise TypeError
+    except (KeyError, TypeError):
+        raise InputError(f"{folder / 'multirun.yaml'}: is not Hydra's record of a sweep") from None
+    keys = [text.lstrip("+~").partition("=")[0] for text in task]
+    strange = [key for key in keys if key.startswith("hydra") or "@" in key]
+    launcher = [text for text in own if text.split("=")[0] in LAUNCHER_KEYS]
+    named = _given(launcher, "hydra/launcher")
+    if strange or named not in (None, *LAUNCHERS):
+        raise InputError(
+            f"{folder / 'multirun.yaml'}: names {', '.join(strange) or named}, which a sweep of "
+            "this project does not"
+        )
+    task = [text for text in task if not text.startswith("resume=")]
+    return ["-m", *task, "resume=auto", *launcher, f"hydra.sweep.dir={folder}"]
 
 
 def _check_machine(config: Config) -> None:
@@ -164,19 +302,25 @@ def _points(
     points = []
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        # Only the choices of groups are composed once more for each of their combinations; plain
-        # values are set on a copy, which costs a thousandth of it.
-        choices = [_texts(override) for override in right if not _is_value(override)]
-        values = [_texts(override) for override in right if _is_value(override)]
-        for chosen in itertools.product(*choices):
-            try:
-                base = hydra_compose("train", [*searchpath, *chosen])
-            except (HydraException, OmegaConfBaseException) as error:
-                faults.append(" ".join(str(error).split()))
-                continue
-            for assigned in itertools.product(*values):
+        # In the order of Hydra's sweeper, so that a point's number is its trial's. Only the
+        # choices of groups are composed once more for each of their combinations; plain values
+        # are set on a copy, which costs a thousandth of it.
+        bases: dict[tuple[str, ...], DictConfig | None] = {}
+        values = [_is_value(override) for override in right]
+        for texts in itertools.product(*map(_texts, right)):
+            chosen = tuple(
+                text for text, is_value in zip(texts, values, strict=True) if not is_value
+            )
+            if chosen not in bases:
                 try:
-                    points.append(_assign(base, assigned))
+                    bases[chosen] = hydra_compose("train", [*searchpath, *chosen])
+                except (HydraException, OmegaConfBaseException) as error:
+                    bases[chosen] = None
+                    faults.append(" ".join(str(error).split()))
+            base = bases[chosen]
+            if base is not None:
+                try:
+                    points.append(_assign(base, [text for text in texts if text not in chosen]))
                 except (HydraException, OmegaConfBaseException) as error:
                     faults.append(str(error).splitlines()[0])
     return points, faults

@@ -87,6 +87,7 @@ class Mlp(Section):
     hidden_sizes: Annotated[list[PositiveInt], Field(min_length=1), BeforeValidator(_as_list)]
     activation: Literal["relu", "tanh", "gelu"]
     dropout: Probability
+    gradient_checkpointing: bool
 
 
 class Sgd(Section):
@@ -149,6 +150,8 @@ class Trainer(Section):
 
 class Checkpoint(Section):
     every_n_epochs: PositiveInt
+    every_n_steps: PositiveInt | None
+    every_seconds: PositiveFloat | None
     monitor: Literal["val/acc", "val/loss", "train/acc", "train/loss"]
     mode: Literal["min", "max"]
 
@@ -172,15 +175,17 @@ class Config(Section):
     trainer: Trainer
     checkpoint: Checkpoint
     logger: Logger
+    resume: str | None  # "auto", or the folder of a run or sweep
 
     def to_primitives(self) -> dict[str, Any]:
         """Nested dicts, lists and scalars: what a checkpoint or a JSON file may hold."""
         return self.model_dump(mode="json")
 
     def hash(self) -> str:
-        """12 hex digits over every key but data.root, which names a place, not an experiment."""
+        """12 hex digits over every key that is part of the experiment: not where the data lie and
+        not whether a run goes on."""
         values = self.to_primitives()
-        del values["data"]["root"]
+        del values["data"]["root"], values["resume"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -259,6 +264,11 @@ def _rules(v: _Values) -> Iterator[tuple[bool, str]]:
         not v["data.persistent_workers"] or v.number("data.num_workers") > 0,
         "data.persistent_workers=true needs workers; type data.num_workers=2 too",
     )
+    yield (
+        not (v["model.gradient_checkpointing"] and v["trainer.step"] == "closed_form"),
+        "trainer.step=closed_form keeps its activations, which model.gradient_checkpointing=true "
+        "forgets; type trainer.step=auto",
+    )
     precision, accelerator = v["trainer.precision"], v["trainer.accelerator"]
     yield (
         not (precision == "16-mixed" and accelerator == "cpu"),
@@ -289,6 +299,23 @@ def _rules(v: _Values) -> Iterator[tuple[bool, str]]:
         f"checkpoint.mode={v['checkpoint.mode']} would keep the worst "
         f"{v['checkpoint.monitor']}; type checkpoint.mode={best}",
     )
+
+
+def differences(saved: Any, now: Any, key: str = "") -> list[str]:
+    """A text for each key in which a run that goes on differs from what it was.
+
+    Compares nested primitives. `trainer.max_epochs` may grow, `resume` is not part of a run.
+    """
+    if isinstance(saved, Mapping) and isinstance(now, Mapping):
+        names = [name for name in dict.fromkeys([*saved, *now]) if name != "resume"]
+        inner = [
+            differences(saved.get(name), now.get(name), f"{key}.{name}" if key else str(name))
+            for name in names
+        ]
+        return [text for texts in inner for text in texts]
+    if key.endswith("trainer.max_epochs") and isinstance(saved, int) and now >= saved:
+        return []
+    return [] if saved == now else [f"{key}: it was {_written(saved)}, now {_written(now)}"]
 
 
 def cpu_count() -> int:

@@ -1,5 +1,6 @@
-"""Faults that the user can mend, and how a command ends with one."""
+"""Faults that the user can mend, interruptions, and how a command ends with one."""
 
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,11 +10,38 @@ class InputError(Exception):
     """A wrong key, file or machine. The message names it, what is allowed, and what to type."""
 
 
+class Interrupted(BaseException):
+    """A signal ended a run in good order. No Exception: a trial's failure is caught, this is not.
+
+    The message says how far the run came and what to type to go on.
+    """
+
+    def __init__(self, number: int, message: str = "") -> None:
+        super().__init__(message)
+        self.number = number
+
+    @property
+    def name(self) -> str:
+        return signal.Signals(self.number).name
+
+
 @contextmanager
-def door() -> Iterator[None]:
-    """Ends the command with status 2 and the message alone when the body meets an InputError."""
+def only_interruptions() -> Iterator[None]:
+    """Ends the command with 128 + the signal's number when the body is Interrupted."""
     try:
         yield
+    except Interrupted as interrupted:
+        print(f"{interrupted.name}: {interrupted}", file=sys.stderr)
+        raise SystemExit(128 + interrupted.number) from None
+
+
+@contextmanager
+def door() -> Iterator[None]:
+    """Ends the command with the message alone, and with status 2 when the body meets an
+    InputError."""
+    try:
+        with only_interruptions():
+            yield
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -15,7 +15,7 @@ from src.data.loader import CHUNK
 from src.data.sources import Source, Split, as_float, open_source
 from src.errors import InputError
 from src.models.stacked import Stack, step_kind
-from src.run import Trained, open_trained
+from src.trained import Trained, open_trained
 
 
 @dataclass(frozen=True)

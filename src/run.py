@@ -1,30 +1,28 @@
-"""A run folder: its files, its result, and how it is opened again.
+"""A run folder: its files, its result, and how they are read again.
 
-Everything that reads or writes a run does it through this module.
+Everything that reads or writes a run does it through this module; its checkpoints through
+src/checkpoint.py. What it reads may come from a stranger: sizes are bounded, and whatever is not
+as it should be is an InputError that names the file.
 """
 
 import csv
+import io
 import json
 import math
-import os
-import pickle
-import zipfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 import yaml
-from torch import nn
 
 from src import composition
-from src import config as schema
 from src.config import Config
 from src.errors import InputError
-from src.models import build_model
+from src.files import MIB, append_line, read_bounded, read_yaml, write_durably
 
 HISTORY = ("epoch", "step", "seconds", "lr", "train/loss", "train/acc", "val/loss", "val/acc")
+HISTORY_LIMIT = 256 * MIB
+RESULT_LIMIT = 16 * MIB
 
 Row = dict[str, float | int | None]
 
@@ -54,27 +52,73 @@ class Run:
         """What the command line set, key → value as typed; empty for a run without Hydra."""
         if not self.overrides_file.exists():
             return {}
-        pairs = (text.partition("=") for text in yaml.safe_load(self.overrides_file.read_text()))
+        texts = read_yaml(self.overrides_file)
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise InputError(f"{self.overrides_file}: is no list of overrides")
+        pairs = (text.partition("=") for text in texts)
         return {key.lstrip("+"): value for key, _, value in pairs}
 
     @property
     def history(self) -> list[Row]:
-        """A row per epoch, row 0 before training; what was not measured is None."""
-        with self.history_file.open(newline="") as file:
-            return [_parse(row) for row in csv.DictReader(file)]
+        """A row per epoch, row 0 before training; what was not measured is None.
+
+        A last row that a crash cut in half is left out.
+        """
+        content = read_bounded(self.history_file, HISTORY_LIMIT)
+        try:
+            text = content[: content.rfind(b"\n") + 1].decode()
+            rows = list(csv.reader(io.StringIO(text), strict=True))
+        except (ValueError, csv.Error) as error:
+            raise InputError(f"{self.history_file}: cannot be read ({error})") from None
+        if rows and tuple(rows[0]) != HISTORY:
+            raise InputError(f"{self.history_file}: its columns are not {','.join(HISTORY)}")
+        return [self._parse(number, row) for number, row in enumerate(rows[1:], 2)]
+
+    def _parse(self, number: int, row: Sequence[str]) -> Row:
+        try:
+            epoch, step = int(row[0]), int(row[1])
+            measured = {
+                name: float(text) if text else None
+                for name, text in zip(HISTORY[2:], row[2:], strict=True)
+            }
+        except (ValueError, IndexError):
+            raise InputError(
+                f"{self.history_file}: line {number} is no row of a history: {str(row)[:100]}"
+            ) from None
+        return {"epoch": epoch, "step": step, **measured}
 
     @property
     def result(self) -> dict[str, Any]:
         """result.json, or {} where it is not written yet."""
         if not self.result_file.exists():
             return {}
-        result: dict[str, Any] = json.loads(self.result_file.read_text())
+        try:
+            result = json.loads(read_bounded(self.result_file, RESULT_LIMIT))
+        except (ValueError, RecursionError) as error:
+            raise InputError(f"{self.result_file}: is not JSON ({error})") from None
+        if not isinstance(result, dict):
+            raise InputError(f"{self.result_file}: holds no result of a run")
         return result
 
     @property
+    def started(self) -> bool:
+        """Whether the folder holds anything of a run beyond its configuration."""
+        return any(
+            path.exists() for path in (self.history_file, self.result_file, self.last_checkpoint)
+        )
+
+    @property
     def ended(self) -> bool:
-        """Whether there is nothing left to train: it finished or diverged."""
-        return self.result.get("status") in ("finished", "diverged")
+        """Whether its configuration has nothing left to train: it finished or diverged."""
+        result = self.result
+        if result.get("status") not in ("finished", "diverged"):
+            return False
+        return bool(result.get("config_hash") == self.config.hash())
+
+    @property
+    def resume_folder(self) -> Path:
+        """What to name to go on with it: of a trial the sweep, which Hydra marks."""
+        return self.folder.parent if is_sweep(self.folder.parent) else self.folder
 
     @property
     def monitored(self) -> float:
@@ -86,36 +130,42 @@ class Run:
     # --- writing ---
 
     def write_config(self, config: Config) -> None:
-        """Writes the configuration unless Hydra did."""
+        """Writes the configuration unless it is there: Hydra writes it first."""
         if not self.config_file.exists():
-            self.config_file.parent.mkdir(parents=True, exist_ok=True)
-            self.config_file.write_text(yaml.safe_dump(config.to_primitives(), sort_keys=False))
+            self.replace_config(config)
+
+    def replace_config(self, config: Config) -> None:
+        self.config_file.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(self.config_file, yaml.safe_dump(config.to_primitives(), sort_keys=False))
+
+    def write_history(self, rows: Sequence[Row]) -> None:
+        """The whole history, in place of what is there."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, HISTORY, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_durably(self.history_file, text.getvalue())
 
     def append_history(self, row: Row) -> None:
         """Adds a row and hands it to the system at once."""
-        new = not self.history_file.exists()
-        with self.history_file.open("a", newline="") as file:
-            writer = csv.DictWriter(file, HISTORY, lineterminator="\n")
-            if new:
-                writer.writeheader()
-            writer.writerow(row)
+        if not self.history_file.exists():
+            self.write_history([row])
+            return
+        text = io.StringIO()
+        csv.DictWriter(text, HISTORY, lineterminator="\n").writerow(row)
+        append_line(self.history_file, text.getvalue())
 
     def forget(self) -> None:
         """Removes what a trial left that came to no checkpoint; its configuration stays."""
         for path in (self.history_file, self.result_file):
             path.unlink(missing_ok=True)
 
-    def cut_history(self, epoch: int) -> None:
-        """Leaves out the rows after `epoch`."""
-        if not self.history_file.exists():
-            return
-        lines = self.history_file.read_text().splitlines(keepends=True)
-        kept = [line for line in lines[1:] if int(line.partition(",")[0]) <= epoch]
-        if len(kept) < len(lines) - 1:
-            write_atomically(self.history_file, "".join([lines[0], *kept]))
-
     def write_result(self, result: Mapping[str, Any]) -> None:
-        write_atomically(self.result_file, json.dumps(_finite(result), indent=2) + "\n")
+        write_durably(self.result_file, json.dumps(_finite(result), indent=2) + "\n")
+
+
+def is_sweep(folder: Path) -> bool:
+    return (folder / "multirun.yaml").exists()
 
 
 def _finite(value: Any) -> Any:
@@ -123,94 +173,3 @@ def _finite(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {key: _finite(item) for key, item in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _parse(row: Mapping[str, str]) -> Row:
-    whole = ("epoch", "step")
-    return {
-        key: None if text == "" else int(text) if key in whole else float(text)
-        for key, text in row.items()
-    }
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """The file is the old one or the new one at every instant."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    with beside.open("w") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
-
-
-# --- opening a trained model -----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A model as a checkpoint holds it, with what it was trained on."""
-
-    checkpoint: Path
-    config: Config
-    model: nn.Module
-    data: str  # the data set really used
-    shape: tuple[int, ...]
-    classes: int
-
-
-def open_trained(path: Path) -> Trained:
-    """The model of a run folder (its best checkpoint) or of a checkpoint file, in eval mode.
-
-    Raises InputError when the path is neither, and when the checkpoint is damaged or another
-    program's.
-    """
-    checkpoint = path
-    if path.is_dir():
-        checkpoint = Run(path).best_checkpoint
-        if not checkpoint.exists():
-            raise InputError(
-                f"{path}: is no run folder, it has no checkpoints/best.ckpt; name a folder that "
-                "`python -m src.train` wrote (runs/<date>/<time>) or a .ckpt file"
-            )
-    content = _load(checkpoint)
-    try:
-        saved = content["kindling"]
-        config = schema.check(saved["config"])
-        shape, classes = tuple(saved["shape"]), saved["classes"]
-        with torch.random.fork_rng(devices=[]):
-            model = build_model(config.model, shape, classes)
-        prefix = "model."
-        weights = {
-            name.removeprefix(prefix): weight
-            for name, weight in content["state_dict"].items()
-            if name.startswith(prefix)
-        }
-        model.load_state_dict(weights)
-    except (KeyError, TypeError, RuntimeError) as error:
-        raise InputError(
-            f"{checkpoint}: is not a checkpoint of this project ({_first_line(error)})"
-        ) from None
-    model.to(next(iter(weights.values())).dtype)
-    return Trained(checkpoint, config, model.eval(), saved["data"], shape, classes)
-
-
-def _load(checkpoint: Path) -> Any:
-    try:
-        return torch.load(checkpoint, map_location="cpu", weights_only=True)
-    except FileNotFoundError:
-        raise InputError(f"{checkpoint}: there is no such file or folder") from None
-    except (
-        OSError,
-        RuntimeError,
-        EOFError,
-        ValueError,
-        pickle.UnpicklingError,
-        zipfile.BadZipFile,
-    ) as error:
-        raise InputError(
-            f"{checkpoint}: is damaged or no checkpoint ({_first_line(error)})"
-        ) from None
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

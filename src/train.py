@@ -2,6 +2,7 @@
 
 python -m src.train [group=choice] [key=value] ...
 python -m src.train -m key=value1,value2 ...
+python -m src.train resume=FOLDER [trainer.max_epochs=N]
 python -m src.train --help
 """
 
@@ -25,6 +26,12 @@ def job(composed: DictConfig) -> float:
 def main() -> None:
     with door():
         command = main_argv()
+    if command.resumes is not None:
+        with importing():
+            from src.training.job import resume_run
+
+        resume_run(*command.resumes)
+        return
     job()
     if command.sweep_dir is not None:
         from src.training.job import finish_sweep

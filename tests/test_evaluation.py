@@ -8,7 +8,7 @@ import torch
 from src.data.sources import Source, Split, open_source
 from src.errors import InputError
 from src.evaluation import describe, evaluate, evaluate_path
-from src.run import open_trained
+from src.trained import open_trained
 from tests.conftest import Train
 
 
@@ -84,7 +84,7 @@ def test_a_damaged_checkpoint(cut: int, train: Train) -> None:
 def test_a_foreign_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "foreign.ckpt"
     torch.save({"state_dict": {"weight": torch.zeros(2)}}, path)
-    with pytest.raises(InputError, match="is not a checkpoint of this project"):
+    with pytest.raises(InputError, match=r"no checkpoint of this project \(it has no checksum\)"):
         open_trained(path)
 
 

@@ -15,7 +15,8 @@ from src.composition import compose
 from src.data import sources
 from src.errors import InputError
 from src.models.mlp import Mlp
-from src.run import HISTORY, Run, open_trained
+from src.run import HISTORY, Run
+from src.trained import open_trained
 from src.training.fit import fit
 from tests.conftest import SMALL, Train
 
@@ -30,6 +31,7 @@ def test_the_run_folder(train: Train) -> None:
         "train.log",
         "checkpoints/best.ckpt",
         "checkpoints/last.ckpt",
+        "checkpoints/previous.ckpt",
     }
     assert run.config == compose(*SMALL, "trainer.max_epochs=3", "optimizer.lr=0.1")
 
@@ -84,7 +86,8 @@ def test_monitoring_the_loss_keeps_the_least(train: Train) -> None:
 
 def test_checkpoints_every_n_epochs(train: Train) -> None:
     run = train("trainer.max_epochs=5", "checkpoint.every_n_epochs=2")
-    assert torch.load(run.last_checkpoint, weights_only=True)["epoch"] == 3
+    assert torch.load(run.last_checkpoint, weights_only=True)["epoch"] == 4  # the end, always
+    assert torch.load(run.checkpoints / "previous.ckpt", weights_only=True)["epoch"] == 3
     assert run.result["best"]["epoch"] in (2, 4)
 
 

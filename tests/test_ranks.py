@@ -40,7 +40,7 @@ def test_two_ranks_train_a_stack(tmp_path: Path) -> None:
         configs = [compose(*base, f"optimizer.lr={rate}", f"seed={seed}") for rate, seed in POINTS]
         where = tmp_path / str(len(overrides))
         folders = [where / str(number) for number in range(len(configs))]
-        return fit_stack(configs, folders, where / "shared.ckpt")
+        return fit_stack(configs, folders, where / "stack")
 
     for one, two in zip(
         stack("data.batch_size=100"), stack("data.batch_size=50", *BOTH), strict=True

@@ -72,7 +72,8 @@ class BlockSampler(Sampler[Tensor]):
     """The sample indices of an epoch's blocks, (K, R, B) each; a smaller last batch is (1, R, B').
 
     Rank r of W takes every W-th sample of the same permutation. All ranks take equally many, so
-    up to W - 1 samples sit out an epoch.
+    up to W - 1 samples sit out an epoch. Of the epoch `start[0]` the first `start[1]` batches were
+    trained on before, and are left out; `len` counts them still, as Lightning does.
     """
 
     def __init__(
@@ -85,8 +86,9 @@ class BlockSampler(Sampler[Tensor]):
         drop_last: bool = False,
         rank: int = 0,
         ranks: int = 1,
+        start: tuple[int, int] = (0, 0),
     ) -> None:
-        self.samples, self.orders, self.epoch = samples, orders, 0
+        self.samples, self.orders, self.epoch, self.start = samples, orders, start[0], start
         self.batch_size, self.batches_per_block = batch_size, batches_per_block
         self.rank, self.ranks = rank, ranks
         self.full_batches, rest = divmod(samples // ranks, batch_size)
@@ -107,9 +109,10 @@ class BlockSampler(Sampler[Tensor]):
         permutations = [order(self.epoch, self.samples) for order in self.orders]
         mine = torch.stack(permutations)[:, self.rank :: self.ranks]
         end = self.full_batches * self.batch_size
-        if self.full_batches:
+        done = self.start[1] if self.epoch == self.start[0] else 0
+        if done < self.full_batches:
             full = mine[:, :end].reshape(len(mine), -1, self.batch_size).transpose(0, 1)
-            yield from torch.split(full, self.batches_per_block)
+            yield from torch.split(full[done:], self.batches_per_block)
         if self.last_batch:
             yield mine[:, end : end + self.last_batch].unsqueeze(0)
 

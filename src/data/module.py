@@ -42,6 +42,7 @@ class DataModule(LightningDataModule):
         super().__init__()
         self.config, self.source, self.orders = config, source, orders
         self.trials, self.steps_per_call, self.ranks = trials, steps_per_call, ranks
+        self.start = (0, 0)  # epoch and batch, where training begins or goes on
         self.train, self.validation = held_out(source.train, config.val_fraction, config.split_seed)
         self.batches_per_epoch = self._sampler(rank=0).batches
         if not self.batches_per_epoch:
@@ -80,6 +81,7 @@ class DataModule(LightningDataModule):
             drop_last=self.config.drop_last,
             rank=rank,
             ranks=self.ranks,
+            start=self.start,
         )
 
     def _batches_per_block(self) -> int:

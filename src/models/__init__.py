@@ -20,4 +20,11 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
         case schema.LogisticRegression():
             return LogisticRegression(inputs, classes)
         case schema.Mlp():
-            return Mlp(inputs, config.hidden_sizes, classes, config.activation, config.dropout)
+            return Mlp(
+                inputs,
+                config.hidden_sizes,
+                classes,
+                config.activation,
+                config.dropout,
+                config.gradient_checkpointing,
+            )

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU}
 
@@ -18,8 +20,12 @@ class Mlp(nn.Module):
         classes: int,
         activation: str = "relu",
         dropout: float = 0.0,
+        gradient_checkpointing: bool = False,
     ) -> None:
+        """With `gradient_checkpointing` a hidden layer keeps its input alone, and is computed
+        again when its gradient is."""
         super().__init__()
+        self.gradient_checkpointing = gradient_checkpointing
         self.activation, self.dropout = activation, dropout
         layers: list[nn.Module] = []
         for fan_in, fan_out in pairwise([inputs, *hidden_sizes]):
@@ -30,5 +36,14 @@ class Mlp(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Features (N, *shape) with prod(shape) = inputs, to logits (N, classes)."""
-        logits: Tensor = self.layers(features.flatten(1))
-        return logits
+        hidden = features.flatten(1)
+        if not (self.gradient_checkpointing and torch.is_grad_enabled()):
+            logits: Tensor = self.layers(hidden)
+            return logits
+        per_hidden = 3 if self.dropout else 2
+        for first in range(0, len(self.layers) - 1, per_hidden):
+            hidden = checkpoint(
+                self.layers[first : first + per_hidden], hidden, use_reentrant=False
+            )
+        output: Tensor = self.layers[-1](hidden)
+        return output

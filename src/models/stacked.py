@@ -337,7 +337,11 @@ class Stack:
 
 def step_kind(config: Config, model: nn.Module) -> str:
     """`closed_form` where it applies and is not declined, else `autograd`."""
-    declined = config.trainer.step == "autograd" or config.trainer.precision == "16-mixed"
+    declined = (
+        config.trainer.step == "autograd"
+        or config.trainer.precision == "16-mixed"
+        or getattr(config.model, "gradient_checkpointing", False)
+    )
     return "autograd" if declined or Architecture.of(model) is None else "closed_form"
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from tqdm import tqdm
 
-from src.run import Row, Run
+from src.run import HISTORY, Row, Run
 from src.training.classifier import Classifier
 
 log = logging.getLogger(__name__)
@@ -19,47 +19,61 @@ log = logging.getLogger(__name__)
 class History(Callback):
     """Appends a row to each trial's history before training and after each epoch, and logs a line.
 
-    A trial that has diverged gets no more rows after the one that shows it.
+    A trial that has diverged gets no more rows after the one that shows it. All rows are part of
+    the state: a file that a crash left behind or ahead of its checkpoint is written anew from it.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = runs
+        self.rows: list[list[Row]] = [[] for _ in runs]
         self.before = 0.0  # seconds of training before a resume
-        self.seconds = 0.0
+        self.started: float | None = None
         self.ended: set[int] = set()
 
+    @property
+    def seconds(self) -> float:
+        """Of training, over all processes that had a part in it."""
+        return self.before + (time.perf_counter() - self.started if self.started else 0.0)
+
     def state_dict(self) -> dict[str, Any]:
-        return {"seconds": self.seconds, "ended": sorted(self.ended)}
+        rows = [[[row.get(name) for name in HISTORY] for row in trial] for trial in self.rows]
+        return {"seconds": self.seconds, "ended": sorted(self.ended), "rows": rows}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.before, self.ended = state_dict["seconds"], set(state_dict["ended"])
+        self.rows = [
+            [dict(zip(HISTORY, row, strict=True)) for row in trial] for trial in state_dict["rows"]
+        ]
+
+    def rewrite(self) -> None:
+        for run, rows in zip(self.runs, self.rows, strict=True):
+            if rows:
+                run.write_history(rows)
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._write(trainer, pl_module, epoch=0)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.started = time.perf_counter() - self.before
-        if trainer.is_global_zero:
-            for run in self.runs:  # after a resume: what came after the checkpoint comes again
-                run.cut_history(trainer.current_epoch)
+        self.started = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.seconds = time.perf_counter() - self.started
         self._write(trainer, pl_module, trainer.current_epoch + 1)
 
     def _write(self, trainer: Trainer, pl_module: LightningModule, epoch: int) -> None:
         assert isinstance(pl_module, Classifier)
-        rows = []
+        lines, seconds = [], self.seconds
         for trial, metrics in enumerate(pl_module.metrics):
             rate = pl_module.schedules[trial](trainer.global_step - 1) if epoch else None
-            row: Row = {"epoch": epoch, "step": trainer.global_step, "seconds": self.seconds}
-            rows.append(row | {"lr": rate, **metrics})
-            if trial not in self.ended and trainer.is_global_zero:
-                self.runs[trial].append_history(rows[-1])
+            row: Row = {"epoch": epoch, "step": trainer.global_step, "seconds": seconds}
+            lines.append(row | {"lr": rate, **metrics})
+            if trial not in self.ended:
+                self.rows[trial].append(lines[-1])
+                if trainer.is_global_zero:
+                    self.runs[trial].append_history(lines[-1])
         self.ended |= set(pl_module.diverged)
         if trainer.is_global_zero:
             with tqdm.external_write_mode():  # a bar steps aside
-                log.info("%s", _line(rows, trainer.max_epochs or 0, len(self.ended)))
+                log.info("%s", _line(lines, trainer.max_epochs or 0, len(self.ended)))
 
 
 def _line(rows: Sequence[Row], epochs: int, diverged: int) -> str:
@@ -95,8 +109,10 @@ class Progress(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Classifier)
         self.pending, self.drawn = 0, 0.0
+        batches = pl_module.when.batches_per_epoch
         self.bar = tqdm(
-            total=pl_module.when.batches_per_epoch * (trainer.max_epochs or 0),
+            total=batches * (trainer.max_epochs or 0),
+            initial=trainer.current_epoch * batches + pl_module.batch % batches,
             unit="batch",
             leave=False,
             dynamic_ncols=True,

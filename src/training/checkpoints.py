@@ -1,62 +1,144 @@
-"""What a run keeps: the best and the newest weights of each trial."""
+"""What a run keeps of its state: when it is written, and how it is put together again."""
 
-import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.plugins.io import CheckpointIO
 from torch import Tensor
 
+from src import checkpoint
+from src.checkpoint import Slot
+from src.errors import Interrupted
 from src.run import Run
+from src.training import ranks
 from src.training.classifier import Classifier
+from src.training.signals import Signals
+
+
+class SlotIO(CheckpointIO):
+    """Lightning's door to the slot: checkpoints are synced, have a checksum and a predecessor."""
+
+    def save_checkpoint(
+        self,
+        checkpoint: dict[str, Any],
+        path: Any,
+        storage_options: Any = None,
+    ) -> None:
+        Slot(Path(path).parent).write(checkpoint)
+
+    def load_checkpoint(
+        self,
+        path: Any,
+        map_location: Any = None,
+        weights_only: bool | None = None,
+    ) -> dict[str, Any]:
+        return checkpoint.read(Path(path))
+
+    def remove_checkpoint(self, path: Any) -> None:
+        Path(path).unlink(missing_ok=True)
 
 
 class Checkpoints(Callback):
-    """At the end of every n-th epoch: the newest state in one file, the best weights in memory.
+    """Writes the state where the configuration says, and before a signal ends the run.
 
-    A single run writes its best.ckpt and last.ckpt as it goes. Trials of a stack share one file
-    until they end, `shared`; then `finish` gives each what its solo run would have left.
+    The best weights of every trial stay in memory and in the state. A single run writes its
+    best.ckpt as it goes; trials of a stack share one slot until they end, then `finish` gives each
+    what its solo run would have left.
+
+    Within an epoch the state is written between blocks, but not behind the last one: Lightning
+    would go on from there without the epoch's validation.
     """
 
-    def __init__(self, runs: Sequence[Run], shared: Path | None = None) -> None:
-        self.runs, self.shared = runs, shared
+    def __init__(self, runs: Sequence[Run], slot: Slot, signals: Signals) -> None:
+        self.runs, self.slot, self.signals = runs, slot, signals
+        self.shared = slot.folder != runs[0].checkpoints
         self.best: list[dict[str, Any] | None] = [None] * len(runs)
-        self.random: Tensor | None = None
+        self.begun = False  # training, after whatever was restored
+        self.steps = 0  # optimizer steps at the last checkpoint or block
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.best, "random": torch.get_rng_state()}
+        return {"best": self.best}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.best = state_dict["best"]
-        self.random = state_dict["random"]
+
+    def on_sanity_check_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.signals.wait_for_block()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.random is not None:  # resumed: dropout goes on where it stood
-            torch.set_rng_state(self.random)
+        self.signals.wait_for_block()
+        self.written, self.steps = time.monotonic(), trainer.global_step
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        self.begun = True
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        assert isinstance(pl_module, Classifier)
+        if pl_module.batch == pl_module.when.batches_per_epoch:
+            return
+        due, signal = self._due(trainer, pl_module)
+        if due or signal:
+            self._write(trainer, pl_module)
+        if signal:
+            raise Interrupted(signal)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Classifier)
-        epoch, checkpoint = trainer.current_epoch + 1, pl_module.configs[0].checkpoint
-        if epoch % checkpoint.every_n_epochs:
-            return
-        sign = 1 if checkpoint.mode == "max" else -1
-        for trial, metrics in enumerate(pl_module.metrics):
-            best, value = self.best[trial], metrics[checkpoint.monitor]
-            if trial in pl_module.diverged or (best and sign * value <= sign * best["value"]):
+        due, signal = self._due(trainer, pl_module)
+        epoch, settings = trainer.current_epoch + 1, pl_module.configs[0].checkpoint
+        if epoch % settings.every_n_epochs == 0:
+            self._note_best(trainer, pl_module, epoch)
+            due = True
+        if epoch == trainer.max_epochs or trainer.should_stop:
+            due = True  # the end can be gone on from, too
+        if due or signal:
+            self._write(trainer, pl_module)
+        if signal:
+            raise Interrupted(signal)
+
+    def _due(self, trainer: Trainer, classifier: Classifier) -> tuple[bool, int]:
+        """Whether a checkpoint is due by steps or time, and the signal received or 0; the same on
+        all ranks."""
+        settings = classifier.configs[0].checkpoint
+        steps, before = trainer.global_step, self.steps
+        self.steps = steps
+        every = settings.every_n_steps
+        due = every is not None and steps // every > before // every
+        waited = time.monotonic() - self.written
+        late = int(settings.every_seconds is not None and waited >= settings.every_seconds)
+        signal = self.signals.received or 0
+        if trainer.world_size > 1:
+            late, signal = ranks.greatest([late, signal], trainer.strategy.root_device)
+        return due or bool(late), signal
+
+    def _note_best(self, trainer: Trainer, classifier: Classifier, epoch: int) -> None:
+        settings = classifier.configs[0].checkpoint
+        sign = 1 if settings.mode == "max" else -1
+        for trial, metrics in enumerate(classifier.metrics):
+            best, value = self.best[trial], metrics[settings.monitor]
+            if trial in classifier.diverged or (best and sign * value <= sign * best["value"]):
                 continue
             self.best[trial] = {
                 "value": value,
                 "epoch": epoch,
                 "step": trainer.global_step,
-                "weights": pl_module.trial_weights(trial),
+                "weights": classifier.trial_weights(trial),
             }
-            if self.shared is None and trainer.is_global_zero:
-                self._write_best(pl_module, trial)
-        if self.shared is None and 0 in pl_module.diverged:
+            if not self.shared and trainer.is_global_zero:
+                self._write_best(classifier, trial)
+
+    def _write(self, trainer: Trainer, classifier: Classifier) -> None:
+        if not self.shared and (classifier.diverged or classifier.diverges()):
             return  # the last good state stays
-        trainer.save_checkpoint(self.shared or self.runs[0].last_checkpoint)
+        trainer.save_checkpoint(self.slot.last)
+        self.written = time.monotonic()
 
     def restore_best(self, classifier: Classifier) -> None:
         """Puts the best weights of every trial that has any into its model."""
@@ -66,9 +148,10 @@ class Checkpoints(Callback):
 
     def finish(self, classifier: Classifier) -> None:
         """Writes the files of every trial of a stack; its models hold the last weights."""
-        if self.shared is None:
+        if not self.shared:
             return
-        content = torch.load(self.shared, map_location="cpu", weights_only=True)
+        content = checkpoint.read(self.slot.last)
+        history = content["callbacks"]["History"]
         for trial, run in enumerate(self.runs):
             if self.best[trial] is not None:
                 self._write_best(classifier, trial)
@@ -77,9 +160,13 @@ class Checkpoints(Callback):
                     "state_dict": classifier.trial_weights(trial),
                     "optimizer_states": [classifier.trial_optimizer_state(trial)],
                     "kindling": classifier.saved_with[trial],
-                    "callbacks": {},
+                    "diverged": {},
+                    "callbacks": {
+                        "History": history | {"rows": [history["rows"][trial]]},
+                        "Checkpoints": {"best": [self.best[trial]]},
+                    },
                 }
-                write_checkpoint(content | own, run.last_checkpoint)
+                checkpoint.write(content | own, run.last_checkpoint)
 
     def _write_best(self, classifier: Classifier, trial: int) -> None:
         best = self.best[trial]
@@ -91,12 +178,4 @@ class Checkpoints(Callback):
             "global_step": best["step"],
             "kindling": classifier.saved_with[trial],
         }
-        write_checkpoint(content, self.runs[trial].best_checkpoint)
-
-
-def write_checkpoint(content: dict[str, Any], path: Path) -> None:
-    """The file is the old one or the new one at every instant."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    torch.save(content, beside)
-    beside.replace(path)
+        checkpoint.write(content, self.runs[trial].best_checkpoint)

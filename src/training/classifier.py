@@ -10,11 +10,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from src import config as schema
+from src.checkpoint import FORMAT
 from src.config import Config
 from src.data.loader import Batch, Block
 from src.data.module import DataModule
 from src.models.stacked import Stack, step_kind
-from src.training import ranks
+from src.training import random_state, ranks
 from src.training.metrics import EpochMetrics, evaluate
 from src.training.optimizers import (
     Schedule,
@@ -54,7 +55,8 @@ class Classifier(LightningModule):
         self.model = models[0] if len(models) == 1 else nn.ModuleList(models)
         self.saved_with = [
             {
-                "config": config.to_primitives(),
+                "format": FORMAT,
+                "config": config.to_primitives() | {"resume": None},
                 "data": data.source.name,
                 "shape": list(data.source.shape),
                 "classes": data.source.classes,
@@ -81,6 +83,8 @@ class Classifier(LightningModule):
         ]
         self.stack: Stack | None = None
         self.steps: Steps | None = None
+        self.batch = 0  # of this epoch, those that were trained on
+        self.restored: dict[str, Any] | None = None  # this rank's part of a checkpoint
 
     @property
     def trainer_config(self) -> schema.Trainer:
@@ -112,6 +116,13 @@ class Classifier(LightningModule):
             self.steps = ClosedFormSteps(
                 self.stack, optimizer, self.schedules, self.when, lower=lower
             )
+
+    def on_train_start(self) -> None:
+        if self.restored is not None:
+            assert self.steps is not None
+            self.steps.load_gradients(self.restored["gradients"])
+            random_state.restore(self.restored["random"])
+            self.restored = None
 
     def on_train_epoch_start(self) -> None:
         self.batch = 0
@@ -149,12 +160,21 @@ class Classifier(LightningModule):
         if len(self.metrics) == 1:
             self.log_dict(self.metrics[0])
 
-    def _note_divergence(self) -> None:
+    def _first_above(self) -> list[int]:
+        """For each trial the first batch of this epoch that shows divergence, or `batch`."""
         bound = DIVERGED * self.configs[0].data.batch_size
         first = self.train_metrics.first_above(bound)
         if self.trainer.world_size > 1:
             ranks.least(first)  # all ranks stop together, whichever saw it
-        for trial, batch in enumerate(first.tolist()):
+        found: list[int] = first.tolist()
+        return found
+
+    def diverges(self) -> bool:
+        """Whether any trial has diverged within this epoch."""
+        return any(batch < self.batch for batch in self._first_above())
+
+    def _note_divergence(self) -> None:
+        for trial, batch in enumerate(self._first_above()):
             if batch < self.batch and trial not in self.diverged:
                 self.diverged[trial] = self.when.step_of(self.current_epoch, batch) + 1
         if len(self.diverged) == len(self.configs):
@@ -199,12 +219,32 @@ class Classifier(LightningModule):
         return trial_state(optimizer, self.stack, trial, self.configs[trial].optimizer)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Adds what Lightning does not know: where the next batch lies, and each rank's streams,
+        running metrics and gradients that have not come to a step."""
         single = len(self.configs) == 1
         checkpoint["kindling"] = self.saved_with[0] if single else self.saved_with
         checkpoint["diverged"] = self.diverged
+        assert self.steps is not None
+        own: dict[str, Any] = {"random": random_state.capture(), "metrics": None, "gradients": []}
+        epoch_ends = self.batch == self.when.batches_per_epoch
+        if not epoch_ends:
+            own["metrics"] = self.train_metrics.sums()
+            if not self.when.begins(self.batch):
+                own["gradients"] = self.steps.gradients()
+        epoch = self.current_epoch
+        position = {"epoch": epoch + 1, "batch": 0} if epoch_ends else {"epoch": epoch}
+        checkpoint["position"] = {"batch": self.batch, **position}
+        checkpoint["ranks"] = ranks.gather(own)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.diverged = checkpoint["diverged"]
+        position = checkpoint["position"]
+        self.restored = checkpoint["ranks"][self.trainer.global_rank]
+        self.batch = position["batch"]
+        if self.restored["metrics"] is not None:
+            self.train_metrics.update(*self.restored["metrics"])
+        data = self.trainer.datamodule  # type: ignore[attr-defined]
+        data.start = (position["epoch"], position["batch"])
 
 
 def _named(part: str, metrics: EpochMetrics) -> list[dict[str, float]]:

@@ -1,12 +1,12 @@
 """One run, from a checked configuration to a run folder."""
 
+import errno
 import logging
-import resource
 import sys
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,23 +15,38 @@ import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.loggers import Logger
-from tabulate import tabulate
 
+from src import config as schema
+from src.checkpoint import Slot
 from src.config import Config
 from src.data.loader import Order, SeededOrder, StreamOrder
 from src.data.module import DataModule
 from src.data.sources import Source, open_source
-from src.errors import InputError
+from src.errors import InputError, Interrupted
+from src.files import lock
 from src.models import build_model
-from src.run import Row, Run
+from src.run import Run
 from src.training import machine, ranks
 from src.training.callbacks import History, Progress, StepLines
-from src.training.checkpoints import Checkpoints
+from src.training.checkpoints import Checkpoints, SlotIO
 from src.training.classifier import Classifier
+from src.training.outcome import facts, result, shown, summary
+from src.training.signals import Signals, handled
+from src.training.state import check
 
 log = logging.getLogger(__name__)
 
 PRECISION = {"32": "32-true", "64": "64-true"}  # the others go by Lightning's names
+
+STORAGE = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.EIO,
+    errno.EFBIG,
+)
 
 # Lightning's advice that does not hold here, each by its own words.
 NOISE = (
@@ -44,20 +59,23 @@ NOISE = (
     ".*GPU available but not used.*",
     ".*Checkpoint directory .* exists and is not empty.*",
     ".*in eval mode at the start of training.*",
+    ".*resuming from a checkpoint that ended before the epoch ended.*",  # the loader knows where
 )
 
 
-def fit(config: Config, folder: Path) -> Run:
+def fit(config: Config, folder: Path, *, resume: bool = False) -> Run:
     """Trains, validates and tests as configured; everything that is left lies in `folder`.
 
     Blocks until the run is over, on every device that it uses. The global random streams of
-    Python, NumPy and torch are seeded. Raises InputError for data or devices that do not fit the
-    configuration (a result.json of status `failed` tells of it), and for a folder that holds a
-    run already.
+    Python, NumPy and torch are seeded. With `resume` it goes on with what the folder holds, and
+    gives what an undisturbed run would have given, bit for bit; `trainer.max_epochs` may have
+    grown. Raises InputError for data or devices that do not fit the configuration (a result.json
+    of status `failed` tells of it), for a folder that holds a run already or another one, or that
+    another process writes; Interrupted after a signal, with the state saved.
     """
     run = Run(folder)
-    if run.history_file.exists() or run.result_file.exists():
-        raise InputError(f"{folder}: holds a run already, which is not overwritten")
+    if run.started and not resume:
+        raise InputError(f"{folder}: holds a run already; type resume={folder} to go on with it")
     return fit_stack([config], [folder])[0]
 
 
@@ -66,37 +84,90 @@ def fit_stack(
 ) -> list[Run]:
     """Trains several configurations as one stack, each into its folder, as `fit` would each alone.
 
-    They may differ in the fusible keys only (src/training/fusion.py). `shared` is the file that
-    keeps their common state until they end; where it exists, the stack goes on from it.
+    They may differ in the fusible keys only (src/training/fusion.py). `shared` is the folder that
+    keeps their common state until they end. Goes on from the state that there is.
     """
     runs = [Run(folder) for folder in folders]
-    for config, run in zip(configs, runs, strict=True):
-        run.folder.mkdir(parents=True, exist_ok=True)
+    slot = Slot(shared or runs[0].checkpoints)
+    with lock(slot.folder / ".lock") if ranks.rank() == 0 else nullcontext():
+        if ranks.rank() == 0:
+            for config, run in zip(configs, runs, strict=True):
+                _claim(run, config)
+        if not all(run.ended for run in runs):
+            _fit_locked(configs, runs, slot)
+        if shared is not None:
+            slot.remove()
+    if shared is not None:
+        with suppress(OSError):
+            shared.rmdir()
+    return runs
+
+
+def _claim(run: Run, config: Config) -> None:
+    """Puts the configuration into the folder. Raises InputError when it holds another one."""
+    run.folder.mkdir(parents=True, exist_ok=True)
+    if not run.config_file.exists():
         run.write_config(config)
+        return
+    before = run.config
+    found = schema.differences(before.to_primitives(), config.to_primitives())
+    if found:
+        raise InputError("\n  ".join([f"{run.folder}: holds another run", *found]))
+    if before.trainer.max_epochs != config.trainer.max_epochs:
+        run.replace_config(config)
+
+
+def _fit_locked(configs: Sequence[Config], runs: Sequence[Run], slot: Slot) -> None:
+    folders = [run.folder for run in runs]
+    shared = None if slot.folder == runs[0].checkpoints else slot.folder
     try:
-        devices = machine.resolve(configs[0].trainer)
-        if devices.count == 1 or ranks.inside():
-            fit_rank(configs, folders, shared)
-        else:
-            ranks.launch(fit_rank, (configs, folders, shared), devices.count)
+        with _told_what_to_do(configs[0], runs):
+            devices = machine.resolve(configs[0].trainer)
+            if devices.count == 1 or ranks.inside():
+                fit_rank(configs, folders, shared)
+            else:
+                ranks.launch(fit_rank, (configs, folders, shared), devices.count)
+    except Interrupted as interrupted:
+        if ranks.rank() == 0:
+            _mark_interrupted(runs, interrupted.number)
+        result = runs[0].result
+        raise Interrupted(
+            interrupted.number,
+            f"stopped after {result['epochs']} epochs, {result['steps']} steps; to go on, type\n"
+            f"  {result['resume']}",
+        ) from None
     except Exception as error:
-        if not ranks.inside():
+        if ranks.rank() == 0:
             failed = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
             for run in runs:
                 if not run.ended:
-                    run.write_result(failed)
+                    _replace_result(run, failed)
         raise
-    return runs
 
 
 def fit_rank(configs: Sequence[Config], folders: Sequence[Path], shared: Path | None) -> None:
     """The runs as this process sees them: all of them, or one rank's part."""
-    began = time.perf_counter()
-    runs, config = [Run(folder) for folder in folders], configs[0]
+    runs = [Run(folder) for folder in folders]
     machine.keep_freed_memory()
-    with _logging_to(runs), warnings.catch_warnings():
+    with (
+        handled(rank=ranks.inside()) as signals,
+        _logging_to(runs),
+        warnings.catch_warnings(),
+    ):
         for message in NOISE:
             warnings.filterwarnings("ignore", message)
+        _Fit(configs, runs, Slot(shared or runs[0].checkpoints), signals).run()
+
+
+class _Fit:
+    """The parts of a fit, put together in the order in which they need each other."""
+
+    def __init__(
+        self, configs: Sequence[Config], runs: Sequence[Run], slot: Slot, signals: Signals
+    ) -> None:
+        began = time.perf_counter()
+        self.configs, self.runs, self.slot, self.signals = configs, runs, slot, signals
+        config = configs[0]
         devices = machine.resolve(config.trainer)
         source = open_source(config.data)
         if source.instead_of:
@@ -109,7 +180,7 @@ def fit_rank(configs: Sequence[Config], folders: Sequence[Path], shared: Path | 
         orders: list[Order] = [SeededOrder(seed) for seed in seeds]
         if config.data.order == "stream":
             orders = [StreamOrder(torch.get_rng_state())]
-        data = DataModule(
+        self.data = DataModule(
             config.data,
             source,
             orders,
@@ -117,46 +188,176 @@ def fit_rank(configs: Sequence[Config], folders: Sequence[Path], shared: Path | 
             steps_per_call=config.trainer.steps_per_call,
             ranks=devices.count,
         )
-        classifier = Classifier(configs, models, data, [seeds.index(c.seed) for c in configs])
-        checkpoints = Checkpoints(runs, shared)
-        resume = shared if shared is not None and shared.exists() else None
-        trainer = _trainer(config, devices, runs, checkpoints, resumed=resume is not None)
-        if trainer.global_rank:
-            torch.manual_seed(config.seed + trainer.global_rank)  # dropout differs between ranks
-        seconds = {"setup": time.perf_counter() - began}
+        self.classifier = Classifier(
+            configs, models, self.data, [seeds.index(c.seed) for c in configs]
+        )
+        self.history = History(runs)
+        self.checkpoints = Checkpoints(runs, slot, signals)
+        self.resumed_from = self._restore(devices.count)
+        callbacks = [self.history, self.checkpoints]
+        self.trainer = _trainer(
+            config, devices, runs, callbacks, resumed=self.resumed_from is not None
+        )
+        if self.trainer.global_rank:
+            torch.manual_seed(config.seed + self.trainer.global_rank)  # dropout differs
+        self.seconds = {"setup": time.perf_counter() - began}
 
-        began = time.perf_counter()
-        trainer.fit(classifier, datamodule=data, ckpt_path=resume)
-        steps = trainer.global_step
-        if trainer.is_global_zero:
-            checkpoints.finish(classifier)
-        seconds["fit"] = time.perf_counter() - began
+    def run(self) -> None:
+        try:
+            with self._timed("fit"):
+                self._fit()
+            with self._timed("test"):
+                self.checkpoints.restore_best(self.classifier)
+                self.trainer.test(self.classifier, datamodule=self.data, verbose=False)
+        except Interrupted as interrupted:
+            if self.trainer.is_global_zero:
+                progress = {"epochs": self.trainer.current_epoch, "steps": self.trainer.global_step}
+                _mark_interrupted(self.runs, interrupted.number, progress)
+            raise
+        if self.trainer.is_global_zero:
+            self._write_results()
 
+    def _restore(self, ranks_now: int) -> Path | None:
+        """The checkpoint to go on from, its histories put back as they were; None to begin."""
+        found = self.slot.read()
+        if found is None:
+            if not ranks.rank():
+                for run in self.runs:
+                    _begin_anew(run)
+            return None
+        content, path = found
+        check(content, path, self.classifier.saved_with, ranks_now)
+        if not ranks.rank():
+            self.history.load_state_dict(content["callbacks"]["History"])
+            self.history.rewrite()
+            at = content["position"]
+            log.info("going on from epoch %d, batch %d", at["epoch"], at["batch"])
+        return path
+
+    def _fit(self) -> None:
+        try:
+            self.trainer.fit(self.classifier, datamodule=self.data, ckpt_path=self.resumed_from)
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
+            if self.resumed_from is None or self.checkpoints.begun:
+                raise
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            raise InputError(
+                f"{self.resumed_from}: cannot be gone on from ({type(error).__name__}: {reason})"
+            ) from None
+        except SystemExit:  # Lightning's handler was faster, which would end with status 0
+            self.signals.interrupt_if_received()
+            raise
+        self.signals.patient = False
+        self.signals.interrupt_if_received()
+        self.steps = self.trainer.global_step
+        if self.trainer.is_global_zero:
+            self.checkpoints.finish(self.classifier)
+
+    @contextmanager
+    def _timed(self, phase: str) -> Iterator[None]:
         began = time.perf_counter()
-        checkpoints.restore_best(classifier)
-        trainer.test(classifier, datamodule=data, verbose=False)
-        seconds["test"] = time.perf_counter() - began
-        if trainer.is_global_zero:
-            facts = _facts(classifier, data, trainer, seconds)
-            for number, run in enumerate(runs):
-                if not run.ended:  # else before an interruption, and from the same weights
-                    run.write_result(_result(number, run, classifier, facts, steps))
-            if len(runs) == 1:
-                log.info("\n%s", summary(runs[0].result, runs[0]))
+        yield
+        self.seconds[phase] = time.perf_counter() - began
+
+    def _write_results(self) -> None:
+        seconds = self.seconds | {"fit": max(self.history.seconds, self.seconds["fit"])}
+        shared = facts(self.classifier, self.data, self.trainer, seconds)
+        for number, run in enumerate(self.runs):
+            if not run.ended:  # else before an interruption, and from the same weights
+                run.write_result(result(number, run, self.classifier, shared, self.steps))
+        if len(self.runs) == 1:
+            log.info("\n%s", summary(self.runs[0]))
+
+
+def _begin_anew(run: Run) -> None:
+    """Clears what a run left that was killed before its first checkpoint.
+
+    Raises InputError when there must have been one: then it was lost, and more than that run with
+    it.
+    """
+    if run.ended:
+        return
+    epochs = run.history[-1]["epoch"] if run.history_file.exists() and run.history else 0
+    if (epochs or 0) > run.config.checkpoint.every_n_epochs:
+        raise InputError(
+            f"{run.checkpoints}: the checkpoints of a run that came to epoch {epochs} are gone; "
+            f"delete {run.history_file} to train it anew"
+        )
+    run.forget()
+
+
+def _replace_result(run: Run, content: dict[str, Any]) -> None:
+    """Writes a result that is no success, and keeps what an earlier training had come to."""
+    with suppress(OSError):  # the disk may be full: what went wrong is told all the same
+        before = run.result
+        if before.get("status") == "finished":
+            content = content | {"before": before}
+        run.write_result(content)
+
+
+def _mark_interrupted(
+    runs: Sequence[Run], number: int, progress: dict[str, int] | None = None
+) -> None:
+    """Writes the result of runs that were interrupted, unless rank 0 did."""
+    for run in runs:
+        if run.ended or (progress is None and run.result.get("status") == "interrupted"):
+            continue
+        content = {
+            "status": "interrupted",
+            "signal": Interrupted(number).name,
+            "resume": f"python -m src.train resume={shown(run.resume_folder)}",
+            **(progress or {"epochs": 0, "steps": 0}),
+        }
+        _replace_result(run, content)
+
+
+@contextmanager
+def _told_what_to_do(config: Config, runs: Sequence[Run]) -> Iterator[None]:
+    """Turns a full disk and exhausted memory into errors that say what to type."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in STORAGE:
+            raise
+        raise InputError(
+            f"{error.filename or runs[0].folder}: cannot be written ({error.strerror}); the last "
+            "checkpoint is whole. When that is mended, type\n  python -m src.train "
+            f"resume={shown(runs[0].resume_folder)}"
+        ) from error
+    except (MemoryError, RuntimeError) as error:
+        if not machine.out_of_memory(error):
+            raise
+        raise InputError(_less_memory(config, str(error))) from error
+
+
+def _less_memory(config: Config, reason: str) -> str:
+    batch, accumulate = config.data.batch_size, config.trainer.accumulate_grad_batches
+    advice = []
+    if batch > 1:
+        advice.append(
+            f"data.batch_size={batch // 2} trainer.accumulate_grad_batches={2 * accumulate} "
+            "(the same steps)"
+        )
+    if config.model.name == "mlp" and not config.model.gradient_checkpointing:
+        advice.append("model.gradient_checkpointing=true (activations are computed twice)")
+    if config.model.name == "mlp":
+        advice.append(f"a smaller model.hidden_sizes than {config.model.hidden_sizes}")
+    first = next(iter(reason.splitlines()), "")
+    lines = "\n".join(f"  {text}" for text in advice)
+    return f"out of memory ({first}); type one of\n{lines}"
 
 
 def _trainer(
     config: Config,
     devices: machine.Devices,
     runs: Sequence[Run],
-    checkpoints: Checkpoints,
+    callbacks: list[Callback],
     *,
     resumed: bool,
 ) -> Trainer:
     trainer = config.trainer
     for chatter in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(chatter).setLevel(logging.WARNING)
-    callbacks: list[Callback] = [History(runs), checkpoints]
     bar = sys.stderr.isatty() if trainer.progress_bar == "auto" else trainer.progress_bar
     if bar and not ranks.rank():
         callbacks.insert(0, Progress())
@@ -173,6 +374,7 @@ def _trainer(
         deterministic=trainer.deterministic,
         logger=_loggers(config, runs[0]),
         callbacks=callbacks,
+        plugins=[SlotIO()],
         # The whole validation before training: row 0 of the history.
         num_sanity_val_steps=0 if resumed else -1,
         use_distributed_sampler=False,
@@ -213,7 +415,7 @@ class _LogFiles(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = self.format(record)
         for run in self.runs:
-            with run.log_file.open("a") as file:
+            with suppress(OSError), run.log_file.open("a") as file:
                 file.write(f"{line}\n")
 
 
@@ -237,90 +439,3 @@ def _logging_to(runs: Sequence[Run]) -> Iterator[None]:
 def _banner(source: Source) -> str:
     text = f"Training on {source.name} instead of {source.instead_of}."
     return f"{'!' * 80}\n{text}\nType data=mnist to make this an error.\n{'!' * 80}"
-
-
-def _facts(
-    classifier: Classifier, data: DataModule, trainer: Trainer, seconds: dict[str, float]
-) -> dict[str, Any]:
-    """What all trials of a stack have in common; seconds are wall time, of the whole stack."""
-    return {
-        "seconds": seconds,
-        "stacked": len(classifier.configs),
-        "step": "autograd" if classifier.stack is None else "closed_form",
-        "data": {
-            "name": data.source.name,
-            "instead_of": data.source.instead_of,
-            "train": len(data.train),
-            "val": len(data.validation),
-            "test": len(data.source.test),
-        },
-        "ranks": trainer.world_size,
-        "hardware": machine.hardware(trainer.strategy.root_device),
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
-        "versions": machine.versions(),
-        "commit": machine.commit(),
-    }
-
-
-def _result(
-    trial: int, run: Run, classifier: Classifier, facts: dict[str, Any], steps: int
-) -> dict[str, Any]:
-    """What result.json holds; samples_per_second counts validation in."""
-    config = classifier.configs[trial]
-    rows = [row for row in run.history if row["epoch"]]
-    monitor, diverged = config.checkpoint.monitor, classifier.diverged.get(trial)
-    pick = max if config.checkpoint.mode == "max" else min
-    good = rows[:-1] if diverged else rows
-    saved = [row for row in good if int(row["epoch"] or 0) % config.checkpoint.every_n_epochs == 0]
-    best = pick(saved or good, key=lambda row: row[monitor] or 0.0) if good else None
-    samples = facts["data"]["train"] * len(rows)
-    model = classifier.models[trial]
-    return {
-        "status": "finished" if diverged is None else "diverged",
-        "diverged_step": diverged,
-        "monitor": monitor,
-        "best": _values(best),
-        "last": _values(rows[-1]),
-        **(classifier.metrics[trial] if best else {"test/loss": None, "test/acc": None}),
-        "epochs": len(rows),
-        "steps": steps if diverged is None else diverged,
-        "samples_per_second": samples / float(rows[-1]["seconds"] or 1),
-        "parameters": sum(p.numel() for p in model.parameters()),
-        "config_hash": config.hash(),
-        **facts,
-    }
-
-
-def _values(row: Row | None) -> Row:
-    names = ("epoch", "train/loss", "train/acc", "val/loss", "val/acc")
-    return {name: None if row is None else row[name] for name in names}
-
-
-def _shown(folder: Path) -> str:
-    """As one would type it: relative where it lies below the current folder."""
-    here = Path.cwd()
-    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
-
-
-def summary(result: dict[str, Any], run: Run) -> str:
-    """A finished run as a table for people."""
-    best, data = result["best"], result["data"]
-    used = f"{data['name']}: {data['train']} train, {data['val']} validation, {data['test']} test"
-    rows = [("data", used)]
-    if data["instead_of"]:
-        rows.append(("!", f"instead of {data['instead_of']}"))
-    if result["status"] == "diverged":
-        rows.append(("!", f"diverged at step {result['diverged_step']}"))
-    if best["epoch"] is not None:
-        rows += [
-            ("best validation", f"accuracy {best['val/acc']:.2%}, epoch {best['epoch']}"),
-            ("test", f"accuracy {result['test/acc']:.2%}, loss {result['test/loss']:.4f}"),
-        ]
-    step = result["step"].replace("_", " ")
-    rows += [
-        ("trained", f"{result['epochs']} epochs, {result['steps']} steps, {step}"),
-        ("time", ", ".join(f"{name} {s:.1f} s" for name, s in result["seconds"].items())),
-        ("speed", f"{result['samples_per_second']:,.0f} samples/s"),
-        ("folder", _shown(run.folder)),
-    ]
-    return tabulate(rows, tablefmt="plain")

@@ -59,6 +59,9 @@ def why_alone(config: Config) -> str | None:
             trainer.precision == "16-mixed"
         ),
         "trainer.step=autograd takes one model": trainer.step == "autograd",
+        "model.gradient_checkpointing=true needs autograd": getattr(
+            config.model, "gradient_checkpointing", False
+        ),
         "trainer.log_every_step=true prints the steps of one run": trainer.log_every_step,
         "trainer.max_time ends each run by its own clock": trainer.max_time is not None,
         "data.order=stream draws the order from the stream that drew the weights": (

@@ -11,7 +11,9 @@ from omegaconf import DictConfig
 
 from src import composition
 from src import config as schema
-from src.errors import InputError, door
+from src.config import Config
+from src.errors import InputError, door, only_interruptions
+from src.run import Run
 from src.training.fit import fit
 from src.training.sweep import Sweep
 
@@ -22,18 +24,19 @@ def run_training(composed: DictConfig) -> float:
     """Trains one job and returns its monitored value.
 
     A trial that fails is logged and marked in its result; the sweep goes on and its sweeper gets
-    NaN. A single run ends the process: with status 2 for an InputError, 1 where it diverged.
+    NaN. A single run ends the process: with status 2 for an InputError, 1 where it diverged, 128
+    + the signal's number where it was interrupted, as does a sweep.
     """
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
     if hydra.mode == RunMode.RUN:
         with door():
-            run = fit(schema.check(composition.values_of(composed)), folder)
-        if run.result["status"] == "diverged":
-            raise SystemExit(1)
-        return run.monitored
+            config = schema.check(composition.values_of(composed))
+            return _ended(fit(config, folder, resume=config.resume == "auto"))
     try:
-        return fit(schema.check(composition.values_of(composed)), folder).monitored
+        with only_interruptions():
+            config = schema.check(composition.values_of(composed))
+            return fit(config, folder, resume=config.resume == "auto").monitored
     except InputError as error:
         log.error("error: %s", error)
     except Exception:
@@ -41,6 +44,29 @@ def run_training(composed: DictConfig) -> float:
     finally:
         Sweep(Path(hydra.sweep.dir)).write_results()
     return math.nan
+
+
+def resume_run(folder: Path, config: Config) -> None:
+    """Goes on with a run in its folder, or says that it has ended."""
+    logging.basicConfig(format="%(message)s", stream=sys.stdout, level=logging.INFO)
+    run = Run(folder)
+    with door():
+        if run.ended and run.config.hash() == config.hash():
+            result = run.result
+            log.info("%s", f"{folder}: {result['status']} after {result['epochs']} epochs")
+            more = 2 * config.trainer.max_epochs
+            log.info(
+                "to train on: python -m src.train resume=%s trainer.max_epochs=%d", folder, more
+            )
+        else:
+            run = fit(config, folder, resume=True)
+        _ended(run)
+
+
+def _ended(run: Run) -> float:
+    if run.result["status"] == "diverged":
+        raise SystemExit(1)
+    return run.monitored
 
 
 def finish_sweep(folder: Path) -> None:

@@ -73,11 +73,10 @@ def launch_fused(
     with door():
         checked = _check_jobs(jobs, first)
         folders = [folder / str(job.hydra.sweep.subdir) for job in jobs]
-        for each, config_of_job in zip(folders, checked, strict=True):
-            _refuse_another(each, config_of_job)
     returns = [_job_return(job, each, context) for job, each in zip(jobs, folders, strict=True)]
     configure_log(jobs[0].hydra.job_logging, config.hydra.verbose)
-    values = train_trials(checked, folders, Sweep(folder), max_trials)
+    with door():
+        values = train_trials(checked, folders, Sweep(folder), max_trials)
     for job, returned, value in zip(jobs, returns, values, strict=True):
         returned.return_value = value
         context.callbacks.on_job_end(config=job, job_return=returned)
@@ -87,7 +86,8 @@ def launch_fused(
 def _job_return(job: DictConfig, folder: Path, context: HydraContext) -> JobReturn:
     """What hydra.core.utils.run_job does around a task, at a third of its time: the job's folder
     with Hydra's files in it, if they are not there yet, and the record of the job."""
-    from src.run import Run, write_atomically
+    from src.files import write_durably
+    from src.run import Run
     from src.training.job import run_training
 
     task = OmegaConf.masked_copy(job, [str(key) for key in job if key != "hydra"])
@@ -101,7 +101,7 @@ def _job_return(job: DictConfig, folder: Path, context: HydraContext) -> JobRetu
         node = {"hydra": OmegaConf.to_container(job.hydra, enum_to_str=True)}
         for name, content in (("hydra", node), ("overrides", overrides)):
             (files / f"{name}.yaml").write_text(yaml.dump(content, Dumper=Dumper, sort_keys=False))
-        write_atomically(Run(folder).config_file, OmegaConf.to_yaml(task))
+        write_durably(Run(folder).config_file, OmegaConf.to_yaml(task))
     return JobReturn(
         overrides=overrides,
         cfg=task,
@@ -121,15 +121,3 @@ def _check_jobs(jobs: Sequence[DictConfig], first: int) -> list[Config]:
     if faults:
         raise InputError(schema.report(faults))
     return [config for config in checked if config is not None]
-
-
-def _refuse_another(folder: Path, config: Config) -> None:
-    """A sweep that is started again must be the same: nothing of another one is overwritten."""
-    from src.run import Run
-
-    run = Run(folder)
-    if run.config_file.exists() and run.config.hash() != config.hash():
-        raise InputError(
-            f"{run.folder}: holds a trial of another configuration; name another folder with "
-            "hydra.sweep.dir=FOLDER, or repeat the command that made this one"
-        )

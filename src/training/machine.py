@@ -76,6 +76,14 @@ def keep_freed_memory() -> None:
     libc.mallopt(M_MMAP_THRESHOLD, 16 * 2**20)
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether memory ran out, of the GPU or of the machine."""
+    texts = ("DefaultCPUAllocator: can't allocate memory", "MPS backend out of memory")
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
+        text in str(error) for text in texts
+    )
+
+
 def versions() -> dict[str, str]:
     found = {"python": platform.python_version()}
     for package in PACKAGES:

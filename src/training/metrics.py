@@ -35,12 +35,18 @@ class EpochMetrics(Metric):
         self.correct += correct.sum(0)
         self.samples += samples
 
+    def sums(self) -> tuple[Tensor, Tensor, int]:
+        """What was updated so far, as one update that repeats it: this rank's alone."""
+        return self._losses(), self.correct.unsqueeze(0), int(self.samples)
+
+    def _losses(self) -> Tensor:
+        return self.losses if isinstance(self.losses, Tensor) else torch.cat(self.losses)
+
     def compute(self) -> list[dict[str, float]]:
         """`loss` and `acc` of each trial, as Python floats, over all ranks."""
-        losses = self.losses if isinstance(self.losses, Tensor) else torch.cat(self.losses)
         samples = int(self.samples)
         # On the CPU: MPS has no float64.
-        sums = losses.cpu().double().sum(0).tolist()
+        sums = self._losses().cpu().double().sum(0).tolist()
         return [
             {"loss": loss / samples, "acc": correct / samples}
             for loss, correct in zip(sums, self.correct.tolist(), strict=True)
@@ -51,7 +57,7 @@ class EpochMetrics(Metric):
 
         (S,); the number of batches where there is none.
         """
-        losses = self.losses if isinstance(self.losses, Tensor) else torch.cat(self.losses)
+        losses = self._losses()
         good = (losses <= bound).long()
         first = good.argmin(0)  # the first of the least
         return torch.where(good.all(0), len(losses), first)

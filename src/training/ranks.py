@@ -4,8 +4,10 @@ Lightning's own launcher runs sys.argv again, `-m` and all; torch's elastic laun
 function with its arguments, in a sweep too.
 """
 
+import ctypes
 import logging
 import os
+import signal
 import sys
 import uuid
 from collections.abc import Callable
@@ -15,10 +17,14 @@ import torch
 import torch.distributed as dist
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
+from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from src import config as schema
-from src.errors import InputError
+from src.errors import InputError, Interrupted
+from src.training.signals import HANDLED
+
+PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def inside() -> bool:
@@ -34,7 +40,8 @@ def rank() -> int:
 def launch(function: Callable[..., None], arguments: tuple[Any, ...], ranks: int) -> None:
     """Calls a module-level function in each of `ranks` processes of this machine and waits.
 
-    Raises the InputError that a rank met, and ChildFailedError with the traceback of any other.
+    Raises the InputError or Interrupted that a rank met, Interrupted when this process was
+    signalled (the ranks are, too), and ChildFailedError with the traceback of any other.
     """
     logging.getLogger("torch.distributed").setLevel(logging.ERROR)
     config = LaunchConfig(
@@ -45,14 +52,26 @@ def launch(function: Callable[..., None], arguments: tuple[Any, ...], ranks: int
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
         max_restarts=0,
+        signals_to_handle=",".join(number.name for number in HANDLED),
     )
-    answers = elastic_launch(config, _rank)(function, arguments)
-    for fault in filter(None, answers.values()):
-        raise InputError(fault)
+    before = {number: signal.getsignal(number) for number in HANDLED}
+    try:
+        answers = elastic_launch(config, _rank)(function, arguments, os.getpid())
+    except SignalException as received:
+        raise Interrupted(int(received.sigval)) from None
+    finally:
+        for number, handler in before.items():  # the launcher leaves its own
+            signal.signal(number, handler)
+    for answer in filter(None, answers.values()):
+        raise Interrupted(answer) if isinstance(answer, int) else InputError(answer)
 
 
-def _rank(function: Callable[..., None], arguments: tuple[Any, ...]) -> str | None:
-    """The body of a rank. An InputError travels home as its text: exceptions lose their type."""
+def _rank(
+    function: Callable[..., None], arguments: tuple[Any, ...], parent: int
+) -> str | int | None:
+    """The body of a rank. An InputError travels home as its text and a signal as its number:
+    exceptions lose their type."""
+    _die_with(parent)
     level = logging.ERROR if rank() else logging.INFO
     logging.basicConfig(format="%(message)s", stream=sys.stdout, level=level)
     torch.set_num_threads(max(1, schema.cpu_count() // int(os.environ["LOCAL_WORLD_SIZE"])))
@@ -60,10 +79,20 @@ def _rank(function: Callable[..., None], arguments: tuple[Any, ...]) -> str | No
         function(*arguments)
     except InputError as error:
         return str(error)
+    except Interrupted as interrupted:
+        return interrupted.number
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
     return None
+
+
+def _die_with(parent: int) -> None:
+    """A rank whose launcher was killed would train on, into a folder that nobody holds."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:  # killed before it was asked for
+            os._exit(1)
 
 
 class Ranks(DDPStrategy):
@@ -76,6 +105,23 @@ class Ranks(DDPStrategy):
         assert self.model is not None
         for tensor in [*self.model.parameters(), *self.model.buffers()]:
             dist.broadcast(tensor.data, src=0)
+
+
+def gather(own: dict[str, Any]) -> list[dict[str, Any]]:
+    """What every rank has, in their order; of one process, its own."""
+    if not dist.is_initialized():
+        return [own]
+    everyone: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(everyone, own)
+    return everyone
+
+
+def greatest(numbers: list[int], device: torch.device) -> list[int]:
+    """The greatest over ranks of each."""
+    tensor = torch.tensor(numbers, device=device)
+    dist.all_reduce(tensor, dist.ReduceOp.MAX)
+    found: list[int] = tensor.tolist()
+    return found
 
 
 def least(numbers: Tensor) -> None:

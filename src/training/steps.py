@@ -91,6 +91,15 @@ class Steps:
         """Trains on a block whose first batch is number `batch` of `epoch`, both from 0."""
         raise NotImplementedError
 
+    def gradients(self) -> list[Tensor]:
+        """Those that have come together since the last step, to be saved between two batches."""
+        raise NotImplementedError
+
+    def load_gradients(self, saved: Sequence[Tensor]) -> None:
+        """Goes on from saved ones; none where a step had just been taken."""
+        for own, value in zip(self.gradients() if saved else [], saved, strict=True):
+            own.copy_(value)
+
     def set_rates(self, rates: Sequence[float]) -> None:
         if isinstance(self.optimizer, StackedOptimizer):
             self.optimizer.set_rates(rates)
@@ -134,6 +143,12 @@ class AutogradSteps(Steps):
             batch += 1
         correct = (torch.stack(logits).argmax(-1) == block.labels[:, 0]).sum(-1, keepdim=True)
         return Stepped(torch.stack(losses).unsqueeze(1), correct)
+
+    def gradients(self) -> list[Tensor]:
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
     def _backward(self, loss: Tensor) -> None:
         if self.when.accumulate > 1:
@@ -220,6 +235,9 @@ class ClosedFormSteps(Steps):
         self.set_rates(rates[-1])
         return self._outcome(work, block.labels)
 
+    def gradients(self) -> list[Tensor]:
+        return [gradient for segment in self.stack.segments for gradient in segment.gradients]
+
     def _scales(
         self, rates: list[list[float]], size: int, like: Tensor
     ) -> list[Sequence[Tensor | float]]:
@@ -236,7 +254,7 @@ class ClosedFormSteps(Steps):
         self.set_rates(rates)
         segments = self.stack.segments
         if self.when.average is not None:
-            self.when.average([gradient for segment in segments for gradient in segment.gradients])
+            self.when.average(self.gradients())
         for segment in segments:
             if self.when.clip is not None:
                 _clip(segment, self.when.clip)

@@ -4,11 +4,13 @@ import csv
 import fcntl
 import hashlib
 import io
+import json
 import logging
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +18,10 @@ from tabulate import tabulate
 
 from src.config import Config
 from src.errors import InputError
-from src.run import Run, write_atomically
+from src.files import MIB, read_bounded, write_durably
+from src.run import Run
 from src.training.fit import fit_stack
-from src.training.fusion import plan
+from src.training.fusion import Group, plan
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +54,38 @@ class Sweep:
             writer = csv.DictWriter(text, header, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-            write_atomically(self.results_file, text.getvalue())
+            write_durably(self.results_file, text.getvalue())
 
-    def state_file(self, configs: Sequence[Config]) -> Path:
+    def groups(self, configs: Sequence[Config], max_trials: int | None) -> list[Group]:
+        """What trains together, planned once: a sweep that goes on keeps its stacks, whatever the
+        memory is that is free by then."""
+        name = _digest(configs)
+        kept = self.folder / ".stacks" / f"{name}.json"
+        if kept.exists():
+            try:
+                found = json.loads(read_bounded(kept, MIB))
+                groups = [
+                    Group([int(t) for t in group["trials"]], group["alone"]) for group in found
+                ]
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                raise InputError(f"{kept}: cannot be read ({error})") from None
+            if sorted(t for group in groups for t in group.trials) == list(range(len(configs))):
+                return groups
+        groups = plan(configs, max_trials)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(kept, json.dumps([asdict(group) for group in groups]))
+        return groups
+
+    def forget_groups(self, configs: Sequence[Config]) -> None:
+        """Removes the plan of trials that have all ended."""
+        stacks = self.folder / ".stacks"
+        (stacks / f"{_digest(configs)}.json").unlink(missing_ok=True)
+        with suppress(OSError):
+            stacks.rmdir()
+
+    def state_folder(self, configs: Sequence[Config]) -> Path:
         """Where a stack keeps its common state until it ends; named by what it trains."""
-        joined = "".join(config.hash() for config in configs)
-        return self.folder / ".stacks" / f"{hashlib.sha256(joined.encode()).hexdigest()[:12]}.ckpt"
+        return self.folder / ".stacks" / _digest(configs)
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -94,32 +123,32 @@ def train_trials(
     from its last checkpoint. A stack that fails marks its trials `failed` and the others go on.
     """
     runs = [Run(folder) for folder in folders]
-    groups = plan(configs, max_trials)
+    groups = sweep.groups(configs, max_trials)
     stacked = [len(group.trials) for group in groups if len(group.trials) > 1]
     log.info("%d trials: %s", len(configs), _overview(stacked, len(groups) - len(stacked)))
     for reason in dict.fromkeys(group.alone for group in groups if group.alone):
         alone = [str(trial) for group in groups if group.alone == reason for trial in group.trials]
         log.info("trained alone, for %s: trial %s", reason, ", ".join(alone))
     for group in groups:
-        if all(runs[trial].ended for trial in group.trials):
-            continue
-        shared = sweep.state_file([configs[trial] for trial in group.trials])
-        if not shared.exists():
-            for trial in group.trials:
-                runs[trial].forget()
+        chosen = [configs[trial] for trial in group.trials]
         try:
             fit_stack(
-                [configs[trial] for trial in group.trials],
-                [folders[trial] for trial in group.trials],
-                shared,
+                chosen, [folders[trial] for trial in group.trials], sweep.state_folder(chosen)
             )
-            shared.unlink(missing_ok=True)
         except InputError as error:
             log.error("error: %s", error)
         except Exception:
             log.exception("trials %s failed", ", ".join(map(str, group.trials)))
-        sweep.write_results()
+        finally:
+            sweep.write_results()
+    if all(run.ended for run in runs):
+        sweep.forget_groups(configs)
     return [run.monitored for run in runs]
+
+
+def _digest(configs: Sequence[Config]) -> str:
+    joined = "".join(config.hash() for config in configs)
+    return hashlib.sha256(joined.encode()).hexdigest()[:12]
 
 
 def _overview(stacked: Sequence[int], alone: int) -> str:

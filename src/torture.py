@@ -1,0 +1,53 @@
+"""Kills runs at random instants, resumes them, and compares what they come to with one left alone.
+
+python -m src.torture --kills 200
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from src.errors import door
+from src.process import importing, run
+
+NAMES = ("single", "sweep", "ranks")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m src.torture", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("--kills", type=int, default=20, help="kills in all (default: 20)")
+    parser.add_argument(
+        "--scenario", choices=NAMES, action="append", help="one of them only, repeatable"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the instants")
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="leave the runs in a new folder"
+    )
+    parser.add_argument("overrides", nargs="*", help="key=value, for every run")
+    chosen = parser.parse_args()
+    if chosen.kills < 1:
+        parser.error(f"argument --kills: {chosen.kills} is less than 1")
+    if chosen.keep is not None and chosen.keep.exists():
+        parser.error(f"argument --keep: {chosen.keep} exists already")
+    with importing():
+        from src.crashes import describe, torture
+    with door():
+        tallies = torture(
+            chosen.kills,
+            chosen.scenario or NAMES,
+            seed=chosen.seed,
+            overrides=chosen.overrides,
+            keep=chosen.keep,
+        )
+    print(describe(tallies))
+    print(json.dumps([tally.to_primitives() for tally in tallies]))
+    if any(tally.identical < tally.runs for tally in tallies):
+        print("error: a run came to something else; see `different`", file=sys.stderr)
+        raise SystemExit(1)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,100 @@
+"""A trained model, opened again from a run folder or a checkpoint file."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from src import checkpoint
+from src import config as schema
+from src.checkpoint import FORMAT
+from src.config import Config
+from src.errors import InputError
+from src.models import build_model
+from src.run import Run
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model as a checkpoint holds it, with what it was trained on."""
+
+    checkpoint: Path
+    config: Config
+    model: nn.Module
+    data: str  # the data set really used
+    shape: tuple[int, ...]
+    classes: int
+
+
+def open_trained(path: Path) -> Trained:
+    """The model of a run folder (its best checkpoint) or of a checkpoint file, in eval mode.
+
+    Raises InputError when the path is neither, and when the checkpoint is damaged, another
+    program's, or of another version.
+    """
+    file = path
+    if path.is_dir():
+        file = Run(path).best_checkpoint
+        if not file.exists():
+            raise InputError(
+                f"{path}: is no run folder, it has no checkpoints/best.ckpt; name a folder that "
+                "`python -m src.train` wrote (runs/<date>/<time>) or a .ckpt file"
+            )
+    content = checkpoint.read(file)
+    saved = require_format(content.get("kindling"), file)
+    try:
+        config = schema.check(saved["config"])
+        data, classes = saved["data"], saved["classes"]
+        shape = tuple(saved["shape"])
+        if not all(type(size) is int and size > 0 for size in (*shape, classes)):
+            raise ValueError("shape and classes must be whole numbers")
+        weights = {
+            name.removeprefix("model."): weight for name, weight in content["state_dict"].items()
+        }
+        model = _build(config, shape, classes, weights)
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, InputError) as error:
+        raise InputError(
+            f"{file}: is not a checkpoint of this project ({_first_line(error)})"
+        ) from None
+    return Trained(file, config, model.eval(), str(data), shape, classes)
+
+
+def require_format(saved: Any, file: Path) -> dict[str, Any]:
+    """What a checkpoint says of its origin: its configuration and its data.
+
+    Raises InputError when another version of the project wrote it.
+    """
+    found = saved.get("format") if isinstance(saved, dict) else None
+    if found != FORMAT:
+        raise InputError(
+            f"{file}: is no checkpoint that this version of the project reads: its field "
+            f"kindling.format is {found}, expected {FORMAT}"
+        )
+    assert isinstance(saved, dict)
+    return saved
+
+
+def _build(
+    config: Config, shape: tuple[int, ...], classes: int, weights: dict[str, torch.Tensor]
+) -> nn.Module:
+    """The model with its weights. Shapes are compared before anything of their size is made."""
+    with torch.device("meta"):
+        model = build_model(config.model, shape, classes)
+    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    found = {name: tuple(value.shape) for name, value in weights.items()}
+    for name in expected.keys() | found.keys():
+        if name in found and not weights[name].is_floating_point():
+            raise ValueError(f"{name} is of {weights[name].dtype}")
+        if expected.get(name) != found.get(name):
+            raise ValueError(
+                f"{name} is {found.get(name, 'missing')}, the configuration says "
+                f"{expected.get(name, 'that there is none')}"
+            )
+    model.load_state_dict(weights, assign=True)
+    return model.requires_grad_(True)
+
+
+def _first_line(error: BaseException) -> str:
+    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -1,0 +1,101 @@
+"""What a run came to: result.json, and its summary for people."""
+
+import resource
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Trainer
+from tabulate import tabulate
+
+from src.data.module import DataModule
+from src.run import Row, Run
+from src.training import machine
+from src.training.classifier import Classifier
+
+
+def facts(
+    classifier: Classifier, data: DataModule, trainer: Trainer, seconds: dict[str, float]
+) -> dict[str, Any]:
+    """What all trials of a stack have in common; seconds are wall time, of the whole stack."""
+    return {
+        "seconds": seconds,
+        "stacked": len(classifier.configs),
+        "step": "autograd" if classifier.stack is None else "closed_form",
+        "data": {
+            "name": data.source.name,
+            "instead_of": data.source.instead_of,
+            "train": len(data.train),
+            "val": len(data.validation),
+            "test": len(data.source.test),
+        },
+        "ranks": trainer.world_size,
+        "hardware": machine.hardware(trainer.strategy.root_device),
+        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        "versions": machine.versions(),
+        "commit": machine.commit(),
+    }
+
+
+def result(
+    trial: int, run: Run, classifier: Classifier, shared: dict[str, Any], steps: int
+) -> dict[str, Any]:
+    """What result.json holds; samples_per_second counts validation in."""
+    config = classifier.configs[trial]
+    rows = [row for row in run.history if row["epoch"]]
+    monitor, diverged = config.checkpoint.monitor, classifier.diverged.get(trial)
+    pick = max if config.checkpoint.mode == "max" else min
+    good = rows[:-1] if diverged else rows
+    saved = [row for row in good if int(row["epoch"] or 0) % config.checkpoint.every_n_epochs == 0]
+    best = pick(saved or good, key=lambda row: row[monitor] or 0.0) if good else None
+    samples = shared["data"]["train"] * len(rows)
+    model = classifier.models[trial]
+    return {
+        "status": "finished" if diverged is None else "diverged",
+        "diverged_step": diverged,
+        "monitor": monitor,
+        "best": _values(best),
+        "last": _values(rows[-1]),
+        **(classifier.metrics[trial] if best else {"test/loss": None, "test/acc": None}),
+        "epochs": len(rows),
+        "steps": steps if diverged is None else diverged,
+        "samples_per_second": samples / float(rows[-1]["seconds"] or 1),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "config_hash": config.hash(),
+        **shared,
+    }
+
+
+def _values(row: Row | None) -> Row:
+    names = ("epoch", "train/loss", "train/acc", "val/loss", "val/acc")
+    return {name: None if row is None else row[name] for name in names}
+
+
+def shown(folder: Path) -> str:
+    """As one would type it: relative where it lies below the current folder."""
+    here = Path.cwd()
+    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+
+
+def summary(run: Run) -> str:
+    """A finished run as a table for people."""
+    result = run.result
+    best, data = result["best"], result["data"]
+    used = f"{data['name']}: {data['train']} train, {data['val']} validation, {data['test']} test"
+    rows = [("data", used)]
+    if data["instead_of"]:
+        rows.append(("!", f"instead of {data['instead_of']}"))
+    if result["status"] == "diverged":
+        rows.append(("!", f"diverged at step {result['diverged_step']}"))
+    if best["epoch"] is not None:
+        rows += [
+            ("best validation", f"accuracy {best['val/acc']:.2%}, epoch {best['epoch']}"),
+            ("test", f"accuracy {result['test/acc']:.2%}, loss {result['test/loss']:.4f}"),
+        ]
+    step = result["step"].replace("_", " ")
+    rows += [
+        ("trained", f"{result['epochs']} epochs, {result['steps']} steps, {step}"),
+        ("time", ", ".join(f"{name} {s:.1f} s" for name, s in result["seconds"].items())),
+        ("speed", f"{result['samples_per_second']:,.0f} samples/s"),
+        ("folder", shown(run.folder)),
+    ]
+    return tabulate(rows, tablefmt="plain")

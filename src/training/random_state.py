@@ -1,0 +1,41 @@
+"""The random streams of a process, as tensors and primitives that a checkpoint may hold."""
+
+import random
+from typing import Any
+
+import numpy as np
+import torch
+
+
+def capture() -> dict[str, Any]:
+    """The state of Python's, NumPy's and torch's global streams, of every device."""
+    version, words, gauss = random.getstate()
+    numpy = np.random.get_state(legacy=False)  # noqa: NPY002  user code may draw from it
+    assert isinstance(numpy, dict)
+    return {
+        "python": [version, torch.tensor(words), gauss],
+        "numpy": [
+            torch.from_numpy(numpy["state"]["key"].astype(np.int64)),
+            int(numpy["state"]["pos"]),
+            int(numpy["has_gauss"]),
+            float(numpy["gauss"]),
+        ],
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "mps": torch.mps.get_rng_state() if torch.backends.mps.is_available() else None,
+    }
+
+
+def restore(state: dict[str, Any]) -> None:
+    """Puts every stream where it stood when `state` was captured, on the same kind of machine."""
+    version, words, gauss = state["python"]
+    random.setstate((version, tuple(words.tolist()), gauss))
+    key, position, has_gauss, numpy_gauss = state["numpy"]
+    np.random.set_state(  # noqa: NPY002
+        ("MT19937", key.numpy().astype(np.uint32), position, has_gauss, numpy_gauss)
+    )
+    torch.set_rng_state(state["torch"])
+    if state["cuda"]:
+        torch.cuda.set_rng_state_all(state["cuda"])
+    if state["mps"] is not None:
+        torch.mps.set_rng_state(state["mps"])
