@@ -1,11 +1,12 @@
 # make train   sets everything up and trains the default model: make train ARGS="optimizer.lr=0.1"
 # make test    sets everything up and runs the tests
+# make torture kills runs and mutates files, for half an hour
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 ARGS ?=
 
-.PHONY: setup train test lint bench constraints
+.PHONY: setup train test torture lint bench constraints
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -21,6 +22,10 @@ train: $(READY)
 
 test: $(READY)
 	$(VENV)/bin/python -m pytest $(ARGS)
+
+# Two hundred kills and ten thousand mutated files.
+torture: $(READY)
+	TORTURE=1 $(VENV)/bin/python -m pytest -m "torture or not torture" tests/test_torture.py tests/test_hostile_files.py $(ARGS)
 
 lint: $(READY)
 	$(VENV)/bin/ruff check

@@ -1,7 +1,8 @@
 """Times a suite of contenders in one run and prints a table; its last line is one JSON object.
 
 python -m src.benchmark suite=loops [rounds=5] [data=mnist_or_digits]
-    python -m src.benchmark suite=sweep [full=true] [commands=false]
+python -m src.benchmark suite=sweep [full=true] [commands=false]
+python -m src.benchmark suite=checkpoints
 """
 
 import sys

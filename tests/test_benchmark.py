@@ -24,6 +24,16 @@ def test_loops() -> None:
     assert all(name in table for name in contenders)
 
 
+def test_checkpoints() -> None:
+    _, line = run_suite(read_settings(["suite=checkpoints", "rounds=1", "data=digits"]))
+    found = json.loads(line)
+    rows = {name: row["median"] for name, row in found["rows"].items()}
+    assert set(rows) == {"none", "every second", "every epoch", "one write"}
+    ratios = found["ratios"]
+    assert ratios["every epoch/none"] == pytest.approx(rows["every epoch"] / rows["none"])
+    assert 0 < ratios["write/second"] == rows["one write"] < rows["every epoch"]
+
+
 def test_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     settings = ["suite=sweep", "rounds=1", "data=digits", "commands=false", "full=true"]

@@ -99,6 +99,24 @@ def test_killed_at_every_checkpoint(
     assert {epoch for epoch, batch in seen if batch} == {0, 1, 2}
 
 
+def test_checkpoints_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every block is later than the last one by more than that; the last of an epoch is its end."""
+    written = []
+    write = Slot.write
+
+    def noted(self: Slot, content: dict[str, Any]) -> None:
+        written.append((content["position"]["epoch"], content["position"]["batch"]))
+        write(self, content)
+
+    monkeypatch.setattr(Slot, "write", noted)
+    blocks = ("trainer.steps_per_call=4", "trainer.max_epochs=1")
+    fit(compose(*SMALL, *blocks, "checkpoint.every_seconds=1e-9"), tmp_path / "often")
+    assert written == [(0, 4), (0, 8), (0, 11), (1, 0)]
+    written.clear()
+    fit(compose(*SMALL, *blocks, "checkpoint.every_seconds=null"), tmp_path / "seldom")
+    assert written == [(1, 0)]
+
+
 def test_gradients_between_two_steps_are_part_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -393,8 +411,8 @@ def test_a_signal_ends_after_the_running_block(
 LONG = ("data=digits", "trainer=cpu", "trainer.max_epochs=100000", "model.dropout=0.1")
 
 
-def started(tmp_path: Path, *arguments: str) -> "subprocess.Popen[str]":
-    """A command of its own process group, when its second epoch is over."""
+def started(tmp_path: Path, *arguments: str, epoch: int = 2) -> "subprocess.Popen[str]":
+    """A command of its own process group, when that epoch is over."""
     process = subprocess.Popen(
         [sys.executable, "-m", "src.train", *arguments],
         cwd=tmp_path,
@@ -406,7 +424,7 @@ def started(tmp_path: Path, *arguments: str) -> "subprocess.Popen[str]":
     )
     assert process.stdout is not None
     for line in process.stdout:
-        if re.match(r"epoch +2/", line):
+        if re.match(rf"epoch +{epoch}/", line):
             break
     return process
 
@@ -420,6 +438,30 @@ def test_the_command_and_a_signal(number: int, status: int, tmp_path: Path) -> N
     assert "python -m src.train resume=run" in errors
     assert "Traceback" not in errors
     assert Run(tmp_path / "run").result["status"] == "interrupted"
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    """In the middle of a block of a minute: the first waits for its end, the second does not."""
+    slow = (
+        "data=synthetic",
+        "data.samples=100000",
+        "data.shape=[16]",
+        "trainer.steps_per_call=9999",
+    )
+    wide = ("model.hidden_sizes=[2048,2048]", "trainer=cpu", "hydra.run.dir=run")
+    process = started(tmp_path, *slow, *wide, epoch=0)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    run = Run(tmp_path / "run")
+    assert [row["epoch"] for row in run.history] == [0]
+    assert run.result == {}
+    assert Slot(run.checkpoints).read() is None
 
 
 def test_ranks_end_in_good_order_and_go_on(tmp_path: Path) -> None:

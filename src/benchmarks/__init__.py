@@ -9,6 +9,10 @@ def run_suite(settings: Settings) -> tuple[str, str]:
         from src.benchmarks import loops
 
         return loops.run(settings.rounds, settings.data)
+    if settings.suite == "checkpoints":
+        from src.benchmarks import checkpoints
+
+        return checkpoints.run(settings.rounds, settings.data)
     from src.benchmarks import sweep
 
     return sweep.run(settings.rounds, settings.data, settings.full, settings.commands)

@@ -1,12 +1,9 @@
 """Seconds per epoch of one small network, 784-32-10 at batch 100, through five training loops."""
 
-import contextlib
-import logging
-import os
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +25,7 @@ from torch.utils.data import (
 from torchvision.transforms import ToTensor
 
 from src import composition
-from src.benchmarks.measure import interleave, ratio, report
+from src.benchmarks.measure import interleave, quiet, ratio, report
 from src.data.sources import Split, as_float, held_out, open_source
 from src.training import machine
 from src.training.fit import fit
@@ -163,7 +160,7 @@ def default_lightning(features: Tensor, labels: Tensor) -> Callable[[], float]:
     loader: DataLoader[Any] = DataLoader(dataset, sampler=sampler, batch_size=None)
 
     def epoch() -> float:
-        with _quiet(), tempfile.TemporaryDirectory() as folder:
+        with quiet(), tempfile.TemporaryDirectory() as folder:
             trainer = Trainer(max_epochs=1, accelerator="cpu", default_root_dir=folder)
             module = _Default()
             began = 0.0
@@ -220,7 +217,7 @@ def ours(data: str) -> Callable[[], float]:
     )
 
     def epoch() -> float:
-        with _quiet(), tempfile.TemporaryDirectory() as folder:
+        with quiet(), tempfile.TemporaryDirectory() as folder:
             rows = fit(config, Path(folder)).history
             return (float(rows[-1]["seconds"] or 0) - float(rows[1]["seconds"] or 0)) / 3
 
@@ -245,24 +242,3 @@ def gemm(features: Tensor) -> Callable[[], float]:
         return time.perf_counter() - began
 
     return epoch
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Bars are drawn, but not on this terminal; neither do log lines appear."""
-    chatter = [logging.getLogger(name) for name in ("src", "lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in chatter]
-    with (
-        Path(os.devnull).open("w") as nowhere,
-        contextlib.redirect_stderr(nowhere),
-        contextlib.redirect_stdout(nowhere),
-        warnings.catch_warnings(),
-    ):
-        warnings.simplefilter("ignore")
-        for logger in chatter:
-            logger.setLevel(logging.ERROR)
-        try:
-            yield
-        finally:
-            for logger, level in zip(chatter, levels, strict=True):
-                logger.setLevel(level)

@@ -1,9 +1,14 @@
 """How contenders are timed, and how a suite reports: a table, and one JSON line for programs."""
 
+import contextlib
 import json
+import logging
+import os
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -83,3 +88,24 @@ def report(
         "commit": machine.commit(),
     }
     return f"{table}\n\n{shares}", json.dumps(content)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Bars are drawn, but not on this terminal; neither do log lines appear."""
+    chatter = [logging.getLogger(name) for name in ("src", "lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in chatter]
+    with (
+        Path(os.devnull).open("w") as nowhere,
+        contextlib.redirect_stderr(nowhere),
+        contextlib.redirect_stdout(nowhere),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("ignore")
+        for logger in chatter:
+            logger.setLevel(logging.ERROR)
+        try:
+            yield
+        finally:
+            for logger, level in zip(chatter, levels, strict=True):
+                logger.setLevel(level)

@@ -9,11 +9,13 @@ from pydantic import ValidationError
 from src.config import PositiveInt, Section, options
 from src.errors import InputError
 
-USAGE = "type python -m src.benchmark suite=loops|sweep [rounds=5] [data=mnist_or_digits]"
+USAGE = (
+    "type python -m src.benchmark suite=loops|sweep|checkpoints [rounds=5] [data=mnist_or_digits]"
+)
 
 
 class Settings(Section):
-    suite: Literal["loops", "sweep"]
+    suite: Literal["loops", "sweep", "checkpoints"]
     rounds: PositiveInt = 5
     data: str = "mnist_or_digits"
     full: bool = False  # sweep: 256 trials too
