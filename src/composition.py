@@ -30,6 +30,7 @@ from src import config as schema
 from src.config import CONF, Config
 from src.errors import InputError
 from src.files import read_yaml
+from src.process import place
 
 if TYPE_CHECKING:
     from src.run import Run
@@ -44,12 +45,14 @@ class Command:
     """A checked command line; sweep_dir is None for a single run and for `--help` and its kin.
 
     `resumes` is a folder to go on in and its configuration: Hydra, which would compose another
-    one and write it there, is left out.
+    one and write it there, is left out. `points` are all that the command trains, in Hydra's
+    order, without those that a sweeper chooses as it goes.
     """
 
     argv: list[str]
     sweep_dir: Path | None = None
     resumes: tuple[Path, Config] | None = None
+    points: Sequence[Config] = ()
 
 
 def compose(*overrides: str) -> Config:
@@ -112,19 +115,24 @@ def check_command_line(argv: Sequence[str]) -> Command:
         faults.append(which + fault)
     if faults:
         raise InputError(schema.report(faults))
+    configs = [schema.check(point) for point in points]
     folder = _named_folder(arguments.overrides, arguments.multirun, resume == "auto")
     if not arguments.multirun:
         if resume == "auto" and folder is not None and _run(folder).config_file.exists():
-            config = schema.check(points[0])
-            _refuse_another(folder, config)
-            return Command(list(argv), resumes=(folder, config))
-        return Command(list(argv))
+            _refuse_another(folder, configs[0])
+            return Command(list(argv), resumes=(folder, configs[0]))
+        return Command(list(argv), points=configs)
+    if place().by is not None and _given(arguments.overrides, "hydra/launcher") is not None:
+        raise InputError(
+            f"hydra/launcher: with {place().by} the trials run one after the other; leave the "
+            "launcher out, or start the command alone with trainer.devices=N"
+        )
     if folder is not None:
-        for number, point in enumerate(points):
-            _refuse_another(folder / str(number), schema.check(point))
-        return Command(list(argv), folder)
+        for number, config in enumerate(configs):
+            _refuse_another(folder / str(number), config)
+        return Command(list(argv), folder, points=configs)
     folder = timestamped("sweeps")
-    return Command([*argv, f"hydra.sweep.dir={folder}"], folder)
+    return Command([*argv, f"hydra.sweep.dir={folder}"], folder, points=configs)
 
 
 def timestamped(base: str) -> Path:
@@ -154,7 +162,7 @@ def _named_folder(overrides: Sequence[str], sweep: bool, resume: bool) -> Path |
             )
         return None
     folder = Path(given)
-    if resume:
+    if resume or place().rank:  # rank 0 looks, before it writes there itself
         return folder
     for name in ("history.csv", "result.json", "results.csv", "multirun.yaml"):
         if (folder / name).exists():
@@ -271,7 +279,26 @@ def _sweep_command(folder: Path) -> list[str]:
 
 
 def _check_machine(config: Config) -> None:
-    """Asks torch only where the configuration names an accelerator that may be absent."""
+    """Whether the processes that there are suit the configuration; and torch is asked, but only
+    where it names an accelerator that may be absent."""
+    trainer, started = config.trainer, place()
+    if started.by is None and trainer.num_nodes > 1:
+        raise InputError(
+            f"trainer.num_nodes={trainer.num_nodes}: every node starts processes of its own; type "
+            f"torchrun --nnodes={trainer.num_nodes} --nproc-per-node={trainer.devices} ... "
+            "-m src.train ... on each of them, or srun"
+        )
+    if started.by is not None:
+        nodes = started.ranks // started.ranks_per_node
+        devices = trainer.devices if trainer.devices != "auto" else started.ranks_per_node
+        if (devices, trainer.num_nodes, trainer.max_restarts) != (started.ranks_per_node, nodes, 0):
+            raise InputError(
+                f"trainer.devices={trainer.devices} trainer.num_nodes={trainer.num_nodes} "
+                f"trainer.max_restarts={trainer.max_restarts}: {started.by} has started "
+                f"{started.ranks_per_node} process(es) on each of {nodes} node(s), and restarts "
+                f"them itself; type trainer.devices={started.ranks_per_node} "
+                f"trainer.num_nodes={nodes} trainer.strategy=ddp"
+            )
     if config.trainer.accelerator in ("cuda", "mps"):
         from src.training.machine import resolve
 

@@ -134,8 +134,10 @@ class OneCycle(Section):
 
 class Trainer(Section):
     accelerator: Literal["auto", "cpu", "cuda", "mps"]
-    devices: PositiveInt | Literal["auto"]
+    devices: PositiveInt | Literal["auto"]  # per node
+    num_nodes: PositiveInt
     strategy: Literal["auto", "ddp"]
+    max_restarts: NonNegativeInt
     precision: Annotated[Literal["32", "64", "bf16-mixed", "16-mixed"], BeforeValidator(_as_text)]
     max_epochs: PositiveInt
     max_time: Annotated[str, Field(pattern=r"^\d\d:\d\d:\d\d:\d\d$")] | None
@@ -146,6 +148,7 @@ class Trainer(Section):
     steps_per_call: PositiveInt | Literal["auto"]
     log_every_step: bool
     progress_bar: bool | Literal["auto"]
+    profiler: Literal["simple", "pytorch"] | None
 
 
 class Checkpoint(Section):

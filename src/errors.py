@@ -36,12 +36,13 @@ def only_interruptions() -> Iterator[None]:
 
 
 @contextmanager
-def door() -> Iterator[None]:
+def door(*, silent: bool = False) -> Iterator[None]:
     """Ends the command with the message alone, and with status 2 when the body meets an
-    InputError."""
+    InputError. `silent`: another rank says the same."""
     try:
         with only_interruptions():
             yield
     except InputError as error:
-        print(f"error: {error}", file=sys.stderr)
+        if not silent:
+            print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from src.composition import main_argv
 from src.config import CONF
 from src.errors import door
-from src.process import importing, run
+from src.process import importing, place, run
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
@@ -24,13 +24,19 @@ def job(composed: DictConfig) -> float:
 
 
 def main() -> None:
-    with door():
+    with door(silent=place().rank > 0):
         command = main_argv()
     if command.resumes is not None:
         with importing():
             from src.training.job import resume_run
 
         resume_run(*command.resumes)
+        return
+    if place().rank and command.points:  # Hydra's folders are rank 0's
+        with importing():
+            from src.training.job import follow
+
+        follow(command)
         return
     job()
     if command.sweep_dir is not None:

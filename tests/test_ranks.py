@@ -1,15 +1,23 @@
 """Two ranks on two CPU cores: real processes, gloo between them."""
 
+import os
+import signal
+import socket
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
-from src.composition import compose
+from src.composition import check_command_line, compose
 from src.errors import InputError
 from src.run import Run
-from src.training.fit import fit, fit_stack
-from tests.conftest import SMALL, Command, Train
+from src.training.checkpoints import Checkpoints
+from src.training.fit import fit, fit_rank, fit_stack
+from tests.conftest import ROOT, SMALL, Command, Train
 from tests.test_training import weights
 
 POINTS = [(0.02, 0), (0.05, 0), (0.02, 1)]
@@ -73,3 +81,175 @@ def test_ranks_from_the_command_line_in_a_sweep(command: Command, tmp_path: Path
     ]
     assert len(list(tmp_path.glob("**/history.csv"))) == 2  # no second output tree
     assert done.stdout.count("epoch 1/1") == 2  # rank 0 alone speaks
+
+
+# --- started by others -------------------------------------------------------------------------
+
+TORCHRUN = ("-m", "torch.distributed.run", "--rdzv-backend=c10d", "--max-restarts=0")
+DROPPED = (*SMALL, "trainer.strategy=ddp", "model.dropout=0.1")
+
+
+def processes(folder: Path, *commands: tuple[list[str], dict[str, str]]) -> list[str]:
+    """Runs the commands side by side; their outputs, when all have ended well."""
+    running = [
+        subprocess.Popen(
+            [sys.executable, *arguments],
+            cwd=folder,
+            env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for arguments, environment in commands
+    ]
+    outputs = [process.communicate(timeout=120)[0] for process in running]
+    assert [process.returncode for process in running] == [0] * len(running), outputs
+    return outputs
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("localhost", 0))
+        return int(found.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def own_ranks(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """What two ranks come to that the project starts itself."""
+    config = compose(*DROPPED, "trainer.devices=2")
+    return fit(config, tmp_path_factory.mktemp("own") / "run")
+
+
+def same_weights(run: Run, other: Run) -> bool:
+    a, b = weights(run), weights(other)
+    return all(torch.equal(a[name], b[name]) for name in a)
+
+
+def test_two_agents_finish_a_run_as_one(tmp_path: Path, own_ranks: Run) -> None:
+    port = free_port()
+    agent = [
+        *TORCHRUN, "--nnodes=2", "--nproc-per-node=1", f"--rdzv-endpoint=localhost:{port}",
+        "--rdzv-id=1", "-m", "src.train", *DROPPED, "trainer.devices=1", "trainer.num_nodes=2",
+    ]  # fmt: skip
+    outputs = processes(tmp_path, (agent, {}), (agent, {}))
+    (result,) = tmp_path.glob("runs/*/*/result.json")
+    assert same_weights(Run(result.parent), own_ranks)
+    assert sum(output.count("epoch 2/2") for output in outputs) == 1
+    assert (
+        sum(output.count("effective batch size 200: 100 on each of 2") for output in outputs) == 1
+    )
+
+
+def test_torchrun_in_a_sweep(tmp_path: Path, own_ranks: Run) -> None:
+    command = [
+        *TORCHRUN, "--standalone", "--nproc-per-node=2", "-m", "src.train", "-m", *DROPPED,
+        "trainer.devices=2", "seed=0,1",
+    ]  # fmt: skip
+    processes(tmp_path, (command, {}))
+    (results,) = tmp_path.glob("sweeps/*/*/results.csv")
+    assert len(results.read_text().splitlines()) == 3
+    assert len(list(tmp_path.glob("**/history.csv"))) == 2
+    assert same_weights(Run(results.parent / "0"), own_ranks)
+
+
+def test_srun(tmp_path: Path, own_ranks: Run) -> None:
+    """As Slurm's srun starts two tasks, by the variables that it sets."""
+    command = ["-m", "src.train", *DROPPED, "trainer.devices=2", "hydra.run.dir=run", "resume=auto"]
+    slurm = {
+        "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_NNODES": "1",
+        "SLURM_NTASKS_PER_NODE": "2", "SLURM_NODELIST": "localhost", "SLURM_JOB_NAME": "train",
+        "SLURM_NODEID": "0", "MASTER_PORT": str(free_port()),
+    }  # fmt: skip
+    tasks = [
+        (command, {**slurm, "SLURM_PROCID": str(number), "SLURM_LOCALID": str(number)})
+        for number in range(2)
+    ]
+    processes(tmp_path, *tasks)
+    assert same_weights(Run(tmp_path / "run"), own_ranks)
+
+
+def test_what_started_the_ranks_must_suit_the_configuration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(InputError, match="type torchrun --nnodes=3 --nproc-per-node=1"):
+        check_command_line([*SMALL, "trainer.num_nodes=3"])
+    for name, value in (("RANK", 0), ("WORLD_SIZE", 4), ("LOCAL_WORLD_SIZE", 2)):
+        monkeypatch.setenv(name, str(value))
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
+    with pytest.raises(InputError, match=r"type trainer\.devices=2 trainer\.num_nodes=2 trainer"):
+        check_command_line([*SMALL])
+    right = (*SMALL, "trainer.devices=2", "trainer.num_nodes=2", "trainer.strategy=ddp")
+    check_command_line(right)
+    with pytest.raises(InputError, match="with torchrun the trials run one after the other"):
+        check_command_line(["-m", *right, "hydra/launcher=fused", "seed=1,2"])
+
+
+def test_data_parallel_is_told_of_ddp() -> None:
+    with pytest.raises(InputError, match=r"trainer\.strategy=dp: .*did you mean ddp"):
+        compose("trainer.strategy=dp")
+
+
+# --- ranks that die ----------------------------------------------------------------------------
+
+
+def dies_once(configs: Any, folders: Any, shared: Any) -> None:
+    """fit_rank, but rank 1 is killed in the second epoch of the first attempt."""
+    after_batch = Checkpoints.on_train_batch_end
+    mark = Path(folders[0]) / "died"
+
+    def killed(self: Checkpoints, trainer: Any, *others: Any) -> None:
+        if trainer.global_rank == 1 and trainer.current_epoch == 1 and not mark.exists():
+            mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        after_batch(self, trainer, *others)
+
+    Checkpoints.on_train_batch_end = killed  # type: ignore[method-assign, assignment]
+    fit_rank(configs, folders, shared)
+
+
+def raises(configs: Any, folders: Any, shared: Any) -> None:
+    """fit_rank, but rank 1 meets a fault of the program."""
+    after_batch = Checkpoints.on_train_batch_end
+
+    def faulty(self: Checkpoints, trainer: Any, *others: Any) -> None:
+        if trainer.global_rank == 1:
+            raise ZeroDivisionError("of rank 1")
+        after_batch(self, trainer, *others)
+
+    Checkpoints.on_train_batch_end = faulty  # type: ignore[method-assign, assignment]
+    fit_rank(configs, folders, shared)
+
+
+def test_restarted_ranks_come_to_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_ranks: Run
+) -> None:
+    monkeypatch.setattr("src.training.fit.fit_rank", dies_once)
+    config = compose(*DROPPED, "trainer.devices=2", "trainer.max_restarts=1")
+    run = fit(config, tmp_path / "run")
+    assert (tmp_path / "run" / "died").exists()
+    assert run.result["status"] == "finished"
+    assert "going on from epoch 1, batch 0" in run.log_file.read_text()
+    assert same_weights(run, own_ranks)
+    assert [row["val/loss"] for row in run.history] == [
+        row["val/loss"] for row in own_ranks.history
+    ]
+
+
+def test_a_dead_rank_ends_the_run_with_its_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("src.training.fit.fit_rank", raises)
+    config = compose(*DROPPED, "trainer.devices=2")
+    with pytest.raises(ChildFailedError) as caught:
+        fit(config, tmp_path / "run")
+    assert "ZeroDivisionError: of rank 1" in str(caught.value)
+    result = Run(tmp_path / "run").result
+    assert result["status"] == "failed"
+    assert "ZeroDivisionError: of rank 1" in result["error"]
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    assert not any(b"_rank" in path for path in _command_lines(children.read_text().split()))
+
+
+def _command_lines(processes: list[str]) -> list[bytes]:
+    paths = [Path(f"/proc/{number}/cmdline") for number in processes]
+    return [path.read_bytes() for path in paths if path.exists()]

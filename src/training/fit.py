@@ -123,19 +123,22 @@ def _fit_locked(configs: Sequence[Config], runs: Sequence[Run], slot: Slot) -> N
     try:
         with _told_what_to_do(configs[0], runs):
             devices = machine.resolve(configs[0].trainer)
-            if devices.count == 1 or ranks.inside():
+            if devices.ranks == 1 or ranks.inside():
                 fit_rank(configs, folders, shared)
             else:
-                ranks.launch(fit_rank, (configs, folders, shared), devices.count)
+                restarts = configs[0].trainer.max_restarts
+                ranks.launch(fit_rank, (configs, folders, shared), devices.count, restarts)
     except Interrupted as interrupted:
         if ranks.rank() == 0:
             _mark_interrupted(runs, interrupted.number)
         result = runs[0].result
-        raise Interrupted(
-            interrupted.number,
-            f"stopped after {result['epochs']} epochs, {result['steps']} steps; to go on, type\n"
-            f"  {result['resume']}",
-        ) from None
+        told = ""
+        if ranks.rank() == 0:
+            told = (
+                f"stopped after {result['epochs']} epochs, {result['steps']} steps; to go on, "
+                f"type\n  {result['resume']}"
+            )
+        raise Interrupted(interrupted.number, told) from None
     except Exception as error:
         if ranks.rank() == 0:
             failed = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
@@ -186,20 +189,26 @@ class _Fit:
             orders,
             trials=len(configs),
             steps_per_call=config.trainer.steps_per_call,
-            ranks=devices.count,
+            ranks=devices.ranks,
         )
         self.classifier = Classifier(
             configs, models, self.data, [seeds.index(c.seed) for c in configs]
         )
         self.history = History(runs)
         self.checkpoints = Checkpoints(runs, slot, signals)
-        self.resumed_from = self._restore(devices.count)
+        self.resumed_from = self._restore(devices.ranks)
         callbacks = [self.history, self.checkpoints]
         self.trainer = _trainer(
             config, devices, runs, callbacks, resumed=self.resumed_from is not None
         )
         if self.trainer.global_rank:
             torch.manual_seed(config.seed + self.trainer.global_rank)  # dropout differs
+        batch, accumulated = config.data.batch_size, config.trainer.accumulate_grad_batches
+        if devices.ranks * accumulated > 1 and not ranks.rank():
+            log.info(
+                "effective batch size %d: %d on each of %d device(s), %d accumulated",
+                batch * devices.ranks * accumulated, batch, devices.ranks, accumulated,
+            )  # fmt: skip
         self.seconds = {"setup": time.perf_counter() - began}
 
     def run(self) -> None:
@@ -368,7 +377,8 @@ def _trainer(
     return Trainer(
         accelerator=devices.accelerator,
         devices=devices.count,
-        strategy=ranks.Ranks() if devices.count > 1 else "auto",
+        num_nodes=devices.nodes,
+        strategy=ranks.Ranks() if devices.ranks > 1 else "auto",
         precision=PRECISION.get(trainer.precision, trainer.precision),  # type: ignore[arg-type]
         max_epochs=trainer.max_epochs,
         deterministic=trainer.deterministic,

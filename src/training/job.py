@@ -3,6 +3,7 @@
 import logging
 import math
 import sys
+import tempfile
 from pathlib import Path
 
 from hydra.core.hydra_config import HydraConfig
@@ -11,9 +12,11 @@ from omegaconf import DictConfig
 
 from src import composition
 from src import config as schema
+from src.composition import Command
 from src.config import Config
 from src.errors import InputError, door, only_interruptions
 from src.run import Run
+from src.training import ranks
 from src.training.fit import fit
 from src.training.sweep import Sweep
 
@@ -48,7 +51,8 @@ def run_training(composed: DictConfig) -> float:
 
 def resume_run(folder: Path, config: Config) -> None:
     """Goes on with a run in its folder, or says that it has ended."""
-    logging.basicConfig(format="%(message)s", stream=sys.stdout, level=logging.INFO)
+    level = logging.ERROR if ranks.rank() else logging.INFO
+    logging.basicConfig(format="%(message)s", stream=sys.stdout, level=level)
     run = Run(folder)
     with door():
         if run.ended and run.config.hash() == config.hash():
@@ -63,8 +67,28 @@ def resume_run(folder: Path, config: Config) -> None:
         _ended(run)
 
 
+def follow(command: Command) -> None:
+    """Takes part, as a rank other than 0, in every run of a command that torchrun or srun started.
+
+    What rank 0 goes on from is read from its folder; nothing is written but into a temporary one.
+    """
+    logging.basicConfig(format=f"rank {ranks.rank()}: %(message)s", level=logging.ERROR)
+    with tempfile.TemporaryDirectory() as nowhere:
+        for number, config in enumerate(command.points):
+            base = Path(nowhere)
+            if config.resume == "auto" and command.sweep_dir is not None:
+                base = command.sweep_dir
+            with only_interruptions():
+                try:
+                    fit(config, base / str(number), resume=True)
+                except InputError as error:
+                    log.error("error: %s", error)
+                    if command.sweep_dir is None:
+                        raise SystemExit(2) from None
+
+
 def _ended(run: Run) -> float:
-    if run.result["status"] == "diverged":
+    if run.result.get("status") == "diverged":
         raise SystemExit(1)
     return run.monitored
 

@@ -12,6 +12,7 @@ import torch
 
 from src import config as schema
 from src.errors import InputError
+from src.process import place
 
 PACKAGES = ("torch", "lightning", "torchvision", "torchmetrics", "hydra-core", "numpy")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -19,10 +20,15 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 @dataclass(frozen=True)
 class Devices:
-    """The accelerator (cpu, cuda or mps) and how many of its devices a run uses."""
+    """The accelerator (cpu, cuda or mps), how many of its devices a run uses on each node."""
 
     accelerator: str
     count: int
+    nodes: int = 1
+
+    @property
+    def ranks(self) -> int:
+        return self.count * self.nodes
 
     @property
     def torch_device(self) -> torch.device:
@@ -49,7 +55,7 @@ def resolve(trainer: schema.Trainer) -> Devices:
     count = trainer.devices
     if count == "auto":
         count = 1 if accelerator == "cpu" else available[accelerator]
-    if count > available[accelerator]:
+    if count > available[accelerator] and not (accelerator == "cpu" and place().by):
         raise InputError(
             f"trainer.devices={count}: there are {available[accelerator]} {accelerator} devices; "
             f"type trainer.devices={available[accelerator]} or less"
@@ -59,7 +65,7 @@ def resolve(trainer: schema.Trainer) -> Devices:
             "trainer.precision=16-mixed needs a GPU and none was found; "
             "type trainer.precision=bf16-mixed"
         )
-    return Devices(accelerator, count)
+    return Devices(accelerator, count, trainer.num_nodes)
 
 
 def keep_freed_memory() -> None:

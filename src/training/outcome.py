@@ -29,6 +29,9 @@ def facts(
             "test": len(data.source.test),
         },
         "ranks": trainer.world_size,
+        "effective_batch_size": data.config.batch_size
+        * trainer.world_size
+        * classifier.when.accumulate,
         "hardware": machine.hardware(trainer.strategy.root_device),
         "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "versions": machine.versions(),

@@ -18,10 +18,12 @@ import torch.distributed as dist
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.distributed.elastic.multiprocessing import SignalException
+from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from src import config as schema
 from src.errors import InputError, Interrupted
+from src.process import place
 from src.training.signals import HANDLED
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -29,16 +31,20 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 def inside() -> bool:
     """Whether this process is a rank already."""
-    return "TORCHELASTIC_RUN_ID" in os.environ
+    return place().by is not None
 
 
 def rank() -> int:
     """This process's number among all ranks, 0 where there is one process."""
-    return int(os.environ["RANK"]) if inside() else 0
+    return place().rank
 
 
-def launch(function: Callable[..., None], arguments: tuple[Any, ...], ranks: int) -> None:
+def launch(
+    function: Callable[..., None], arguments: tuple[Any, ...], ranks: int, max_restarts: int = 0
+) -> None:
     """Calls a module-level function in each of `ranks` processes of this machine and waits.
+
+    When one dies, all are started again, at most `max_restarts` times.
 
     Raises the InputError or Interrupted that a rank met, Interrupted when this process was
     signalled (the ranks are, too), and ChildFailedError with the traceback of any other.
@@ -51,10 +57,12 @@ def launch(function: Callable[..., None], arguments: tuple[Any, ...], ranks: int
         run_id=uuid.uuid4().hex,
         rdzv_backend="c10d",
         rdzv_endpoint="localhost:0",
-        max_restarts=0,
+        max_restarts=max_restarts,
         signals_to_handle=",".join(number.name for number in HANDLED),
     )
     before = {number: signal.getsignal(number) for number in HANDLED}
+    # Else ranks that are started again find the addresses of the dead ones in the agent's store.
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     try:
         answers = elastic_launch(config, _rank)(function, arguments, os.getpid())
     except SignalException as received:
@@ -66,6 +74,7 @@ def launch(function: Callable[..., None], arguments: tuple[Any, ...], ranks: int
         raise Interrupted(answer) if isinstance(answer, int) else InputError(answer)
 
 
+@record  # its traceback travels home
 def _rank(
     function: Callable[..., None], arguments: tuple[Any, ...], parent: int
 ) -> str | int | None:

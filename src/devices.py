@@ -1,0 +1,27 @@
+"""What this machine offers to train on, and what trainer.accelerator=auto would choose.
+
+python -m src.devices
+python -m src.devices --json       for programs
+"""
+
+import argparse
+import json
+
+from src.process import importing, run
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        "python -m src.devices", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    arguments = parser.parse_args()
+    with importing():
+        from src.hardware import describe, survey
+
+    found = survey()
+    print(json.dumps(found) if arguments.json else describe(found))
+
+
+if __name__ == "__main__":
+    run(main)
