@@ -45,7 +45,7 @@ class Section(BaseModel):
 
 class _Data(Section):
     root: str | None  # None: $DATA_ROOT, else the folder "data"
-    batch_size: PositiveInt  # per device
+    batch_size: PositiveInt | Literal["auto"]  # per device
     val_fraction: Fraction | None  # None: nothing is held out, validation measures the training set
     split_seed: NonNegativeInt
     drop_last: bool
@@ -54,6 +54,12 @@ class _Data(Section):
     num_workers: NonNegativeInt
     pin_memory: bool
     persistent_workers: bool
+
+    @property
+    def batch(self) -> int:
+        """The batch size, once `auto` is decided."""
+        assert self.batch_size != "auto"
+        return self.batch_size
 
 
 class Mnist(_Data):
@@ -146,6 +152,7 @@ class Trainer(Section):
     deterministic: bool
     step: Literal["auto", "closed_form", "autograd"]
     steps_per_call: PositiveInt | Literal["auto"]
+    cuda_graph: bool
     log_every_step: bool
     progress_bar: bool | Literal["auto"]
     profiler: Literal["simple", "pytorch"] | None
@@ -190,6 +197,11 @@ class Config(Section):
         values = self.to_primitives()
         del values["data"]["root"], values["resume"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def with_batch_size(config: Config, size: int) -> Config:
+    data = config.data.model_copy(update={"batch_size": size})
+    return config.model_copy(update={"data": data})
 
 
 def check(values: Mapping[str, Any]) -> Config:
@@ -318,6 +330,8 @@ def differences(saved: Any, now: Any, key: str = "") -> list[str]:
         return [text for texts in inner for text in texts]
     if key.endswith("trainer.max_epochs") and isinstance(saved, int) and now >= saved:
         return []
+    if key.endswith("data.batch_size") and now == "auto":
+        return []  # what it decided then stays
     return [] if saved == now else [f"{key}: it was {_written(saved)}, now {_written(now)}"]
 
 

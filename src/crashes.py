@@ -31,7 +31,10 @@ from src.run import HISTORY, Run
 from src.slow_files import SECONDS, slow_down_with_children
 from src.training.sweep import Sweep
 
-MEASURED = ("seconds", "samples_per_second", "peak_memory_bytes")  # what no two runs have alike
+MEASURED = (
+    "seconds", "samples_per_second", "peak_memory_bytes", "peak_gpu_allocated_bytes",
+    "peak_gpu_reserved_bytes",
+)  # fmt: skip  # what no two runs have alike
 
 # Small and hard: dropout, momentum, a schedule by the step, checkpoints within an epoch, gradients
 # that come together over a block's end. An epoch takes some tenths of a second.
@@ -194,8 +197,8 @@ class Torture:
         return self.tally
 
     def _one(self, folder: Path, kills: int, told: Callable[[], Any]) -> None:
-        """One run: killed at most four times, the last process is left alone."""
-        for _ in range(4):
+        """One run: killed at most ten times, the last process is left alone."""
+        for _ in range(10):
             if self.tally.kills >= kills:
                 break
             process, during_write = self._killed(folder)
@@ -210,8 +213,7 @@ class Torture:
     def _killed(self, folder: Path) -> tuple[BaseProcess, bool]:
         """A process that was killed, unless it was faster; and whether within a write."""
         slow = self.random.random() < 0.5
-        # A slowed process gets further before its kill: that comes with its next write.
-        wait = self.random.uniform(0, (0.9 if slow else 1.0) * self.duration)
+        wait = self.random.uniform(0, 0.6 * self.duration)  # start-up included
         with _pipe(self.base / "pipe") as told_of_writes:
             process = self._start(folder, self.base / "pipe" if slow else None)
             began = time.monotonic()

@@ -129,12 +129,8 @@ class Run:
 
     # --- writing ---
 
-    def write_config(self, config: Config) -> None:
-        """Writes the configuration unless it is there: Hydra writes it first."""
-        if not self.config_file.exists():
-            self.replace_config(config)
-
     def replace_config(self, config: Config) -> None:
+        """Writes the configuration, also in place of Hydra's own file of it."""
         self.config_file.parent.mkdir(parents=True, exist_ok=True)
         write_durably(self.config_file, yaml.safe_dump(config.to_primitives(), sort_keys=False))
 

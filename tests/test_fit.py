@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from lightning.pytorch import LightningModule, Trainer
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from src import config as schema
@@ -17,6 +18,8 @@ from src.errors import InputError
 from src.models.mlp import Mlp
 from src.run import HISTORY, Run
 from src.trained import open_trained
+from src.training import batch_size, fusion
+from src.training.callbacks import Utilisation
 from src.training.fit import fit
 from tests.conftest import SMALL, Train
 
@@ -172,6 +175,69 @@ def test_tensorboard_gets_the_history(train: Train) -> None:
     assert values == pytest.approx([row["val/acc"] for row in run.history[1:]])
 
 
+def test_a_profile_lies_in_the_run_folder(train: Train) -> None:
+    run = train("trainer.profiler=simple")
+    assert (
+        "[Strategy]SingleDeviceStrategy.training_step"
+        in (run.folder / "fit-profile.txt").read_text()
+    )
+    run = train("trainer.profiler=pytorch", "trainer.step=autograd")
+    assert "aten::addmm" in (run.folder / "fit-profile.txt").read_text()
+    (trace, *_) = run.folder.glob("fit-profile*.trace.json")
+    assert json.loads(trace.read_text())["traceEvents"]
+
+
+def test_an_idle_gpu_gets_advice(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The callback with a made-up meter: it is given no GPU here."""
+    readings = iter([20, 40, 90, 90])
+    monkeypatch.setattr(torch.cuda, "utilization", lambda _device: next(readings))
+    monkeypatch.setattr(Utilisation, "INTERVAL", 0.0)
+    with caplog.at_level(logging.INFO, "src"):
+        for batches in (2, 2):
+            meter = Utilisation()
+            for number in range(batches):
+                meter.on_train_batch_end(
+                    Trainer(logger=False), LightningModule(), None, None, number
+                )
+            meter.on_train_end(Trainer(logger=False), LightningModule())
+    idle, busy = [record.getMessage() for record in caplog.records]
+    assert idle.startswith("GPU utilisation 30 %; it waited for work: try larger blocks")
+    assert busy == "GPU utilisation 90 %"
+
+
+def test_a_batch_as_large_as_memory_allows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert batch_size.largest(1150, lambda _size: True) == 1024
+    assert batch_size.largest(1150, lambda size: size <= 300) == 256
+    assert batch_size.largest(40, lambda _size: True) == 40
+    with pytest.raises(InputError, match="not even a batch of 64 fits"):
+        batch_size.largest(1150, lambda _size: False)
+    config = compose(*SMALL, "data.batch_size=auto")
+    one = fusion.bytes_per_trial(config, 784, 10, 300)
+    monkeypatch.setattr(batch_size, "free_bytes", lambda _config: 2 * one)
+    with caplog.at_level(logging.INFO, "src"):
+        run = fit(config, tmp_path / "run")
+    assert "data.batch_size=auto: 256 chosen, more do not fit into memory" in caplog.text
+    assert run.config.data.batch_size == 256
+    assert run.result["effective_batch_size"] == 256
+    monkeypatch.setattr(batch_size, "free_bytes", lambda _config: 2**40)
+    fit(compose(*SMALL, "data.batch_size=auto", "trainer.max_epochs=3"), run.folder, resume=True)
+    assert run.config.data.batch_size == 256  # what was decided stays
+    assert run.result["epochs"] == 3
+
+
+def test_accumulated_batches_and_memory_are_reported(train: Train) -> None:
+    run = train("trainer.accumulate_grad_batches=3", "data.batch_size=50")
+    assert run.result["effective_batch_size"] == 150
+    assert 2**26 < run.result["peak_memory_bytes"] < 2**36
+    assert "effective batch size 150: 50 on each of 1 device(s), 3 accumulated" in (
+        run.log_file.read_text()
+    )
+
+
 def test_max_time_ends_a_run_early(train: Train) -> None:
     run = train("trainer.max_epochs=100000", "trainer.max_time='00:00:00:01'")
     assert 1 <= run.result["epochs"] < 100_000
@@ -222,9 +288,9 @@ def test_every_shipped_choice_trains_a_step(choice: str, tmp_path: Path) -> None
     compose(choice)
     # Small stand-ins for what a choice needs and a test machine lacks.
     offline = ["data=digits"] if choice not in {f"data={d}" for d in ("toy", "synthetic")} else []
-    if choice == "experiment=raschka_toy":
+    if choice.startswith("experiment=raschka_toy"):
         offline = ["data=toy"]
-    if choice in ("trainer=cuda", "trainer=mps", "trainer=ddp"):
+    if choice in ("trainer=cuda", "trainer=mps", "trainer=ddp", "experiment=raschka_toy_ddp"):
         offline += ["trainer.accelerator=cpu", "trainer.devices=1"]
     group = choice.partition("=")[0]
     overrides = offline if group == "data" and offline else [choice, *offline]

@@ -211,11 +211,11 @@ def test_what_trains_alone_has_a_reason(override: str, reason: str) -> None:
 def test_groups_are_cut_to_the_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
     configs = grid([f"seed={seed}" for seed in range(10)])
     assert _sizes(configs, most=4) == [4, 4, 2]
-    one = fusion.bytes_per_trial(configs[0], 784, 10)
+    one = fusion.bytes_per_trial(configs[0], 784, 10, 100)
     assert 4 * 25_450 * 5 < one < 4e6
-    monkeypatch.setattr(fusion, "_free_bytes", lambda _: 2 * 5 * one)
+    monkeypatch.setattr(fusion, "free_bytes", lambda _: 2 * 5 * one)
     assert _sizes(configs) == [5, 5]
-    monkeypatch.setattr(fusion, "_free_bytes", lambda _: 1)
+    monkeypatch.setattr(fusion, "free_bytes", lambda _: 1)
     assert _sizes(configs) == [1] * 10
 
 

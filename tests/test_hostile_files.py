@@ -216,7 +216,7 @@ def test_mutated_histories(mutations: Mutation, base: Run, tmp_path: Path) -> No
 @given(mutations=MUTATIONS)
 def test_mutated_results(mutations: Mutation, base: Run, tmp_path: Path) -> None:
     run = Run(tmp_path)
-    run.write_config(base.config)
+    run.replace_config(base.config)
     run.result_file.write_bytes(mutated(base.result_file.read_bytes(), mutations))
     own_error(lambda: (run.result, run.ended, run.monitored))
 

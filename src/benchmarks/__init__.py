@@ -13,6 +13,10 @@ def run_suite(settings: Settings) -> tuple[str, str]:
         from src.benchmarks import checkpoints
 
         return checkpoints.run(settings.rounds, settings.data)
+    if settings.suite != "sweep":
+        from src.benchmarks import questions
+
+        return questions.run(settings.suite, settings.rounds)
     from src.benchmarks import sweep
 
     return sweep.run(settings.rounds, settings.data, settings.full, settings.commands)

@@ -1,7 +1,7 @@
 """What a benchmark's command line may say; checked before torch is imported."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 
 from omegaconf import OmegaConf
 from pydantic import ValidationError
@@ -9,13 +9,18 @@ from pydantic import ValidationError
 from src.config import PositiveInt, Section, options
 from src.errors import InputError
 
+Suite = Literal[
+    "loops", "sweep", "checkpoints", "devices", "precision", "batch_size", "hidden_size",
+    "dataset_size", "transfer", "ranks", "graph",
+]  # fmt: skip
 USAGE = (
-    "type python -m src.benchmark suite=loops|sweep|checkpoints [rounds=5] [data=mnist_or_digits]"
+    f"type python -m src.benchmark suite={'|'.join(get_args(Suite))} [rounds=5] "
+    "[data=mnist_or_digits]"
 )
 
 
 class Settings(Section):
-    suite: Literal["loops", "sweep", "checkpoints"]
+    suite: Suite
     rounds: PositiveInt = 5
     data: str = "mnist_or_digits"
     full: bool = False  # sweep: 256 trials too

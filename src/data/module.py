@@ -45,9 +45,15 @@ class DataModule(LightningDataModule):
         self.start = (0, 0)  # epoch and batch, where training begins or goes on
         self.train, self.validation = held_out(source.train, config.val_fraction, config.split_seed)
         self.batches_per_epoch = self._sampler(rank=0).batches
+        if len(self.train) < ranks:
+            more = ", or data.factor=4 for more points" if config.name == "toy" else ""
+            raise InputError(
+                f"trainer.devices: {len(self.train)} training samples are too few for {ranks} "
+                f"devices; type trainer.devices={len(self.train)} or less{more}"
+            )
         if not self.batches_per_epoch:
             raise InputError(
-                f"data.batch_size={config.batch_size}: of {len(self.train)} samples on {ranks} "
+                f"data.batch_size={config.batch}: of {len(self.train)} samples on {ranks} "
                 f"device(s) no batch is left with data.drop_last={str(config.drop_last).lower()}; "
                 f"type data.batch_size={max(1, len(self.train) // ranks)} or less"
             )
@@ -76,7 +82,7 @@ class DataModule(LightningDataModule):
         return BlockSampler(
             len(self.train),
             self.orders,
-            self.config.batch_size,
+            self.config.batch,
             self._batches_per_block(),
             drop_last=self.config.drop_last,
             rank=rank,
@@ -89,7 +95,7 @@ class DataModule(LightningDataModule):
             return int(self.steps_per_call)
         features = len(self.orders) * math.prod(self.source.shape)
         logits = self.trials * self.source.classes  # a block keeps them until it ends
-        return batches_per_block(4 * self.config.batch_size * (features + logits), self._device)
+        return batches_per_block(4 * self.config.batch * (features + logits), self._device)
 
     def _slices(self, split: Split) -> Any:
         if self.config.loader == "resident":

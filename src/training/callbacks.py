@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from tqdm import tqdm
 
@@ -163,3 +164,32 @@ class StepLines(Callback):
                         f"step {when.step_of(0, batch_number) + 1:03d}/{when.steps_per_epoch:03d}"
                     )
                     log.info("%s | %s | train loss %.2f", epoch, step, loss)
+
+
+class Utilisation(Callback):
+    """Says at the end how busy the GPU was, and what to try where it waited more than it worked."""
+
+    INTERVAL = 0.2  # seconds between samples, each the share of the last moments as NVML has it
+    ENOUGH = 80  # per cent
+
+    def __init__(self) -> None:
+        self.samples: list[int] = []
+        self.taken = 0.0
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        now = time.monotonic()
+        if now - self.taken >= self.INTERVAL:
+            self.samples.append(torch.cuda.utilization(pl_module.device))
+            self.taken = now
+
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not self.samples:
+            return
+        mean = statistics.mean(self.samples)
+        advice = (
+            "; it waited for work: try larger blocks (trainer.steps_per_call), a larger "
+            "data.batch_size, data.loader=resident, or a fused sweep"
+        )
+        log.info("GPU utilisation %.0f %%%s", mean, advice if mean < self.ENOUGH else "")

@@ -21,6 +21,7 @@ from src.training.optimizers import (
     Schedule,
     build_optimizer,
     build_stacked_optimizer,
+    to_device,
     trial_state,
 )
 from src.training.steps import AutogradSteps, ClosedFormSteps, Stepping, Steps
@@ -114,10 +115,18 @@ class Classifier(LightningModule):
         else:
             lower = LOWER.get(self.trainer_config.precision)
             self.steps = ClosedFormSteps(
-                self.stack, optimizer, self.schedules, self.when, lower=lower
+                self.stack,
+                optimizer,
+                self.schedules,
+                self.when,
+                lower=lower,
+                graph=self.trainer_config.cuda_graph,
             )
 
     def on_train_start(self) -> None:
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        assert isinstance(optimizer, Optimizer)
+        to_device(optimizer)
         if self.restored is not None:
             assert self.steps is not None
             self.steps.load_gradients(self.restored["gradients"])
@@ -162,7 +171,7 @@ class Classifier(LightningModule):
 
     def _first_above(self) -> list[int]:
         """For each trial the first batch of this epoch that shows divergence, or `batch`."""
-        bound = DIVERGED * self.configs[0].data.batch_size
+        bound = DIVERGED * self.configs[0].data.batch
         first = self.train_metrics.first_above(bound)
         if self.trainer.world_size > 1:
             ranks.least(first)  # all ranks stop together, whichever saw it

@@ -15,6 +15,7 @@ import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.loggers import Logger
+from lightning.pytorch.profilers import Profiler, PyTorchProfiler, SimpleProfiler
 
 from src import config as schema
 from src.checkpoint import Slot
@@ -26,8 +27,8 @@ from src.errors import InputError, Interrupted
 from src.files import lock
 from src.models import build_model
 from src.run import Run
-from src.training import machine, ranks
-from src.training.callbacks import History, Progress, StepLines
+from src.training import batch_size, machine, ranks
+from src.training.callbacks import History, Progress, StepLines, Utilisation
 from src.training.checkpoints import Checkpoints, SlotIO
 from src.training.classifier import Classifier
 from src.training.outcome import facts, result, shown, summary
@@ -59,6 +60,7 @@ NOISE = (
     ".*GPU available but not used.*",
     ".*Checkpoint directory .* exists and is not empty.*",
     ".*in eval mode at the start of training.*",
+    ".*Profiler default schedule will be overridden.*",
     ".*resuming from a checkpoint that ended before the epoch ended.*",  # the loader knows where
 )
 
@@ -91,8 +93,7 @@ def fit_stack(
     slot = Slot(shared or runs[0].checkpoints)
     with lock(slot.folder / ".lock") if ranks.rank() == 0 else nullcontext():
         if ranks.rank() == 0:
-            for config, run in zip(configs, runs, strict=True):
-                _claim(run, config)
+            configs = [_claim(run, config) for config, run in zip(configs, runs, strict=True)]
         if not all(run.ended for run in runs):
             _fit_locked(configs, runs, slot)
         if shared is not None:
@@ -103,18 +104,33 @@ def fit_stack(
     return runs
 
 
-def _claim(run: Run, config: Config) -> None:
-    """Puts the configuration into the folder. Raises InputError when it holds another one."""
+def _claim(run: Run, config: Config) -> Config:
+    """Puts the configuration into the folder; returns it with a batch size that is decided.
+
+    Raises InputError when the folder holds another one.
+    """
     run.folder.mkdir(parents=True, exist_ok=True)
-    if not run.config_file.exists():
-        run.write_config(config)
-        return
-    before = run.config
-    found = schema.differences(before.to_primitives(), config.to_primitives())
-    if found:
-        raise InputError("\n  ".join([f"{run.folder}: holds another run", *found]))
-    if before.trainer.max_epochs != config.trainer.max_epochs:
+    before = run.config if run.config_file.exists() else None
+    if before is not None:
+        found = schema.differences(before.to_primitives(), config.to_primitives())
+        if found:
+            raise InputError("\n  ".join([f"{run.folder}: holds another run", *found]))
+    if config.data.batch_size == "auto":
+        decided = before is not None and before.data.batch_size != "auto"
+        with _logging_to([run]):
+            size = before.data.batch if decided and before else _batch_size(config)
+        config = schema.with_batch_size(config, size)
+    if before is None or before.to_primitives() != config.to_primitives() | {
+        "resume": before.resume
+    }:
         run.replace_config(config)
+    return config
+
+
+def _batch_size(config: Config) -> int:
+    if ranks.inside():
+        raise InputError("data.batch_size=auto cannot be decided by ranks alone; type a number")
+    return batch_size.choose(config, open_source(config.data))
 
 
 def _fit_locked(configs: Sequence[Config], runs: Sequence[Run], slot: Slot) -> None:
@@ -203,7 +219,7 @@ class _Fit:
         )
         if self.trainer.global_rank:
             torch.manual_seed(config.seed + self.trainer.global_rank)  # dropout differs
-        batch, accumulated = config.data.batch_size, config.trainer.accumulate_grad_batches
+        batch, accumulated = config.data.batch, config.trainer.accumulate_grad_batches
         if devices.ranks * accumulated > 1 and not ranks.rank():
             log.info(
                 "effective batch size %d: %d on each of %d device(s), %d accumulated",
@@ -340,7 +356,7 @@ def _told_what_to_do(config: Config, runs: Sequence[Run]) -> Iterator[None]:
 
 
 def _less_memory(config: Config, reason: str) -> str:
-    batch, accumulate = config.data.batch_size, config.trainer.accumulate_grad_batches
+    batch, accumulate = config.data.batch, config.trainer.accumulate_grad_batches
     advice = []
     if batch > 1:
         advice.append(
@@ -372,6 +388,8 @@ def _trainer(
         callbacks.insert(0, Progress())
     if trainer.log_every_step:
         callbacks.insert(0, StepLines())
+    if devices.accelerator == "cuda":
+        callbacks.append(Utilisation())
     if trainer.max_time is not None:
         callbacks.append(Timer(_duration(trainer.max_time), verbose=False))
     return Trainer(
@@ -384,6 +402,7 @@ def _trainer(
         deterministic=trainer.deterministic,
         logger=_loggers(config, runs[0]),
         callbacks=callbacks,
+        profiler=_profiler(trainer.profiler, runs[0]),
         plugins=[SlotIO()],
         # The whole validation before training: row 0 of the history.
         num_sanity_val_steps=0 if resumed else -1,
@@ -394,6 +413,17 @@ def _trainer(
         log_every_n_steps=1,
         default_root_dir=runs[0].folder,
     )
+
+
+def _profiler(kind: str | None, run: Run) -> Profiler | None:
+    """Writes into the run folder: `simple` seconds by hook, `pytorch` by operator, and a trace."""
+    match kind:
+        case "simple":
+            return SimpleProfiler(run.folder, "profile", extended=True)
+        case "pytorch":
+            return PyTorchProfiler(run.folder, "profile", export_to_chrome=True)
+        case _:
+            return None
 
 
 def _duration(text: str) -> timedelta:

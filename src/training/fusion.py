@@ -68,6 +68,8 @@ def why_alone(config: Config) -> str | None:
             config.data.order == "stream"
         ),
         f"logger={logger} follows one run": logger != "none",
+        "data.batch_size=auto fills the memory with one model": config.data.batch_size == "auto",
+        "trainer.profiler writes into one run's folder": trainer.profiler is not None,
     }
     return next((reason for reason, holds in reasons.items() if holds), None)
 
@@ -83,14 +85,13 @@ def _key(config: Config) -> str:
     return json.dumps(values, sort_keys=True)
 
 
-def bytes_per_trial(config: Config, inputs: int, classes: int) -> int:
+def bytes_per_trial(config: Config, inputs: int, classes: int, batch: int) -> int:
     """What one trial of a stack takes, at most: weights, gradient, two moments and the best
     weights; activations and their gradients of a batch, and of an evaluation's chunk; and a
     batch of its own, as bytes and as floats."""
     hidden = getattr(config.model, "hidden_sizes", [])
     sizes = [inputs, *hidden, classes]
     weights = sum((a + 1) * b for a, b in pairwise(sizes))
-    batch = config.data.batch_size
     units = sum(hidden) + classes
     floats = 5 * weights + 2 * units * batch + 2 * units * CHUNK + 2 * inputs * batch
     width = 8 if config.trainer.precision == "64" else 4
@@ -105,11 +106,12 @@ def _fitting(config: Config, configs: Sequence[Config]) -> int:
             inputs, classes = math.prod(shape), config.data.classes
         case _:
             inputs, classes = 784, 10
-    largest = max(bytes_per_trial(each, inputs, classes) for each in configs)
-    return max(1, _free_bytes(config) // 2 // largest)
+    largest = max(bytes_per_trial(each, inputs, classes, each.data.batch) for each in configs)
+    return max(1, free_bytes(config) // 2 // largest)
 
 
-def _free_bytes(config: Config) -> int:
+def free_bytes(config: Config) -> int:
+    """Of the memory of the device that a run takes."""
     device = machine.resolve(config.trainer).torch_device
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info()[0]

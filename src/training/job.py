@@ -55,7 +55,7 @@ def resume_run(folder: Path, config: Config) -> None:
     logging.basicConfig(format="%(message)s", stream=sys.stdout, level=level)
     run = Run(folder)
     with door():
-        if run.ended and run.config.hash() == config.hash():
+        if run.ended and run.config.trainer.max_epochs == config.trainer.max_epochs:
             result = run.result
             log.info("%s", f"{folder}: {result['status']} after {result['epochs']} epochs")
             more = 2 * config.trainer.max_epochs

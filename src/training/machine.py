@@ -2,7 +2,9 @@
 
 import ctypes
 import platform
+import resource
 import subprocess
+import sys
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -88,6 +90,16 @@ def out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
         text in str(error) for text in texts
     )
+
+
+def peak_memory(device: torch.device) -> dict[str, int]:
+    """Bytes: of the process, and of tensors and of what torch holds for them on a GPU."""
+    scale = 1 if sys.platform == "darwin" else 1024
+    found = {"peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale}
+    if device.type == "cuda":
+        found["peak_gpu_allocated_bytes"] = torch.cuda.max_memory_allocated(device)
+        found["peak_gpu_reserved_bytes"] = torch.cuda.max_memory_reserved(device)
+    return found
 
 
 def versions() -> dict[str, str]:

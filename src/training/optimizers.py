@@ -13,21 +13,25 @@ from src.models.stacked import Segment, Stack
 
 
 def build_optimizer(config: schema.Optimizer, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """The optimizer, fused: one kernel for all parameters, faster on CPU too."""
+    """The optimizer, fused: one kernel for all parameters, faster on CPU too. On CUDA its learning
+    rate is a tensor and its step counts stay on the device, so that a graph can hold its steps."""
+    own = list(parameters)
+    on_cuda = own[0].is_cuda
+    lr = torch.tensor(config.lr, device=own[0].device) if on_cuda else config.lr
     match config:
         case schema.Sgd():
             return SGD(
-                parameters,
-                lr=config.lr,
+                own,
+                lr=lr,
                 momentum=config.momentum,
                 nesterov=config.nesterov,
                 weight_decay=config.weight_decay,
                 fused=True,
             )
-        case schema.Adam():
-            return Adam(parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True)
-        case schema.AdamW():
-            return AdamW(parameters, lr=config.lr, weight_decay=config.weight_decay, fused=True)
+        case schema.Adam() | schema.AdamW():
+            kind = Adam if isinstance(config, schema.Adam) else AdamW
+            decay = config.weight_decay
+            return kind(own, lr=lr, weight_decay=decay, fused=True, capturable=on_cuda)
 
 
 class Numbers(NamedTuple):
@@ -47,6 +51,8 @@ class StackedOptimizer(Optimizer):
 
     def __init__(self, configs: Sequence[schema.Optimizer], segments: Sequence[Segment]) -> None:
         self.trials = [segment.trials for segment in segments]
+        device = segments[0].parameters[0].device
+        self.places = [torch.tensor(trials, device=device) for trials in self.trials]
         groups: list[dict[str, Any]] = []
         for segment in segments:
             first = segment.parameters[0]
@@ -61,11 +67,13 @@ class StackedOptimizer(Optimizer):
             groups.append({"params": segment.parameters, **group})
         super().__init__(groups, {})
 
-    def set_rates(self, rates: Sequence[float]) -> None:
+    def set_rates(self, rates: Sequence[float] | Tensor) -> None:
         """A learning rate for each trial of the whole stack."""
-        for group, trials in zip(self.param_groups, self.trials, strict=True):
-            lr = group["lr"]
-            lr.copy_(torch.tensor([rates[trial] for trial in trials], dtype=lr.dtype))
+        like = self.param_groups[0]["lr"]
+        if not isinstance(rates, Tensor):
+            rates = torch.tensor(rates, dtype=like.dtype).to(like.device)
+        for group, places in zip(self.param_groups, self.places, strict=True):
+            group["lr"].copy_(rates.index_select(0, places))
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -136,19 +144,28 @@ class StackedAdam(StackedOptimizer):
         numbers: Numbers,
     ) -> None:
         if not state:
-            state["step"] = torch.tensor(0.0)
+            # Where a graph holds the steps, their count must live where it can advance it.
+            where = parameter.device if parameter.is_cuda else None
+            state["step"] = torch.tensor(0.0, device=where)
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         state["step"] += 1
-        step, (beta1, beta2) = float(state["step"]), self.betas
+        (beta1, beta2), corrections = self.betas, self._corrections(state["step"])
         if self.has_decay and self.decoupled:
             parameter.mul_(1 - numbers.lr * numbers.weight_decay)
         elif self.has_decay:
             gradient.addcmul_(parameter, numbers.weight_decay)
         mean = state["exp_avg"].lerp_(gradient, 1 - beta1)
         square = state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        root = square.sqrt().div_(math.sqrt(1 - beta2**step)).add_(self.eps)
-        parameter.addcmul_(mean.div(root), numbers.lr, value=-1 / (1 - beta1**step))
+        root = square.sqrt().div_(corrections[1]).add_(self.eps)
+        parameter.addcmul_(mean.div(root), numbers.lr / corrections[0], value=-1)
+
+    def _corrections(self, step: Tensor) -> tuple[float, float] | tuple[Tensor, Tensor]:
+        """Of the bias of both moments, the second under its root."""
+        beta1, beta2 = self.betas
+        if step.is_cuda:
+            return 1 - beta1**step, (1 - beta2**step).sqrt()
+        return 1 - beta1 ** float(step), math.sqrt(1 - beta2 ** float(step))
 
 
 def build_stacked_optimizer(configs: Sequence[schema.Optimizer], stack: Stack) -> Optimizer:
@@ -160,6 +177,17 @@ def build_stacked_optimizer(configs: Sequence[schema.Optimizer], stack: Stack) -
         return StackedSgd(sgd, stack.segments)
     adam = [config for config in configs if not isinstance(config, schema.Sgd)]
     return StackedAdam(adam, stack.segments, isinstance(configs[0], schema.AdamW))
+
+
+def to_device(optimizer: Optimizer) -> None:
+    """Moves what a checkpoint left on the CPU, learning rates and step counts, to a GPU."""
+    for group in optimizer.param_groups:
+        first = group["params"][0]
+        if first.is_cuda:
+            for values in (group, *(optimizer.state[parameter] for parameter in group["params"])):
+                for key, value in values.items():
+                    if isinstance(value, Tensor):
+                        values[key] = value.to(first.device)
 
 
 def trial_state(

@@ -1,6 +1,5 @@
 """What a run came to: result.json, and its summary for people."""
 
-import resource
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,9 @@ def facts(
             "test": len(data.source.test),
         },
         "ranks": trainer.world_size,
-        "effective_batch_size": data.config.batch_size
-        * trainer.world_size
-        * classifier.when.accumulate,
+        "effective_batch_size": data.config.batch * trainer.world_size * classifier.when.accumulate,
         "hardware": machine.hardware(trainer.strategy.root_device),
-        "peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+        **machine.peak_memory(trainer.strategy.root_device),
         "versions": machine.versions(),
         "commit": machine.commit(),
     }

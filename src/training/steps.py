@@ -5,10 +5,11 @@ models of the MLP family; `AutogradSteps` takes one model of any kind, and is th
 the closed form is tested against.
 """
 
+import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,10 @@ from torch.optim import Optimizer
 
 from src.data.loader import Block
 from src.models.stacked import Layer, Segment, Stack
+from src.training.graphs import BlockGraph
 from src.training.optimizers import Schedule, StackedOptimizer, StackedSgd
+
+log = logging.getLogger(__name__)
 
 
 class Stepped(NamedTuple):
@@ -100,11 +104,15 @@ class Steps:
         for own, value in zip(self.gradients() if saved else [], saved, strict=True):
             own.copy_(value)
 
-    def set_rates(self, rates: Sequence[float]) -> None:
+    def set_rates(self, rates: Sequence[float] | Tensor) -> None:
+        """A learning rate for each trial: numbers, or a tensor that a graph reads."""
         if isinstance(self.optimizer, StackedOptimizer):
             self.optimizer.set_rates(rates)
-        else:
-            for group in self.optimizer.param_groups:
+            return
+        for group in self.optimizer.param_groups:
+            if isinstance(group["lr"], Tensor):
+                group["lr"].copy_(torch.as_tensor(rates[0]))
+            else:
                 group["lr"] = rates[0]
 
 
@@ -188,8 +196,10 @@ class ClosedFormSteps(Steps):
         when: Stepping,
         *,
         lower: torch.dtype | None = None,
+        graph: bool = True,
     ) -> None:
-        """`lower`: the type of the products in mixed precision."""
+        """`lower`: the type of the products in mixed precision. `graph`: on CUDA, full blocks are
+        replayed as graphs."""
         super().__init__(optimizer, schedules, when)
         self.stack, self.lower = stack, lower
         groups = optimizer.param_groups
@@ -203,26 +213,104 @@ class ClosedFormSteps(Steps):
         if not self.direct:
             for segment in stack.segments:
                 segment.make_gradients()
+        device = stack.parameters[0].device
+        self.trials_of = [torch.tensor(segment.trials, device=device) for segment in stack.segments]
+        self.batches_of = [
+            torch.tensor(segment.batches, device=device) for segment in stack.segments
+        ]
+        order = [trial for segment in stack.segments for trial in segment.trials]
+        self.back = None
+        if order != list(range(stack.trials)):
+            self.back = torch.tensor(order, device=device).argsort()
+        self.graph: BlockGraph | None = None
+        self.eager = (
+            "the device is no CUDA GPU" if device.type != "cuda" else self._why_eager(graph)
+        )
+
+    def _why_eager(self, wanted: bool) -> str | None:
+        """What keeps blocks from being replayed as CUDA graphs, or None."""
+        if not wanted:
+            return "trainer.cuda_graph=false"
+        if self.when.average is not None:
+            return "ranks exchange their gradients in between"
+        return None
 
     def __call__(self, block: Block, epoch: int, batch: int) -> Stepped:
-        features = block.features.flatten(3)
+        like = self.stack.parameters[0]
+        size = block.labels.shape[-1]
+        mean = 1 / (size * self.when.accumulate)
+        steps = [self.when.step_of(epoch, batch + k) for k in range(len(block.labels))]
+        rates = [[schedule(step) for schedule in self.schedules] for step in steps]
+        if self.stack.trials == 1 and like.device.type == "cpu":  # numbers are faster than tensors
+            found = self._train(block.features, block.labels, rates, mean, batch)
+        else:
+            table = torch.tensor(rates, dtype=like.dtype).to(like.device)
+            replayed = self._replayed(block, table, mean, batch)
+            found = replayed or self._train(block.features, block.labels, table, mean, batch)
+        self.set_rates(rates[-1])
+        return found
+
+    def _replayed(self, block: Block, table: Tensor, mean: float, batch: int) -> Stepped | None:
+        """The block by one CUDA graph; None where it must be run eagerly.
+
+        The first full block of a run makes the graph. All that are like it replay it.
+        """
+        if self.eager is not None:
+            return None
+        inputs = (block.features, block.labels, table)
+        if len(block.labels) % self.when.accumulate and self.when.accumulate > 1:
+            self._stay_eager("blocks end between two steps")
+            return None
+        if self.graph is None:
+            try:
+                self.graph = BlockGraph(
+                    lambda features, labels, rates: self._train(
+                        features, labels, rates, mean, batch
+                    ),
+                    inputs,
+                    self.stack.parameters,
+                    self.optimizer,
+                    checked=not any(segment.dropout for segment in self.stack.segments),
+                )
+            except RuntimeError as error:
+                self._stay_eager(next(iter(str(error).splitlines()), "capturing failed"))
+                return None
+        if [own.shape for own in self.graph.inputs] != [given.shape for given in inputs]:
+            return None  # the last batches of an epoch
+        return Stepped(*self.graph(*inputs))
+
+    def _stay_eager(self, reason: str) -> None:
+        self.eager = reason
+        log.info("blocks run without CUDA graphs: %s", reason)
+
+    def _train(
+        self,
+        features: Tensor,
+        labels: Tensor,
+        rates: "Sequence[Sequence[float]] | Tensor",
+        mean: float,
+        batch: int,
+    ) -> Stepped:
+        """The steps of a block; with rates as a tensor (K, S), nothing but kernels on the device.
+
+        `mean` makes the sum over a batch the mean that is differentiated.
+        """
+        features = features.flatten(3)
         if self.lower is not None:
             features = features.to(self.lower)
         features = spaced(features)
         like = self.stack.parameters[0]
-        size = block.labels.shape[-1]
+        size = labels.shape[-1]
         classes = self.stack.segments[0].classes
-        targets = F.one_hot(block.labels, classes).mT.to(like.dtype).unsqueeze(2)
-        steps = [self.when.step_of(epoch, batch + k) for k in range(len(features))]
-        rates = [[schedule(step) for schedule in self.schedules] for step in steps]
+        targets = F.one_hot(labels, classes).mT.to(like.dtype).unsqueeze(2)
         work = []
-        for segment in self.stack.segments:
+        for segment, batches in zip(self.stack.segments, self.batches_of, strict=True):
             logits = apart(len(features), (len(segment.trials), classes, size), like)
             x, y = features, targets
             if len(segment.batches) < self.stack.batches:
-                x, y = spaced(features[:, segment.batches]), targets[:, segment.batches]
+                x, y = spaced(features.index_select(1, batches)), targets.index_select(1, batches)
             work.append((segment, x.unbind(), y.unbind(), logits))
-        scales = self._scales(rates, size, like)
+        scales = self._scales(rates, mean)
         for k in range(len(features)):
             for number, (segment, x_all, y_all, logits) in enumerate(work):
                 take: Callable[[Layer, Tensor, Tensor], None] = Layer.descend
@@ -232,25 +320,23 @@ class ClosedFormSteps(Steps):
             if not self.direct and self.when.completes(batch):
                 self._step(rates[k])
             batch += 1
-        self.set_rates(rates[-1])
-        return self._outcome(work, block.labels)
+        return self._outcome([logits for *_, logits in work], labels)
 
     def gradients(self) -> list[Tensor]:
         return [gradient for segment in self.stack.segments for gradient in segment.gradients]
 
     def _scales(
-        self, rates: list[list[float]], size: int, like: Tensor
+        self, rates: "Sequence[Sequence[float]] | Tensor", mean: float
     ) -> list[Sequence[Tensor | float]]:
         """For each segment and batch, what the deltas are multiplied by."""
-        mean = 1 / (size * self.when.accumulate)
         if not self.direct:
             return [[mean] * len(rates)] * len(self.stack.segments)
-        if self.stack.trials == 1:
+        if not isinstance(rates, Tensor):
             return [[rate * mean for (rate,) in rates]]
-        table = torch.tensor(rates, dtype=like.dtype, device=like.device) * mean
-        return [table[:, segment.trials, None, None].unbind() for segment in self.stack.segments]
+        table = rates * mean
+        return [table.index_select(1, own)[:, :, None, None].unbind() for own in self.trials_of]
 
-    def _step(self, rates: list[float]) -> None:
+    def _step(self, rates: Sequence[float] | Tensor) -> None:
         self.set_rates(rates)
         segments = self.stack.segments
         if self.when.average is not None:
@@ -261,21 +347,23 @@ class ClosedFormSteps(Steps):
             segment.attach_gradients()
         self.optimizer.step()
 
-    def _outcome(self, work: Sequence[tuple[Segment, Any, Any, Tensor]], labels: Tensor) -> Stepped:
-        """Losses and hits of the block from the logits (K, S, classes, B) of its segments."""
+    def _outcome(self, logits_of: Sequence[Tensor], labels: Tensor) -> Stepped:
+        """Losses and hits of the block from the logits (K, S, classes, B) of the segments."""
         found = []
-        for segment, _, _, logits in work:
-            own = labels[:, segment.batches]
+        for segment, batches, logits in zip(
+            self.stack.segments, self.batches_of, logits_of, strict=True
+        ):
+            own = labels.index_select(1, batches)
             shared = len(segment.trials) // len(segment.batches)
             own = own.repeat_interleave(shared, 1)  # (K, S, B)
             losses = F.cross_entropy(logits.flatten(0, 1), own.flatten(0, 1), reduction="none")
             found.append((losses.view(own.shape).mean(-1), (_predicted(logits) == own).sum(-1)))
-        if len(work) == 1 and work[0][0].trials == list(range(self.stack.trials)):
+        if len(found) == 1 and self.back is None:
             return Stepped(*found[0])
-        order = [trial for segment, _, _, _ in work for trial in segment.trials]
-        back = torch.tensor(order, device=labels.device).argsort()
-        losses, correct = (torch.cat(parts, 1)[:, back] for parts in zip(*found, strict=True))
-        return Stepped(losses, correct)
+        losses, correct = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
+        if self.back is None:
+            return Stepped(losses, correct)
+        return Stepped(losses.index_select(1, self.back), correct.index_select(1, self.back))
 
 
 def _predicted(logits: Tensor) -> Tensor:

@@ -1,0 +1,82 @@
+"""data.batch_size=auto: the largest batch whose step the memory of the device holds."""
+
+import logging
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional as F
+
+from src.config import Config
+from src.data.sources import Source
+from src.errors import InputError
+from src.models import build_model
+from src.training import machine
+from src.training.fusion import bytes_per_trial, free_bytes
+from src.training.optimizers import build_optimizer
+
+log = logging.getLogger(__name__)
+
+FIRST = 64
+
+
+def largest(limit: int, fits: Callable[[int], bool]) -> int:
+    """The largest of 64, 128, 256, … that fits and is at most `limit`; `limit` itself below 64.
+
+    Raises InputError when not even the first fits.
+    """
+    size = min(FIRST, limit)
+    if not fits(size):
+        raise InputError(
+            f"data.batch_size=auto: not even a batch of {size} fits into memory; type a smaller "
+            "model.hidden_sizes"
+        )
+    while 2 * size <= limit and fits(2 * size):
+        size *= 2
+    return size
+
+
+def choose(config: Config, source: Source) -> int:
+    """The batch size for this model on this device, told in the log.
+
+    A GPU is asked: a step is taken with ever larger batches until memory runs out. A CPU cannot
+    be, its system kills who takes too much: there half of the free memory bounds an estimate.
+    """
+    devices = machine.resolve(config.trainer)
+    share = config.data.val_fraction or 0.0
+    limit = max(1, int(len(source.train) * (1 - share)) // devices.ranks)
+    if devices.accelerator == "cpu":
+        free = free_bytes(config) // 2 // devices.count
+        inputs = source.train.features[0].numel()
+
+        def fits(size: int) -> bool:
+            return bytes_per_trial(config, inputs, source.classes, size) <= free
+    else:
+
+        def fits(size: int) -> bool:
+            return _steps(config, source, size, devices.torch_device)
+
+    size = largest(limit, fits)
+    why = "more do not fit into memory" if 2 * size <= limit else f"of {limit} training samples"
+    log.info("data.batch_size=auto: %d chosen, %s", size, why)
+    return size
+
+
+def _steps(config: Config, source: Source, size: int, device: torch.device) -> bool:
+    """Whether a step with that batch can be taken."""
+    model = build_model(config.model, source.shape, source.classes).to(device)
+    try:
+        optimizer = build_optimizer(config.optimizer, model.parameters())
+        features = torch.zeros(size, *source.shape, device=device)
+        labels = torch.zeros(size, dtype=torch.long, device=device)
+        F.cross_entropy(model(features), labels).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    except RuntimeError as error:
+        if not machine.out_of_memory(error):
+            raise
+        return False
+    finally:
+        for parameter in model.parameters():
+            parameter.grad = None
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+    return True
