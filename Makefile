@@ -6,7 +6,7 @@ VENV := .venv
 READY := $(VENV)/.ready
 ARGS ?=
 
-.PHONY: setup train test torture lint bench constraints
+.PHONY: setup train test torture gpu-check lint bench constraints
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -26,6 +26,10 @@ test: $(READY)
 # Two hundred kills and ten thousand mutated files.
 torture: $(READY)
 	TORTURE=1 $(VENV)/bin/python -m pytest -m "torture or not torture" tests/test_torture.py tests/test_hostile_files.py $(ARGS)
+
+# What needs a CUDA GPU: tests, benchmarks, a sweep; writes gpu_check.json.
+gpu-check: $(READY)
+	$(VENV)/bin/python -m src.benchmark suite=gpu_check rounds=1 $(ARGS)
 
 lint: $(READY)
 	$(VENV)/bin/ruff check

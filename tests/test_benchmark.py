@@ -4,9 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from src.benchmarks import run_suite, sweep
+from src.benchmarks import questions, run_suite, sweep
+from src.benchmarks.questions import QUESTIONS
 from src.benchmarks.settings import read_settings
+from src.composition import compose
 from src.errors import InputError
 
 
@@ -22,6 +25,39 @@ def test_loops() -> None:
     rows = {name: row["median"] for name, row in found["rows"].items()}
     assert found["ratios"]["ours/bare"] == pytest.approx(rows["ours"] / rows["bare"])
     assert all(name in table for name in contenders)
+
+
+@pytest.mark.parametrize("suite", [name for name in QUESTIONS if name != "ranks"])
+def test_questions(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each contender is the run that its label names; here in its cheapest form."""
+    asked: list[object] = []
+
+    def quick(*overrides: str, **others: object) -> float:
+        compose("data=synthetic", *overrides)  # a configuration that there is
+        asked.append((overrides, *others.items()))
+        return float(len(asked))
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(questions, "epoch", quick)
+    table, line = run_suite(read_settings([f"suite={suite}", "rounds=1"]))
+    found = json.loads(line)
+    assert found["suite"] == suite
+    assert len(set(asked)) >= len(found["rows"]) >= 2
+    assert len(found["devices"]) == len(questions.devices())
+    assert all(name in table for name in found["rows"])
+    assert (tmp_path / f"{suite}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_question_times_a_run() -> None:
+    small = questions.epoch("trainer.accelerator=cpu", *questions.SMALL, samples=500)
+    large = questions.epoch("trainer.accelerator=cpu", *questions.LARGE, samples=500)
+    assert 0 < small < large
+
+
+def test_a_gpu_check_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match="suite=gpu_check: torch sees no CUDA GPU"):
+        run_suite(read_settings(["suite=gpu_check"]))
 
 
 def test_checkpoints() -> None:

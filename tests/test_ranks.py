@@ -13,6 +13,9 @@ import torch
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from src.composition import check_command_line, compose
+from src.data import sources
+from src.data.loader import SeededOrder
+from src.data.module import DataModule
 from src.errors import InputError
 from src.run import Run
 from src.training.checkpoints import Checkpoints
@@ -187,6 +190,15 @@ def test_what_started_the_ranks_must_suit_the_configuration(
 def test_data_parallel_is_told_of_ddp() -> None:
     with pytest.raises(InputError, match=r"trainer\.strategy=dp: .*did you mean ddp"):
         compose("trainer.strategy=dp")
+
+
+def test_raschkas_toy_on_two_ranks(tmp_path: Path) -> None:
+    result = fit(compose("experiment=raschka_toy_ddp"), tmp_path / "run").result
+    assert (result["last"]["train/acc"], result["test/acc"], result["ranks"]) == (1.0, 1.0, 2)
+    config = compose("experiment=raschka_toy_ddp").data
+    with pytest.raises(InputError, match=r"5 training samples are too few for 8 devices; type "):
+        DataModule(config, sources.toy(1), [SeededOrder(0)], ranks=8)
+    assert DataModule(config, sources.toy(4), [SeededOrder(0)], ranks=8).batches_per_epoch == 1
 
 
 # --- ranks that die ----------------------------------------------------------------------------

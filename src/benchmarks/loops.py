@@ -149,7 +149,9 @@ class _Default(LightningModule):
         return torch.optim.SGD(self.parameters(), lr=RATE)
 
 
-def default_lightning(features: Tensor, labels: Tensor) -> Callable[[], float]:
+def default_lightning(
+    features: Tensor, labels: Tensor, accelerator: str = "cpu"
+) -> Callable[[], float]:
     """Lightning's Trainer with its defaults over whole batches of the same tensors.
 
     A sampler that yields batches of indices spares it the collating of single samples.
@@ -161,7 +163,7 @@ def default_lightning(features: Tensor, labels: Tensor) -> Callable[[], float]:
 
     def epoch() -> float:
         with quiet(), tempfile.TemporaryDirectory() as folder:
-            trainer = Trainer(max_epochs=1, accelerator="cpu", default_root_dir=folder)
+            trainer = Trainer(max_epochs=1, accelerator=accelerator, default_root_dir=folder)
             module = _Default()
             began = 0.0
 

@@ -183,6 +183,10 @@ def _graph() -> Question:
         for kind in ("autograd", "closed_form"):
             name = f"{kind} on {device}"
             contenders[name] = partial(epoch, _on(device), *SMALL, f"trainer.step={kind}")
+        if device == "cuda":
+            eager = "closed_form without graph on cuda"
+            contenders[eager] = partial(epoch, _on(device), *SMALL, "trainer.cuda_graph=false")
+            ratios["without graph/with graph"] = (eager, "closed_form on cuda")
         ratios[f"autograd/closed_form on {device}"] = (
             f"autograd on {device}",
             f"closed_form on {device}",
