@@ -5,12 +5,15 @@ function with its arguments, in a sweep too.
 """
 
 import ctypes
+import json
 import logging
+import multiprocessing
 import os
 import signal
 import sys
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -18,7 +21,10 @@ import torch.distributed as dist
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.multiprocessing.errors import record
+from torch.distributed.elastic.multiprocessing.errors import (
+    ChildFailedError,
+    record,
+)
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from src import config as schema
@@ -27,6 +33,10 @@ from src.process import place
 from src.training.signals import HANDLED
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+class RankError(RuntimeError):
+    """A rank died. The message is its traceback."""
 
 
 def inside() -> bool:
@@ -47,7 +57,7 @@ def launch(
     When one dies, all are started again, at most `max_restarts` times.
 
     Raises the InputError or Interrupted that a rank met, Interrupted when this process was
-    signalled (the ranks are, too), and ChildFailedError with the traceback of any other.
+    signalled (the ranks are, too), and RankError with the traceback of any other.
     """
     logging.getLogger("torch.distributed").setLevel(logging.ERROR)
     config = LaunchConfig(
@@ -59,14 +69,19 @@ def launch(
         rdzv_endpoint="localhost:0",
         max_restarts=max_restarts,
         signals_to_handle=",".join(number.name for number in HANDLED),
+        start_method="forkserver",
     )
+    # The server imports once for all ranks, and for later launches of this process.
+    multiprocessing.set_forkserver_preload([function.__module__, __name__])
     before = {number: signal.getsignal(number) for number in HANDLED}
     # Else ranks that are started again find the addresses of the dead ones in the agent's store.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     try:
-        answers = elastic_launch(config, _rank)(function, arguments, os.getpid())
+        answers = elastic_launch(config, _rank)(function, arguments)
     except SignalException as received:
         raise Interrupted(int(received.sigval)) from None
+    except ChildFailedError as failed:
+        raise RankError(_first_fault(failed)) from None
     finally:
         for number, handler in before.items():  # the launcher leaves its own
             signal.signal(number, handler)
@@ -74,13 +89,33 @@ def launch(
         raise Interrupted(answer) if isinstance(answer, int) else InputError(answer)
 
 
+def _first_fault(failed: ChildFailedError) -> str:
+    """What the rank has left that failed for a reason of its own.
+
+    The launcher tells of the one that it saw first, which may have failed for no other reason
+    than that the connection to the others broke.
+    """
+    failure = failed.get_first_failure()[1]
+    if failure.exitcode < 0:
+        return f"rank {failure.local_rank} was ended by {signal.Signals(-failure.exitcode).name}"
+    reports = {}
+    for path in Path(failure.error_file).parent.parent.glob("*/error.json"):
+        reports[path.parent.name] = json.loads(path.read_text())["message"]
+    if not reports:
+        return f"rank {failure.local_rank} ended with status {failure.exitcode}"
+    rank, told = min(reports.items(), key=lambda report: _is_broken(report[1]["message"]))
+    return f"rank {rank}: {told['message']}\n{told['extraInfo']['py_callstack']}"
+
+
+def _is_broken(message: str) -> bool:
+    return any(text in message for text in ("closed by peer", "reset by peer", "NCCL"))
+
+
 @record  # its traceback travels home
-def _rank(
-    function: Callable[..., None], arguments: tuple[Any, ...], parent: int
-) -> str | int | None:
+def _rank(function: Callable[..., None], arguments: tuple[Any, ...]) -> str | int | None:
     """The body of a rank. An InputError travels home as its text and a signal as its number:
     exceptions lose their type."""
-    _die_with(parent)
+    _die_with_parent()
     level = logging.ERROR if rank() else logging.INFO
     logging.basicConfig(format="%(message)s", stream=sys.stdout, level=level)
     torch.set_num_threads(max(1, schema.cpu_count() // int(os.environ["LOCAL_WORLD_SIZE"])))
@@ -96,11 +131,12 @@ def _rank(
     return None
 
 
-def _die_with(parent: int) -> None:
-    """A rank whose launcher was killed would train on, into a folder that nobody holds."""
+def _die_with_parent() -> None:
+    """A rank whose launcher was killed would train on, into a folder that nobody holds. The server
+    that forked it ends with the launcher, and it with the server."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # killed before it was asked for
+        if os.getppid() == 1:  # killed before it was asked for
             os._exit(1)
 
 
