@@ -85,6 +85,7 @@ class Layer:
         self.groups = groups
         self.gradient: Tensor | None = None
         self.bias_gradient: Tensor | None = None
+        self.gradients = torch.empty(0)  # both, one behind the other
 
     def shaped(self, tensor: Tensor) -> Tensor:
         """(S, units, B) as this layer takes or gives it."""
@@ -169,12 +170,16 @@ class Segment:
         self._buffers: dict[tuple[int, torch.dtype], _Buffers] = {}
 
     def make_gradients(self) -> None:
-        """Makes the gradients that `Layer.accumulate` fills."""
-        self.gradients = [torch.zeros_like(parameter) for parameter in self.parameters]
-        pairs = zip(self.gradients[::2], self.gradients[1::2], strict=True)
+        """Makes the gradients that `Layer.accumulate` fills, those of a layer in one piece: ranks
+        exchange them without a copy."""
+        self.gradients = []
+        pairs = zip(self.parameters[::2], self.parameters[1::2], strict=True)
         for layer, (weight, bias) in zip(self.layers, pairs, strict=True):
-            layer.gradient = weight.view(layer.weight.shape)
-            layer.bias_gradient = bias.view(layer.bias.shape)
+            layer.gradients = weight.new_zeros(weight.numel() + bias.numel())
+            of_weight, of_bias = torch.split(layer.gradients, [weight.numel(), bias.numel()])
+            self.gradients += [of_weight.view_as(weight), of_bias.view_as(bias)]
+            layer.gradient = of_weight.view(layer.weight.shape)
+            layer.bias_gradient = of_bias.view(layer.bias.shape)
 
     def attach_gradients(self) -> None:
         """Hands the gradients to the parameters, for an optimizer; Lightning may clear them."""

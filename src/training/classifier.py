@@ -1,5 +1,6 @@
 """The LightningModule: trials that train together, a block of optimizer steps per training_step."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -25,6 +26,8 @@ from src.training.optimizers import (
     trial_state,
 )
 from src.training.steps import AutogradSteps, ClosedFormSteps, Stepping, Steps
+
+log = logging.getLogger(__name__)
 
 # A mean loss of a batch above this, or none at all, is the end of a run: at a probability that
 # float32 can hold, cross entropy is at most 104. Rates that recover were seen at some thousands.
@@ -106,9 +109,12 @@ class Classifier(LightningModule):
         optimizer = self.optimizers(use_pl_optimizer=False)
         assert isinstance(optimizer, Optimizer)
         if self.trainer.world_size > 1:
-            self.when = replace(self.when, average=ranks.average)
+            world = self.trainer.world_size
+            self.when = replace(self.when, ranks=world, exchange=ranks.exchange)
         if self.stack is None:
             scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+            if self.device.type == "cuda" and self.trainer_config.cuda_graph:
+                log.info("blocks run without CUDA graphs: their steps go by autograd")
             self.steps = AutogradSteps(
                 self.model, optimizer, self.schedules, self.when, scaler=scaler
             )

@@ -174,11 +174,8 @@ def least(numbers: Tensor) -> None:
     dist.all_reduce(numbers, dist.ReduceOp.MIN)
 
 
-def average(gradients: list[Tensor]) -> None:
-    """The mean over ranks, in place, in one exchange."""
-    flat = torch.cat([gradient.reshape(-1) for gradient in gradients])
-    dist.all_reduce(flat)
-    flat /= dist.get_world_size()
-    parts = torch.split(flat, [gradient.numel() for gradient in gradients])
-    for gradient, part in zip(gradients, parts, strict=True):
-        gradient.copy_(part.view_as(gradient))
+def exchange(gradient: Tensor) -> Callable[[], object]:
+    """Begins to sum a gradient over ranks, in place; the call returned waits for it."""
+    work = dist.all_reduce(gradient, async_op=True)
+    assert work is not None
+    return work.wait

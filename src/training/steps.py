@@ -54,14 +54,16 @@ class Stepping:
     """When an optimizer steps, and what is done to the gradients before.
 
     Gradients accumulate as in Lightning: each batch's loss is divided by `accumulate`, and an
-    epoch's last batch steps whatever has come together. `average` is called on the gradients
-    before clipping (ranks exchange them there); `clip` bounds the joint 2-norm of a trial's.
+    epoch's last batch steps whatever has come together. `exchange` begins to sum a gradient over
+    `ranks` ranks, in place, and returns what waits for it; each loss is divided by their number,
+    so that the sum is the mean. `clip` bounds the joint 2-norm of a trial's, after that.
     """
 
     batches_per_epoch: int
     accumulate: int = 1
     clip: float | None = None
-    average: Callable[[list[Tensor]], None] | None = None
+    ranks: int = 1
+    exchange: Callable[[Tensor], Callable[[], object]] | None = None
 
     @property
     def steps_per_epoch(self) -> int:
@@ -159,16 +161,18 @@ class AutogradSteps(Steps):
         return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
 
     def _backward(self, loss: Tensor) -> None:
-        if self.when.accumulate > 1:
-            loss = loss / self.when.accumulate
+        if self.when.accumulate * self.when.ranks > 1:
+            loss = loss / (self.when.accumulate * self.when.ranks)
         if self.scaler is not None:
             loss = self.scaler.scale(loss)
         loss.backward()  # type: ignore[no-untyped-call]
 
     def _step(self, step: int) -> None:
         self.set_rates([self.schedules[0](step)])
-        if self.when.average is not None:
-            self.when.average([p.grad for p in self.parameters if p.grad is not None])
+        if self.when.exchange is not None:
+            gradients = [p.grad for p in self.parameters if p.grad is not None]
+            for wait in [self.when.exchange(gradient) for gradient in gradients]:
+                wait()
         if self.scaler is not None and self.when.clip is not None:
             self.scaler.unscale_(self.optimizer)
         if self.when.clip is not None:
@@ -208,7 +212,7 @@ class ClosedFormSteps(Steps):
             for group in groups
             for name in ("momentum", "weight_decay")
         )
-        nothing_between = when.accumulate == 1 and when.clip is None and when.average is None
+        nothing_between = when.accumulate == 1 and when.clip is None and when.exchange is None
         self.direct = plain and nothing_between and lower is None
         if not self.direct:
             for segment in stack.segments:
@@ -222,23 +226,20 @@ class ClosedFormSteps(Steps):
         self.back = None
         if order != list(range(stack.trials)):
             self.back = torch.tensor(order, device=device).argsort()
+        self.under_way: list[Callable[[], object]] = []  # gradients that ranks exchange
         self.graph: BlockGraph | None = None
-        self.eager = (
-            "the device is no CUDA GPU" if device.type != "cuda" else self._why_eager(graph)
-        )
-
-    def _why_eager(self, wanted: bool) -> str | None:
-        """What keeps blocks from being replayed as CUDA graphs, or None."""
-        if not wanted:
-            return "trainer.cuda_graph=false"
-        if self.when.average is not None:
-            return "ranks exchange their gradients in between"
-        return None
+        self.eager: str | None = None  # why blocks are not replayed as CUDA graphs
+        if device.type != "cuda":
+            self.eager = "the device is no CUDA GPU"
+        elif not graph:
+            self._stay_eager("trainer.cuda_graph=false")
+        elif when.exchange is not None:
+            self._stay_eager("ranks exchange their gradients in between")
 
     def __call__(self, block: Block, epoch: int, batch: int) -> Stepped:
         like = self.stack.parameters[0]
         size = block.labels.shape[-1]
-        mean = 1 / (size * self.when.accumulate)
+        mean = 1 / (size * self.when.accumulate * self.when.ranks)
         steps = [self.when.step_of(epoch, batch + k) for k in range(len(block.labels))]
         rates = [[schedule(step) for schedule in self.schedules] for step in steps]
         if self.stack.trials == 1 and like.device.type == "cpu":  # numbers are faster than tensors
@@ -313,14 +314,28 @@ class ClosedFormSteps(Steps):
         scales = self._scales(rates, mean)
         for k in range(len(features)):
             for number, (segment, x_all, y_all, logits) in enumerate(work):
-                take: Callable[[Layer, Tensor, Tensor], None] = Layer.descend
-                if not self.direct:
-                    take = _accumulate_anew if self.when.begins(batch) else _accumulate
+                take = self._take(batch)
                 segment.differentiate(x_all[k], y_all[k], scales[number][k], logits[k], take)
             if not self.direct and self.when.completes(batch):
                 self._step(rates[k])
             batch += 1
         return self._outcome([logits for *_, logits in work], labels)
+
+    def _take(self, batch: int) -> Callable[[Layer, Tensor, Tensor], None]:
+        """What becomes of a layer's delta in this batch."""
+        if self.direct:
+            return Layer.descend
+        accumulate = _accumulate_anew if self.when.begins(batch) else _accumulate
+        exchange = self.when.exchange
+        if exchange is None or not self.when.completes(batch):
+            return accumulate
+
+        def accumulate_and_exchange(layer: Layer, delta: Tensor, inputs: Tensor) -> None:
+            """While the layers before it are differentiated, its gradient is under way."""
+            accumulate(layer, delta, inputs)
+            self.under_way.append(exchange(layer.gradients))
+
+        return accumulate_and_exchange
 
     def gradients(self) -> list[Tensor]:
         return [gradient for segment in self.stack.segments for gradient in segment.gradients]
@@ -338,10 +353,10 @@ class ClosedFormSteps(Steps):
 
     def _step(self, rates: Sequence[float] | Tensor) -> None:
         self.set_rates(rates)
-        segments = self.stack.segments
-        if self.when.average is not None:
-            self.when.average(self.gradients())
-        for segment in segments:
+        for wait in self.under_way:
+            wait()
+        self.under_way.clear()
+        for segment in self.stack.segments:
             if self.when.clip is not None:
                 _clip(segment, self.when.clip)
             segment.attach_gradients()
