@@ -422,7 +422,7 @@ def _schema_fault(key: str, details: Sequence[Any], values: Mapping[str, Any]) -
     if "missing" in kinds:
         return f"{key}: is missing{_example(key, name)}"
     reasons = [_reason(detail, read[key]) for detail in details]
-    text = " or ".join(dict.fromkeys(reasons))
+    text = " or ".join(dict.fromkeys(reasons)).replace(" or must be ", " or ")
     listed = kinds == {"literal_error"}  # an example adds nothing to a complete list
     return f"{given}: {text}{'' if listed else _example(key, name)}"
 

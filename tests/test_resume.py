@@ -466,7 +466,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
 
 def test_ranks_end_in_good_order_and_go_on(tmp_path: Path) -> None:
     both = (*LONG[:2], "model.dropout=0.1", "trainer.devices=2", "trainer.strategy=ddp")
-    process = started(tmp_path, *both, "trainer.max_epochs=40", "hydra.run.dir=run")
+    process = started(tmp_path, *both, "trainer.max_epochs=15", "hydra.run.dir=run")
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everyone
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
@@ -474,10 +474,10 @@ def test_ranks_end_in_good_order_and_go_on(tmp_path: Path) -> None:
     stopped_at = run.result["steps"]
     assert run.result["status"] == "interrupted"
     assert len(checkpoint.read(run.last_checkpoint)["ranks"]) == 2
-    config = compose(*both, "trainer.max_epochs=40")
+    config = compose(*both, "trainer.max_epochs=15")
     with pytest.raises(InputError, match=r"trainer\.devices: it was 2, now 1"):
         fit(
-            compose(*LONG[:2], "model.dropout=0.1", "trainer.max_epochs=40"),
+            compose(*LONG[:2], "model.dropout=0.1", "trainer.max_epochs=15"),
             run.folder,
             resume=True,
         )
@@ -541,7 +541,7 @@ def test_faults_of_resume_cost_no_torch(
 @pytest.mark.parametrize("launcher", ["basic", "fused"])
 def test_a_sweep_is_resumed_by_its_folder(launcher: str, command: Command, tmp_path: Path) -> None:
     """Interrupted in its first stack or trial, gone on with by the command that it names."""
-    sweep = ("-m", "data=digits", "trainer=cpu", "optimizer.lr=0.05,0.1", "trainer.max_epochs=300")
+    sweep = ("-m", "data=digits", "trainer=cpu", "optimizer.lr=0.05,0.1", "trainer.max_epochs=150")
     arguments = (*sweep, f"hydra/launcher={launcher}")
     process = started(tmp_path, *arguments, "hydra.sweep.dir=sweep")
     process.send_signal(signal.SIGTERM)

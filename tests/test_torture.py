@@ -36,7 +36,7 @@ def test_the_command_reports_what_it_did(command: Command) -> None:
 def test_a_difference_is_seen(command: Command) -> None:
     """Runs that depend on when they were killed: what the comparison is for."""
     done = command(
-        "src.torture", "--kills", "2", "--scenario", "single", "data.samples=5000",
+        "src.torture", "--kills", "1", "--scenario", "single", "data.samples=5000",
         "trainer.max_epochs=100000", "trainer.max_time='00:00:00:02'",
     )  # fmt: skip
     assert done.returncode == 1
