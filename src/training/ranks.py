@@ -59,7 +59,8 @@ def launch(
     Raises the InputError or Interrupted that a rank met, Interrupted when this process was
     signalled (the ranks are, too), and RankError with the traceback of any other.
     """
-    logging.getLogger("torch.distributed").setLevel(logging.ERROR)
+    for chatter in ("torch.distributed", "torch.distributed.elastic.agent.server.api"):
+        logging.getLogger(chatter).setLevel(logging.ERROR)
     config = LaunchConfig(
         min_nodes=1,
         max_nodes=1,
@@ -81,12 +82,15 @@ def launch(
     except SignalException as received:
         raise Interrupted(int(received.sigval)) from None
     except ChildFailedError as failed:
+        status = failed.get_first_failure()[1].exitcode
+        if status - 128 in HANDLED:
+            raise Interrupted(status - 128) from None
         raise RankError(_first_fault(failed)) from None
     finally:
         for number, handler in before.items():  # the launcher leaves its own
             signal.signal(number, handler)
     for answer in filter(None, answers.values()):
-        raise Interrupted(answer) if isinstance(answer, int) else InputError(answer)
+        raise InputError(answer)
 
 
 def _first_fault(failed: ChildFailedError) -> str:
@@ -112,9 +116,9 @@ def _is_broken(message: str) -> bool:
 
 
 @record  # its traceback travels home
-def _rank(function: Callable[..., None], arguments: tuple[Any, ...]) -> str | int | None:
-    """The body of a rank. An InputError travels home as its text and a signal as its number:
-    exceptions lose their type."""
+def _rank(function: Callable[..., None], arguments: tuple[Any, ...]) -> str | None:
+    """The body of a rank. An InputError travels home as its text: exceptions lose their type. A
+    signal becomes the exit status, since a launcher that was signalled too reads no answers."""
     _die_with_parent()
     level = logging.ERROR if rank() else logging.INFO
     logging.basicConfig(format="%(message)s", stream=sys.stdout, level=level)
@@ -124,7 +128,7 @@ def _rank(function: Callable[..., None], arguments: tuple[Any, ...]) -> str | in
     except InputError as error:
         return str(error)
     except Interrupted as interrupted:
-        return interrupted.number
+        raise SystemExit(128 + interrupted.number) from None
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
