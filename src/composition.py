@@ -54,6 +54,14 @@ class Command:
     resumes: tuple[Path, Config] | None = None
     points: Sequence[Config] = ()
 
+    @property
+    def launches_ranks(self) -> bool:
+        """Whether a run of it starts more processes; `auto` devices of a GPU may yet be one."""
+        configs = [*self.points, *([self.resumes[1]] if self.resumes else [])]
+        return place().by is None and any(
+            config.trainer.devices not in (1, "auto") for config in configs
+        )
+
 
 def compose(*overrides: str) -> Config:
     """The configuration that `python -m src.train` with these overrides would train.

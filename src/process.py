@@ -2,12 +2,14 @@
 
 import atexit
 import gc
+import multiprocessing
 import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from multiprocessing import forkserver
 
 
 @contextmanager
@@ -19,6 +21,13 @@ def importing() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+def import_for_ranks() -> None:
+    """Starts the process that ranks are forked from. It imports once for all of them, beside this
+    one, and for later launches too."""
+    multiprocessing.set_forkserver_preload(["src.training.fit", "src.training.ranks"])
+    forkserver.ensure_running()
 
 
 def run(main: Callable[[], None]) -> None:

@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from src.composition import main_argv
 from src.config import CONF
 from src.errors import door
-from src.process import importing, place, run
+from src.process import import_for_ranks, importing, place, run
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
@@ -26,6 +26,8 @@ def job(composed: DictConfig) -> float:
 def main() -> None:
     with door(silent=place().rank > 0):
         command = main_argv()
+    if command.launches_ranks:
+        import_for_ranks()
     if command.resumes is not None:
         with importing():
             from src.training.job import resume_run

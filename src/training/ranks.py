@@ -7,7 +7,6 @@ function with its arguments, in a sweep too.
 import ctypes
 import json
 import logging
-import multiprocessing
 import os
 import signal
 import sys
@@ -29,7 +28,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from src import config as schema
 from src.errors import InputError, Interrupted
-from src.process import place
+from src.process import import_for_ranks, place
 from src.training.signals import HANDLED
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -72,8 +71,7 @@ def launch(
         signals_to_handle=",".join(number.name for number in HANDLED),
         start_method="forkserver",
     )
-    # The server imports once for all ranks, and for later launches of this process.
-    multiprocessing.set_forkserver_preload([function.__module__, __name__])
+    import_for_ranks()
     before = {number: signal.getsignal(number) for number in HANDLED}
     # Else ranks that are started again find the addresses of the dead ones in the agent's store.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
