@@ -28,14 +28,7 @@ def survey() -> dict[str, Any]:
 
 
 def _cpu() -> dict[str, Any]:
-    info = Path("/proc/cpuinfo")
-    flags: set[str] = set()
-    if info.exists():
-        for line in info.read_text().splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() in ("flags", "Features"):
-                flags = set(value.split())
-                break
+    flags = machine.cpu_flags()
     return {
         "model": machine.hardware(torch.device("cpu"))["cpu"],
         "architecture": platform.machine(),

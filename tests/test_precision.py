@@ -11,6 +11,7 @@ from src.composition import compose
 from src.data.loader import Block
 from src.models.mlp import Mlp
 from src.models.stacked import Stack
+from src.training import machine
 from src.training.graphs import BlockGraph
 from src.training.optimizers import Schedule, build_optimizer, build_stacked_optimizer
 from src.training.steps import AutogradSteps, ClosedFormSteps, Stepping
@@ -66,6 +67,16 @@ def test_a_step_that_overflows_is_left_out() -> None:
     for one, other in zip(before, net.parameters(), strict=True):
         assert torch.equal(one, other)
     assert scaler.get_scale() == 2.0**126
+
+
+def test_a_precision_that_the_cpu_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = compose("trainer.precision=bf16-mixed").trainer
+    monkeypatch.setattr(machine, "cpu_flags", lambda: {"avx2"})
+    assert "this CPU has no bf16 instructions" in (machine.slow_precision(trainer, "cpu") or "")
+    assert machine.slow_precision(trainer, "cuda") is None
+    assert machine.slow_precision(compose().trainer, "cpu") is None
+    monkeypatch.setattr(machine, "cpu_flags", lambda: {"avx2", "avx512_bf16"})
+    assert machine.slow_precision(trainer, "cpu") is None
 
 
 # --- blocks as graphs --------------------------------------------------------------------------

@@ -38,6 +38,7 @@ class Question:
     contenders: Mapping[str, Callable[[], float]]
     ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     unit: str = "seconds per epoch"
+    numeric: bool = False  # labels are `number on device`
 
 
 def devices() -> list[str]:
@@ -114,7 +115,7 @@ def _sizes(
         f"{last}/{first} on {device}": (f"{last} on {device}", f"{first} on {device}")
         for device in devices()
     }
-    return Question(axis, contenders, ratios)
+    return Question(axis, contenders, ratios, numeric=True)
 
 
 def _transfer() -> Question:
@@ -240,10 +241,10 @@ def draw(question: Question, seconds: Seconds, path: Path) -> None:
 
     spreads = {name: Spread.of(values) for name, values in seconds.items()}
     lines: dict[str, list[tuple[int, Spread]]] = {}
-    for name, spread in spreads.items():
-        first, _, device = name.partition(" on ")
-        if first.isdigit() and device:
-            lines.setdefault(device, []).append((int(first), spread))
+    parts = [name.partition(" on ") for name in spreads]
+    if question.numeric:
+        for (size, _, device), spread in zip(parts, spreads.values(), strict=True):
+            lines.setdefault(device, []).append((int(size), spread))
     figure, axis = plt.subplots(
         figsize=(7, 4 if lines else 1.2 + 0.42 * len(spreads)), layout="constrained"
     )
@@ -255,6 +256,10 @@ def draw(question: Question, seconds: Seconds, path: Path) -> None:
             high = [spread.greatest - spread.median for _, spread in points]
             axis.errorbar(sizes, medians, yerr=[low, high], marker="o", capsize=3, label=device)
         axis.set(xscale="log", yscale="log", xlabel=question.axis, ylabel=question.unit)
+        axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.yaxis.set_minor_formatter("{x:g}")
+        axis.tick_params("x", which="minor", length=0)
         axis.legend()
     else:
         names = list(reversed(spreads))

@@ -191,6 +191,9 @@ class _Fit:
         source = open_source(config.data)
         if source.instead_of:
             log.warning("%s", _banner(source))
+        slow = machine.slow_precision(config.trainer, devices.accelerator)
+        if slow and not ranks.rank():
+            log.warning(slow)
         models = []
         for trial in configs:
             seed_everything(trial.seed, verbose=False)

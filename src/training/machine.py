@@ -84,6 +84,28 @@ def keep_freed_memory() -> None:
     libc.mallopt(M_MMAP_THRESHOLD, 16 * 2**20)
 
 
+def cpu_flags() -> set[str]:
+    """The instruction sets of the CPU as Linux names them; none elsewhere."""
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.exists() else []:
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return set(value.split())
+    return set()
+
+
+def slow_precision(config: schema.Trainer, accelerator: str) -> str | None:
+    """What to say of a precision that the device computes by other means than its own."""
+    flags = cpu_flags()
+    native = flags & {"avx512_bf16", "amx_bf16", "bf16"}
+    if accelerator == "cpu" and config.precision == "bf16-mixed" and flags and not native:
+        return (
+            "trainer.precision=bf16-mixed: this CPU has no bf16 instructions, "
+            "trainer.precision=32 is many times as fast"
+        )
+    return None
+
+
 def out_of_memory(error: BaseException) -> bool:
     """Whether memory ran out, of the GPU or of the machine."""
     texts = ("DefaultCPUAllocator: can't allocate memory", "MPS backend out of memory")
