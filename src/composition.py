@@ -109,7 +109,7 @@ def check_command_line(argv: Sequence[str]) -> Command:
     resume = _given(arguments.overrides, "resume")
     if resume not in (None, "null", "auto"):
         assert resume is not None
-        return _resume(Path(resume), arguments.overrides)
+        return _resume(Path(resume), arguments.overrides, arguments.multirun)
     points, faults = _points(arguments.overrides, arguments.multirun, arguments.config_dir)
     faulty: dict[str, list[str]] = {}
     for number, point in enumerate(points):
@@ -198,7 +198,7 @@ def _refuse_another(folder: Path, config: Config) -> None:
         raise InputError("\n  ".join([f"{folder}: holds another run", *found]))
 
 
-def _resume(folder: Path, overrides: Sequence[str]) -> Command:
+def _resume(folder: Path, overrides: Sequence[str], multirun: bool) -> Command:
     """`resume=FOLDER`, of a run or a sweep, which goes on with its own configuration.
 
     Raises InputError when the folder is neither, and for every other key that differs from it.
@@ -213,6 +213,8 @@ def _resume(folder: Path, overrides: Sequence[str]) -> Command:
             )
         return check_command_line(_sweep_command(folder))
     run = _run(folder)
+    if multirun and run.config_file.exists():
+        raise InputError(f"resume={folder}: is one run, not a sweep; leave out -m")
     if not run.config_file.exists():
         raise InputError(
             f"resume={folder}: is no folder of a run or sweep; it has neither .hydra/config.yaml "
@@ -254,7 +256,9 @@ def _grown(folder: Path, config: Config, overrides: Sequence[str]) -> Config:
                 before[key] = said[section][key]
     found = schema.differences(config.to_primitives(), values)
     if found:
-        raise InputError("\n  ".join([f"resume={folder}: only more epochs can be had", *found]))
+        raise InputError(
+            "\n  ".join([f"resume={folder}: trainer.max_epochs alone may grow", *found])
+        )
     return schema.check(values)
 
 

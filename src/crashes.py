@@ -33,7 +33,7 @@ from src.training.sweep import Sweep
 
 MEASURED = (
     "seconds", "samples_per_second", "peak_memory_bytes", "peak_gpu_allocated_bytes",
-    "peak_gpu_reserved_bytes",
+    "peak_gpu_reserved_bytes", "gpu_utilisation",
 )  # fmt: skip  # what no two runs have alike
 
 # Small and hard: dropout, momentum, a schedule by the step, checkpoints within an epoch, gradients

@@ -87,6 +87,7 @@ def test_a_resumed_run_is_bit_identical(tmp_path: Path) -> None:
 def test_memory_of_the_gpu_is_reported(tmp_path: Path) -> None:
     result = fit(compose(*ON_GPU), tmp_path / "run").result
     assert 0 < result["peak_gpu_allocated_bytes"] <= result["peak_gpu_reserved_bytes"]
+    assert 0 <= result["gpu_utilisation"] <= 100
     assert result["hardware"]["gpu"] == torch.cuda.get_device_name()
 
 

@@ -515,13 +515,14 @@ def test_faults_of_resume_cost_no_torch(
             check_command_line(argv)
         return str(caught.value)
 
-    assert "only more epochs can be had\n  optimizer.lr: it was 0.5, now 0.1" in fault(
+    assert "trainer.max_epochs alone may grow\n  optimizer.lr: it was 0.5, now 0.1" in fault(
         f"resume={folder}", "optimizer.lr=0.1", "trainer.max_epochs=5"
     )
     assert "trainer.max_epochs: it was 2, now 1" in fault(
         f"resume={folder}", "trainer.max_epochs=1"
     )
     assert "its model is not mlp; leave out model=mlp" in fault(f"resume={folder}", "model=mlp")
+    assert "leave out -m" in fault("-m", f"resume={folder}", "seed=1,2")
     assert "is no folder of a run or sweep" in fault(f"resume={tmp_path}")
     assert "type hydra.run.dir=FOLDER too" in fault("resume=auto")
     assert "type hydra.sweep.dir=FOLDER too" in fault("-m", "resume=auto", "seed=1,2")

@@ -184,10 +184,15 @@ class Utilisation(Callback):
             self.samples.append(torch.cuda.utilization(pl_module.device))
             self.taken = now
 
+    @property
+    def mean(self) -> float | None:
+        """Per cent, over the training."""
+        return statistics.mean(self.samples) if self.samples else None
+
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not self.samples:
+        mean = self.mean
+        if mean is None:
             return
-        mean = statistics.mean(self.samples)
         advice = (
             "; it waited for work: try larger blocks (trainer.steps_per_call), a larger "
             "data.batch_size, data.loader=resident, or a fused sweep"

@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch import Trainer
+from lightning.pytorch import Callback, Trainer
 from tabulate import tabulate
 
 from src.data.module import DataModule
 from src.run import Row, Run
 from src.training import machine
+from src.training.callbacks import Utilisation
 from src.training.classifier import Classifier
 
 
@@ -16,6 +17,8 @@ def facts(
     classifier: Classifier, data: DataModule, trainer: Trainer, seconds: dict[str, float]
 ) -> dict[str, Any]:
     """What all trials of a stack have in common; seconds are wall time, of the whole stack."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    meters = [callback for callback in callbacks if isinstance(callback, Utilisation)]
     return {
         "seconds": seconds,
         "stacked": len(classifier.configs),
@@ -31,6 +34,7 @@ def facts(
         "effective_batch_size": data.config.batch * trainer.world_size * classifier.when.accumulate,
         "hardware": machine.hardware(trainer.strategy.root_device),
         **machine.peak_memory(trainer.strategy.root_device),
+        "gpu_utilisation": meters[0].mean if meters else None,
         "versions": machine.versions(),
         "commit": machine.commit(),
     }
