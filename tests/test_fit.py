@@ -205,6 +205,10 @@ def test_an_idle_gpu_gets_advice(
     idle, busy = [r.getMessage() for r in caplog.records if r.name.startswith("src")]
     assert idle.startswith("GPU utilisation 30 %; it waited for work: try larger blocks")
     assert busy == "GPU utilisation 90 %"
+    monkeypatch.delattr(torch.cuda, "utilization")
+    meter = Utilisation()
+    meter.on_train_batch_end(trainer, module, None, None, 0)
+    assert (meter.mean, meter.readable) == (None, False)
 
 
 def test_a_batch_as_large_as_memory_allows(

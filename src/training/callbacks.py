@@ -175,14 +175,20 @@ class Utilisation(Callback):
     def __init__(self) -> None:
         self.samples: list[int] = []
         self.taken = 0.0
+        self.readable = True
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         now = time.monotonic()
-        if now - self.taken >= self.INTERVAL:
+        if not self.readable or now - self.taken < self.INTERVAL:
+            return
+        self.taken = now
+        try:
             self.samples.append(torch.cuda.utilization(pl_module.device))
-            self.taken = now
+        except Exception as error:  # NVML has many ways to be absent; none of them ends a run
+            self.readable = False
+            log.info("GPU utilisation cannot be read (%s)", error)
 
     @property
     def mean(self) -> float | None:
