@@ -194,14 +194,13 @@ def test_an_idle_gpu_gets_advice(
     readings = iter([20, 40, 90, 90])
     monkeypatch.setattr(torch.cuda, "utilization", lambda _device: next(readings))
     monkeypatch.setattr(Utilisation, "INTERVAL", 0.0)
+    trainer, module = Trainer(logger=False), LightningModule()
     with caplog.at_level(logging.INFO, "src"):
-        for batches in (2, 2):
+        for _ in range(2):
             meter = Utilisation()
-            for number in range(batches):
-                meter.on_train_batch_end(
-                    Trainer(logger=False), LightningModule(), None, None, number
-                )
-            meter.on_train_end(Trainer(logger=False), LightningModule())
+            meter.on_train_batch_end(trainer, module, None, None, 0)
+            meter.on_train_batch_end(trainer, module, None, None, 1)
+            meter.on_train_end(trainer, module)
     idle, busy = [r.getMessage() for r in caplog.records if r.name.startswith("src")]
     assert idle.startswith("GPU utilisation 30 %; it waited for work: try larger blocks")
     assert busy == "GPU utilisation 90 %"
