@@ -408,6 +408,23 @@ def test_a_signal_ends_after_the_running_block(
     assert fingerprint(run) == expected(config, tmp_path)
 
 
+def test_a_signal_when_the_result_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run has ended, and stays so; its command still says what to type."""
+    write = Run.write_result
+
+    def signalled(self: Run, result: dict[str, Any]) -> None:
+        write(self, result)
+        if result["status"] == "finished":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Run, "write_result", signalled)
+    with pytest.raises(Interrupted, match="stopped after 2 epochs, 24 steps; to go on"):
+        fit(compose(*SMALL), tmp_path / "run")
+    assert Run(tmp_path / "run").ended
+
+
 LONG = ("data=digits", "trainer=cpu", "trainer.max_epochs=100000", "model.dropout=0.1")
 
 

@@ -151,8 +151,8 @@ def _fit_locked(configs: Sequence[Config], runs: Sequence[Run], slot: Slot) -> N
         told = ""
         if ranks.rank() == 0:
             told = (
-                f"stopped after {result['epochs']} epochs, {result['steps']} steps; to go on, "
-                f"type\n  {result['resume']}"
+                f"stopped after {result.get('epochs', 0)} epochs, {result.get('steps', 0)} steps; "
+                f"to go on, type\n  {_resume_command(runs[0])}"
             )
         raise Interrupted(interrupted.number, told) from None
     except Exception as error:
@@ -333,10 +333,14 @@ def _mark_interrupted(
         content = {
             "status": "interrupted",
             "signal": Interrupted(number).name,
-            "resume": f"python -m src.train resume={shown(run.resume_folder)}",
+            "resume": _resume_command(run),
             **(progress or {"epochs": 0, "steps": 0}),
         }
         _replace_result(run, content)
+
+
+def _resume_command(run: Run) -> str:
+    return f"python -m src.train resume={shown(run.resume_folder)}"
 
 
 @contextmanager
@@ -349,8 +353,7 @@ def _told_what_to_do(config: Config, runs: Sequence[Run]) -> Iterator[None]:
             raise
         raise InputError(
             f"{error.filename or runs[0].folder}: cannot be written ({error.strerror}); the last "
-            "checkpoint is whole. When that is mended, type\n  python -m src.train "
-            f"resume={shown(runs[0].resume_folder)}"
+            f"checkpoint is whole. When that is mended, type\n  {_resume_command(runs[0])}"
         ) from error
     except (MemoryError, RuntimeError) as error:
         if not machine.out_of_memory(error):
