@@ -142,7 +142,7 @@ class Trainer(Section):
     accelerator: Literal["auto", "cpu", "cuda", "mps"]
     devices: PositiveInt | Literal["auto"]  # per node
     num_nodes: PositiveInt
-    strategy: Literal["auto", "ddp"]
+    strategy: Literal["auto", "ddp", "fsdp"]
     max_restarts: NonNegativeInt
     precision: Annotated[Literal["32", "64", "bf16-mixed", "16-mixed"], BeforeValidator(_as_text)]
     max_epochs: PositiveInt
@@ -152,6 +152,7 @@ class Trainer(Section):
     deterministic: bool
     step: Literal["auto", "closed_form", "autograd"]
     steps_per_call: PositiveInt | Literal["auto"]
+    compile: bool
     cuda_graph: bool
     log_every_step: bool
     progress_bar: bool | Literal["auto"]
@@ -279,20 +280,21 @@ def _rules(v: _Values) -> Iterator[tuple[bool, str]]:
         not v["data.persistent_workers"] or v.number("data.num_workers") > 0,
         "data.persistent_workers=true needs workers; type data.num_workers=2 too",
     )
+    for setting, reason in _autograd_alone(v).items():
+        yield (
+            v["trainer.step"] != "closed_form",
+            f"trainer.step=closed_form {reason}, and does not go with {setting}; "
+            "type trainer.step=auto",
+        )
     yield (
-        not (v["model.gradient_checkpointing"] and v["trainer.step"] == "closed_form"),
-        "trainer.step=closed_form keeps its activations, which model.gradient_checkpointing=true "
-        "forgets; type trainer.step=auto",
+        not (v["trainer.compile"] and v["trainer.strategy"] == "fsdp"),
+        "trainer.compile=true compiles whole models, trainer.strategy=fsdp shards them; "
+        "type trainer.strategy=ddp or trainer.compile=false",
     )
     precision, accelerator = v["trainer.precision"], v["trainer.accelerator"]
     yield (
         not (precision == "16-mixed" and accelerator == "cpu"),
         "trainer.precision=16-mixed needs a GPU; on a CPU type trainer.precision=bf16-mixed",
-    )
-    yield (
-        not (precision == "16-mixed" and v["trainer.step"] == "closed_form"),
-        "trainer.step=closed_form has no gradient scaling, which trainer.precision=16-mixed needs; "
-        "type trainer.step=auto or trainer.precision=bf16-mixed",
     )
     yield (
         not (str(precision) == "64" and accelerator == "mps"),
@@ -314,6 +316,21 @@ def _rules(v: _Values) -> Iterator[tuple[bool, str]]:
         f"checkpoint.mode={v['checkpoint.mode']} would keep the worst "
         f"{v['checkpoint.monitor']}; type checkpoint.mode={best}",
     )
+
+
+def autograd_alone(config: Config) -> dict[str, str]:
+    """The settings that the closed form of a step does not cover, each with what it lacks."""
+    return _autograd_alone(_Values(config.to_primitives()))
+
+
+def _autograd_alone(v: _Values) -> dict[str, str]:
+    lacking = (
+        ("trainer.precision", "16-mixed", "has no gradient scaling"),
+        ("trainer.strategy", "fsdp", "needs whole weights"),
+        ("trainer.compile", True, "is compiled already"),
+        ("model.gradient_checkpointing", True, "keeps its activations"),
+    )
+    return {f"{key}={_written(value)}": reason for key, value, reason in lacking if v[key] == value}
 
 
 def differences(saved: Any, now: Any, key: str = "") -> list[str]:

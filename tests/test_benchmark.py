@@ -1,12 +1,15 @@
 """A tiny run of each suite: it runs what it names and reports it whole."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from src.benchmarks import questions, run_suite, sweep
+from src.benchmarks.products import products
 from src.benchmarks.questions import QUESTIONS
 from src.benchmarks.settings import read_settings
 from src.composition import compose
@@ -16,7 +19,7 @@ from src.errors import InputError
 def test_loops() -> None:
     table, line = run_suite(read_settings(["suite=loops", "rounds=1", "data=digits"]))
     found = json.loads(line)
-    contenders = {"tutorial", "bare", "lightning", "sklearn", "ours", "gemm"}
+    contenders = {"tutorial", "bare", "lightning", "sklearn", "ours", "products"}
     assert set(found["rows"]) == contenders
     assert {"ours/bare", "tutorial/ours", "lightning/ours", "sklearn/ours"} <= set(found["ratios"])
     assert found["suite"] == "loops"
@@ -37,8 +40,17 @@ def test_questions(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         asked.append((overrides, *others.items()))
         return float(len(asked))
 
+    def quick_part(*arguments: object, **others: object) -> Callable[[], float]:
+        def part() -> float:
+            asked.append((arguments, *others.items()))
+            return float(len(asked))
+
+        return part
+
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(questions, "epoch", quick)
+    monkeypatch.setattr(questions, "products", quick_part)
+    monkeypatch.setattr(questions, "gathering", quick_part)
     table, line = run_suite(read_settings([f"suite={suite}", "rounds=1"]))
     found = json.loads(line)
     assert found["suite"] == suite
@@ -52,6 +64,22 @@ def test_a_question_times_a_run() -> None:
     small = questions.epoch("trainer.accelerator=cpu", *questions.SMALL, samples=500)
     large = questions.epoch("trainer.accelerator=cpu", *questions.LARGE, samples=500)
     assert 0 < small < large
+
+
+@pytest.mark.parametrize("trials", [1, 3])
+def test_products_are_those_of_an_epoch(trials: int) -> None:
+    """Two operations for a weight and sample in each of: forward, gradient of the weights, and
+    gradient of the hidden units, which the first layer does without."""
+    epoch = products(1000, trials=trials, hidden=16)
+    aten = torch.ops.aten
+
+    def flops(_added_to: torch.Size, a: torch.Size, b: torch.Size, **_others: object) -> int:
+        return 2 * a.numel() * b[-1]
+
+    in_place = {aten.addmm_: flops, aten.baddbmm_: flops}
+    with FlopCounterMode(display=False, custom_mapping=in_place) as counted:
+        epoch()
+    assert counted.get_total_flops() == 2 * 1000 * trials * 16 * (2 * 784 + 3 * 10)
 
 
 def test_a_gpu_check_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -77,12 +105,14 @@ def test_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = json.loads(line)
     rows = {name: row["median"] for name, row in found["rows"].items()}
     stacks = [
-        f"{kind}@{size}" for kind in ("gemm", "fused", "fused_own_seeds") for size in (1, 64, 256)
+        f"{kind}@{size}"
+        for kind in ("products", "fused", "fused_own_seeds")
+        for size in (1, 64, 256)
     ]
     assert {"bare", *stacks} <= set(rows)
     ratios = found["ratios"]
     assert ratios["bare*64/fused@64"] == pytest.approx(64 * rows["bare"] / rows["fused@64"])
-    assert ratios["fused/gemm@64"] == pytest.approx(rows["fused@64"] / rows["gemm@64"])
+    assert ratios["fused/products@64"] == pytest.approx(rows["fused@64"] / rows["products@64"])
     own = rows["fused_own_seeds@64"] / rows["fused@64"]
     assert ratios["fused_own_seeds/fused@64"] == pytest.approx(own)
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")

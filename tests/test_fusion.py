@@ -193,8 +193,8 @@ def test_groups_agree_in_all_but_the_fusible_keys() -> None:
 @pytest.mark.parametrize(
     ("override", "reason"),
     [
-        ("trainer.precision=16-mixed", "scales the gradients of all trials"),
-        ("trainer.step=autograd", "takes one model"),
+        ("trainer.precision=16-mixed", "differentiates one model at a time"),
+        ("trainer.step=autograd", "differentiates one model at a time"),
         ("trainer.log_every_step=true", "prints the steps of one run"),
         ("trainer.max_time='00:00:01:00'", "by its own clock"),
         ("data.order=stream", "draws the order from the stream"),

@@ -94,3 +94,13 @@ def test_memory_of_the_gpu_is_reported(tmp_path: Path) -> None:
 def test_out_of_memory_and_the_largest_batch(tmp_path: Path) -> None:
     run = fit(compose(*ON_GPU, "data.batch_size=auto"), tmp_path / "run")
     assert run.config.data.batch_size == 1024  # of 1150 digits all fit
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA GPUs")
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_two_gpus_are_one(strategy: str, tmp_path: Path) -> None:
+    even = (*ON_GPU, "data.drop_last=true")
+    both = ("trainer.devices=2", f"trainer.strategy={strategy}")
+    one = fit(compose(*even, "data.batch_size=100"), tmp_path / "one")
+    two = fit(compose(*even, "data.batch_size=50", *both), tmp_path / "two")
+    assert distance(two, one) < 1e-3

@@ -1,24 +1,31 @@
 """Steps, schedules and metrics against plain torch, by their values."""
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._inductor import config as inductor
+from torch._inductor.utils import fresh_cache
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, MultiStepLR, OneCycleLR
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
+from src import checkpoint
 from src.composition import compose
 from src.data.loader import SeededOrder
 from src.data.sources import digits, held_out
+from src.errors import InputError
 from src.models.mlp import Mlp
+from src.training.fit import fit
 from src.training.metrics import EpochMetrics
 from src.training.optimizers import Schedule, build_optimizer
-from tests.conftest import Train
+from tests.conftest import SMALL, Train
 
 Weights = dict[str, Tensor]
 
@@ -265,3 +272,34 @@ def test_optimizers_are_fused() -> None:
     for name in ("sgd", "adam", "adamw"):
         config = compose(f"optimizer={name}").optimizer
         assert build_optimizer(config, Mlp(4, [3], 2).parameters()).defaults["fused"] is True
+
+
+COMPILERS = [name for name in ("c++", "g++", "clang++") if shutil.which(name)]
+
+
+@pytest.mark.skipif(not COMPILERS, reason="needs a C++ compiler")
+def test_compiled_steps_are_autograds(tmp_path: Path) -> None:
+    """The last batch of an epoch is smaller than the others; a run that goes on meets it first."""
+    recipe = (*SMALL, "optimizer=adamw", "optimizer.lr=0.01", "model.hidden_sizes=[6]")
+    compiled = (*recipe, "trainer.compile=true", "trainer.steps_per_call=11")
+    plain = fit(compose(*recipe, "trainer.step=autograd"), tmp_path / "plain")
+    whole = fit(compose(*compiled), tmp_path / "whole")
+    assert whole.result["step"] == "autograd"
+    a, b = weights(plain), weights(whole)
+    assert max((a[name] - b[name]).abs().max().item() for name in a) < 1e-5
+    every_block = fit(compose(*compiled, "checkpoint.every_n_steps=11"), tmp_path / "run")
+    before_last_batch = every_block.checkpoints / "previous.ckpt"
+    assert checkpoint.read(before_last_batch)["position"] == {"epoch": 1, "batch": 11}
+    before_last_batch.rename(every_block.last_checkpoint)
+    every_block.result_file.unlink()
+    resumed = fit(compose(*compiled, "checkpoint.every_n_steps=11"), tmp_path / "run", resume=True)
+    assert same(resumed, whole)
+
+
+def test_no_compiler_is_told(tmp_path: Path) -> None:
+    with (
+        fresh_cache(),  # else what was compiled before is found
+        inductor.patch("cpp.cxx", (None, "/absent")),
+        pytest.raises(InputError, match=r"cannot compile here .*type trainer\.compile=false"),
+    ):
+        fit(compose(*SMALL, "trainer.compile=true", "model.hidden_sizes=[7]"), tmp_path / "run")

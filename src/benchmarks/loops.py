@@ -26,11 +26,12 @@ from torchvision.transforms import ToTensor
 
 from src import composition
 from src.benchmarks.measure import interleave, quiet, ratio, report
+from src.benchmarks.products import BATCH, CLASSES, HIDDEN, products
 from src.data.sources import Split, as_float, held_out, open_source
 from src.training import machine
 from src.training.fit import fit
 
-BATCH, HIDDEN, CLASSES, RATE = 100, 32, 10, 0.5
+RATE = 0.5
 
 
 def run(rounds: int, data: str) -> tuple[str, str]:
@@ -46,7 +47,7 @@ def run(rounds: int, data: str) -> tuple[str, str]:
         "lightning": default_lightning(features, labels),
         "sklearn": sklearn(features, labels),
         "ours": ours(data),
-        "gemm": gemm(features),
+        "products": products(len(features)),
     }
     seconds = interleave(contenders, rounds)
     ratios = {
@@ -56,7 +57,7 @@ def run(rounds: int, data: str) -> tuple[str, str]:
             ("tutorial", "ours"),
             ("lightning", "ours"),
             ("sklearn", "ours"),
-            ("ours", "gemm"),
+            ("ours", "products"),
         )
     }
     note = (
@@ -222,25 +223,5 @@ def ours(data: str) -> Callable[[], float]:
         with quiet(), tempfile.TemporaryDirectory() as folder:
             rows = fit(config, Path(folder)).history
             return (float(rows[-1]["seconds"] or 0) - float(rows[1]["seconds"] or 0)) / 3
-
-    return epoch
-
-
-def gemm(features: Tensor) -> Callable[[], float]:
-    """The matrix products of an epoch alone, their results written in place: the arithmetic."""
-    x, w1 = features[:BATCH].clone(), torch.randn(HIDDEN, 784)
-    w2, d2 = torch.randn(CLASSES, HIDDEN), torch.randn(BATCH, CLASSES)
-    h, d1 = torch.empty(BATCH, HIDDEN), torch.empty(BATCH, HIDDEN)
-    z, g1, g2 = torch.empty(BATCH, CLASSES), torch.empty_like(w1), torch.empty_like(w2)
-
-    def epoch() -> float:
-        began = time.perf_counter()
-        for _ in range(len(features) // BATCH):
-            torch.mm(x, w1.T, out=h)
-            torch.mm(h, w2.T, out=z)
-            torch.mm(d2.T, h, out=g2)
-            torch.mm(d2, w2, out=d1)
-            torch.mm(d1.T, x, out=g1)
-        return time.perf_counter() - began
 
     return epoch

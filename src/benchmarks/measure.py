@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from matplotlib.axes import Axes
 from tabulate import tabulate
 from tqdm import tqdm
 
@@ -88,6 +89,15 @@ def report(
         "commit": machine.commit(),
     }
     return f"{table}\n\n{shares}", json.dumps(content)
+
+
+def few_ticks(axis: Axes) -> None:
+    """On a logarithmic y axis at 1, 2, 3, 5 of each power of ten: matplotlib's run into another."""
+    low, high = axis.get_ylim()
+    steps = [digit * 10.0**power for power in range(-6, 3) for digit in (1, 2, 3, 5)]
+    ticks = [step for step in steps if low <= step <= high]
+    axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
+    axis.minorticks_off()
 
 
 @contextlib.contextmanager

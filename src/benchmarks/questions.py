@@ -4,12 +4,13 @@ How long does an epoch take, by device, precision, batch size, hidden size, size
 way of the data to the device, number of ranks, and kind of step?
 """
 
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +18,10 @@ import matplotlib as mpl
 import torch
 
 from src import composition
-from src.benchmarks.measure import Seconds, Spread, interleave, quiet, ratio, report
+from src.benchmarks.measure import Seconds, Spread, few_ticks, interleave, quiet, ratio, report
+from src.benchmarks.products import BATCH, products
+from src.data.loader import BlockSampler, ResidentLoader, SeededOrder, batches_per_block
+from src.data.sources import Split
 from src.training import machine
 from src.training.fit import fit
 
@@ -118,6 +122,23 @@ def _sizes(
     return Question(axis, contenders, ratios, numeric=True)
 
 
+def _hidden_size() -> Question:
+    """And what of it is arithmetic: a device that only multiplies faster saves no more."""
+    sizes, samples = (32, 128, 512, 2048), 5000
+    question = _sizes(
+        "hidden units, 784-n-10",
+        sizes,
+        lambda size: partial(epoch, f"model.hidden_sizes=[{size}]", samples=samples),
+    )
+    contenders, ratios = dict(question.contenders), dict(question.ratios)
+    for device in devices():
+        for size in sizes:
+            whole, part = f"{size} on {device}", f"{size} on {device}, products alone"
+            contenders[part] = products(samples, hidden=size, device=device)
+            ratios[f"whole/products, {whole}"] = (whole, part)
+    return replace(question, contenders=contenders, ratios=ratios)
+
+
 def _transfer() -> Question:
     contenders: dict[str, Callable[[], float]] = {}
     for device in devices():
@@ -135,7 +156,31 @@ def _transfer() -> Question:
         for name in contenders
         if not name.startswith("resident")
     }
+    for device in devices():
+        for name, dtype in (("bytes", torch.uint8), ("floats", torch.float32)):
+            contenders[f"blocks from {name} alone, {device}"] = gathering(dtype, device)
+        ratios[f"bytes/floats, {device}"] = (
+            f"blocks from bytes alone, {device}",
+            f"blocks from floats alone, {device}",
+        )
     return Question("way to the device, 784-32-10", contenders, ratios)
+
+
+def gathering(dtype: torch.dtype, device: str, samples: int = 20_000) -> Callable[[], float]:
+    """Seconds in which an epoch's blocks are gathered from data of this type on the device."""
+    split = Split(torch.ones(samples, 784, dtype=dtype), torch.zeros(samples, dtype=torch.long))
+    where = torch.device(device)
+    size = batches_per_block(BATCH * 784 * 4, where)
+    loader = ResidentLoader(split, BlockSampler(samples, [SeededOrder(0)], BATCH, size), where)
+
+    def epoch() -> float:
+        began = time.perf_counter()
+        for block in loader:
+            last = block.features
+        last[0, 0, 0, 0].item()  # waits for the device
+        return time.perf_counter() - began
+
+    return epoch
 
 
 RANKS = ("model.hidden_sizes=[2048,2048]", "optimizer.lr=0.01", "trainer.accelerator=cpu")
@@ -181,17 +226,18 @@ def _ranks() -> Question:
 def _graph() -> Question:
     contenders, ratios = {}, {}
     for device in devices():
-        for kind in ("autograd", "closed_form"):
-            name = f"{kind} on {device}"
-            contenders[name] = partial(epoch, _on(device), *SMALL, f"trainer.step={kind}")
+        ways = {"autograd": "trainer.step=autograd", "closed_form": "trainer.step=closed_form"}
+        if device == "cuda" or any(map(shutil.which, ("c++", "g++", "clang++"))):
+            ways["compiled autograd"] = "trainer.compile=true"
+        for kind, override in ways.items():
+            contenders[f"{kind} on {device}"] = partial(epoch, _on(device), *SMALL, override)
         if device == "cuda":
             eager = "closed_form without graph on cuda"
             contenders[eager] = partial(epoch, _on(device), *SMALL, "trainer.cuda_graph=false")
             ratios["without graph/with graph"] = (eager, "closed_form on cuda")
-        ratios[f"autograd/closed_form on {device}"] = (
-            f"autograd on {device}",
-            f"closed_form on {device}",
-        )
+        for kind in list(ways)[1:]:
+            name = f"{kind} on {device}"
+            ratios[f"autograd/{name}"] = (f"autograd on {device}", name)
     return Question("kind of step, 784-32-10", contenders, ratios)
 
 
@@ -203,11 +249,7 @@ QUESTIONS: dict[str, Callable[[], Question]] = {
         (32, 128, 512, 2048),
         lambda size: partial(epoch, *SMALL, f"data.batch_size={size}"),
     ),
-    "hidden_size": lambda: _sizes(
-        "hidden units, 784-n-10",
-        (32, 128, 512, 2048),
-        lambda size: partial(epoch, f"model.hidden_sizes=[{size}]", samples=5000),
-    ),
+    "hidden_size": _hidden_size,
     "dataset_size": lambda: _sizes(
         "training samples, 784-32-10",
         (1_000, 10_000, 100_000),
@@ -257,9 +299,7 @@ def draw(question: Question, seconds: Seconds, path: Path) -> None:
             axis.errorbar(sizes, medians, yerr=[low, high], marker="o", capsize=3, label=device)
         axis.set(xscale="log", yscale="log", xlabel=question.axis, ylabel=question.unit)
         axis.set_xticks(sizes, [f"{size:,}" for size in sizes])
-        axis.yaxis.set_major_formatter("{x:g}")
-        axis.yaxis.set_minor_formatter("{x:g}")
-        axis.tick_params("x", which="minor", length=0)
+        few_ticks(axis)
         axis.legend()
     else:
         names = list(reversed(spreads))

@@ -16,8 +16,9 @@ from tqdm import tqdm
 
 from src import composition
 from src import config as schema
-from src.benchmarks.loops import BATCH, CLASSES, HIDDEN, bare
-from src.benchmarks.measure import Seconds, Spread, interleave, ratio, report
+from src.benchmarks.loops import bare
+from src.benchmarks.measure import Seconds, Spread, few_ticks, interleave, ratio, report
+from src.benchmarks.products import BATCH, CLASSES, HIDDEN, products
 from src.data.loader import (
     BlockSampler,
     ResidentLoader,
@@ -48,13 +49,13 @@ def run(rounds: int, data: str, full: bool, commands: bool) -> tuple[str, str]:
         "bare": bare(as_float(train.features).flatten(1), train.labels)
     }
     for size in sizes:
-        contenders[f"gemm@{size}"] = gemm(size, len(train))
+        contenders[f"products@{size}"] = products(len(train), trials=size)
         contenders[f"fused@{size}"] = fused(train, [0] * size)
         contenders[f"fused_own_seeds@{size}"] = fused(train, list(range(size)))
     seconds = interleave(contenders, rounds)
     ratios = {
         "bare*64/fused@64": _scaled(ratio(seconds, "bare", "fused@64"), 64),
-        "fused/gemm@64": ratio(seconds, "fused@64", "gemm@64"),
+        "fused/products@64": ratio(seconds, "fused@64", "products@64"),
         "fused_own_seeds/fused@64": ratio(seconds, "fused_own_seeds@64", "fused@64"),
     }
     if commands:
@@ -109,28 +110,6 @@ def fused(train: Split, seeds: Sequence[int]) -> Callable[[], float]:
     return epoch
 
 
-def gemm(trials: int, samples: int) -> Callable[[], float]:
-    """The matrix products of an epoch alone, over the concatenated units of all trials."""
-    x = torch.rand(BATCH, 784)
-    w1, w2 = torch.randn(trials * HIDDEN, 784), torch.randn(trials, CLASSES, HIDDEN)
-    h, d1 = torch.empty(trials * HIDDEN, BATCH), torch.empty(trials, HIDDEN, BATCH)
-    z, d2 = torch.empty(trials, CLASSES, BATCH), torch.randn(trials, CLASSES, BATCH)
-    g1, g2 = torch.empty_like(w1), torch.empty_like(w2)
-
-    def epoch() -> float:
-        began = time.perf_counter()
-        for _ in range(samples // BATCH):
-            torch.mm(w1, x.T, out=h)
-            hidden = h.view(trials, HIDDEN, BATCH)
-            torch.bmm(w2, hidden, out=z)
-            torch.bmm(d2, hidden.mT, out=g2)
-            torch.bmm(w2.mT, d2, out=d1)
-            torch.mm(d1.view(-1, BATCH), x, out=g1)
-        return time.perf_counter() - began
-
-    return epoch
-
-
 def interleave_commands(rounds: int, data: str) -> Seconds:
     """Seconds of the same 64 trials by each launcher, from the shell and back."""
     rates = ",".join(f"{0.03 * 1.2**k:.3f}" for k in range(RATES))
@@ -174,7 +153,7 @@ def draw(seconds: Seconds, sizes: Sequence[int], path: Path) -> None:
     lines = {
         "fused, shared batches": "fused@",
         "fused, own seeds": "fused_own_seeds@",
-        "matrix products alone": "gemm@",
+        "matrix products alone": "products@",
     }
     for label, prefix in lines.items():
         values = [Spread.of(seconds[f"{prefix}{size}"]).median / size for size in sizes]
@@ -188,11 +167,7 @@ def draw(seconds: Seconds, sizes: Sequence[int], path: Path) -> None:
         title="784-32-10, batch 100",
     )
     axis.set_xticks(sizes, [str(size) for size in sizes])
-    low, high = axis.get_ylim()
-    steps = [digit * 10.0**power for power in range(-6, 3) for digit in (1, 2, 3, 5)]
-    ticks = [step for step in steps if low <= step <= high]
-    axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
-    axis.minorticks_off()
+    few_ticks(axis)
     axis.grid(alpha=0.3)
     axis.legend(loc="upper right", bbox_to_anchor=(1, 0.92))
     figure.savefig(path, dpi=150)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from src.config import Config
+from src.config import Config, autograd_alone
 from src.models.logistic_regression import LogisticRegression
 from src.models.mlp import Mlp
 
@@ -342,11 +342,7 @@ class Stack:
 
 def step_kind(config: Config, model: nn.Module) -> str:
     """`closed_form` where it applies and is not declined, else `autograd`."""
-    declined = (
-        config.trainer.step == "autograd"
-        or config.trainer.precision == "16-mixed"
-        or getattr(config.model, "gradient_checkpointing", False)
-    )
+    declined = config.trainer.step == "autograd" or autograd_alone(config)
     return "autograd" if declined or Architecture.of(model) is None else "closed_form"
 
 

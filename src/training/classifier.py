@@ -25,6 +25,7 @@ from src.training.optimizers import (
     to_device,
     trial_state,
 )
+from src.training.sharding import whole
 from src.training.steps import AutogradSteps, ClosedFormSteps, Stepping, Steps
 
 log = logging.getLogger(__name__)
@@ -108,15 +109,20 @@ class Classifier(LightningModule):
     def on_fit_start(self) -> None:
         optimizer = self.optimizers(use_pl_optimizer=False)
         assert isinstance(optimizer, Optimizer)
-        if self.trainer.world_size > 1:
-            world = self.trainer.world_size
+        world = self.trainer.world_size
+        if world > 1 and self.trainer_config.strategy != "fsdp":  # which averages by itself
             self.when = replace(self.when, ranks=world, exchange=ranks.exchange)
         if self.stack is None:
             scaler = getattr(self.trainer.precision_plugin, "scaler", None)
             if self.device.type == "cuda" and self.trainer_config.cuda_graph:
                 log.info("blocks run without CUDA graphs: their steps go by autograd")
             self.steps = AutogradSteps(
-                self.model, optimizer, self.schedules, self.when, scaler=scaler
+                self.model,
+                optimizer,
+                self.schedules,
+                self.when,
+                scaler=scaler,
+                compiled=self.trainer_config.compile,
             )
         else:
             lower = LOWER.get(self.trainer_config.precision)
@@ -220,7 +226,7 @@ class Classifier(LightningModule):
     def trial_weights(self, trial: int) -> dict[str, Tensor]:
         """A copy of one trial's weights under the names of its solo run."""
         state = self.models[trial].state_dict()
-        return {f"model.{name}": value.detach().clone() for name, value in state.items()}
+        return {f"model.{name}": whole(value).detach().clone() for name, value in state.items()}
 
     def load_trial_weights(self, trial: int, weights: dict[str, Tensor]) -> None:
         plain = {name.removeprefix("model."): value for name, value in weights.items()}

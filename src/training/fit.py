@@ -16,6 +16,7 @@ from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.loggers import Logger
 from lightning.pytorch.profilers import Profiler, PyTorchProfiler, SimpleProfiler
+from lightning.pytorch.strategies import Strategy
 
 from src import config as schema
 from src.checkpoint import Slot
@@ -27,7 +28,7 @@ from src.errors import InputError, Interrupted
 from src.files import lock
 from src.models import build_model
 from src.run import Run
-from src.training import batch_size, machine, ranks
+from src.training import batch_size, machine, ranks, sharding
 from src.training.callbacks import History, Progress, StepLines, Utilisation
 from src.training.checkpoints import Checkpoints, SlotIO
 from src.training.classifier import Classifier
@@ -402,7 +403,7 @@ def _trainer(
         accelerator=devices.accelerator,
         devices=devices.count,
         num_nodes=devices.nodes,
-        strategy=ranks.Ranks() if devices.ranks > 1 else "auto",
+        strategy=_strategy(trainer, devices),
         precision=PRECISION.get(trainer.precision, trainer.precision),  # type: ignore[arg-type]
         max_epochs=trainer.max_epochs,
         deterministic=trainer.deterministic,
@@ -419,6 +420,12 @@ def _trainer(
         log_every_n_steps=1,
         default_root_dir=runs[0].folder,
     )
+
+
+def _strategy(trainer: schema.Trainer, devices: machine.Devices) -> Strategy | str:
+    if devices.ranks == 1:
+        return "auto"
+    return sharding.Shards() if trainer.strategy == "fsdp" else ranks.Ranks()
 
 
 def _profiler(kind: str | None, run: Run) -> Profiler | None:

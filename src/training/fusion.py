@@ -54,14 +54,12 @@ def plan(configs: Sequence[Config], max_trials: int | None = None) -> list[Group
 def why_alone(config: Config) -> str | None:
     """What keeps a trial out of every stack, or None."""
     trainer, logger = config.trainer, config.logger.name
+    by_autograd = [*schema.autograd_alone(config)]
+    if trainer.step == "autograd":
+        by_autograd.append("trainer.step=autograd")
+    if by_autograd:
+        return f"{by_autograd[0]} differentiates one model at a time"
     reasons = {
-        "trainer.precision=16-mixed scales the gradients of all trials by one number": (
-            trainer.precision == "16-mixed"
-        ),
-        "trainer.step=autograd takes one model": trainer.step == "autograd",
-        "model.gradient_checkpointing=true needs autograd": getattr(
-            config.model, "gradient_checkpointing", False
-        ),
         "trainer.log_every_step=true prints the steps of one run": trainer.log_every_step,
         "trainer.max_time ends each run by its own clock": trainer.max_time is not None,
         "data.order=stream draws the order from the stream that drew the weights": (

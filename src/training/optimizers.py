@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from src import config as schema
@@ -14,9 +15,11 @@ from src.models.stacked import Segment, Stack
 
 def build_optimizer(config: schema.Optimizer, parameters: Iterable[nn.Parameter]) -> Optimizer:
     """The optimizer, fused: one kernel for all parameters, faster on CPU too. On CUDA its learning
-    rate is a tensor and its step counts stay on the device, so that a graph can hold its steps."""
+    rate is a tensor and its step counts stay on the device, so that a graph can hold its steps.
+    Sharded weights have no fused SGD, and no graph."""
     own = list(parameters)
-    on_cuda = own[0].is_cuda
+    fused = not isinstance(own[0], DTensor)
+    on_cuda = own[0].is_cuda and fused
     lr = torch.tensor(config.lr, device=own[0].device) if on_cuda else config.lr
     match config:
         case schema.Sgd():
@@ -26,12 +29,12 @@ def build_optimizer(config: schema.Optimizer, parameters: Iterable[nn.Parameter]
                 momentum=config.momentum,
                 nesterov=config.nesterov,
                 weight_decay=config.weight_decay,
-                fused=True,
+                fused=fused,
             )
         case schema.Adam() | schema.AdamW():
             kind = Adam if isinstance(config, schema.Adam) else AdamW
             decay = config.weight_decay
-            return kind(own, lr=lr, weight_decay=decay, fused=True, capturable=on_cuda)
+            return kind(own, lr=lr, weight_decay=decay, fused=fused, capturable=on_cuda)
 
 
 class Numbers(NamedTuple):

@@ -17,9 +17,11 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from src.data.loader import Block
+from src.errors import InputError
 from src.models.stacked import Layer, Segment, Stack
 from src.training.graphs import BlockGraph
 from src.training.optimizers import Schedule, StackedOptimizer, StackedSgd
+from src.training.sharding import own_part
 
 log = logging.getLogger(__name__)
 
@@ -119,7 +121,7 @@ class Steps:
 
 
 class AutogradSteps(Steps):
-    """Any one model, by torch's autograd. `scaler` scales the loss of fp16."""
+    """Any one model, by torch's autograd, `compiled` or not. `scaler` scales the loss of fp16."""
 
     def __init__(
         self,
@@ -129,10 +131,12 @@ class AutogradSteps(Steps):
         when: Stepping,
         *,
         scaler: "torch.amp.GradScaler | None" = None,
+        compiled: bool = False,
     ) -> None:
         super().__init__(optimizer, schedules, when)
         self.model, self.scaler = model, scaler
         self.parameters = list(model.parameters())
+        self.forward = _compiled(self._forward) if compiled else self._forward
 
     def __call__(self, block: Block, epoch: int, batch: int) -> Stepped:
         losses, logits = [], []
@@ -143,8 +147,7 @@ class AutogradSteps(Steps):
             if self.when.begins(batch):
                 for parameter in self.parameters:
                     parameter.grad = None
-            output = self.model(features)
-            loss = F.cross_entropy(output, labels)
+            output, loss = self.forward(features, labels)
             losses.append(loss.detach())
             logits.append(output.detach())
             self._backward(loss)
@@ -154,11 +157,15 @@ class AutogradSteps(Steps):
         correct = (torch.stack(logits).argmax(-1) == block.labels[:, 0]).sum(-1, keepdim=True)
         return Stepped(torch.stack(losses).unsqueeze(1), correct)
 
+    def _forward(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        output = self.model(features)
+        return output, F.cross_entropy(output, labels)
+
     def gradients(self) -> list[Tensor]:
         for parameter in self.parameters:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
-        return [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        return [own_part(p.grad) for p in self.parameters if p.grad is not None]
 
     def _backward(self, loss: Tensor) -> None:
         if self.when.accumulate * self.when.ranks > 1:
@@ -182,6 +189,30 @@ class AutogradSteps(Steps):
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()
+
+
+Forward = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def _compiled(forward: Forward) -> Forward:
+    """Compiled with its derivative, anew for each size of a batch: with sizes left open, its last
+    bits would depend on which one came first, and a run that goes on begins with another."""
+    from torch._dynamo.exc import BackendCompilerFailed  # slow to import, rarely wanted
+
+    log.info("the step is compiled, which takes some tens of seconds")
+    compiled = torch.compile(forward, dynamic=False)
+
+    def run(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        try:
+            return compiled(features, labels)
+        except BackendCompilerFailed as error:
+            reason = next(iter(str(error).splitlines()), "no reason given")
+            raise InputError(
+                f"trainer.compile=true: torch cannot compile here ({reason}); "
+                "type trainer.compile=false"
+            ) from None
+
+    return run
 
 
 class ClosedFormSteps(Steps):
