@@ -264,8 +264,8 @@ def _rules(v: _Values) -> Iterator[tuple[bool, str]]:
     if isinstance(milestones, list) and all(isinstance(epoch, int) for epoch in milestones):
         yield (
             milestones == sorted(set(milestones)),
-            f"scheduler.milestones={_written(milestones)}: epochs must increase, "
-            f"for example scheduler.milestones={_written(sorted(set(milestones)))}",
+            f"scheduler.milestones={written(milestones)}: epochs must increase, "
+            f"for example scheduler.milestones={written(sorted(set(milestones)))}",
         )
     yield (
         v["data.loader"] != "resident" or v["data.num_workers"] in (0, None),
@@ -330,7 +330,7 @@ def _autograd_alone(v: _Values) -> dict[str, str]:
         ("trainer.compile", True, "is compiled already"),
         ("model.gradient_checkpointing", True, "keeps its activations"),
     )
-    return {f"{key}={_written(value)}": reason for key, value, reason in lacking if v[key] == value}
+    return {f"{key}={written(value)}": reason for key, value, reason in lacking if v[key] == value}
 
 
 def differences(saved: Any, now: Any, key: str = "") -> list[str]:
@@ -349,7 +349,7 @@ def differences(saved: Any, now: Any, key: str = "") -> list[str]:
         return []
     if key.endswith("data.batch_size") and now == "auto":
         return []  # what it decided then stays
-    return [] if saved == now else [f"{key}: it was {_written(saved)}, now {_written(now)}"]
+    return [] if saved == now else [f"{key}: it was {written(saved)}, now {written(now)}"]
 
 
 def cpu_count() -> int:
@@ -428,7 +428,7 @@ def _schema_fault(key: str, details: Sequence[Any], values: Mapping[str, Any]) -
     section = key.partition(".")[0]
     read = _Values(values)
     name = read[f"{section}.name"]
-    given = f"{key}={_written(read[key])}"
+    given = f"{key}={written(read[key])}"
     if "extra_forbidden" in kinds:
         if key in known_keys():
             return f"{given}: {section}={name} has no such key"
@@ -465,14 +465,14 @@ def _example(key: str, name: Any) -> str:
             shipped = {**shipped, section: yaml.safe_load(path.read_text())}
         value = _Values(shipped)[key]
         if value is not None:
-            return f", for example {key}={_written(value)}"
+            return f", for example {key}={written(value)}"
     return ""
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
     """A value as one types it on the command line."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, list):
-        return "[" + ",".join(_written(item) for item in value) + "]"
+        return "[" + ",".join(written(item) for item in value) + "]"
     return str(value)

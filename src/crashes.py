@@ -29,7 +29,7 @@ from tqdm import tqdm
 from src import checkpoint
 from src.run import HISTORY, Run
 from src.slow_files import SECONDS, slow_down_with_children
-from src.training.sweep import Sweep
+from src.sweep import Sweep
 
 MEASURED = (
     "seconds", "samples_per_second", "peak_memory_bytes", "peak_gpu_allocated_bytes",

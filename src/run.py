@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import math
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -57,6 +58,12 @@ class Run:
             raise InputError(f"{self.overrides_file}: is no list of overrides")
         pairs = (text.partition("=") for text in texts)
         return {key.lstrip("+"): value for key, _, value in pairs}
+
+    @property
+    def command(self) -> str:
+        """What to type, quoted for a shell, to train it once more."""
+        chosen = (shlex.quote(f"{key}={value}") for key, value in self.overrides.items())
+        return " ".join(["python -m src.train", *chosen])
 
     @property
     def history(self) -> list[Row]:

@@ -39,17 +39,23 @@ def command(tmp_path: Path) -> Command:
     """command(module, *arguments): runs it as a user would, in an empty folder."""
 
     def run(module: str, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-        return subprocess.run(
-            [sys.executable, "-m", module, *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
+        return run_command(tmp_path, module, *arguments, **environment)
 
     return run
+
+
+def run_command(
+    folder: Path, module: str, *arguments: str, **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
 
 
 @pytest.fixture

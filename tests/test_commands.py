@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from src.training.sweep import Sweep
+from src.sweep import Sweep
 from tests.conftest import SMALL, Command, Train
 
 

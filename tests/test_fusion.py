@@ -24,11 +24,12 @@ from src.data.sources import open_source
 from src.evaluation import evaluate_path
 from src.models import build_model
 from src.run import Run
+from src.sweep import Sweep
 from src.trained import open_trained
-from src.training import fusion, sweep
+from src.training import fusion, trials
 from src.training.fit import fit, fit_stack
 from src.training.fusion import plan
-from src.training.sweep import Sweep, train_trials
+from src.training.trials import train_trials
 from tests.conftest import ROOT, SMALL, Command
 
 
@@ -430,5 +431,5 @@ def test_the_plugin_is_light() -> None:
 
 
 def test_overview_counts_stacks() -> None:
-    assert sweep._overview([64, 3], 2) == "2 stacks of 64, 3 and 2 alone"
-    assert sweep._overview([], 2) == "2 alone"
+    assert trials._overview([64, 3], 2) == "2 stacks of 64, 3 and 2 alone"
+    assert trials._overview([], 2) == "2 alone"

@@ -16,9 +16,9 @@ from src.composition import Command
 from src.config import Config
 from src.errors import InputError, door, only_interruptions
 from src.run import Run
+from src.sweep import Sweep
 from src.training import ranks
 from src.training.fit import fit
-from src.training.sweep import Sweep
 
 log = logging.getLogger(__name__)
 
@@ -94,9 +94,15 @@ def _ended(run: Run) -> float:
 
 
 def finish_sweep(folder: Path) -> None:
-    """Prints the sweep's table; exits with status 1 when a trial failed."""
+    """Prints the sweep's table and writes its report; exits with status 1 when a trial failed."""
     sweep = Sweep(folder)
     print(f"\n{sweep.table()}")
+    from src.reports.page import write_report
+
+    try:
+        print(f"report: {write_report([folder])}")
+    except (InputError, OSError) as error:  # the trials are what counts
+        print(f"no report: {error}", file=sys.stderr)
     failures = sweep.failures()
     if failures:
         print(f"error: {failures} of {len(sweep.trials)} trials failed", file=sys.stderr)

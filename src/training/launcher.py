@@ -68,7 +68,8 @@ def launch_fused(
             configure_log(config.hydra.hydra_logging, config.hydra.verbose)
         return foreign
     with importing():
-        from src.training.sweep import Sweep, train_trials
+        from src.sweep import Sweep
+        from src.training.trials import train_trials
 
     with door():
         checked = _check_jobs(jobs, first)

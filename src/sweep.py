@@ -1,27 +1,20 @@
-"""A sweep: its folder, its table, and its trials trained as stacks."""
+"""A sweep's folder: its trials and its table. Nothing here imports torch."""
 
 import csv
 import fcntl
-import hashlib
 import io
-import json
 import logging
 import math
 import statistics
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 
-from src.config import Config
-from src.errors import InputError
-from src.files import MIB, read_bounded, write_durably
+from src.files import write_durably
 from src.run import Run
-from src.training.fit import fit_stack
-from src.training.fusion import Group, plan
 
 log = logging.getLogger(__name__)
 
@@ -56,37 +49,6 @@ class Sweep:
             writer.writerows(rows)
             write_durably(self.results_file, text.getvalue())
 
-    def groups(self, configs: Sequence[Config], max_trials: int | None) -> list[Group]:
-        """What trains together, planned once: a sweep that goes on keeps its stacks, whatever the
-        memory is that is free by then."""
-        name = _digest(configs)
-        kept = self.folder / ".stacks" / f"{name}.json"
-        if kept.exists():
-            try:
-                found = json.loads(read_bounded(kept, MIB))
-                groups = [
-                    Group([int(t) for t in group["trials"]], group["alone"]) for group in found
-                ]
-            except (ValueError, TypeError, KeyError, RecursionError) as error:
-                raise InputError(f"{kept}: cannot be read ({error})") from None
-            if sorted(t for group in groups for t in group.trials) == list(range(len(configs))):
-                return groups
-        groups = plan(configs, max_trials)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(kept, json.dumps([asdict(group) for group in groups]))
-        return groups
-
-    def forget_groups(self, configs: Sequence[Config]) -> None:
-        """Removes the plan of trials that have all ended."""
-        stacks = self.folder / ".stacks"
-        (stacks / f"{_digest(configs)}.json").unlink(missing_ok=True)
-        with suppress(OSError):
-            stacks.rmdir()
-
-    def state_folder(self, configs: Sequence[Config]) -> Path:
-        """Where a stack keeps its common state until it ends; named by what it trains."""
-        return self.folder / ".stacks" / _digest(configs)
-
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with (self.folder / ".lock").open("w") as file:
@@ -106,54 +68,11 @@ class Sweep:
         parts += [_over_seeds(rows, [key for key in swept if key != "seed"])]
         parts += [f"trial {row['trial']} failed: {row['error']}" for row in rows if row["error"]]
         if ranked and ranked[0].result["status"] == "finished":
-            chosen = " ".join(f"{key}={value}" for key, value in ranked[0].overrides.items())
-            parts.append(f"best alone: python -m src.train {chosen}")
+            parts.append(f"best alone: {ranked[0].command}")
         return "\n".join([*filter(None, parts), f"table: {self.results_file}"])
 
     def failures(self) -> int:
         return sum(run.result["status"] == "failed" for run in self.trials)
-
-
-def train_trials(
-    configs: Sequence[Config], folders: Sequence[Path], sweep: Sweep, max_trials: int | None
-) -> list[float]:
-    """Trains every trial into its folder, in stacks where they fit; returns the monitored values.
-
-    Trials that have ended already are left as they are, and a stack that was interrupted goes on
-    from its last checkpoint. A stack that fails marks its trials `failed` and the others go on.
-    """
-    runs = [Run(folder) for folder in folders]
-    groups = sweep.groups(configs, max_trials)
-    stacked = [len(group.trials) for group in groups if len(group.trials) > 1]
-    log.info("%d trials: %s", len(configs), _overview(stacked, len(groups) - len(stacked)))
-    for reason in dict.fromkeys(group.alone for group in groups if group.alone):
-        alone = [str(trial) for group in groups if group.alone == reason for trial in group.trials]
-        log.info("trained alone, for %s: trial %s", reason, ", ".join(alone))
-    for group in groups:
-        chosen = [configs[trial] for trial in group.trials]
-        try:
-            fit_stack(
-                chosen, [folders[trial] for trial in group.trials], sweep.state_folder(chosen)
-            )
-        except InputError as error:
-            log.error("error: %s", error)
-        except Exception:
-            log.exception("trials %s failed", ", ".join(map(str, group.trials)))
-        finally:
-            sweep.write_results()
-    if all(run.ended for run in runs):
-        sweep.forget_groups(configs)
-    return [run.monitored for run in runs]
-
-
-def _digest(configs: Sequence[Config]) -> str:
-    joined = "".join(config.hash() for config in configs)
-    return hashlib.sha256(joined.encode()).hexdigest()[:12]
-
-
-def _overview(stacked: Sequence[int], alone: int) -> str:
-    parts = [f"{len(stacked)} stack{'s'[: len(stacked) > 1]} of {', '.join(map(str, stacked))}"]
-    return " and ".join([*(parts if stacked else []), *([f"{alone} alone"] if alone else [])])
 
 
 def _row(run: Run) -> dict[str, Any]:
@@ -190,14 +109,18 @@ def _over_seeds(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> str:
     if not any(len(found) > 1 for found in points.values()):
         return ""
     lines = []
-    for point, found in points.items():
+    for point, found in sorted(points.items(), key=lambda item: -_mean(item[1], "val/acc")):
         values = [[row[metric] for row in found] for metric in ("val/acc", "test/acc")]
-        lines.append([*point, len(found), *(_spread(numbers) for numbers in values)])
-    lines.sort(key=lambda line: str(line[-2]), reverse=True)
+        lines.append([*point, len(found), *(spread(numbers) for numbers in values)])
     return "\n" + tabulate(lines, [*keys, "seeds", "val/acc", "test/acc"], disable_numparse=True)
 
 
-def _spread(values: Sequence[float]) -> str:
+def _mean(rows: Sequence[dict[str, Any]], metric: str) -> float:
+    return statistics.fmean(row[metric] for row in rows)
+
+
+def spread(values: Sequence[float]) -> str:
+    """Fractions as mean ± standard deviation, in percent; of one, itself."""
     deviation = f" ± {statistics.stdev(values):.2%}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.2%}{deviation}"
 

@@ -1,0 +1,50 @@
+"""Shows runs and sweeps on one page: curves, tables, what each key does, what a model gets wrong.
+
+python -m src.report PATH... [--output FILE.html] [--force]
+python -m src.report RUN --bundle run.zip
+"""
+
+import argparse
+from pathlib import Path
+
+from src.errors import door
+from src.process import importing, run
+
+
+def main() -> None:
+    summary, _, usage = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        "python -m src.report",
+        description=summary,
+        epilog=usage,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "paths", nargs="+", type=Path, metavar="PATH", help="runs, sweeps, or folders of them"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FILE.html", help="PATH/report.html if not given"
+    )
+    parser.add_argument(
+        "--bundle",
+        type=Path,
+        metavar="FILE.zip",
+        help="put one run into a file that others can repeat",
+    )
+    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    arguments = parser.parse_args()
+    with door():
+        if arguments.bundle is not None:
+            from src.bundle import write_bundle
+
+            write_bundle(arguments.paths, arguments.bundle, force=arguments.force)
+            print(arguments.bundle)
+            return
+        with importing():
+            from src.reports.page import write_report
+
+        print(write_report(arguments.paths, arguments.output, force=arguments.force))
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,1 @@
+"""What runs and sweeps came to, as one page and as pictures."""

@@ -1,0 +1,66 @@
+"""What a trained model gets wrong, and what its first layer looks at."""
+
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from src.data.sources import Split, as_float
+from src.evaluation import evaluate, predict, source_of
+from src.reports import figures
+from src.reports.collect import Entry
+from src.reports.figures import Picture
+from src.trained import open_trained
+
+MISTAKES, UNITS = 24, 32
+
+
+def pictures(entry: Entry, name: str) -> Iterator[Picture]:
+    """Confusion matrix, most confident mistakes, weights of the first layer; the last two of
+    models of grey pictures alone.
+
+    Raises InputError when the run has no model, or its data cannot be had here.
+    """
+    trained = open_trained(entry.run.folder)
+    source = source_of(trained)
+    found = evaluate(trained, source)
+    labels = [str(number) for number in range(source.classes)]
+    right = found.accuracy
+    yield Picture(
+        f"{name}-confusion",
+        f"Test set of {len(source.test):,}, {right:.2%} right: rows are what a sample is, "
+        "columns what it was taken for",
+        partial(figures.confusion, found.confusion.numpy(), labels),
+    )
+    if len(source.shape) != 3 or source.shape[0] != 1:
+        return
+    wrong, titles = most_confident_mistakes(predict(trained, source.test), source.test)
+    if titles:
+        shown = as_float(source.test.features[wrong])[:, 0]
+        yield Picture(
+            f"{name}-mistakes",
+            "The most confident mistakes: what it is → what it was taken for, and how surely",
+            partial(figures.mistakes, shown.numpy(), titles),
+        )
+    first = next(trained.model.parameters()).detach()
+    height, width = source.shape[1:]
+    yield Picture(
+        f"{name}-weights",
+        f"Weights of the first layer, {min(UNITS, len(first))} of {len(first)} units: "
+        "red pixels excite, blue ones inhibit",
+        partial(figures.first_layer, first[:UNITS].float().view(-1, height, width).numpy()),
+    )
+
+
+def most_confident_mistakes(
+    logits: torch.Tensor, split: Split, most: int = MISTAKES
+) -> tuple[torch.Tensor, list[str]]:
+    """Indices of the samples whose wrong class got the highest probability, the surest first,
+    and for each `label → predicted, probability`."""
+    probabilities, predicted = logits.double().softmax(-1).max(-1)
+    wrong = (predicted != split.labels).nonzero().squeeze(1)
+    chosen = wrong[probabilities[wrong].argsort(descending=True, stable=True)[:most]]
+    titles = [
+        f"{split.labels[i]} → {predicted[i]}, {probabilities[i]:.0%}" for i in chosen.tolist()
+    ]
+    return chosen, titles

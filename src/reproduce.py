@@ -1,0 +1,46 @@
+"""Repeats a run that someone shared, and tells how near the result and the environment come.
+
+python -m src.reproduce run.zip                       what `python -m src.report RUN --bundle` wrote
+python -m src.reproduce run.zip --accelerator cpu     on another device than it was trained on
+"""
+
+import argparse
+import logging
+import sys
+import tempfile
+from pathlib import Path
+
+from src.errors import door
+from src.process import importing, run
+
+
+def main() -> None:
+    summary, _, usage = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        "python -m src.reproduce",
+        description=summary,
+        epilog=usage,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("bundle", type=Path)
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="default: reproduced/NAME")
+    parser.add_argument(
+        "--accelerator", choices=["cpu", "cuda", "mps"], help="default: the bundle's"
+    )
+    arguments = parser.parse_args()
+    logging.basicConfig(format="%(message)s", stream=sys.stdout, level=logging.INFO)
+    output = arguments.output or Path("reproduced") / arguments.bundle.stem
+    with door(), tempfile.TemporaryDirectory() as temporary:
+        from src.bundle import open_bundle
+
+        bundle = open_bundle(arguments.bundle, Path(temporary), arguments.accelerator)
+        with importing():
+            from src.reproduction import describe, reproduce
+
+        found = reproduce(bundle, output)
+        print(describe(found))
+    raise SystemExit(0 if found.agrees else 1)
+
+
+if __name__ == "__main__":
+    run(main)

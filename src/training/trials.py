@@ -1,0 +1,96 @@
+"""The trials of a sweep, trained as stacks."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from src.config import Config
+from src.errors import InputError
+from src.files import MIB, read_bounded, write_durably
+from src.run import Run
+from src.sweep import Sweep
+from src.training.fit import fit_stack
+from src.training.fusion import Group, plan
+
+log = logging.getLogger(__name__)
+
+
+class Stacks:
+    """What a sweep keeps of its stacks until they end, in its folder `.stacks`."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self.folder = sweep.folder / ".stacks"
+
+    def groups(self, configs: Sequence[Config], max_trials: int | None) -> list[Group]:
+        """What trains together, planned once: a sweep that goes on keeps its stacks, whatever the
+        memory is that is free by then."""
+        name = _digest(configs)
+        kept = self.folder / f"{name}.json"
+        if kept.exists():
+            try:
+                found = json.loads(read_bounded(kept, MIB))
+                groups = [
+                    Group([int(t) for t in group["trials"]], group["alone"]) for group in found
+                ]
+            except (ValueError, TypeError, KeyError, RecursionError) as error:
+                raise InputError(f"{kept}: cannot be read ({error})") from None
+            if sorted(t for group in groups for t in group.trials) == list(range(len(configs))):
+                return groups
+        groups = plan(configs, max_trials)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(kept, json.dumps([asdict(group) for group in groups]))
+        return groups
+
+    def forget(self, configs: Sequence[Config]) -> None:
+        """Removes the plan of trials that have all ended."""
+        (self.folder / f"{_digest(configs)}.json").unlink(missing_ok=True)
+        with suppress(OSError):
+            self.folder.rmdir()
+
+    def state_of(self, configs: Sequence[Config]) -> Path:
+        """Where a stack keeps its common state until it ends; named by what it trains."""
+        return self.folder / _digest(configs)
+
+
+def train_trials(
+    configs: Sequence[Config], folders: Sequence[Path], sweep: Sweep, max_trials: int | None
+) -> list[float]:
+    """Trains every trial into its folder, in stacks where they fit; returns the monitored values.
+
+    Trials that have ended already are left as they are, and a stack that was interrupted goes on
+    from its last checkpoint. A stack that fails marks its trials `failed` and the others go on.
+    """
+    runs, stacks = [Run(folder) for folder in folders], Stacks(sweep)
+    groups = stacks.groups(configs, max_trials)
+    stacked = [len(group.trials) for group in groups if len(group.trials) > 1]
+    log.info("%d trials: %s", len(configs), _overview(stacked, len(groups) - len(stacked)))
+    for reason in dict.fromkeys(group.alone for group in groups if group.alone):
+        alone = [str(trial) for group in groups if group.alone == reason for trial in group.trials]
+        log.info("trained alone, for %s: trial %s", reason, ", ".join(alone))
+    for group in groups:
+        chosen = [configs[trial] for trial in group.trials]
+        try:
+            fit_stack(chosen, [folders[trial] for trial in group.trials], stacks.state_of(chosen))
+        except InputError as error:
+            log.error("error: %s", error)
+        except Exception:
+            log.exception("trials %s failed", ", ".join(map(str, group.trials)))
+        finally:
+            sweep.write_results()
+    if all(run.ended for run in runs):
+        stacks.forget(configs)
+    return [run.monitored for run in runs]
+
+
+def _digest(configs: Sequence[Config]) -> str:
+    joined = "".join(config.hash() for config in configs)
+    return hashlib.sha256(joined.encode()).hexdigest()[:12]
+
+
+def _overview(stacked: Sequence[int], alone: int) -> str:
+    parts = [f"{len(stacked)} stack{'s'[: len(stacked) > 1]} of {', '.join(map(str, stacked))}"]
+    return " and ".join([*(parts if stacked else []), *([f"{alone} alone"] if alone else [])])

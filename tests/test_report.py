@@ -1,0 +1,314 @@
+"""The report: what stands in it is what the runs' files say."""
+
+import csv
+import io
+import json
+import re
+import shutil
+import statistics
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from src.data.sources import Split
+from src.errors import InputError
+from src.evaluation import evaluate_path
+from src.reports import analysis
+from src.reports.collect import Entry, SweepEntries, collect
+from src.reports.models import most_confident_mistakes
+from src.reports.page import MARK, write_report
+from src.run import Run
+from tests.browser import needs_chromium, opened
+from tests.conftest import SMALL, Train, run_command
+
+AXES = ("model.hidden_sizes=8,16", "optimizer.lr=0.05,0.1", "seed=0,1")
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep of eight from the command line, which writes its report by itself."""
+    folder = tmp_path_factory.mktemp("sweep")
+    arguments = ("-m", "hydra/launcher=fused", *SMALL, *AXES, "hydra.sweep.dir=trials")
+    done = run_command(folder, "src.train", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert f"report: {Path('trials/report.html')}" in done.stdout
+    return folder / "trials"
+
+
+class Tables(HTMLParser):
+    """Every table of a page by its id, its rows as texts."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: dict[str, list[list[str]]] = {}
+        self.rows: list[list[str]] = []
+        self.within = False
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: Sequence[tuple[str, str | None]]) -> None:
+        if tag == "table":
+            self.rows = self.found.setdefault(dict(attrs).get("id") or "", [])
+        elif tag == "tr":
+            self.rows.append([])
+        elif tag in ("td", "th"):
+            self.rows[-1].append("")
+        self.within = tag in ("td", "th", "button", "code") and bool(self.rows)
+
+    def handle_endtag(self, tag: str) -> None:
+        self.within = False
+
+    def handle_data(self, data: str) -> None:
+        if self.within and self.rows and self.rows[-1]:
+            self.rows[-1][-1] += data
+
+
+def test_a_sweeps_page_says_what_its_table_says(sweep: Path) -> None:
+    page = (sweep / "report.html").read_text()
+    rows = list(csv.DictReader(io.StringIO((sweep / "results.csv").read_text())))
+    header, *trials = Tables(page).found["sweep1-table"]
+    assert header[:6] == [
+        "trial",
+        "status",
+        "val/acc",
+        "test/acc",
+        "model.hidden_sizes",
+        "optimizer.lr",
+    ]
+    assert len(trials) == len(rows) == 8
+    for row in rows:
+        (cells,) = [cells for cells in trials if cells[0] == row["trial"]]
+        shown = dict(zip(header, cells, strict=True))
+        assert shown["val/acc"] == f"{float(row['val/acc']):.2%}"
+        assert shown["test/loss"] == f"{float(row['test/loss']):.4g}"
+        assert shown["seed"] == row["seed"]
+    best = max(rows, key=lambda row: float(row["val/acc"]))
+    assert trials[0][2] == f"{float(best['val/acc']):.2%}"  # the best first
+    command = Run(sweep / trials[0][0]).command
+    assert f"<code>{command}</code>" in page
+    assert command.startswith("python -m src.train data=digits trainer=cpu")
+    point = [
+        row for row in rows if (row["model.hidden_sizes"], row["optimizer.lr"]) == ("16", "0.1")
+    ]
+    values = [float(row["test/acc"]) for row in point]
+    expected = f"{statistics.mean(values):.2%} ± {statistics.stdev(values):.2%}"
+    assert ["16", "0.1", "2"] in [cells[:3] for cells in Tables(page).found["sweep1-seeds-table"]]
+    assert expected in [cells[-1] for cells in Tables(page).found["sweep1-seeds-table"]]
+
+
+def test_a_page_is_whole_in_itself(sweep: Path) -> None:
+    page = (sweep / "report.html").read_text()
+    links = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert links
+    for link in links:
+        inside = link.startswith(("#", "data:image/png;base64,"))
+        assert inside or (sweep / link).is_file(), link
+    assert "default-src 'none'" in page  # nor may anything be fetched
+    identifiers = re.findall(r'\bid="([^"]+)"', page)
+    assert len(identifiers) == len(set(identifiers))
+
+
+def test_pictures_lie_beside_the_page(sweep: Path) -> None:
+    names = {path.stem for path in (sweep / "report").iterdir()}
+    parts = (
+        "heat-map",
+        "effects",
+        "curves",
+        "model1-confusion",
+        "model1-mistakes",
+        "model1-weights",
+    )
+    assert names == {f"sweep1-{part}" for part in parts}
+    for name in names:
+        assert ElementTree.parse(sweep / "report" / f"{name}.svg").getroot().tag.endswith("svg")
+        with Image.open(sweep / "report" / f"{name}.png") as picture:
+            assert np.asarray(picture.convert("L")).min() < 128  # something dark on its white
+            assert picture.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
+
+
+def test_runs_in_one_plot(train: Train, tmp_path: Path) -> None:
+    runs = [train(), train("model=logistic_regression", "optimizer.lr=0.05")]
+    page = write_report([run.folder for run in runs])
+    assert page.samefile(tmp_path / "report.html")
+    text = page.read_text()
+    header, *rows = Tables(text).found["runs-table"]
+    assert {row[0] for row in rows} == {"run1", "run2"}
+    by_name = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
+    for run in runs:
+        shown = by_name[run.folder.name]
+        assert shown["test/acc"] == f"{run.result['test/acc']:.2%}"
+        assert shown["parameters"] == f"{run.result['parameters']:,}"
+    assert by_name["run2"]["model.name"] == "logistic_regression"
+    assert "trainer.max_epochs" not in header  # they have it in common
+    assert "<code>trainer.max_epochs</code></td><td><code>2</code>" in text
+    assert f"torch {torch.__version__.partition('+')[0]}" in text
+    best = max(runs, key=lambda run: float(run.result["best"]["val/acc"]))
+    confusion = evaluate_path(best.folder, None).confusion
+    drawn = (tmp_path / "report" / "run-model1-confusion.svg").read_text()
+    for count in confusion.diag().tolist():
+        assert f">{count}</text>" in drawn
+
+
+# --- what is passed over -----------------------------------------------------------------------
+
+
+def test_what_cannot_be_reported_is_named_and_the_rest_is_not_lost(
+    train: Train, tmp_path: Path, sweep: Path
+) -> None:
+    good = train()
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    broken = ("half", "garbled", "no-json", "foreign", "no-config")
+    runs = {name: Run(shutil.copytree(good.folder, tmp_path / name)) for name in broken}
+    runs["half"].history_file.unlink()
+    runs["half"].result_file.unlink()
+    runs["garbled"].history_file.write_text("a,b\n1,2\n")
+    runs["no-json"].result_file.write_text("{")
+    runs["foreign"].config_file.write_text("model: 5\n")
+    runs["no-config"].config_file.unlink()
+    found = collect([tmp_path])
+    assert [entry.name for entry in found.runs] == ["run1"]
+    assert {path.name for path, _ in found.skipped} == set(broken)
+    reasons = {path.name: reason for path, reason in found.skipped}
+    assert "neither history.csv nor result.json" in reasons["half"]
+    page = write_report([tmp_path]).read_text()
+    assert all(f"{tmp_path / name}</code>" in page for name in broken)
+    with pytest.raises(InputError, match=r"nothing to report(.|\n)*empty: holds no run"):
+        write_report([empty])
+    with pytest.raises(InputError, match="absent: there is no such folder"):
+        write_report([tmp_path / "absent", good.folder])
+
+
+def test_a_foreign_file_is_not_overwritten(train: Train, tmp_path: Path) -> None:
+    run = train("model=logistic_regression")
+    mine = run.folder / "report.html"
+    mine.write_text("my notes")
+    with pytest.raises(InputError, match=r"is there already .*--force"):
+        write_report([run.folder], models=False)
+    assert mine.read_text() == "my notes"
+    write_report([run.folder], force=True, models=False)
+    assert MARK in mine.read_text()
+    write_report([run.folder], models=False)  # one of ours is written anew
+    with pytest.raises(InputError, match=r"a report is a page; type --output .*x\.html"):
+        write_report([run.folder], tmp_path / "x.pdf")
+
+
+def test_what_strangers_wrote_is_shown_and_does_nothing(train: Train) -> None:
+    run = train("model=logistic_regression")
+    attack = '<script>document.title="had"</script>'
+    run.overrides_file.write_text(json.dumps([f"seed={attack}", "seed=$\\frac", "a=`id`"]))
+    result = run.result | {"status": attack, "commit": attack, "hardware": {attack: attack}}
+    run.write_result(result)
+    page = write_report([run.folder]).read_text()
+    assert "<script>document" not in page
+    assert "&lt;script&gt;document" in page
+    assert "&#39;a=`id`&#39;" in page  # quoted for a shell
+
+
+def test_a_sweep_in_which_everything_failed(sweep: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(sweep, tmp_path / "copy")
+    for number in range(8):
+        run = Run(copy / str(number))
+        run.history_file.unlink()
+        run.write_result({"status": "failed", "error": "ValueError: no"})
+    page = write_report([copy]).read_text()
+    rows = Tables(page).found["sweep1-table"][1:]
+    assert [row[1:4] for row in rows] == [["failed", "–", "–"]] * 8
+    assert not (copy / "report" / "sweep1-time.png").exists()
+
+
+# --- what is computed --------------------------------------------------------------------------
+
+
+def entry(value: float | None, **settings: str) -> Entry:
+    """A trial that came to this validation accuracy."""
+    result = {"status": "finished", "best": {"val/acc": value}} if value is not None else {}
+    return Entry(Run(Path("none")), str(settings), "", settings, settings, [], result)
+
+
+def test_effects_and_the_grid_of_the_strongest() -> None:
+    trials = [
+        entry(0.5, lr="0.1", width="8", seed="0"),
+        entry(0.7, lr="0.1", width="16", seed="0"),
+        entry(0.8, lr="0.03", width="8", seed="0"),
+        entry(0.9, lr="0.03", width="16", seed="0"),
+        entry(None, lr="1", width="16", seed="0"),
+    ]
+    swept = SweepEntries(Path("s"), "s", trials, ["lr", "width", "seed"])
+    lr, width = analysis.effects(swept)  # the seed is the same in all
+    assert (lr.key, lr.labels) == ("lr", ["0.03", "0.1"])
+    assert lr.means == pytest.approx([0.85, 0.6])
+    assert lr.deviations == pytest.approx(
+        [statistics.stdev([0.8, 0.9]), statistics.stdev([0.5, 0.7])]
+    )
+    assert list(width.labels) == ["8", "16"]
+    assert width.means == pytest.approx([0.65, 0.8])
+    grid = analysis.grid(swept)
+    assert grid is not None
+    assert (grid.rows, grid.columns) == (["0.03", "0.1"], ["8", "16"])
+    np.testing.assert_allclose(grid.means, [[0.8, 0.9], [0.5, 0.7]])
+    assert analysis.grid(SweepEntries(Path("s"), "s", trials, ["lr"])) is None
+
+
+def test_points_over_seeds_are_ranked_by_their_mean() -> None:
+    trials = [
+        entry(value, lr=rate, seed=str(seed))
+        for rate, values in (("0.1", (0.7, 0.9)), ("0.3", (0.85, 0.95)), ("1", (0.99,)))
+        for seed, value in enumerate(values)
+    ]
+    keys, points = analysis.over_seeds(SweepEntries(Path("s"), "s", trials, ["lr", "seed"]))
+    assert keys == ["lr"]
+    assert [(point.values, len(point.trials)) for point in points] == [(("0.3",), 2), (("0.1",), 2)]
+
+
+def test_the_most_confident_mistakes_come_first() -> None:
+    logits = torch.tensor([[0.0, 2.0], [5.0, 0.0], [0.0, 4.0], [1.0, 0.0]])
+    split = Split(torch.zeros(4, 1), torch.tensor([0, 0, 0, 1]))
+    chosen, titles = most_confident_mistakes(logits, split, most=2)
+    assert chosen.tolist() == [2, 0]
+    assert titles == ["0 → 1, 98%", "0 → 1, 88%"]
+
+
+# --- as people see it --------------------------------------------------------------------------
+
+
+@needs_chromium
+def test_a_table_is_sorted_and_filtered_in_a_browser(sweep: Path) -> None:
+    with opened((sweep / "report.html").as_uri()) as page:
+        table = page.locator("#sweep1-table")
+
+        def column(name: str) -> list[str]:
+            header = table.locator("th").all_inner_texts()
+            cells = table.locator(f"tbody tr:visible td:nth-child({header.index(name) + 1})")
+            return cells.all_inner_texts()
+
+        table.locator("th button", has_text="test/loss").click()
+        losses = [float(text) for text in column("test/loss")]
+        assert losses == sorted(losses)
+        table.locator("th button", has_text="test/loss").click()
+        assert [float(text) for text in column("test/loss")] == sorted(losses, reverse=True)
+        assert table.locator("th", has_text="test/loss").get_attribute("aria-sort") == "descending"
+        table.locator("th button", has_text="trial").click()
+        assert column("trial") == [str(number) for number in range(8)]
+        page.locator("[data-filters=sweep1]").fill("finished 0.05")
+        assert column("optimizer.lr") == ["0.05"] * 4
+        assert page.locator("[data-filters=sweep1] + .count").inner_text() == "4 of 8 rows"
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [390, 1200])
+def test_a_page_fits_its_window_in_light_and_dark(sweep: Path, width: int, tmp_path: Path) -> None:
+    shades = {}
+    for scheme in ("light", "dark"):
+        with opened((sweep / "report.html").as_uri(), width=width, scheme=scheme) as page:
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+            page.screenshot(path=tmp_path / f"{scheme}.png", full_page=True)
+        with Image.open(tmp_path / f"{scheme}.png") as picture:
+            shades[scheme] = float(np.asarray(picture.convert("L")).mean())
+    assert shades["dark"] < 80
+    assert shades["light"] > 200
