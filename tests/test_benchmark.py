@@ -8,12 +8,13 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from src.benchmarks import questions, run_suite, sweep
+from src.benchmarks import questions, reports, run_suite, sweep
 from src.benchmarks.products import products
 from src.benchmarks.questions import QUESTIONS
 from src.benchmarks.settings import read_settings
 from src.composition import compose
 from src.errors import InputError
+from src.run import Run
 
 
 def test_loops() -> None:
@@ -96,6 +97,18 @@ def test_checkpoints() -> None:
     ratios = found["ratios"]
     assert ratios["every epoch/none"] == pytest.approx(rows["every epoch"] / rows["none"])
     assert 0 < ratios["write/second"] == rows["one write"] < rows["every epoch"]
+
+
+def test_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each contender is given as many runs as its label says."""
+
+    def counting(folder: Path) -> Callable[[], float]:
+        return lambda: float(sum(Run(run).ended for run in folder.iterdir()))
+
+    monkeypatch.setattr(reports, "_command", counting)
+    _, line = reports.run(1, "digits", many=3)
+    rows = {name: row["median"] for name, row in json.loads(line)["rows"].items()}
+    assert rows == {"1 run": 1.0, "3 runs": 3.0}
 
 
 def test_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

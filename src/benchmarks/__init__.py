@@ -13,6 +13,10 @@ def run_suite(settings: Settings) -> tuple[str, str]:
         from src.benchmarks import checkpoints
 
         return checkpoints.run(settings.rounds, settings.data)
+    if settings.suite == "report":
+        from src.benchmarks import reports
+
+        return reports.run(settings.rounds, settings.data)
     if settings.suite == "gpu_check":
         from src.benchmarks import gpu_check
 

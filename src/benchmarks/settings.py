@@ -10,7 +10,7 @@ from src.config import PositiveInt, Section, options
 from src.errors import InputError
 
 Suite = Literal[
-    "loops", "sweep", "checkpoints", "devices", "precision", "batch_size", "hidden_size",
+    "loops", "sweep", "checkpoints", "report", "devices", "precision", "batch_size", "hidden_size",
     "dataset_size", "transfer", "ranks", "graph", "gpu_check",
 ]  # fmt: skip
 USAGE = (
