@@ -3,13 +3,16 @@
 from itertools import pairwise
 
 import numpy as np
+from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
 Point = tuple[float, float]
+Ink = str | int | tuple[int, ...]
 
 # The strokes of each digit in a box of 1 × 1, x to the right and y down, in the order of a hand.
 STROKES: dict[int, list[list[Point]]] = {
-    0: [[(0.55, 0.02), (0.2, 0.2), (0.1, 0.6), (0.35, 0.97), (0.75, 0.85), (0.88, 0.4), (0.5, 0.03)]],
+    0: [[(0.55, 0.02), (0.2, 0.2), (0.1, 0.6), (0.35, 0.97), (0.75, 0.85), (0.88, 0.4),
+         (0.5, 0.03)]],
     1: [[(0.35, 0.22), (0.55, 0.02)], [(0.55, 0.02), (0.52, 0.5), (0.5, 1.0)]],
     2: [[(0.12, 0.28), (0.3, 0.05), (0.65, 0.05), (0.78, 0.3), (0.5, 0.65), (0.1, 0.97)],
         [(0.1, 0.97), (0.5, 0.94), (0.92, 0.96)]],
@@ -34,8 +37,9 @@ def draw(
     size: tuple[int, int],
     box: tuple[float, float, float, float],
     pen: float,
-    ink: object = "black",
-    paper: object = "white",
+    *,
+    ink: Ink = "black",
+    paper: Ink = "white",
     mode: str = "RGB",
     slant: float = 0.0,
     tremble: float = 0.0,
@@ -46,7 +50,7 @@ def draw(
     `slant` leans its top to the right by that part of its height; the points are off by some
     `tremble` of the box, drawn with `seed`.
     """
-    image = Image.new(mode, size, paper)  # type: ignore[arg-type]
+    image = Image.new(mode, size, paper)
     pencil = ImageDraw.Draw(image)
     left, top, right, bottom = box
     hand = np.random.default_rng(seed)
@@ -62,21 +66,15 @@ def draw(
     return image
 
 
-def smooth(points: np.ndarray) -> list[Point]:
+def smooth(points: NDArray[np.float64]) -> list[Point]:
     """A Catmull-Rom curve through the points."""
     ends = np.vstack([2 * points[0] - points[1], points, 2 * points[-1] - points[-2]])
     curve = []
     for before, start, end, after in zip(ends, ends[1:], ends[2:], ends[3:], strict=False):
         for t in np.linspace(0, 1, 12):
-            curve.append(
-                tuple(
-                    (
-                        2 * start
-                        + (end - before) * t
-                        + (2 * before - 5 * start + 4 * end - after) * t**2
-                        + (3 * start - before - 3 * end + after) * t**3
-                    )
-                    / 2
-                )
-            )
+            straight = 2 * start + (end - before) * t
+            square = (2 * before - 5 * start + 4 * end - after) * t**2
+            cube = (3 * start - before - 3 * end + after) * t**3
+            x, y = (straight + square + cube) / 2
+            curve.append((float(x), float(y)))
     return curve
