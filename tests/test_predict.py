@@ -142,16 +142,12 @@ def test_scaled_and_centred_as_mnists_are(digit: int, shape: tuple[int, int]) ->
 
 def test_mnists_own_digits_stay_as_they_are(mnist_root: Path) -> None:
     digits = mnist(mnist_root).test.features[:200, 0].numpy()
-    same = [
-        abs(prepare(Image.fromarray(digit), FIELD).pixels.astype(int) - digit).max() <= 3
-        for digit in digits
-    ]
-    assert np.mean(same) > 0.5
     drift = [
         abs(prepare(Image.fromarray(digit), FIELD).pixels.astype(int) - digit).mean()
         for digit in digits
     ]
-    assert np.mean(drift) < 2
+    assert np.median(drift) < 0.1
+    assert np.mean(drift) < 1
 
 
 def test_proportions_are_kept() -> None:
@@ -194,7 +190,7 @@ def _saved(image: Image.Image, kind: str, **options: Any) -> Image.Image:
 
 
 def _sixteen_bits() -> Image.Image:
-    levels = np.asarray(seven().convert("L")).astype(np.uint16) * 100 + 20_000
+    levels = np.asarray(seven().convert("L")).astype(np.uint16) * 256
     return _saved(Image.fromarray(levels), "PNG")
 
 
@@ -255,12 +251,12 @@ def test_size_does_not_matter(size: float) -> None:
 
 def test_noise_of_a_photograph_is_no_ink() -> None:
     noise = np.random.default_rng(0).normal(0, 5, (240, 300, 3))
-    shade = np.linspace(0, -40, 300)[None, :, None]
+    shade = np.linspace(0, -60, 300)[None, :, None]
     levels = np.asarray(seven("#303040", "#d8d4c8")) + shade + noise
     found = prepare(Image.fromarray(levels.clip(0, 255).astype(np.uint8)), FIELD)
     assert found.inverted
-    assert abs(found.pixels.astype(int) - SEVEN).mean() < 5
-    assert not found.pixels[:3].any()
+    assert abs(found.pixels.astype(int) - SEVEN).mean() < 2
+    assert not found.pixels[SEVEN == 0].any()
 
 
 @pytest.mark.parametrize(("invert", "inverted"), [("yes", True), ("no", False)])
