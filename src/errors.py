@@ -38,7 +38,8 @@ def only_interruptions() -> Iterator[None]:
 @contextmanager
 def door(*, silent: bool = False) -> Iterator[None]:
     """Ends the command with the message alone, and with status 2 when the body meets an
-    InputError. `silent`: another rank says the same."""
+    InputError; Ctrl-C where nothing waits for it ends it without a traceback. `silent`: another
+    rank says the same."""
     try:
         with only_interruptions():
             yield
@@ -46,3 +47,6 @@ def door(*, silent: bool = False) -> Iterator[None]:
         if not silent:
             print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        print("SIGINT: ended before it was done", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGINT) from None

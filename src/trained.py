@@ -13,7 +13,7 @@ from src.checkpoint import FORMAT
 from src.config import Config
 from src.errors import InputError
 from src.models import build_model
-from src.run import Run
+from src.run import checkpoint_of
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,7 @@ def open_trained(path: Path) -> Trained:
     Raises InputError when the path is neither, and when the checkpoint is damaged, another
     program's, or of another version.
     """
-    file = path
-    if path.is_dir():
-        file = Run(path).best_checkpoint
-        if not file.exists():
-            raise InputError(
-                f"{path}: is no run folder, it has no checkpoints/best.ckpt; name a folder that "
-                "`python -m src.train` wrote (runs/<date>/<time>) or a .ckpt file"
-            )
+    file = checkpoint_of(path)
     content = checkpoint.read(file)
     saved = require_format(content.get("kindling"), file)
     try:

@@ -12,6 +12,7 @@ import os
 import pickle
 import resource
 import zipfile
+import zlib
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -24,6 +25,7 @@ import torch
 import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from PIL import Image
 
 from src import checkpoint, composition
 from src.checkpoint import Slot
@@ -31,6 +33,7 @@ from src.composition import check_command_line, compose
 from src.data.sources import _read_idx, mnist
 from src.errors import InputError
 from src.files import YAML_LIMIT, read_yaml, write_durably
+from src.inputs import read_inputs
 from src.run import Run
 from src.trained import open_trained
 from src.training.fit import fit
@@ -246,6 +249,65 @@ def test_mutated_data_files(mutations: Mutation, tmp_path: Path) -> None:
     own_error(lambda: _read_idx(path, hashlib.md5(content, usedforsecurity=False).hexdigest()))
 
 
+def _pictures() -> list[bytes]:
+    """A palette with transparency, text and EXIF in PNG and JPEG: what has parsers of its own."""
+    image = Image.linear_gradient("L").resize((40, 30)).rotate(20)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    exif[0x010E] = "a description"
+    kinds: list[tuple[str, str, dict[str, Any]]] = [
+        ("PNG", "P", {"transparency": 3, "exif": exif}),
+        ("PNG", "LA", {}),
+        ("PNG", "I;16", {}),
+        ("JPEG", "RGB", {"exif": exif, "progressive": True}),
+        ("JPEG", "CMYK", {}),
+    ]
+    contents = []
+    for kind, mode, options in kinds:
+        file = io.BytesIO()
+        image.convert(mode).save(file, kind, **options)
+        contents.append(file.getvalue())
+    return contents
+
+
+PICTURES = _pictures()
+
+
+@examples(1000)
+@given(number=st.integers(0, len(PICTURES) - 1), mutations=MUTATIONS, seal=st.booleans())
+def test_mutated_pictures(number: int, mutations: Mutation, seal: bool, tmp_path: Path) -> None:
+    path = tmp_path / "mutated.png"
+    data = mutated(PICTURES[number], mutations)
+    path.write_bytes(_with_checksums(data) if seal else data)
+    own_error(lambda: read_inputs([path]))
+
+
+def _with_checksums(data: bytes) -> bytes:
+    """The chunks of a PNG, each with the checksum that its content has now."""
+    if not data.startswith(PICTURES[0][:8]):
+        return data
+    parts, at = [data[:8]], 8
+    while at + 12 <= len(data):
+        size = int.from_bytes(data[at : at + 4])
+        chunk = data[at + 4 : at + 8 + size]
+        parts += [data[at : at + 4], chunk, zlib.crc32(chunk).to_bytes(4)]
+        at += 12 + size
+    return b"".join(parts)
+
+
+@examples(500)
+@given(mutations=MUTATIONS, packed=st.booleans(), inside=st.booleans())
+def test_mutated_arrays(mutations: Mutation, packed: bool, inside: bool, tmp_path: Path) -> None:
+    """Of the archive, or of an array within a whole one."""
+    path, file = tmp_path / "mutated.npz", io.BytesIO()
+    np.save(file, np.linspace(0, 1, 24).reshape(2, 3, 4))
+    x = mutated(file.getvalue(), mutations) if inside else file.getvalue()
+    compression = zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED
+    archive = zipped({"x.npy": x}, compression)
+    path.write_bytes(archive if inside else mutated(archive, mutations))
+    own_error(lambda: read_inputs([path]))
+
+
 # --- meaning harm ------------------------------------------------------------------------------
 
 
@@ -265,6 +327,16 @@ def zipped(records: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> 
         for name, content in records.items():
             file.writestr(name, content)
     return archive.getvalue()
+
+
+def test_arrays_cannot_run_code(tmp_path: Path) -> None:
+    path, made = tmp_path / "harm.npz", tmp_path / "made"
+    np.savez(path, x=np.array([Harm(made)], dtype=object))
+    with pytest.raises(InputError, match="Object arrays cannot be loaded"):
+        read_inputs([path])
+    assert not made.exists()
+    np.load(path, allow_pickle=True)["x"]
+    assert made.exists()  # so it would have
 
 
 def test_a_checkpoint_cannot_run_code(base: Run, tmp_path: Path) -> None:

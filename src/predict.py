@@ -1,0 +1,54 @@
+"""Tells which digit a picture shows, by a trained model.
+
+python -m src.predict RUN IMAGE ...           RUN: a run folder or a .ckpt file
+python -m src.predict RUN FOLDER              every PNG and JPEG of a folder
+python -m src.predict RUN IMAGE --csv FILE    for programs; - is the standard output
+python -m src.predict RUN SAMPLES.npz         x (N, ...) as the model takes it: bytes, or floats
+                                              from 0 to 1; with labels y (N,) the accuracy too
+
+A picture is a PNG or JPEG of one digit, of any size, dark on light or light on dark: it is scaled
+and centred as MNIST's were. What .npz holds must be so already.
+"""
+
+import argparse
+from pathlib import Path
+
+from src.errors import door
+from src.process import importing, run
+
+
+def main() -> None:
+    summary, _, usage = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        "python -m src.predict",
+        description=summary,
+        epilog=usage,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", type=Path, help="a run folder, or a checkpoint file")
+    parser.add_argument(
+        "images", type=Path, nargs="+", metavar="IMAGE", help="PNG, JPEG, .npz, or a folder"
+    )
+    parser.add_argument(
+        "--invert",
+        choices=("auto", "yes", "no"),
+        default="auto",
+        help="whether the pictures are dark on light; auto (the default) looks at each",
+    )
+    parser.add_argument("--csv", metavar="FILE", help="write every row there; - prints them alone")
+    parser.add_argument("--force", action="store_true", help="replace FILE where it exists")
+    arguments = parser.parse_args()
+    with door():
+        from src.inputs import read_request
+
+        request = read_request(
+            arguments.run, arguments.images, arguments.invert, arguments.csv, arguments.force
+        )
+        with importing():
+            from src.prediction import answer
+
+        print(answer(request), end="")
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,222 @@
+"""What a trained model takes pictures for: the most probable class, and its runner-up."""
+
+import csv
+import io
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tabulate import tabulate
+
+from src.data.sources import Split
+from src.errors import InputError
+from src.evaluation import predict
+from src.files import write_durably
+from src.images import LEAST_FIELD, fit
+from src.inputs import Picture, Request, Samples
+from src.trained import Trained, open_trained
+
+ROWS_SHOWN = 100
+COLUMNS = (
+    "file", "row", "class", "probability", "runner_up", "runner_up_probability", "drawn", "label",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Guess:
+    """The two most probable classes, each with its probability."""
+
+    best: int
+    probability: float
+    second: int
+    second_probability: float
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Of a picture, or of one row of an .npz. `guess` is None where nothing is drawn, `drawn`
+    says which way a picture was read."""
+
+    path: Path
+    row: int | None
+    guess: Guess | None
+    drawn: str = ""
+    label: int | None = None
+
+    @property
+    def name(self) -> str:
+        """Safe to print: a file's name may hold line ends and worse."""
+        return "".join(
+            c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(self.path)
+        )
+
+
+def answer(request: Request) -> str:
+    """The table of a request's predictions, or its CSV, which is written first where it goes to a
+    file.
+
+    Raises InputError when the run holds no model, and when the model takes other input.
+    """
+    trained = open_trained(request.run)
+    predictions = predict_inputs(trained, request.inputs)
+    if request.csv_file == "-":
+        return to_csv(predictions)
+    if request.csv_file is not None:
+        try:
+            write_durably(Path(request.csv_file), to_csv(predictions))
+        except OSError as error:
+            raise InputError(
+                f"--csv {request.csv_file}: cannot be written ({error.strerror}); name another file"
+            ) from None
+    return f"{trained.checkpoint}, trained on {trained.data}\n\n{describe(predictions)}\n"
+
+
+def predict_inputs(trained: Trained, inputs: Sequence[Picture | Samples]) -> list[Prediction]:
+    """A prediction for each picture and each row of samples, in their order.
+
+    Raises InputError when the model takes no pictures, or samples of another shape.
+    """
+    pictures = [item for item in inputs if isinstance(item, Picture)]
+    of_pictures = iter(_of_pictures(trained, pictures) if pictures else [])
+    predictions: list[Prediction] = []
+    for item in inputs:
+        if isinstance(item, Picture):
+            predictions.append(next(of_pictures))
+        else:
+            predictions += _of_samples(trained, item)
+    return predictions
+
+
+def classify(trained: Trained, features: NDArray[Any]) -> list[Guess]:
+    """What the model takes features (N, *shape) for, as `evaluate` computes it: uint8 from 0 to
+    255, or float32 from 0 to 1. Equally probable classes come in their order.
+
+    Raises InputError when the model's weights make no finite numbers of them.
+    """
+    if trained.classes < 2:
+        raise InputError(f"{trained.checkpoint}: knows one class alone, there is nothing to tell")
+    inputs = torch.from_numpy(np.ascontiguousarray(features)).view(-1, *trained.shape)
+    labels = torch.zeros(len(inputs), dtype=torch.long)
+    logits = predict(trained, Split(inputs, labels)).double()
+    if not logits.isfinite().all():
+        raise InputError(f"{trained.checkpoint}: its weights make no finite numbers of the input")
+    order = logits.sort(descending=True, stable=True).indices[:, :2]
+    probabilities = logits.softmax(-1).gather(1, order)
+    return [
+        Guess(best, probability, second, second_probability)
+        for (best, second), (probability, second_probability) in zip(
+            order.tolist(), probabilities.tolist(), strict=True
+        )
+    ]
+
+
+def picture_shape(trained: Trained) -> tuple[int, int]:
+    """(H, W) of the grey pictures that a model takes. Raises InputError when it takes others."""
+    sizes = trained.shape[1:] if len(trained.shape) == 3 else trained.shape
+    grey = math.prod(sizes) == math.prod(trained.shape)
+    if len(sizes) != 2 or not grey or min(sizes) < LEAST_FIELD:
+        raise InputError(
+            f"{trained.checkpoint}: takes features {trained.shape}, it was trained on "
+            f"data={trained.data}; pictures are made for models of grey ones, (1, H, W), alone. "
+            f"Name an .npz file with x of {_rows(trained)} in place of pictures"
+        )
+    return sizes[0], sizes[1]
+
+
+def _of_pictures(trained: Trained, pictures: Sequence[Picture]) -> list[Prediction]:
+    shape = picture_shape(trained)
+    prepared = [fit(picture.drawing, shape) for picture in pictures]
+    guesses = classify(trained, np.stack([found.pixels for found in prepared]))
+    return [
+        Prediction(picture.path, None, None, "nothing")
+        if found.blank
+        else Prediction(
+            picture.path, None, guess, "dark on light" if found.inverted else "light on dark"
+        )
+        for picture, found, guess in zip(pictures, prepared, guesses, strict=True)
+    ]
+
+
+def _of_samples(trained: Trained, samples: Samples) -> list[Prediction]:
+    features, labels = samples.features, samples.labels
+    shape = features.shape[1:]
+    if trained.shape not in (shape, (1, *shape)):
+        raise InputError(
+            f"{samples.path}: x is {features.shape}, but {trained.checkpoint} takes "
+            f"{_rows(trained)}"
+        )
+    if labels is not None and (labels.min() < 0 or labels.max() >= trained.classes):
+        raise InputError(
+            f"{samples.path}: y goes from {labels.min()} to {labels.max()}, must be from 0 to "
+            f"{trained.classes - 1}"
+        )
+    return [
+        Prediction(samples.path, row, guess, label=None if labels is None else int(labels[row]))
+        for row, guess in enumerate(classify(trained, features))
+    ]
+
+
+def _rows(trained: Trained) -> str:
+    return f"(N, {', '.join(map(str, trained.shape))})"
+
+
+# --- output ----------------------------------------------------------------------------------
+
+
+def describe(predictions: Sequence[Prediction]) -> str:
+    """A table of the first hundred, and the accuracy on each .npz that has labels."""
+    drawn = any(prediction.drawn for prediction in predictions)
+    labelled = any(prediction.label is not None for prediction in predictions)
+    headers = ["file", "class", "probability", "runner-up", "probability"]
+    headers += ["drawn"] * drawn + ["label"] * labelled
+    rows = []
+    for prediction in predictions[:ROWS_SHOWN]:
+        guess, name = prediction.guess, prediction.name
+        row = [name if prediction.row is None else f"{name}[{prediction.row}]"]
+        row += ["-"] * 4 if guess is None else [
+            str(guess.best), f"{guess.probability:.2%}",
+            str(guess.second), f"{guess.second_probability:.2%}",
+        ]  # fmt: skip
+        row += [prediction.drawn] * drawn
+        row += ["" if prediction.label is None else str(prediction.label)] * labelled
+        rows.append(row)
+    alignment = ("left", *["right"] * 4, *["left"] * drawn, *["right"] * labelled)
+    parts = [tabulate(rows, headers, disable_numparse=True, colalign=alignment)]
+    if len(predictions) > len(rows):
+        parts.append(f"and {len(predictions) - len(rows):,} more; --csv FILE writes every row")
+    samples, right = Counter[str](), Counter[str]()
+    for prediction in predictions:
+        if prediction.label is not None and prediction.guess is not None:
+            samples[prediction.name] += 1
+            right[prediction.name] += prediction.guess.best == prediction.label
+    parts += [
+        f"{name}: {right[name]:,} of {count:,} right, accuracy {right[name] / count:.2%}"
+        for name, count in samples.items()
+    ]
+    return "\n".join(parts)
+
+
+def to_csv(predictions: Sequence[Prediction]) -> str:
+    """Columns as COLUMNS; what does not apply is empty, and of a blank picture the guess."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for prediction in predictions:
+        guess = prediction.guess
+        writer.writerow([
+            prediction.name,
+            prediction.row,
+            *([None] * 4 if guess is None else [
+                guess.best, f"{guess.probability:.6f}",
+                guess.second, f"{guess.second_probability:.6f}",
+            ]),
+            prediction.drawn,
+            prediction.label,
+        ])  # fmt: skip
+    return text.getvalue()
