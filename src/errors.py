@@ -31,7 +31,7 @@ def only_interruptions() -> Iterator[None]:
     try:
         yield
     except Interrupted as interrupted:
-        print(f"{interrupted.name}: {interrupted}", file=sys.stderr)
+        print(f"{interrupted.name}: {str(interrupted) or 'stopped'}", file=sys.stderr)
         raise SystemExit(128 + interrupted.number) from None
 
 

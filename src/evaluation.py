@@ -55,11 +55,16 @@ def evaluate_path(path: Path, data: str | None) -> Evaluation:
     Raises InputError when the path holds no model, and when the data do not fit it.
     """
     trained = open_trained(path)
+    return evaluate(trained, source_of(trained, data))
+
+
+def source_of(trained: Trained, data: str | None = None) -> Source:
+    """The data set `data`, or the one that a model was trained on, where it can be had."""
     section: schema.Data = trained.config.data
     if data is not None or section.name != trained.data:
         # The data really used: a run on MNIST may have fallen back to the digits.
         section = composition.compose(f"data={data or trained.data}").data
-    return evaluate(trained, open_source(section))
+    return open_source(section)
 
 
 def evaluate(trained: Trained, source: Source) -> Evaluation:

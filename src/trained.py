@@ -13,7 +13,7 @@ from src.checkpoint import FORMAT
 from src.config import Config
 from src.errors import InputError
 from src.models import build_model
-from src.run import Run
+from src.run import checkpoint_of
 
 
 @dataclass(frozen=True)
@@ -34,14 +34,7 @@ def open_trained(path: Path) -> Trained:
     Raises InputError when the path is neither, and when the checkpoint is damaged, another
     program's, or of another version.
     """
-    file = path
-    if path.is_dir():
-        file = Run(path).best_checkpoint
-        if not file.exists():
-            raise InputError(
-                f"{path}: is no run folder, it has no checkpoints/best.ckpt; name a folder that "
-                "`python -m src.train` wrote (runs/<date>/<time>) or a .ckpt file"
-            )
+    file = checkpoint_of(path)
     content = checkpoint.read(file)
     saved = require_format(content.get("kindling"), file)
     try:
@@ -53,7 +46,7 @@ def open_trained(path: Path) -> Trained:
         weights = {
             name.removeprefix("model."): weight for name, weight in content["state_dict"].items()
         }
-        model = _build(config, shape, classes, weights)
+        model = rebuild(config, shape, classes, weights)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, InputError) as error:
         raise InputError(
             f"{file}: is not a checkpoint of this project ({_first_line(error)})"
@@ -76,10 +69,13 @@ def require_format(saved: Any, file: Path) -> dict[str, Any]:
     return saved
 
 
-def _build(
+def rebuild(
     config: Config, shape: tuple[int, ...], classes: int, weights: dict[str, torch.Tensor]
 ) -> nn.Module:
-    """The model with its weights. Shapes are compared before anything of their size is made."""
+    """The model with its weights. Shapes are compared before anything of their size is made.
+
+    Raises ValueError when the weights are not those of the configuration.
+    """
     with torch.device("meta"):
         model = build_model(config.model, shape, classes)
     expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
