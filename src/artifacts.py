@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
-from src.errors import InputError
+from src.errors import InputError, all_at_once
 from src.files import MIB, read_bounded
 from src.run import checkpoint_of
 
@@ -66,8 +66,7 @@ def plan(path: Path, format_: FormatName, output: Path | None, *, force: bool) -
         faults += _output_faults(output, format_, force)
     found = [fault for fault in faults if fault is not None]
     if found or checkpoint is None or output is None:
-        heading = f"{len(found)} faults, nothing was exported\n  " if len(found) > 1 else ""
-        raise InputError(heading + "\n  ".join(found))
+        raise all_at_once(found, "nothing was exported")
     return Plan(checkpoint, format_, output)
 
 

@@ -160,26 +160,30 @@ class Run:
         write_durably(self.result_file, json.dumps(_finite(result), indent=2) + "\n")
 
 
-def checkpoint_of(path: Path) -> Path:
-    """The checkpoint of a trained model: a run folder's best one, or the file itself.
-
-    Raises InputError when the path is neither.
-    """
-    if not path.is_dir():
-        if not path.is_file():
-            raise InputError(f"{path}: there is no such file or folder")
-        return path
-    file = Run(path).best_checkpoint
-    if not file.exists():
-        raise InputError(
-            f"{path}: is no run folder, it has no checkpoints/best.ckpt; name a folder that "
-            "`python -m src.train` wrote (runs/<date>/<time>) or a .ckpt file"
-        )
-    return file
-
-
 def is_sweep(folder: Path) -> bool:
     return (folder / "multirun.yaml").exists()
+
+
+def checkpoint_of(path: Path) -> Path:
+    """The best checkpoint of a run folder; any other path is a checkpoint itself.
+
+    Raises InputError when there is no such file, told before anything that opens it is imported.
+    """
+    try:
+        if path.is_file():
+            return path
+        file = Run(path).best_checkpoint
+        if file.exists():
+            return file
+        known = path.exists()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    if not known:
+        raise InputError(f"{path}: there is no such file or folder")
+    raise InputError(
+        f"{path}: is no run folder, it has no checkpoints/best.ckpt; name a folder that "
+        "`python -m src.train` wrote (runs/<date>/<time>) or a .ckpt file"
+    )
 
 
 def _finite(value: Any) -> Any:

@@ -1,0 +1,248 @@
+"""Pictures of single drawings, made into what a model was trained on: found, scaled and centred the
+way MNIST's digits were.
+
+No torch here: a broken picture is told at once. LeCun, Bottou, Bengio, Haffner: Gradient-based
+learning applied to document recognition, 1998.
+"""
+
+import io
+import math
+import warnings
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps, UnidentifiedImageError
+
+from src.errors import InputError
+from src.files import MIB, read_bounded
+
+Invert = Literal["auto", "yes", "no"]
+Levels = NDArray[np.uint8]
+
+FORMATS = ("PNG", "JPEG")
+SUFFIXES = (".png", ".jpg", ".jpeg")
+FILE_LIMIT = 64 * MIB
+PIXEL_LIMIT = 64_000_000  # Pillow's own guard warns from 89 million, and is the second line
+LEAST_FIELD = 8  # pixels; no digit can be told in fewer
+
+BOX = 20 / 28  # of the field, for a digit's longer side
+WORKING_SIDE = 2048  # larger pictures are halved, thirded, … to at most this, what is drawn to 128:
+INK_SIDE = 128  # it ends in some twenty
+FAINTEST = 16  # levels; what differs less from its background is no drawing
+SPECK = 5e-5  # of the pixels, which do not count as the darkest or lightest
+NOISE = 4  # median deviations of the background, which are no ink
+EDGE = 64  # level of ink at which a drawing begins
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What a picture shows: ink (h, w), light on dark, cut to its box; (0, 0) of nothing.
+
+    `inverted`: the picture is dark on light.
+    """
+
+    ink: Levels
+    inverted: bool
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A drawing as a model takes it: pixels (H, W), light on dark; all 0 where nothing is drawn.
+
+    `inverted`: the picture was dark on light.
+    """
+
+    pixels: Levels
+    inverted: bool
+    blank: bool
+
+
+def prepare(image: Image.Image, shape: tuple[int, int], invert: Invert = "auto") -> Prepared:
+    """The drawing that a picture shows, in a field of `shape` (H, W).
+
+    Of any size and mode, upright by its EXIF orientation. `invert`: whether it is dark on light,
+    `auto` looks. Raises OSError when the file of the picture is damaged; `decode` says it better.
+    """
+    return fit(find(image, invert), shape)
+
+
+def read_picture(path: Path) -> Image.Image:
+    """A PNG or JPEG file, decoded. Raises InputError for any other, see `decode`."""
+    with suppress(OSError):  # which reading it tells
+        if path.stat().st_size > FILE_LIMIT:
+            raise InputError(
+                f"{path}: has more than {FILE_LIMIT // MIB} MiB; scale the picture down, 1,000 "
+                "pixels a side are plenty"
+            )
+    return decode(read_bounded(path, FILE_LIMIT), str(path))
+
+
+def decode(content: bytes, name: str) -> Image.Image:
+    """The picture in the bytes of a PNG or JPEG file; `name` is for the message.
+
+    Raises InputError for another format, a damaged file, and one whose header says that it has
+    more than PIXEL_LIMIT pixels, of which none is decoded.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # what is damaged but can be shown
+            image = Image.open(io.BytesIO(content), formats=FORMATS)
+            if image.width * image.height > PIXEL_LIMIT:
+                raise Image.DecompressionBombError
+            image.load()
+    except Image.DecompressionBombError:
+        raise InputError(
+            f"{name}: has more than {PIXEL_LIMIT:,} pixels; scale the picture down, 1,000 pixels "
+            "a side are plenty"
+        ) from None
+    except UnidentifiedImageError:
+        raise InputError(f"{name}: is no PNG or JPEG; save the picture as PNG") from None
+    except Exception as error:  # a parser over hostile bytes: nothing that it raises is a surprise
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(
+            f"{name}: is damaged ({reason}); save the picture again as PNG or JPEG"
+        ) from None
+    return image
+
+
+def find(image: Image.Image, invert: Invert = "auto") -> Drawing:
+    """The drawing that a picture shows, as far as that does not depend on the field.
+
+    Looked for in luminance, red, green and blue, and taken from where it stands out most.
+    """
+    channels = _channels(image)
+    looks = [_look(levels, invert) for levels in channels]
+    levels, look = max(zip(channels, looks, strict=True), key=lambda pair: pair[1].contrast)
+    if look.contrast < FAINTEST:
+        return Drawing(np.zeros((0, 0), np.uint8), look.light)
+    ink = _unframed(look.ink(levels))
+    rows, columns = (np.flatnonzero((ink >= EDGE).any(axis)) for axis in (1, 0))
+    if rows.size == 0:
+        return Drawing(np.zeros((0, 0), np.uint8), look.light)
+    cut = ink[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
+    return Drawing(np.asarray(_reduced(Image.fromarray(cut), INK_SIDE)), look.light)
+
+
+def fit(drawing: Drawing, shape: tuple[int, int]) -> Prepared:
+    """A drawing in a field of `shape` (H, W): scaled with its proportions to fit 20/28 of it, the
+    centre of mass on pixel (H // 2, W // 2), as far as the drawing stays within the field."""
+    pixels = np.zeros(shape, np.uint8)
+    if not drawing.ink.any():
+        return Prepared(pixels, drawing.inverted, blank=True)
+    scale = min(BOX * field / side for field, side in zip(shape, drawing.ink.shape, strict=True))
+    height, width = (max(1, round(side * scale)) for side in drawing.ink.shape)
+    small = Image.fromarray(drawing.ink).resize((width, height), Image.Resampling.BILINEAR)
+    ink = np.asarray(small, np.float64)
+    ink = ink * (255 / ink.max())  # a thin stroke is faint now
+    top, left = (_corner(ink.sum(1 - axis), field) for axis, field in enumerate(shape))
+    pixels[top : top + height, left : left + width] = np.rint(ink)
+    return Prepared(pixels, drawing.inverted, blank=False)
+
+
+def _corner(mass: NDArray[np.float64], field: int) -> int:
+    """Where to begin along one axis."""
+    centre = float(mass @ np.arange(len(mass)) / mass.sum())
+    return min(max(0, round(field // 2 - centre)), field - len(mass))
+
+
+# --- levels ----------------------------------------------------------------------------------
+
+
+def _channels(image: Image.Image) -> list[Levels]:
+    """Luminance, and of a colour picture red, green and blue, each (h, w), upright and opaque."""
+    image = _upright(image)
+    if image.mode.startswith("I"):  # 16 bits, of either byte order
+        levels = np.asarray(image).clip(0, 65535) / 257
+        image = Image.fromarray(np.rint(levels).astype(np.uint8))
+    if image.has_transparency_data:
+        image = _opaque(_reduced(image.convert("RGBA"), WORKING_SIDE))
+    grey = image.mode in ("1", "L", "F")
+    image = _reduced(image.convert("L" if grey else "RGB"), WORKING_SIDE)
+    luminance = np.asarray(image.convert("L"))
+    return [luminance] if grey else [luminance, *np.moveaxis(np.asarray(image), 2, 0)]
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    image.load()
+    with warnings.catch_warnings(), suppress(Exception):  # EXIF that cannot be read turns nothing
+        warnings.simplefilter("ignore")
+        return ImageOps.exif_transpose(image)
+    return image
+
+
+def _opaque(image: Image.Image) -> Image.Image:
+    """An RGBA picture on a ground from which what is opaque stands out; where its margin is
+    opaque, and so holes and corners alone are not, on one that looks like the rest."""
+    alpha = np.asarray(image)[..., 3]
+    levels = np.asarray(image.convert("RGB").convert("L"))
+    light = bool(alpha.any()) and np.average(levels, weights=alpha) > 127
+    alike = np.median(_margin(alpha)) > 127
+    ground = Image.new("RGBA", image.size, "white" if light == alike else "black")
+    return Image.alpha_composite(ground, image).convert("RGB")
+
+
+def _margin(levels: Levels) -> Levels:
+    """The outermost twenty-fifth on each side, in one row."""
+    width = max(1, min(levels.shape) // 25)
+    outer = np.ones(levels.shape, bool)
+    outer[width:-width, width:-width] = False
+    return levels[outer]
+
+
+def _unframed(ink: Levels) -> Levels:
+    """Without the lines that run all around the picture, as around a canvas in a screenshot."""
+    while ink.size and min(edge.min() for edge in (ink[0], ink[-1], ink[:, 0], ink[:, -1])) >= EDGE:
+        ink = ink[1:-1, 1:-1]
+    return ink
+
+
+def _reduced(image: Image.Image, side: int) -> Image.Image:
+    """The picture at a whole fraction of its size, no side longer than `side`."""
+    factor = math.ceil(max(image.size) / side)
+    return image.reduce(factor) if factor > 1 else image
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What one channel shows: whether its background is light, the levels of background and ink,
+    and the median deviation of the background."""
+
+    light: bool
+    background: int
+    peak: int
+    deviation: int
+
+    @property
+    def contrast(self) -> int:
+        return self.background - self.peak if self.light else self.peak - self.background
+
+    def ink(self, levels: Levels) -> Levels:
+        """Its pixels from 0, the background and its noise, to 255, the strongest ink."""
+        floor = min(NOISE * self.deviation, self.contrast / 2)
+        away = (self.background - np.arange(256)) * (1 if self.light else -1)
+        scaled = (away - floor) * (255 / (self.contrast - floor))
+        ink: Levels = np.rint(scaled.clip(0, 255)).astype(np.uint8)[levels]
+        return ink
+
+
+def _look(levels: Levels, invert: Invert) -> _Look:
+    counts = np.bincount(levels.ravel(), minlength=256)
+    darkest, lightest = _quantile(counts, SPECK), _quantile(counts, 1 - SPECK)
+    middle = (darkest + lightest) / 2
+    light = bool(np.median(_margin(levels)) > middle) if invert == "auto" else invert == "yes"
+    if darkest == lightest:
+        return _Look(light if invert != "auto" else darkest > 127, darkest, darkest, 0)
+    ground = np.where((np.arange(256) > middle) == light, counts, 0)
+    background = _quantile(ground, 0.5)
+    deviations = np.bincount(abs(np.arange(256) - background), ground, minlength=256)
+    return _Look(light, background, darkest if light else lightest, _quantile(deviations, 0.5))
+
+
+def _quantile(counts: NDArray[Any], share: float) -> int:
+    """The level up to which a share of the pixels lies, of how many have each level."""
+    cumulated = counts.cumsum()
+    return min(int(np.searchsorted(cumulated, share * cumulated[-1], side="right")), 255)
