@@ -2,12 +2,19 @@
 
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 
 class InputError(Exception):
     """A wrong key, file or machine. The message names it, what is allowed, and what to type."""
+
+
+def all_at_once(faults: Sequence[str], consequence: str) -> InputError:
+    """The error of one fault or of several, a line each."""
+    if len(faults) == 1:
+        return InputError(faults[0])
+    return InputError("\n  ".join([f"{len(faults)} faults, {consequence}", *faults]))
 
 
 class Interrupted(BaseException):
@@ -31,7 +38,7 @@ def only_interruptions() -> Iterator[None]:
     try:
         yield
     except Interrupted as interrupted:
-        print(f"{interrupted.name}: {interrupted}", file=sys.stderr)
+        print(f"{interrupted.name}: {str(interrupted) or 'stopped'}", file=sys.stderr)
         raise SystemExit(128 + interrupted.number) from None
 
 

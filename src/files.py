@@ -26,17 +26,27 @@ def write_durably(path: Path, content: bytes | str) -> None:
     it was.
     """
     data = content.encode() if isinstance(content, str) else content
+    with replacing(path) as part:
+        part.write_bytes(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """As write_durably, for a body that writes the file it is given, and may test it.
+
+    When the body raises, whatever it is, the old file stays and the new one is removed.
+    """
     part = beside(path)
     try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
+        yield part
+        with part.open("r+b") as file:
             os.fsync(file.fileno())
         part.replace(path)
-    except OSError as error:
+    except BaseException as error:
         with suppress(OSError):
             part.unlink(missing_ok=True)
-        error.filename = error.filename or str(path)
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(path)
         raise
     sync_folder(path.parent)
 

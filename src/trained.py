@@ -46,7 +46,7 @@ def open_trained(path: Path) -> Trained:
         weights = {
             name.removeprefix("model."): weight for name, weight in content["state_dict"].items()
         }
-        model = _build(config, shape, classes, weights)
+        model = rebuild(config, shape, classes, weights)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, InputError) as error:
         raise InputError(
             f"{file}: is not a checkpoint of this project ({_first_line(error)})"
@@ -69,10 +69,13 @@ def require_format(saved: Any, file: Path) -> dict[str, Any]:
     return saved
 
 
-def _build(
+def rebuild(
     config: Config, shape: tuple[int, ...], classes: int, weights: dict[str, torch.Tensor]
 ) -> nn.Module:
-    """The model with its weights. Shapes are compared before anything of their size is made."""
+    """The model with its weights. Shapes are compared before anything of their size is made.
+
+    Raises ValueError when the weights are not those of the configuration.
+    """
     with torch.device("meta"):
         model = build_model(config.model, shape, classes)
     expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}

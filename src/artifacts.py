@@ -1,0 +1,210 @@
+"""Exported models as files: their formats, what each says of itself, and how ONNX is opened.
+
+Nothing in this module imports torch: a wrong argument costs no more than looking, and an exported
+model is served without it.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+
+from src.errors import InputError, all_at_once
+from src.files import MIB, read_bounded
+from src.run import checkpoint_of
+
+FormatName = Literal["onnx", "torch", "safetensors"]
+INPUT, OUTPUT = "inputs", "logits"
+ONNX_LIMIT = 2048 * MIB  # bytes; protobuf has no larger message
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file's suffix, and the packages beyond the project's own that writing it needs."""
+
+    suffix: str
+    packages: tuple[str, ...] = ()
+
+
+FORMATS: dict[FormatName, Format] = {
+    "onnx": Format(".onnx", ("onnx", "onnxscript", "onnxruntime")),
+    "torch": Format(".pt2"),
+    "safetensors": Format(".safetensors", ("safetensors",)),
+}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is exported and where to, checked as far as it can be without torch."""
+
+    checkpoint: Path
+    format: FormatName
+    output: Path
+
+
+def plan(path: Path, format_: FormatName, output: Path | None, *, force: bool) -> Plan:
+    """`path` is a run folder or a checkpoint file; `output` None is the model beside it.
+
+    Raises InputError with every fault at once: no model there, a file in the way without `force`,
+    a suffix of another format, and packages that are not installed.
+    """
+    faults: list[str | None] = []
+    checkpoint = None
+    try:
+        checkpoint = checkpoint_of(path)
+    except InputError as error:
+        faults.append(str(error))
+    faults.append(missing(FORMATS[format_].packages, f"--format {format_}"))
+    if output is not None or checkpoint is not None:
+        output = output or default_output(path, format_)
+        faults += _output_faults(output, format_, force)
+    found = [fault for fault in faults if fault is not None]
+    if found or checkpoint is None or output is None:
+        raise all_at_once(found, "nothing was exported")
+    return Plan(checkpoint, format_, output)
+
+
+def default_output(path: Path, format_: FormatName) -> Path:
+    """RUN/model.onnx of a run folder; of a checkpoint file its own name with the suffix."""
+    suffix = FORMATS[format_].suffix
+    return path / f"model{suffix}" if path.is_dir() else path.with_suffix(suffix)
+
+
+def missing(packages: Sequence[str], what: str) -> str | None:
+    """The fault of packages that are not installed, or None."""
+    absent = [name for name in packages if find_spec(name) is None]
+    if not absent:
+        return None
+    return f'{what}: needs {", ".join(absent)}; type pip install -e ".[export]"'
+
+
+def _output_faults(output: Path, format_: FormatName, force: bool) -> list[str]:
+    suffix = FORMATS[format_].suffix
+    others = {other.suffix: name for name, other in FORMATS.items() if name != format_}
+    faults = []
+    if output.suffix in others:
+        faults.append(
+            f"--output {output}: names another format; type --format {others[output.suffix]}, or "
+            f"--output {output.with_suffix(suffix)}"
+        )
+    if output.is_dir():
+        faults.append(f"--output {output}: is a folder; type --output {output / f'model{suffix}'}")
+    elif output.exists() and not force:
+        faults.append(f"{output}: is there already; type --force to replace it, or --output FILE")
+    elif not output.parent.is_dir():
+        faults.append(f"--output {output}: there is no folder {output.parent}; make it first")
+    return faults
+
+
+# --- what a file says of itself --------------------------------------------------------------
+
+
+class Description(BaseModel):
+    """The metadata of an exported model: enough to feed it, to name its answers, to rebuild it.
+
+    Each field is one text of the file's metadata, in JSON where it is no text already.
+    """
+
+    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+
+    version: str  # of the project
+    config_hash: str
+    checkpoint_sha256: str  # of the checkpoint file that was exported
+    data: str  # the data set that the model was trained on
+    labels: list[str]  # of the logits, in their order
+    shape: list[PositiveInt]  # of one sample within the model
+    input_shape: list[PositiveInt]  # of one sample as the exported model takes it
+    input_dtype: Literal["uint8", "float32"]  # uint8 is divided by 255 within
+    dtype: Literal["float32", "float64"]  # of weights and logits
+    config: dict[str, Any]
+
+    def to_metadata(self) -> dict[str, str]:
+        return {
+            key: value if isinstance(value, str) else json.dumps(value)
+            for key, value in self.model_dump().items()
+        }
+
+    @classmethod
+    def from_metadata(cls, metadata: Mapping[str, str], path: Path) -> "Description":
+        """Raises InputError when a text is absent or not what it should be."""
+        texts = {name for name, field in cls.model_fields.items() if field.annotation is str}
+        texts |= {"input_dtype", "dtype"}
+        try:
+            values = {
+                name: metadata[name] if name in texts else json.loads(metadata[name])
+                for name in cls.model_fields
+                if name in metadata
+            }
+            return cls.model_validate(values)
+        except (ValidationError, ValueError, RecursionError) as error:
+            reason = str(error).replace("\n", " ")[:200]
+            raise InputError(
+                f"{path}: was not exported by this project, its metadata cannot be read ({reason})"
+            ) from None
+
+
+def input_shape(shape: Sequence[int]) -> list[int]:
+    """Of one sample for an exported model: a picture of one channel comes without its channel."""
+    return list(shape[1:] if len(shape) == 3 and shape[0] == 1 else shape)
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+# --- ONNX ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class OnnxModel:
+    """A model that onnxruntime runs, on the CPU."""
+
+    session: Any  # an onnxruntime.InferenceSession; the package has no types
+    description: Description
+
+    def logits(self, inputs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Inputs (N, *input_shape) of input_dtype, to logits (N, classes) of dtype."""
+        (found,) = self.session.run([OUTPUT], {INPUT: inputs})
+        assert isinstance(found, np.ndarray)
+        return found
+
+
+def open_onnx(path: Path, *, threads: int = 0) -> OnnxModel:
+    """`threads` 0: as many as there are cores.
+
+    Raises InputError when the file is no ONNX model, is none of this project, does not take and
+    give what its metadata say, or has an operation that onnxruntime lacks for its precision. The
+    content is read here, not by onnxruntime, which so follows no path out of it.
+    """
+    import onnxruntime
+
+    content = read_bounded(path, ONNX_LIMIT)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4  # what it has to say is in the exception too
+    options.intra_op_num_threads = threads
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    try:
+        session = onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"])
+    except Exception as error:  # a parser over what may be hostile bytes
+        reason = str(error).replace("\n", " ")[:200]
+        raise InputError(f"{path}: onnxruntime cannot run it ({reason})") from None
+    description = Description.from_metadata(session.get_modelmeta().custom_metadata_map, path)
+    kinds = {"uint8": "uint8", "float32": "float", "float64": "double"}
+    expected = [
+        (INPUT, f"tensor({kinds[description.input_dtype]})", description.input_shape),
+        (OUTPUT, f"tensor({kinds[description.dtype]})", [len(description.labels)]),
+    ]
+    found = [
+        (value.name, value.type, value.shape[1:])
+        for value in (*session.get_inputs(), *session.get_outputs())
+    ]
+    if found != expected:
+        raise InputError(f"{path}: has {found}, its metadata say {expected}")
+    return OnnxModel(session, description)

@@ -1,0 +1,36 @@
+"""A page to draw a digit on, and to watch what a trained model makes of it.
+
+python -m src.demo RUN                 http://127.0.0.1:8000; RUN: a run folder or a .ckpt file
+python -m src.demo RUN --port 8080     another port; 0 for any free one
+python -m src.demo RUN --no-browser    prints the address alone
+"""
+
+import argparse
+from pathlib import Path
+
+from src.errors import door
+from src.process import importing, run
+from src.training.signals import handled
+
+
+def main() -> None:
+    summary, _, usage = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        "python -m src.demo",
+        description=summary,
+        epilog=usage,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run", type=Path, help="a run folder, or a checkpoint file")
+    parser.add_argument("--port", type=int, default=8000, help="default: 8000")
+    parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
+    arguments = parser.parse_args()
+    with door(), handled(rank=False):
+        with importing():
+            from src.demonstration.server import demonstrate
+
+        demonstrate(arguments.run, arguments.port, browser=not arguments.no_browser)
+
+
+if __name__ == "__main__":
+    run(main)
