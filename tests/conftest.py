@@ -58,13 +58,20 @@ def run_command(
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def mnist_root() -> Path:
     """The folder that DATA_ROOT names, or a skip where it has no MNIST."""
     root = Path(os.environ.get("DATA_ROOT", "data")).absolute()
     if not all((root / "MNIST" / "raw" / name).exists() for name in MNIST_FILES):
         pytest.skip("the real MNIST is absent: set DATA_ROOT to the folder that has MNIST/raw")
     return root
+
+
+@pytest.fixture(scope="session")
+def default_run(mnist_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """`python -m src.train` on the real MNIST; nobody writes into it."""
+    config = compose(f"data.root={mnist_root}", "trainer=cpu")
+    return fit(config, tmp_path_factory.mktemp("default") / "run")
 
 
 @pytest.fixture(autouse=True)

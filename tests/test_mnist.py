@@ -10,12 +10,8 @@ from src.run import Run
 from src.training.fit import fit
 
 
-def _train(root: Path, folder: Path, *overrides: str) -> Run:
-    return fit(compose(*overrides, f"data.root={root}", "trainer=cpu"), folder)
-
-
-def test_the_default_run(mnist_root: Path, tmp_path: Path) -> None:
-    run = _train(mnist_root, tmp_path / "run")
+def test_the_default_run(default_run: Run) -> None:
+    run = default_run
     result, rows = run.result, run.history
     sizes = [result["data"][part] for part in ("train", "val", "test")]
     assert sizes == [48_000, 12_000, 10_000]
@@ -34,5 +30,6 @@ def test_the_default_run(mnist_root: Path, tmp_path: Path) -> None:
 def test_logistic_regression(
     experiment: str, least: float, most: float, mnist_root: Path, tmp_path: Path
 ) -> None:
-    run = _train(mnist_root, tmp_path / "run", f"experiment={experiment}")
+    config = compose(f"experiment={experiment}", f"data.root={mnist_root}", "trainer=cpu")
+    run = fit(config, tmp_path / "run")
     assert least <= run.result["test/acc"] <= most

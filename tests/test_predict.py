@@ -13,15 +13,14 @@ import pytest
 from PIL import Image
 
 from src import inputs
-from src.composition import compose
 from src.data.sources import mnist, open_source
 from src.errors import InputError, door
 from src.evaluation import evaluate_path
 from src.images import Invert, Prepared, decode, prepare
 from src.inputs import Picture, read_inputs
 from src.prediction import answer, classify, describe, predict_inputs, to_csv
+from src.run import Run
 from src.trained import open_trained
-from src.training.fit import fit
 from tests.conftest import ROOT, Command, Train
 from tests.drawings import Ink, draw
 
@@ -73,15 +72,15 @@ def right(drawings: Path, run: Path) -> int:
     return sum(guess is not None and guess.best == digit for digit, guess in enumerate(guesses))
 
 
-def test_ten_drawings_by_the_default_run(mnist_root: Path, tmp_path: Path) -> None:
+def test_ten_drawings_by_the_default_run(
+    default_run: Run, mnist_root: Path, tmp_path: Path
+) -> None:
     """And pictures of MNIST's own digits, inverted and enlarged, are read as well as themselves."""
-    config = compose(f"data.root={mnist_root}", "trainer=cpu")
-    run = fit(config, tmp_path / "run")
-    assert right(save_drawings(tmp_path / "drawings"), run.folder) >= 9
+    assert right(save_drawings(tmp_path / "drawings"), default_run.folder) >= 9
 
     test = mnist(mnist_root).test
     digits, labels = test.features[:500, 0].numpy(), test.labels[:500].tolist()
-    trained = open_trained(run.folder)
+    trained = open_trained(default_run.folder)
 
     def accuracy(prepared: list[Any]) -> float:
         guesses = classify(trained, np.stack(prepared))
