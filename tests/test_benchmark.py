@@ -20,7 +20,7 @@ from src.run import Run
 def test_loops() -> None:
     table, line = run_suite(read_settings(["suite=loops", "rounds=1", "data=digits"]))
     found = json.loads(line)
-    contenders = {"tutorial", "bare", "lightning", "sklearn", "ours", "products"}
+    contenders = {"tutorial", "bare", "lightning", "sklearn", "keras", "ours", "products"}
     assert set(found["rows"]) == contenders
     assert {"ours/bare", "tutorial/ours", "lightning/ours", "sklearn/ours"} <= set(found["ratios"])
     assert found["suite"] == "loops"
