@@ -24,6 +24,7 @@ import numpy as np
 from PIL import Image
 
 from src.artifacts import (
+    ANOTHER,
     FORMATS,
     OnnxModel,
     Plan,
@@ -120,7 +121,7 @@ def open_model(path: Path, checkpoint: Path) -> OnnxModel:
         try:
             export(Plan(checkpoint, "onnx", temporary))
         except InputError as error:
-            reason = str(error).removeprefix(f"{temporary}: ")
+            reason = str(error).removeprefix(f"{temporary}: ").removesuffix(ANOTHER)
             raise InputError(f"{path}: cannot be shown, its ONNX model {reason}") from None
         return open_onnx(temporary, threads=1)
 
