@@ -82,10 +82,10 @@ def demonstrate(path: Path, port: int, *, browser: bool) -> None:
     with server:
         server.model = open_model(path, checkpoint)
         server.about = about(server.model, path)
-        print(f"{path} is served at {server.url} (Ctrl-C ends it)", flush=True)
-        if browser:
-            threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
         try:
+            print(f"{path} is served at {server.url} (Ctrl-C ends it)", flush=True)
+            if browser:
+                threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
             server.serve_forever()
         except Interrupted:
             print("stopped")
