@@ -21,6 +21,7 @@ from src.run import checkpoint_of
 
 FormatName = Literal["onnx", "torch", "safetensors"]
 INPUT, OUTPUT = "inputs", "logits"
+ANOTHER = "; try another --format"  # what to type when a model does not come to a file
 ONNX_LIMIT = 2048 * MIB  # bytes; protobuf has no larger message
 
 
@@ -191,19 +192,22 @@ def open_onnx(path: Path, *, threads: int = 0) -> OnnxModel:
     options.intra_op_num_threads = threads
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     try:
-        session = onnxruntime.InferenceSession(content, options, ["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            content, options, ["CPUExecutionProvider"], enable_fallback=0
+        )
+        metadata = session.get_modelmeta().custom_metadata_map
+        found = [
+            (value.name, value.type, value.shape[1:])
+            for value in (*session.get_inputs(), *session.get_outputs())
+        ]
     except Exception as error:  # a parser over what may be hostile bytes
         reason = str(error).replace("\n", " ")[:200]
         raise InputError(f"{path}: onnxruntime cannot run it ({reason})") from None
-    description = Description.from_metadata(session.get_modelmeta().custom_metadata_map, path)
+    description = Description.from_metadata(metadata, path)
     kinds = {"uint8": "uint8", "float32": "float", "float64": "double"}
     expected = [
         (INPUT, f"tensor({kinds[description.input_dtype]})", description.input_shape),
         (OUTPUT, f"tensor({kinds[description.dtype]})", [len(description.labels)]),
-    ]
-    found = [
-        (value.name, value.type, value.shape[1:])
-        for value in (*session.get_inputs(), *session.get_outputs())
     ]
     if found != expected:
         raise InputError(f"{path}: has {found}, its metadata say {expected}")

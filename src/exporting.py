@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from src import config as schema
 from src.artifacts import (
+    ANOTHER,
     INPUT,
     OUTPUT,
     Description,
@@ -88,9 +89,10 @@ def export(plan: Plan) -> Exported:
     trained = open_trained(plan.checkpoint)
     source = source_of(trained)
     if source.name != trained.data:
+        reason = (source.instead_of or source.name).partition(", for ")[2]
         raise InputError(
-            f"data={trained.data}: the exported model is compared on its test set, which is not "
-            f"there ({source.instead_of}); type DATA_ROOT=FOLDER with the folder that has it"
+            f"data={trained.data}: the exported model is compared on its test set, which cannot be "
+            f"had: {reason}; type DATA_ROOT=FOLDER before the command, with the folder that has it"
         )
     description = describe_model(trained, source, digest)
     write, load = FORMS[plan.format]
@@ -100,15 +102,13 @@ def export(plan: Plan) -> Exported:
             run = load(part)
         except InputError as error:
             reason = str(error).removeprefix(f"{part}: ")
-            raise InputError(
-                f"{plan.output}: was not written: {reason}; try another --format"
-            ) from None
+            raise InputError(f"{plan.output}: was not written: {reason}{ANOTHER}") from None
         difference, allowed, accuracy = compare(trained, source.test, run)
         if not difference <= allowed:  # also for NaN
             raise InputError(
                 f"{plan.output}: was not written: the logits of --format {plan.format} differ "
                 f"from the model's by up to {difference:.2g} on {len(source.test)} test samples "
-                f"of {source.name}, allowed is {allowed:.2g}; try another --format"
+                f"of {source.name}, allowed is {allowed:.2g}{ANOTHER}"
             )
         size = part.stat().st_size
     return Exported(plan.output, description, size, len(source.test), difference, allowed, accuracy)
@@ -158,7 +158,7 @@ def compare(trained: Trained, test: Split, run: Runner) -> tuple[float, float, f
             if found.shape != expected.shape or found.dtype != expected.dtype:
                 raise InputError(
                     f"{trained.checkpoint}: its export gives {found.dtype} {tuple(found.shape)}, "
-                    f"expected {expected.dtype} {tuple(expected.shape)}; try another --format"
+                    f"expected {expected.dtype} {tuple(expected.shape)}{ANOTHER}"
                 )
             differences = (found - expected).abs()
             difference = max(difference, differences.nan_to_num(torch.inf).max().item())

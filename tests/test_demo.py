@@ -342,7 +342,7 @@ def test_the_exported_model_is_taken_while_it_is_of_these_weights(
     before = exported.read_bytes()
 
     def refuse(plan: Plan) -> None:
-        raise InputError(f"{plan.output}: was not written: no")
+        raise InputError(f"{plan.output}: was not written: no{artifacts.ANOTHER}")
 
     with monkeypatch.context() as patch:
         patch.setattr("src.exporting.export", refuse)
@@ -351,7 +351,9 @@ def test_the_exported_model_is_taken_while_it_is_of_these_weights(
         assert capsys.readouterr().out == ""
         keeps = f"the model is exported for this demo alone (python -m src.export {run.folder}"
         exported.write_bytes(before[:1000])
-        with pytest.raises(InputError, match="run: cannot be shown, its ONNX model was not writ"):
+        with pytest.raises(
+            InputError, match=r"cannot be shown, its ONNX model was not written: no$"
+        ):
             open_model(run.folder, run.best_checkpoint)
         told = capsys.readouterr().out
         assert told.startswith(f"{exported}: onnxruntime cannot run it")

@@ -24,6 +24,7 @@ import numpy as np
 from PIL import Image
 
 from src.artifacts import (
+    ANOTHER,
     FORMATS,
     OnnxModel,
     Plan,
@@ -81,10 +82,10 @@ def demonstrate(path: Path, port: int, *, browser: bool) -> None:
     with server:
         server.model = open_model(path, checkpoint)
         server.about = about(server.model, path)
-        print(f"{path} is served at {server.url} (Ctrl-C ends it)", flush=True)
-        if browser:
-            threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
         try:
+            print(f"{path} is served at {server.url} (Ctrl-C ends it)", flush=True)
+            if browser:
+                threading.Thread(target=webbrowser.open, args=(server.url,), daemon=True).start()
             server.serve_forever()
         except Interrupted:
             print("stopped")
@@ -120,7 +121,7 @@ def open_model(path: Path, checkpoint: Path) -> OnnxModel:
         try:
             export(Plan(checkpoint, "onnx", temporary))
         except InputError as error:
-            reason = str(error).removeprefix(f"{temporary}: ")
+            reason = str(error).removeprefix(f"{temporary}: ").removesuffix(ANOTHER)
             raise InputError(f"{path}: cannot be shown, its ONNX model {reason}") from None
         return open_onnx(temporary, threads=1)
 
