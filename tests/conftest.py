@@ -8,11 +8,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import Browser
 
 from src.composition import compose
 from src.data.sources import MNIST_FILES
 from src.run import Run
 from src.training.fit import fit
+from tests.browser import launched
 
 ROOT = Path(__file__).parent.parent
 SMALL = ("data=digits", "trainer=cpu", "trainer.max_epochs=2")
@@ -65,6 +67,12 @@ def mnist_root() -> Path:
     if not all((root / "MNIST" / "raw" / name).exists() for name in MNIST_FILES):
         pytest.skip("the real MNIST is absent: set DATA_ROOT to the folder that has MNIST/raw")
     return root
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with launched() as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

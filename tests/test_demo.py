@@ -25,6 +25,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image, ImageDraw
+from playwright.sync_api import Browser, FloatRect, Page
 
 from src import artifacts, checkpoint
 from src.artifacts import OnnxModel, Plan, plan
@@ -39,9 +40,6 @@ from src.trained import open_trained
 from src.training.fit import fit
 from tests.conftest import ROOT, SMALL, Train
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
-QUIET = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
-QUIET += ["--disable-component-update", "--disable-sync"]
 # A zero, from its top, in parts of the paper's side.
 ROUND = [
     (0.5 + 0.17 * math.sin(part * math.tau / 12), 0.5 - 0.28 * math.cos(part * math.tau / 12))
@@ -88,23 +86,20 @@ def drawing() -> Image.Image:
 # --- in a browser ------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    playwright = pytest.importorskip("playwright.sync_api")
-    if CHROMIUM is None:
-        pytest.skip("there is no chromium on this machine")
-    with playwright.sync_playwright() as started:
-        yield started.chromium.launch(executable_path=CHROMIUM, args=QUIET)
-
-
 READ = """() => [...document.querySelectorAll("#classes li")].map((row) => [
     row.querySelector(".name").textContent, row.querySelector(".share").textContent,
     row.classList.contains("top"), row.querySelector(".bar").style.transform])"""
 SETTLED = "() => !asking && !stale"
 
 
+def paper(page: Page) -> FloatRect:
+    box = page.locator("#paper").bounding_box()
+    assert box is not None
+    return box
+
+
 def test_a_drawn_stroke_moves_the_probabilities(
-    browser: Any, served: Served, monkeypatch: pytest.MonkeyPatch
+    browser: Browser, served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     page = browser.new_page(viewport={"width": 1200, "height": 800})
     troubles: list[str] = []
@@ -125,7 +120,7 @@ def test_a_drawn_stroke_moves_the_probabilities(
     assert page.evaluate(READ) == empty
     assert page.inner_text("#label") == "–"
 
-    box = page.locator("#paper").bounding_box()
+    box = paper(page)
     corners = [(box["x"] + x * box["width"], box["y"] + y * box["height"]) for x, y in ROUND]
     page.mouse.move(*corners[0])
     page.mouse.down()
@@ -172,14 +167,14 @@ def test_a_drawn_stroke_moves_the_probabilities(
     page.close()
 
 
-def test_a_finger_on_a_phone(browser: Any, served: Served) -> None:
+def test_a_finger_on_a_phone(browser: Browser, served: Served) -> None:
     context = browser.new_context(
         viewport={"width": 390, "height": 844}, has_touch=True, color_scheme="dark"
     )
     page = context.new_page()
     page.goto(served.url)
     page.wait_for_selector("#classes li")
-    box = page.locator("#paper").bounding_box()
+    box = paper(page)
     assert box["width"] == box["height"] == 350
     assert page.evaluate("() => document.documentElement.scrollWidth") == 390
     page.touchscreen.tap(box["x"] + 100, box["y"] + 100)
@@ -189,7 +184,7 @@ def test_a_finger_on_a_phone(browser: Any, served: Served) -> None:
     context.close()
 
 
-def test_a_server_that_has_ended_is_told(browser: Any, served: Served) -> None:
+def test_a_server_that_has_ended_is_told(browser: Browser, served: Served) -> None:
     page = browser.new_page()
     page.goto(served.url)
     page.wait_for_selector("#classes li")

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from playwright.sync_api import Browser
 
 from src.data.sources import Split
 from src.errors import InputError
@@ -24,7 +25,7 @@ from src.reports.collect import Entry, SweepEntries, collect
 from src.reports.models import most_confident_mistakes
 from src.reports.page import MARK, write_report
 from src.run import Run
-from tests.browser import needs_chromium, opened
+from tests.browser import opened
 from tests.conftest import SMALL, Train, run_command
 
 AXES = ("model.hidden_sizes=8,16", "optimizer.lr=0.05,0.1", "seed=0,1")
@@ -277,9 +278,8 @@ def test_the_most_confident_mistakes_come_first() -> None:
 # --- as people see it --------------------------------------------------------------------------
 
 
-@needs_chromium
-def test_a_table_is_sorted_and_filtered_in_a_browser(sweep: Path) -> None:
-    with opened((sweep / "report.html").as_uri()) as page:
+def test_a_table_is_sorted_and_filtered_in_a_browser(browser: Browser, sweep: Path) -> None:
+    with opened(browser, (sweep / "report.html").as_uri()) as page:
         table = page.locator("#sweep1-table")
 
         def column(name: str) -> list[str]:
@@ -300,12 +300,13 @@ def test_a_table_is_sorted_and_filtered_in_a_browser(sweep: Path) -> None:
         assert page.locator("[data-filters=sweep1] + .count").inner_text() == "4 of 8 rows"
 
 
-@needs_chromium
 @pytest.mark.parametrize("width", [390, 1200])
-def test_a_page_fits_its_window_in_light_and_dark(sweep: Path, width: int, tmp_path: Path) -> None:
+def test_a_page_fits_its_window_in_light_and_dark(
+    browser: Browser, sweep: Path, width: int, tmp_path: Path
+) -> None:
     shades = {}
     for scheme in ("light", "dark"):
-        with opened((sweep / "report.html").as_uri(), width=width, scheme=scheme) as page:
+        with opened(browser, (sweep / "report.html").as_uri(), width=width, scheme=scheme) as page:
             assert page.evaluate("document.documentElement.scrollWidth") == width
             page.screenshot(path=tmp_path / f"{scheme}.png", full_page=True)
         with Image.open(tmp_path / f"{scheme}.png") as picture:
