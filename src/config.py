@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from src.errors import InputError
 
@@ -37,6 +37,12 @@ def _as_list(value: Any) -> Any:
 
 def _as_text(value: Any) -> Any:
     return str(value) if type(value) is int else value
+
+
+def _as_project(value: str) -> str:
+    if not 1 <= len(value) <= 128 or set(value) & set("/\\#?%:"):  # W&B's own rule
+        raise ValueError("must have 1 to 128 characters, none of / \\ # ? % :")
+    return value
 
 
 class Section(BaseModel):
@@ -168,7 +174,15 @@ class Checkpoint(Section):
 
 
 class Logger(Section):
-    name: Literal["none", "tensorboard"]
+    tensorboard: bool
+    mlflow: bool
+    wandb: bool
+    project: Annotated[str, AfterValidator(_as_project)]
+    mlflow_file: str | None  # None: mlflow.db in the run folder
+
+    @property
+    def chosen(self) -> list[str]:
+        return [name for name in ("tensorboard", "mlflow", "wandb") if getattr(self, name)]
 
 
 Data = Mnist | Digits | Toy | Synthetic
@@ -264,8 +278,8 @@ def _rules(v: _Values) -> Iterator[tuple[bool, str]]:
     if isinstance(milestones, list) and all(isinstance(epoch, int) for epoch in milestones):
         yield (
             milestones == sorted(set(milestones)),
-            f"scheduler.milestones={_written(milestones)}: epochs must increase, "
-            f"for example scheduler.milestones={_written(sorted(set(milestones)))}",
+            f"scheduler.milestones={written(milestones)}: epochs must increase, "
+            f"for example scheduler.milestones={written(sorted(set(milestones)))}",
         )
     yield (
         v["data.loader"] != "resident" or v["data.num_workers"] in (0, None),
@@ -309,6 +323,11 @@ def _rules(v: _Values) -> Iterator[tuple[bool, str]]:
         f"trainer.devices={v['trainer.devices']}: this machine lends {cpu_count()} CPU cores; "
         f"type trainer.devices={cpu_count()} or less",
     )
+    yield (
+        v["logger.mlflow_file"] is None or v["logger.mlflow"] is not False,
+        f"logger.mlflow_file={v['logger.mlflow_file']} has no use without MLflow; "
+        "type logger=mlflow too",
+    )
     quantity = str(v["checkpoint.monitor"]).rpartition("/")[2]
     best = {"acc": "max", "loss": "min"}.get(quantity)
     yield (
@@ -330,7 +349,7 @@ def _autograd_alone(v: _Values) -> dict[str, str]:
         ("trainer.compile", True, "is compiled already"),
         ("model.gradient_checkpointing", True, "keeps its activations"),
     )
-    return {f"{key}={_written(value)}": reason for key, value, reason in lacking if v[key] == value}
+    return {f"{key}={written(value)}": reason for key, value, reason in lacking if v[key] == value}
 
 
 def differences(saved: Any, now: Any, key: str = "") -> list[str]:
@@ -349,7 +368,7 @@ def differences(saved: Any, now: Any, key: str = "") -> list[str]:
         return []
     if key.endswith("data.batch_size") and now == "auto":
         return []  # what it decided then stays
-    return [] if saved == now else [f"{key}: it was {_written(saved)}, now {_written(now)}"]
+    return [] if saved == now else [f"{key}: it was {written(saved)}, now {written(now)}"]
 
 
 def cpu_count() -> int:
@@ -428,7 +447,7 @@ def _schema_fault(key: str, details: Sequence[Any], values: Mapping[str, Any]) -
     section = key.partition(".")[0]
     read = _Values(values)
     name = read[f"{section}.name"]
-    given = f"{key}={_written(read[key])}"
+    given = f"{key}={written(read[key])}"
     if "extra_forbidden" in kinds:
         if key in known_keys():
             return f"{given}: {section}={name} has no such key"
@@ -451,7 +470,8 @@ def _reason(detail: Any, value: Any) -> str:
         return f"must be {'one of ' if len(allowed) > 1 else ''}{', '.join(allowed)}{hint}"
     if detail["type"] == "string_pattern_mismatch":
         return "must be DD:HH:MM:SS"
-    message = str(detail["msg"]).replace("Input should", "must").replace("List should", "must")
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    message = message.replace("Input should", "must").replace("List should", "must")
     return message.replace(" after validation", "")
 
 
@@ -465,14 +485,14 @@ def _example(key: str, name: Any) -> str:
             shipped = {**shipped, section: yaml.safe_load(path.read_text())}
         value = _Values(shipped)[key]
         if value is not None:
-            return f", for example {key}={_written(value)}"
+            return f", for example {key}={written(value)}"
     return ""
 
 
-def _written(value: Any) -> str:
+def written(value: Any) -> str:
     """A value as one types it on the command line."""
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, list):
-        return "[" + ",".join(_written(item) for item in value) + "]"
+        return "[" + ",".join(written(item) for item in value) + "]"
     return str(value)
