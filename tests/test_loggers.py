@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from urllib.parse import quote
 
@@ -17,6 +18,7 @@ import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
+from lightning.pytorch import LightningModule
 from mlflow import MlflowClient
 from mlflow.entities import Run as MlflowRun
 from PIL import Image
@@ -28,13 +30,14 @@ from src import extras
 from src.composition import check_command_line, compose
 from src.config import Config
 from src.crashes import fingerprint
+from src.data.sources import open_source
 from src.errors import InputError
 from src.run import HISTORY, Run
 from src.trained import open_trained
-from src.training import loggers
+from src.training import loggers, ranks
 from src.training.callbacks import History
 from src.training.fit import fit
-from src.training.loggers import draw_confusion, hyperparameters
+from src.training.loggers import Loggers, draw_confusion, hyperparameters
 from tests.conftest import ROOT, SMALL, Train
 
 mpl.use("agg")
@@ -444,3 +447,16 @@ def test_several_are_chosen_as_a_list(tmp_path: Path) -> None:
     assert "none of / \\ # ? % :, for example logger.project=kindling" in faults(
         "logger=wandb", "logger.project=a/b"
     )
+
+
+def test_every_rank_hears_of_rank_0s_fault(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
+) -> None:
+    """Else the others would wait for it for half an hour."""
+    config = compose(*SMALL, "logger=tensorboard")
+    other = Loggers(config, Run(tmp_path), History([run]), open_source(config.data))
+    monkeypatch.setattr(ranks, "gather", lambda own: [{"fault": "the file is none"}, own])
+    trainer: Any = SimpleNamespace(is_global_zero=False)
+    with pytest.raises(InputError, match="the file is none"):
+        other.setup(trainer, LightningModule(), "fit")
+    assert not other.loggers

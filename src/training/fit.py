@@ -217,8 +217,8 @@ class _Fit:
         self.history = History(runs)
         self.checkpoints = Checkpoints(runs, slot, signals)
         self.resumed_from = self._restore(devices.ranks)
-        self.loggers = None if ranks.rank() else Loggers(config, runs[0], self.history, source)
-        callbacks = [self.history, *filter(None, [self.loggers]), self.checkpoints]
+        self.loggers = Loggers(config, runs[0], self.history, source)
+        callbacks = [self.history, self.loggers, self.checkpoints]
         self.trainer = _trainer(
             config, devices, runs, callbacks, resumed=self.resumed_from is not None
         )
@@ -234,7 +234,7 @@ class _Fit:
 
     def run(self) -> None:
         try:
-            with self.loggers or nullcontext():
+            with self.loggers:
                 with self._timed("fit"):
                     self._fit()
                 with self._timed("test"):
@@ -291,13 +291,17 @@ class _Fit:
         self.seconds[phase] = time.perf_counter() - began
 
     def _write_results(self) -> None:
-        seconds = self.seconds | {"fit": max(self.history.seconds, self.seconds["fit"])}
+        opening = self.loggers.seconds
+        seconds = {
+            "setup": self.seconds["setup"] + opening,
+            "fit": max(self.history.seconds, self.seconds["fit"] - opening),
+            "test": self.seconds["test"],
+        }
         shared = facts(self.classifier, self.data, self.trainer, seconds)
         for number, run in enumerate(self.runs):
             if not run.ended:  # else before an interruption, and from the same weights
                 content = result(number, run, self.classifier, shared, self.steps)
-                if self.loggers is not None:
-                    self.loggers.finish(content)
+                self.loggers.finish(content)
                 run.write_result(content)
         if len(self.runs) == 1:
             log.info("\n%s", summary(self.runs[0]))

@@ -31,7 +31,7 @@ from src.errors import InputError, Interrupted
 from src.evaluation import evaluate
 from src.run import HISTORY, Row, Run
 from src.trained import open_trained
-from src.training import random_state
+from src.training import ranks
 from src.training.callbacks import History
 
 log = logging.getLogger(__name__)
@@ -53,23 +53,40 @@ class _Logger(Protocol):
 class Loggers(Callback):
     """Hands each row of the history to the loggers that the configuration chose.
 
-    Opened where it is made, so that what is missing is told before training begins; closed at the
-    end of its `with`. A logger that fails later is left out with a warning: it ends no run.
-    Raises InputError for what cannot be opened.
+    Opened before training begins, so that what is wrong is told by then: all ranks raise the
+    InputError of rank 0, which alone has loggers. Closed at the end of its `with`. A logger that
+    fails later is left out with a warning: it ends no run.
     """
 
     def __init__(self, config: Config, run: Run, history: History, source: Source) -> None:
-        self.run, self.history, self.source = run, history, source
-        self.given, self.status = 0, "failed"
+        self.config, self.run, self.history, self.source = config, run, history, source
         self.loggers: dict[str, _Logger] = {}
-        absent = extras.faults("logger", config.logger.chosen)
+        self.given, self.status = 0, "failed"
+        self.seconds = 0.0  # that opening took
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        if stage != "fit" or not self.config.logger.chosen:
+            return
+        began, fault = time.perf_counter(), None
+        try:
+            if trainer.is_global_zero:
+                self._open()
+        except InputError as error:
+            fault = str(error)
+        for answer in ranks.gather({"fault": fault}):
+            if answer["fault"] is not None:
+                raise InputError(answer["fault"])
+        self.seconds = time.perf_counter() - began
+
+    def _open(self) -> None:
+        chosen = self.config.logger.chosen
+        absent = extras.faults("logger", chosen)
         if absent:
             raise InputError("\n  ".join(absent))
-        before = random_state.capture()
-        values = hyperparameters(config) | {"data.used": source.name}
-        for name in config.logger.chosen:
-            self.loggers[name] = OPENERS[name](config.logger, values, run, history.seconds)
-        random_state.restore(before)  # whatever they drew, training is the same without them
+        values = hyperparameters(self.config) | {"data.used": self.source.name}
+        for name in chosen:
+            opener = OPENERS[name]
+            self.loggers[name] = opener(self.config.logger, values, self.run, self.history.seconds)
 
     def __enter__(self) -> Self:
         return self
