@@ -27,6 +27,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
 from src import config as schema
+from src import extras
 from src.config import CONF, Config
 from src.errors import InputError
 from src.files import read_yaml
@@ -113,7 +114,7 @@ def check_command_line(argv: Sequence[str]) -> Command:
     points, faults = _points(arguments.overrides, arguments.multirun, arguments.config_dir)
     faulty: dict[str, list[str]] = {}
     for number, point in enumerate(points):
-        config, point_faults = schema.find_faults(point)
+        config, point_faults = _find_faults(point)
         for fault in point_faults:
             faulty.setdefault(fault, []).append(str(number))
         if config is not None and not faults and not faulty:
@@ -141,6 +142,14 @@ def check_command_line(argv: Sequence[str]) -> Command:
         return Command(list(argv), folder, points=configs)
     folder = timestamped("sweeps")
     return Command([*argv, f"hydra.sweep.dir={folder}"], folder, points=configs)
+
+
+def _find_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
+    """Those of the schema, and what this machine has not installed."""
+    config, faults = schema.find_faults(point)
+    if config is not None:
+        faults += extras.faults("logger", config.logger.chosen)
+    return config, faults
 
 
 def timestamped(base: str) -> Path:
@@ -228,6 +237,9 @@ def _resume(folder: Path, overrides: Sequence[str], multirun: bool) -> Command:
     config = run.config
     if others:
         config = _grown(folder, config, others)
+    absent = extras.faults("logger", config.logger.chosen)
+    if absent:
+        raise InputError("\n  ".join([f"resume={folder}: cannot go on here", *absent]))
     _check_machine(config)
     return Command([], resumes=(folder, config))
 
@@ -404,11 +416,18 @@ def _override_fault(override: Override) -> str | None:
         return f"{text}: a group is chosen by {key}=CHOICE"
     allowed = schema.options(key)
     for given in _texts(override) if override.is_sweep_override() else [text]:
-        choice = given.partition("=")[2]
-        if choice not in allowed and not (choice == "null" and key == "experiment"):
-            hint = schema.did_you_mean(choice, allowed)
-            return f"{key}={choice}: must be one of {', '.join(allowed)}{hint}"
+        for choice in _choices(key, given.partition("=")[2]):
+            if choice not in allowed and not (choice == "null" and key == "experiment"):
+                hint = schema.did_you_mean(choice, allowed)
+                return f"{key}={choice}: must be one of {', '.join(allowed)}{hint}"
     return None
+
+
+def _choices(group: str, text: str) -> list[str]:
+    """Of the loggers several may be chosen at once: logger=[tensorboard,mlflow]."""
+    if group == "logger" and text.startswith("[") and text.endswith("]"):
+        return [choice.strip() for choice in text[1:-1].split(",") if choice.strip()]
+    return [text]
 
 
 def main_argv() -> Command:

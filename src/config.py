@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from src.errors import InputError
 
@@ -37,6 +37,12 @@ def _as_list(value: Any) -> Any:
 
 def _as_text(value: Any) -> Any:
     return str(value) if type(value) is int else value
+
+
+def _as_project(value: str) -> str:
+    if not 1 <= len(value) <= 128 or set(value) & set("/\\#?%:"):  # W&B's own rule
+        raise ValueError("must have 1 to 128 characters, none of / \\ # ? % :")
+    return value
 
 
 class Section(BaseModel):
@@ -168,7 +174,15 @@ class Checkpoint(Section):
 
 
 class Logger(Section):
-    name: Literal["none", "tensorboard"]
+    tensorboard: bool
+    mlflow: bool
+    wandb: bool
+    project: Annotated[str, AfterValidator(_as_project)]
+    mlflow_file: str | None  # None: mlflow.db in the run folder
+
+    @property
+    def chosen(self) -> list[str]:
+        return [name for name in ("tensorboard", "mlflow", "wandb") if getattr(self, name)]
 
 
 WRITTEN_OUT = ("logistic_regression", "mlp")  # models whose gradient src/models/stacked.py has
@@ -309,6 +323,11 @@ def _rules(v: _Values) -> Iterator[tuple[bool, str]]:
         accelerator != "cpu" or v.number("trainer.devices") <= cpu_count(),
         f"trainer.devices={v['trainer.devices']}: this machine lends {cpu_count()} CPU cores; "
         f"type trainer.devices={cpu_count()} or less",
+    )
+    yield (
+        v["logger.mlflow_file"] is None or v["logger.mlflow"] is not False,
+        f"logger.mlflow_file={v['logger.mlflow_file']} has no use without MLflow; "
+        "type logger=mlflow too",
     )
     quantity = str(v["checkpoint.monitor"]).rpartition("/")[2]
     best = {"acc": "max", "loss": "min"}.get(quantity)
@@ -455,7 +474,8 @@ def _reason(detail: Any, value: Any) -> str:
         return f"must be {'one of ' if len(allowed) > 1 else ''}{', '.join(allowed)}{hint}"
     if detail["type"] == "string_pattern_mismatch":
         return "must be DD:HH:MM:SS"
-    message = str(detail["msg"]).replace("Input should", "must").replace("List should", "must")
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    message = message.replace("Input should", "must").replace("List should", "must")
     return message.replace(" after validation", "")
 
 

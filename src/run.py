@@ -9,7 +9,9 @@ import csv
 import io
 import json
 import math
+import re
 import shlex
+import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,7 @@ class Run:
         self.history_file = folder / "history.csv"
         self.result_file = folder / "result.json"
         self.log_file = folder / "train.log"
+        self.identity_file = folder / ".identity"
         self.checkpoints = folder / "checkpoints"
         self.best_checkpoint = self.checkpoints / "best.ckpt"
         self.last_checkpoint = self.checkpoints / "last.ckpt"
@@ -135,6 +138,17 @@ class Run:
         return math.nan if value is None else float(value)
 
     # --- writing ---
+
+    def identity(self) -> str:
+        """32 hex digits by which loggers know this run, whatever its folder is called; they are
+        made when first asked for, and go with the folder."""
+        if not self.identity_file.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_durably(self.identity_file, uuid.uuid4().hex)
+        text = read_bounded(self.identity_file, 100).decode(errors="replace")
+        if not re.fullmatch("[0-9a-f]{32}", text):
+            raise InputError(f"{self.identity_file}: is no run's identity; delete it")
+        return text
 
     def replace_config(self, config: Config) -> None:
         """Writes the configuration, also in place of Hydra's own file of it."""

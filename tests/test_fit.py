@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from src import config as schema
 from src.composition import compose
@@ -165,14 +164,6 @@ def test_raschkas_toy_to_the_printed_digit(
     ]
     assert torch.allclose(logits.softmax(1), torch.tensor(probabilities), rtol=0, atol=5.1e-5)
     assert (run.result["last"]["train/acc"], run.result["test/acc"]) == (1.0, 1.0)
-
-
-def test_tensorboard_gets_the_history(train: Train) -> None:
-    run = train("logger=tensorboard")
-    events = EventAccumulator(str(run.folder / "tensorboard"))
-    events.Reload()
-    values = [event.value for event in events.Scalars("val/acc")]
-    assert values == pytest.approx([row["val/acc"] for row in run.history[1:]])
 
 
 def test_a_profile_lies_in_the_run_folder(train: Train) -> None:

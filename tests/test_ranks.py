@@ -31,11 +31,12 @@ def test_two_ranks_are_one(train: Train) -> None:
     """Half the batch each: the same gradients, so the same weights and the same evaluation."""
     overrides = ["optimizer.lr=0.1", "data.drop_last=true"]
     one = train("data.batch_size=100", *overrides)
-    two = train("data.batch_size=50", *overrides, *BOTH)
+    two = train("data.batch_size=50", *overrides, *BOTH, "logger=tensorboard")
     a, b = weights(one), weights(two)
     assert max((a[name] - b[name]).abs().max().item() for name in a) < 1e-5
     assert two.result["ranks"] == 2
     assert two.result["steps"] == one.result["steps"]
+    assert len(list((two.folder / "tensorboard").iterdir())) == 1  # one rank speaks
     for row, other in zip(one.history, two.history, strict=True):
         assert other["val/acc"] == row["val/acc"]  # each sample counted once
         assert other["val/loss"] == pytest.approx(row["val/loss"], abs=1e-5)

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import Timer
-from lightning.pytorch.loggers import Logger
 from lightning.pytorch.profilers import Profiler, PyTorchProfiler, SimpleProfiler
 from lightning.pytorch.strategies import Strategy
 
@@ -32,6 +31,7 @@ from src.training import batch_size, machine, ranks, sharding
 from src.training.callbacks import History, Progress, StepLines, Utilisation
 from src.training.checkpoints import Checkpoints, SlotIO
 from src.training.classifier import Classifier
+from src.training.loggers import Loggers
 from src.training.outcome import facts, result, shown, summary
 from src.training.signals import Signals, handled
 from src.training.state import check
@@ -217,7 +217,8 @@ class _Fit:
         self.history = History(runs)
         self.checkpoints = Checkpoints(runs, slot, signals)
         self.resumed_from = self._restore(devices.ranks)
-        callbacks = [self.history, self.checkpoints]
+        self.loggers = Loggers(config, runs[0], self.history, source)
+        callbacks = [self.history, self.loggers, self.checkpoints]
         self.trainer = _trainer(
             config, devices, runs, callbacks, resumed=self.resumed_from is not None
         )
@@ -233,18 +234,19 @@ class _Fit:
 
     def run(self) -> None:
         try:
-            with self._timed("fit"):
-                self._fit()
-            with self._timed("test"):
-                self.checkpoints.restore_best(self.classifier)
-                self.trainer.test(self.classifier, datamodule=self.data, verbose=False)
+            with self.loggers:
+                with self._timed("fit"):
+                    self._fit()
+                with self._timed("test"):
+                    self.checkpoints.restore_best(self.classifier)
+                    self.trainer.test(self.classifier, datamodule=self.data, verbose=False)
+                if self.trainer.is_global_zero:
+                    self._write_results()
         except Interrupted as interrupted:
             if self.trainer.is_global_zero:
                 progress = {"epochs": self.trainer.current_epoch, "steps": self.trainer.global_step}
                 _mark_interrupted(self.runs, interrupted.number, progress)
             raise
-        if self.trainer.is_global_zero:
-            self._write_results()
 
     def _restore(self, ranks_now: int) -> Path | None:
         """The checkpoint to go on from, its histories put back as they were; None to begin."""
@@ -289,11 +291,18 @@ class _Fit:
         self.seconds[phase] = time.perf_counter() - began
 
     def _write_results(self) -> None:
-        seconds = self.seconds | {"fit": max(self.history.seconds, self.seconds["fit"])}
+        opening = self.loggers.seconds
+        seconds = {
+            "setup": self.seconds["setup"] + opening,
+            "fit": max(self.history.seconds, self.seconds["fit"] - opening),
+            "test": self.seconds["test"],
+        }
         shared = facts(self.classifier, self.data, self.trainer, seconds)
         for number, run in enumerate(self.runs):
             if not run.ended:  # else before an interruption, and from the same weights
-                run.write_result(result(number, run, self.classifier, shared, self.steps))
+                content = result(number, run, self.classifier, shared, self.steps)
+                self.loggers.finish(content)
+                run.write_result(content)
         if len(self.runs) == 1:
             log.info("\n%s", summary(self.runs[0]))
 
@@ -407,7 +416,7 @@ def _trainer(
         precision=PRECISION.get(trainer.precision, trainer.precision),  # type: ignore[arg-type]
         max_epochs=trainer.max_epochs,
         deterministic=trainer.deterministic,
-        logger=_loggers(config, runs[0]),
+        logger=False,  # src/training/loggers.py has them
         callbacks=callbacks,
         profiler=_profiler(trainer.profiler, runs[0]),
         plugins=[SlotIO()],
@@ -442,19 +451,6 @@ def _profiler(kind: str | None, run: Run) -> Profiler | None:
 def _duration(text: str) -> timedelta:
     days, hours, minutes, seconds = (int(part) for part in text.split(":"))
     return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
-
-
-def _loggers(config: Config, run: Run) -> list[Logger]:
-    if config.logger.name == "none":
-        return []
-    from lightning.pytorch.loggers import TensorBoardLogger
-
-    try:
-        return [TensorBoardLogger(run.folder, name="tensorboard", version="")]
-    except ModuleNotFoundError:
-        raise InputError(
-            'logger=tensorboard: the package is not installed; type pip install -e ".[tensorboard]"'
-        ) from None
 
 
 class _LogFiles(logging.Handler):

@@ -53,7 +53,7 @@ def plan(configs: Sequence[Config], max_trials: int | None = None) -> list[Group
 
 def why_alone(config: Config) -> str | None:
     """What keeps a trial out of every stack, or None."""
-    trainer, logger = config.trainer, config.logger.name
+    trainer, loggers = config.trainer, config.logger.chosen
     by_autograd = [*schema.autograd_alone(config)]
     if trainer.step == "autograd":
         by_autograd.append("trainer.step=autograd")
@@ -65,7 +65,7 @@ def why_alone(config: Config) -> str | None:
         "data.order=stream draws the order from the stream that drew the weights": (
             config.data.order == "stream"
         ),
-        f"logger={logger} follows one run": logger != "none",
+        f"logger={','.join(loggers)} follows one run": bool(loggers),
         "data.batch_size=auto fills the memory with one model": config.data.batch_size == "auto",
         "trainer.profiler writes into one run's folder": trainer.profiler is not None,
     }
