@@ -8,7 +8,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +15,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
 from src.errors import InputError, all_at_once
+from src.extras import missing
 from src.files import MIB, read_bounded
 from src.run import checkpoint_of
 
@@ -61,7 +61,7 @@ def plan(path: Path, format_: FormatName, output: Path | None, *, force: bool) -
         checkpoint = checkpoint_of(path)
     except InputError as error:
         faults.append(str(error))
-    faults.append(missing(FORMATS[format_].packages, f"--format {format_}"))
+    faults.append(missing(f"--format {format_}", "export", FORMATS[format_].packages))
     if output is not None or checkpoint is not None:
         output = output or default_output(path, format_)
         faults += _output_faults(output, format_, force)
@@ -75,14 +75,6 @@ def default_output(path: Path, format_: FormatName) -> Path:
     """RUN/model.onnx of a run folder; of a checkpoint file its own name with the suffix."""
     suffix = FORMATS[format_].suffix
     return path / f"model{suffix}" if path.is_dir() else path.with_suffix(suffix)
-
-
-def missing(packages: Sequence[str], what: str) -> str | None:
-    """The fault of packages that are not installed, or None."""
-    absent = [name for name in packages if find_spec(name) is None]
-    if not absent:
-        return None
-    return f'{what}: needs {", ".join(absent)}; type pip install -e ".[export]"'
 
 
 def _output_faults(output: Path, format_: FormatName, force: bool) -> list[str]:

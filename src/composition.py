@@ -27,9 +27,9 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
 
 from src import config as schema
-from src import extras
 from src.config import CONF, Config
 from src.errors import InputError
+from src.extras import missing_loggers
 from src.files import read_yaml
 from src.process import place
 
@@ -148,7 +148,7 @@ def _find_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
     """Those of the schema, and what this machine has not installed."""
     config, faults = schema.find_faults(point)
     if config is not None:
-        faults += extras.faults("logger", config.logger.chosen)
+        faults += missing_loggers(config.logger.chosen)
     return config, faults
 
 
@@ -237,7 +237,7 @@ def _resume(folder: Path, overrides: Sequence[str], multirun: bool) -> Command:
     config = run.config
     if others:
         config = _grown(folder, config, others)
-    absent = extras.faults("logger", config.logger.chosen)
+    absent = missing_loggers(config.logger.chosen)
     if absent:
         raise InputError("\n  ".join([f"resume={folder}: cannot go on here", *absent]))
     _check_machine(config)

@@ -27,7 +27,7 @@ import torch
 from PIL import Image, ImageDraw
 from playwright.sync_api import Browser, FloatRect, Page
 
-from src import artifacts, checkpoint
+from src import artifacts, checkpoint, extras
 from src.artifacts import OnnxModel, Plan, plan
 from src.composition import compose
 from src.demonstration import server as serving
@@ -389,7 +389,7 @@ def test_a_port_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(InputError, match=rf"^--port {port}: is in use; type --port \d+$") as e:
             Server(port)
         Server(int(str(e.value).rpartition(" ")[2])).server_close()
-        monkeypatch.setattr(artifacts, "find_spec", lambda _: None)
+        monkeypatch.setattr(extras, "_installed", lambda _: False)
         with pytest.raises(InputError) as raised:
             demonstrate(tmp_path / "nowhere", port, browser=False)
     lines = str(raised.value).splitlines()

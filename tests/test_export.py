@@ -20,7 +20,7 @@ from hypothesis import given
 from safetensors import safe_open
 from safetensors.torch import save_file
 
-from src import artifacts, exporting
+from src import exporting, extras
 from src.artifacts import FORMATS, FormatName, open_onnx, plan, sha256
 from src.composition import compose
 from src.data.sources import Source, open_source
@@ -322,7 +322,7 @@ def test_arguments_cost_no_torch(run: Run, tmp_path: Path) -> None:
 
 
 def test_every_fault_at_once(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(artifacts, "find_spec", lambda name: None if "onnxr" in name else name)
+    monkeypatch.setattr(extras, "_installed", lambda name: "onnxr" not in name)
     with pytest.raises(InputError) as raised:
         plan(tmp_path / "nowhere", "onnx", tmp_path / "away" / "model.pt2", force=False)
     assert str(raised.value).splitlines() == [

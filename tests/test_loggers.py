@@ -367,18 +367,18 @@ def absent(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_is_not_installed_is_named_at_once(absent: None, run: Run, tmp_path: Path) -> None:
     lines = [
-        'logger=tensorboard: tensorboard not installed; type pip install -e ".[tensorboard]"',
-        'logger=mlflow: sqlalchemy not installed; type pip install -e ".[mlflow]"',
-        'logger=wandb: wandb not installed; type pip install -e ".[wandb]"',
+        'logger=tensorboard: needs tensorboard; type pip install -e ".[tensorboard]"',
+        'logger=mlflow: needs sqlalchemy; type pip install -e ".[mlflow]"',
+        'logger=wandb: needs wandb; type pip install -e ".[wandb]"',
     ]
     with pytest.raises(InputError) as caught:
         check_command_line([ALL])
     assert [line.strip() for line in str(caught.value).splitlines()[1:]] == lines
-    with pytest.raises(InputError, match=r"points 1, 3: logger=wandb: wandb not installed"):
+    with pytest.raises(InputError, match=r"points 1, 3: logger=wandb: needs wandb"):
         check_command_line(["-m", "seed=1,2", "logger=none,wandb"])
-    with pytest.raises(InputError, match="cannot go on here\n  logger=tensorboard: tensorboard"):
+    with pytest.raises(InputError, match="cannot go on here\n  logger=tensorboard: needs"):
         check_command_line([f"resume={run.folder}"])
-    with pytest.raises(InputError, match="logger=wandb: wandb not installed"):
+    with pytest.raises(InputError, match="logger=wandb: needs wandb"):
         fit(compose(*SMALL, "logger=wandb"), tmp_path / "run")
     assert not Run(tmp_path / "run").history_file.exists()
     assert open_trained(run.folder).data == "digits"  # to look at a run, none of them is needed
@@ -386,17 +386,17 @@ def test_what_is_not_installed_is_named_at_once(absent: None, run: Run, tmp_path
 
 def test_every_extra_is_one_of_pip() -> None:
     text = (ROOT / "pyproject.toml").read_text()
-    for extra, packages in extras.PACKAGES.items():
+    for extra, packages in extras.LOGGERS.items():
         assert f"\n{extra} = [" in text
-        assert extras.faults("logger", [extra]) == [], packages
+        assert extras.missing_loggers([extra]) == [], packages
 
 
 def test_a_folder_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sheep").mkdir()
     monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(extras.PACKAGES, "wool", ("sheep", "json"))
-    assert extras.faults("logger", ["wool"]) == [
-        'logger=wool: sheep not installed; type pip install -e ".[wool]"'
+    monkeypatch.setitem(extras.LOGGERS, "wool", ("sheep", "json"))
+    assert extras.missing_loggers(["wool"]) == [
+        'logger=wool: needs sheep; type pip install -e ".[wool]"'
     ]
 
 

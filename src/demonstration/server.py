@@ -30,11 +30,11 @@ from src.artifacts import (
     Plan,
     default_output,
     input_shape,
-    missing,
     open_onnx,
     sha256,
 )
 from src.errors import InputError, Interrupted, all_at_once
+from src.extras import missing
 from src.files import MIB
 from src.images import prepare
 from src.process import importing
@@ -64,7 +64,7 @@ def demonstrate(path: Path, port: int, *, browser: bool) -> None:
     model, a port that cannot be had and packages that are not installed; and for a model that
     takes no pictures.
     """
-    faults = [missing(FORMATS["onnx"].packages, "src.demo")]
+    faults = [missing("src.demo", "export", FORMATS["onnx"].packages)]
     checkpoint = server = None
     try:
         checkpoint = checkpoint_of(path)

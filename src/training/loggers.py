@@ -24,11 +24,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from src import config as schema
-from src import extras
 from src.config import Config
 from src.data.sources import Source
 from src.errors import InputError, Interrupted
 from src.evaluation import evaluate
+from src.extras import missing_loggers
 from src.run import HISTORY, Row, Run
 from src.trained import open_trained
 from src.training import ranks
@@ -80,7 +80,7 @@ class Loggers(Callback):
 
     def _open(self) -> None:
         chosen = self.config.logger.chosen
-        absent = extras.faults("logger", chosen)
+        absent = missing_loggers(chosen)
         if absent:
             raise InputError("\n  ".join(absent))
         values = hyperparameters(self.config) | {"data.used": self.source.name}
