@@ -98,7 +98,10 @@ class Mlp(Section):
     name: Literal["mlp"]
     hidden_sizes: Annotated[list[PositiveInt], Field(min_length=1), BeforeValidator(_as_list)]
     activation: Literal["relu", "tanh", "gelu"]
-    dropout: Probability
+    dropout: Probability | list[Probability]  # of each hidden layer
+    input_dropout: Probability
+    norm: Literal["batch", "layer"] | None
+    max_norm: PositiveFloat | None
     gradient_checkpointing: bool
 
 
@@ -122,17 +125,21 @@ class AdamW(Section):
     weight_decay: NonNegativeFloat
 
 
-class NoScheduler(Section):
+class _Scheduler(Section):
+    warmup_epochs: NonNegativeFloat
+
+
+class NoScheduler(_Scheduler):
     name: Literal["none"]
 
 
-class MultiStep(Section):
+class MultiStep(_Scheduler):
     name: Literal["multistep"]
     milestones: list[PositiveInt]
     gamma: PositiveFloat
 
 
-class Cosine(Section):
+class Cosine(_Scheduler):
     name: Literal["cosine"]
     eta_min: NonNegativeFloat
 
@@ -155,6 +162,9 @@ class Trainer(Section):
     max_time: Annotated[str, Field(pattern=r"^\d\d:\d\d:\d\d:\d\d$")] | None
     accumulate_grad_batches: PositiveInt
     gradient_clip_val: PositiveFloat | None
+    label_smoothing: Probability
+    ema_decay: Fraction | None
+    early_stopping_patience: PositiveInt | None
     deterministic: bool
     step: Literal["auto", "closed_form", "autograd"]
     steps_per_call: PositiveInt | Literal["auto"]
@@ -282,6 +292,13 @@ def _rules(v: _Values) -> Iterator[tuple[bool, str]]:
             f"scheduler.milestones={written(milestones)}: epochs must increase, "
             f"for example scheduler.milestones={written(sorted(set(milestones)))}",
         )
+    dropout, hidden = v["model.dropout"], v["model.hidden_sizes"]
+    if isinstance(dropout, list) and isinstance(hidden, list):
+        yield (
+            len(dropout) == len(hidden),
+            f"model.dropout={written(dropout)}: is one number, or one for each of the "
+            f"{len(hidden)} hidden layers",
+        )
     yield (
         v["data.loader"] != "resident" or v["data.num_workers"] in (0, None),
         f"data.num_workers={v['data.num_workers']} has no use with data.loader=resident; "
@@ -305,6 +322,21 @@ def _rules(v: _Values) -> Iterator[tuple[bool, str]]:
         not (v["trainer.compile"] and v["trainer.strategy"] == "fsdp"),
         "trainer.compile=true compiles whole models, trainer.strategy=fsdp shards them; "
         "type trainer.strategy=ddp or trainer.compile=false",
+    )
+    for setting, reason in (
+        ("model.max_norm", "needs whole rows of weights"),
+        ("trainer.ema_decay", "averages whole weights"),
+    ):
+        yield (
+            v[setting] is None or v["trainer.strategy"] != "fsdp",
+            f"{setting}={v[setting]} {reason}, trainer.strategy=fsdp shards them; "
+            "type trainer.strategy=ddp",
+        )
+    yield (
+        v["model.norm"] != "batch"
+        or (v.number("trainer.devices") <= 1 and v.number("trainer.num_nodes") <= 1),
+        "model.norm=batch: each device would normalise by the statistics of its own part of a "
+        "batch; type model.norm=layer",
     )
     precision, accelerator = v["trainer.precision"], v["trainer.accelerator"]
     yield (

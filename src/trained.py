@@ -78,10 +78,12 @@ def rebuild(
     """
     with torch.device("meta"):
         model = build_model(config.model, shape, classes)
-    expected = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    state = model.state_dict()
+    expected = {name: tuple(value.shape) for name, value in state.items()}
     found = {name: tuple(value.shape) for name, value in weights.items()}
     for name in expected.keys() | found.keys():
-        if name in found and not weights[name].is_floating_point():
+        counts = name in state and not state[name].is_floating_point()
+        if name in found and weights[name].is_floating_point() == counts:
             raise ValueError(f"{name} is of {weights[name].dtype}")
         if expected.get(name) != found.get(name):
             raise ValueError(

@@ -88,6 +88,14 @@ CASES: dict[str, tuple[list[list[str]], tuple[str, ...]]] = {
         ("scheduler=onecycle", "optimizer.lr=0.1"),
     ),
     "no scheduler": ([["optimizer.lr=0.01", "optimizer.lr=0.1"]], ("scheduler=none",)),
+    "batch norm": ([WIDTHS, SEEDS], ("model.norm=batch", "optimizer.lr=0.1")),
+    "batch norm, adamw": ([WIDTHS, SEEDS], ("model.norm=batch", "optimizer=adamw")),
+    "layer norm": ([WIDTHS, SEEDS], ("model.norm=layer", "optimizer.lr=0.1")),
+    "average": ([WIDTHS, SEEDS], ("trainer.ema_decay=0.9", "model.norm=batch", "optimizer.lr=0.1")),
+    "constrained, smoothed, warmed up": (
+        [WIDTHS, ["scheduler.warmup_epochs=0.5", "scheduler.warmup_epochs=1.0"]],
+        ("model.max_norm=0.8", "trainer.label_smoothing=0.1", "optimizer.lr=0.3"),
+    ),
     "bf16": ([WIDTHS, SEEDS], ("trainer.precision=bf16-mixed", "optimizer.lr=0.05")),
 }
 

@@ -122,7 +122,7 @@ def test_a_graph_trains_as_its_blocks_do(recipe: str, widths: list[int]) -> None
         if graph is None:
             before = values(graphed)
             graph = BlockGraph(
-                lambda x, y, rates: graphed._train(x, y, rates, mean, 0),
+                lambda x, y, rates: graphed._train(x, y, rates, mean, 0, 0),
                 (whole.features, whole.labels, table),
                 graphed.stack.parameters,
                 graphed.optimizer,

@@ -26,5 +26,8 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
                 classes,
                 config.activation,
                 config.dropout,
-                config.gradient_checkpointing,
+                input_dropout=config.input_dropout,
+                norm=config.norm,
+                max_norm=config.max_norm,
+                gradient_checkpointing=config.gradient_checkpointing,
             )

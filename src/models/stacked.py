@@ -17,7 +17,7 @@ from torch.nn import functional as F
 
 from src.config import Config, autograd_alone
 from src.models.logistic_regression import LogisticRegression
-from src.models.mlp import Mlp
+from src.models.mlp import Mlp, bound_rows
 
 MOST_SEGMENTS = 8  # above it, widths are rounded up to share a segment
 ROUNDING = 16
@@ -28,17 +28,30 @@ class Architecture:
     """What a stackable model is made of: its linear layers, and what follows each hidden one."""
 
     layers: tuple[nn.Linear, ...]
-    activation: str
-    dropout: float
+    activation: str = "relu"
+    dropouts: tuple[float, ...] = ()  # of each hidden layer, as are the norms, if any
+    input_dropout: float = 0.0
+    norms: tuple[nn.BatchNorm1d | nn.LayerNorm, ...] = ()
+    max_norm: float | None = None
 
     @classmethod
     def of(cls, model: nn.Module) -> "Architecture | None":
         """The architecture of a model that the closed form covers, else None."""
         if isinstance(model, LogisticRegression):
-            return cls((model.output,), "relu", 0.0)
+            return cls((model.output,))
         if isinstance(model, Mlp):
             linear = tuple(layer for layer in model.layers if isinstance(layer, nn.Linear))
-            return cls(linear, model.activation, model.dropout)
+            norms = tuple(
+                layer for layer in model.layers if isinstance(layer, nn.BatchNorm1d | nn.LayerNorm)
+            )
+            return cls(
+                linear,
+                model.activation,
+                model.dropouts,
+                model.input_dropout.p,
+                norms,
+                model.max_norm,
+            )
         return None
 
     @property
@@ -71,21 +84,54 @@ def _gelu_backward(gradient: Tensor, before: Tensor) -> Tensor:
 BACKWARD = {"relu": _relu_backward, "tanh": _tanh_backward, "gelu": _gelu_backward}
 
 
-class Layer:
+class Part:
+    """A weight and a bias of all trials, as a layer or a norm takes them, and their gradients.
+
+    A layer before a batch norm has no bias.
+    """
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], weight: Tensor, bias: Tensor | None
+    ) -> None:
+        """`weight` and `bias` are views of the parameters (S, …)."""
+        self.parameters, self.weight, self.bias = list(parameters), weight, bias
+        self.gradients = torch.empty(0)  # both, one behind the other
+        self.weight_gradient, self.bias_gradient = self.gradients, bias
+
+    def make_gradients(self) -> list[Tensor]:
+        """Makes what `accumulate` fills, in one piece: ranks exchange it without a copy. Returns
+        the gradients of the two parameters."""
+        sizes = [parameter.numel() for parameter in self.parameters]
+        self.gradients = self.weight.new_zeros(sum(sizes))
+        parts = torch.split(self.gradients, sizes)
+        self.weight_gradient = parts[0].view(self.weight.shape)
+        if self.bias is not None:
+            self.bias_gradient = parts[1].view(self.bias.shape)
+        return [part.view_as(own) for part, own in zip(parts, self.parameters, strict=True)]
+
+    def descend(self, first: Tensor, second: Tensor) -> None:
+        """Subtracts the gradient, in place. It comes as its two parts; of a layer as delta and
+        inputs, whose product it is."""
+        raise NotImplementedError
+
+    def accumulate(self, first: Tensor, second: Tensor, fresh: bool) -> None:
+        """Adds to the gradient, or begins it anew."""
+        raise NotImplementedError
+
+
+class Layer(Part):
     """G products side by side: weight (G, rows, columns), bias (G, rows), inputs (G, columns, B).
 
     With G = 1 all tensors are taken without their first dimension, as one matrix product.
     """
 
-    def __init__(self, weight: Tensor, bias: Tensor, groups: int) -> None:
+    def __init__(self, parameters: Sequence[nn.Parameter], groups: int) -> None:
+        weight, *biases = (parameter.data for parameter in parameters)
         shape = (groups, -1, weight.shape[-1]) if groups > 1 else (-1, weight.shape[-1])
-        self.weight = weight.view(shape)
+        bias = biases[0].view(*shape[:-1], 1) if biases else None
+        super().__init__(parameters, weight.view(shape), bias)
         self.weight_t = self.weight.mT
-        self.bias = bias.view(*shape[:-1], 1)
         self.groups = groups
-        self.gradient: Tensor | None = None
-        self.bias_gradient: Tensor | None = None
-        self.gradients = torch.empty(0)  # both, one behind the other
 
     def shaped(self, tensor: Tensor) -> Tensor:
         """(S, units, B) as this layer takes or gives it."""
@@ -95,11 +141,12 @@ class Layer:
         )
 
     def forward(self, inputs: Tensor, out: Tensor | None = None) -> Tensor:
-        product = torch.baddbmm if self.groups > 1 else torch.addmm
-        if inputs.dtype == self.weight.dtype:
-            return product(self.bias, self.weight, inputs, out=out)
         low = inputs.dtype  # mixed precision: the weights are rounded for each product
-        return product(self.bias.to(low), self.weight.to(low), inputs)
+        weight = self.weight if low == self.weight.dtype else self.weight.to(low)
+        if self.bias is None:
+            return (torch.bmm if self.groups > 1 else torch.mm)(weight, inputs, out=out)
+        bias = self.bias if low == self.bias.dtype else self.bias.to(low)
+        return (torch.baddbmm if self.groups > 1 else torch.addmm)(bias, weight, inputs, out=out)
 
     def backward(self, delta: Tensor, out: Tensor | None = None) -> Tensor:
         """The gradient of the inputs from that of the outputs, (G, rows, B) → (G, columns, B)."""
@@ -109,40 +156,143 @@ class Layer:
         product = torch.bmm if self.groups > 1 else torch.mm
         return product(weight, delta, out=out)
 
-    def descend(self, delta: Tensor, inputs: Tensor) -> None:
-        """Subtracts the gradient of a delta that is scaled by the learning rate, in place."""
+    def descend(self, first: Tensor, second: Tensor) -> None:
+        delta, inputs = first, second
         if self.groups > 1:
             self.weight.baddbmm_(delta, inputs.mT, alpha=-1)
         else:
             self.weight.addmm_(delta, inputs.mT, alpha=-1)
-        self.bias.sub_(delta.sum(-1, keepdim=True))
+        if self.bias is not None:
+            self.bias.sub_(delta.sum(-1, keepdim=True))
 
-    def accumulate(self, delta: Tensor, inputs: Tensor, fresh: bool) -> None:
-        """Adds to the gradient, or begins it anew."""
-        assert self.gradient is not None
-        assert self.bias_gradient is not None
+    def accumulate(self, first: Tensor, second: Tensor, fresh: bool) -> None:
+        delta, inputs = first, second
         beta = 0 if fresh else 1
-        if delta.dtype == self.gradient.dtype:
+        if delta.dtype == self.weight_gradient.dtype:
             if self.groups > 1:
-                self.gradient.baddbmm_(delta, inputs.mT, beta=beta)
+                self.weight_gradient.baddbmm_(delta, inputs.mT, beta=beta)
             else:
-                self.gradient.addmm_(delta, inputs.mT, beta=beta)
+                self.weight_gradient.addmm_(delta, inputs.mT, beta=beta)
         elif fresh:
-            self.gradient.copy_(delta @ inputs.mT)
+            self.weight_gradient.copy_(delta @ inputs.mT)
         else:
-            self.gradient.add_(delta @ inputs.mT)
-        bias = delta.sum(-1, keepdim=True)
+            self.weight_gradient.add_(delta @ inputs.mT)
+        if self.bias_gradient is not None:
+            bias = delta.sum(-1, keepdim=True)
+            if fresh:
+                self.bias_gradient.copy_(bias)
+            else:
+                self.bias_gradient.add_(bias)
+
+
+class Norm(Part):
+    """What is normalised, (S, units, B), times a weight (S, units) plus a bias, of each trial.
+
+    `forward` keeps what `backward` needs. The latter leaves the gradients of weight and bias in
+    `found`.
+    """
+
+    found: tuple[Tensor, Tensor]
+    bias: Tensor
+    bias_gradient: Tensor
+
+    def __init__(self, parameters: Sequence[nn.Parameter], trials: int, eps: float) -> None:
+        weight, bias = (parameter.data.view(trials, -1, 1) for parameter in parameters)
+        super().__init__(parameters, weight, bias)
+        self.eps = eps
+
+    def forward(self, inputs: Tensor, training: bool) -> Tensor:
+        raise NotImplementedError
+
+    def backward(self, delta: Tensor) -> Tensor:
+        """The gradient of what came in from that of what went out."""
+        raise NotImplementedError
+
+    def descend(self, first: Tensor, second: Tensor) -> None:
+        self.weight.sub_(first.view_as(self.weight))
+        self.bias.sub_(second.view_as(self.bias))
+
+    def accumulate(self, first: Tensor, second: Tensor, fresh: bool) -> None:
         if fresh:
-            self.bias_gradient.copy_(bias)
-        else:
-            self.bias_gradient.add_(bias)
+            self.gradients.zero_()
+        self.weight_gradient.add_(first.view_as(self.weight))
+        self.bias_gradient.add_(second.view_as(self.bias))
+
+
+class BatchNorm(Norm):
+    """nn.BatchNorm1d of all trials: their units are the channels of torch's own kernel.
+
+    A unit that pads a trial is 0 in every sample, and so is what comes of it.
+    """
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], trials: int, norms: Sequence[nn.BatchNorm1d]
+    ) -> None:
+        first = norms[0]
+        assert first.momentum is not None
+        super().__init__(parameters, trials, first.eps)
+        self.momentum = first.momentum
+        self.mean, self.variance, self.batches = (
+            _stacked([getattr(norm, name) for norm in norms])
+            for name in ("running_mean", "running_var", "num_batches_tracked")
+        )
+
+    def forward(self, inputs: Tensor, training: bool) -> Tensor:
+        outputs, *self.statistics = torch.native_batch_norm(
+            inputs.view(1, -1, inputs.shape[-1]),
+            self.weight.view(-1),
+            self.bias.view(-1),
+            self.mean.view(-1),
+            self.variance.view(-1),
+            training,
+            self.momentum,
+            self.eps,
+        )
+        self.inputs = inputs
+        return outputs.view_as(inputs)
+
+    def backward(self, delta: Tensor) -> Tensor:
+        shape = (1, -1, delta.shape[-1])
+        inputs, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
+            delta.view(shape),
+            self.inputs.view(shape),
+            self.weight.view(-1),
+            None,
+            None,
+            *self.statistics,
+            True,
+            self.eps,
+            [True, True, True],
+        )
+        self.found = of_weight, of_bias
+        return inputs.view_as(delta)  # type: ignore[no-any-return]
+
+
+class LayerNorm(Norm):
+    """nn.LayerNorm of trials whose widths are equal; its kernel takes units last, which a copy
+    either way would cost more than these sums."""
+
+    def forward(self, inputs: Tensor, training: bool) -> Tensor:  # noqa: ARG002
+        centred = inputs - inputs.mean(1, keepdim=True)
+        self.inverse = centred.square().mean(1, keepdim=True).add_(self.eps).rsqrt_()
+        self.normalised = centred.mul_(self.inverse)
+        return torch.addcmul(self.bias, self.normalised, self.weight)
+
+    def backward(self, delta: Tensor) -> Tensor:
+        scaled = delta * self.normalised
+        self.found = scaled.sum(-1), delta.sum(-1)
+        along = scaled.mul_(self.weight).mean(1, keepdim=True)
+        inner = delta * self.weight
+        inner.sub_(inner.mean(1, keepdim=True)).addcmul_(self.normalised, along, value=-1)
+        return inner.mul_(self.inverse)
 
 
 class Segment:
     """Trials of equal padded widths. Trial r · n + i is the i-th of the n that share batch r.
 
     Narrower trials are padded with units whose weights are zero. They stay zero: relu, tanh and
-    gelu map 0 to 0, so such a unit gets no gradient in either direction.
+    gelu map 0 to 0, so such a unit gets no gradient in either direction. Under a layer norm, which
+    averages over units, nothing is padded.
     """
 
     def __init__(
@@ -154,32 +304,52 @@ class Segment:
         architectures = [kind for kind in kinds if kind is not None]
         assert len(architectures) == len(models)
         first = architectures[0]
-        self.activation, self.dropout = first.activation, first.dropout
+        self.activation, self.max_norm = first.activation, first.max_norm
+        self.dropouts, self.input_dropout = first.dropouts, first.input_dropout
         self.classes = first.widths[-1]
-        self.parameters: list[nn.Parameter] = []
         self.gradients: list[Tensor] = []
         self.layers: list[Layer] = []
+        self.norms: list[Norm] = []
         for depth in range(len(first.layers)):
             linear = [architecture.layers[depth] for architecture in architectures]
-            weight = _stacked([layer.weight for layer in linear])
-            bias = _stacked([layer.bias for layer in linear])
-            self.parameters += [weight, bias]
             groups = len(self.batches) if depth == 0 else len(models)
-            self.layers.append(Layer(weight.data, bias.data, groups))
-        self.first_shared = Layer(self.parameters[0].data, self.parameters[1].data, 1)
+            self.layers.append(Layer(_stacked_parameters(linear), groups))
+            if depth < len(first.norms):
+                norms = [architecture.norms[depth] for architecture in architectures]
+                self.norms.append(_stacked_norm(norms))
+        self.first_shared = Layer(self.layers[0].parameters, 1)
         self._buffers: dict[tuple[int, torch.dtype], _Buffers] = {}
 
+    @property
+    def parts(self) -> list[Part]:
+        """In the order of a model's own parameters."""
+        if not self.norms:
+            return [*self.layers]
+        hidden = zip(self.layers, self.norms, strict=False)
+        return [*(part for pair in hidden for part in pair), self.layers[-1]]
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        return [parameter for part in self.parts for parameter in part.parameters]
+
+    @property
+    def statistics(self) -> list[Tensor]:
+        """What a model has besides its parameters: running means and variances."""
+        norms = [norm for norm in self.norms if isinstance(norm, BatchNorm)]
+        return [value for norm in norms for value in (norm.mean, norm.variance)]
+
+    @property
+    def random(self) -> bool:
+        """Whether a step draws random numbers."""
+        return bool(self.input_dropout) or any(self.dropouts)
+
     def make_gradients(self) -> None:
-        """Makes the gradients that `Layer.accumulate` fills, those of a layer in one piece: ranks
-        exchange them without a copy."""
-        self.gradients = []
-        pairs = zip(self.parameters[::2], self.parameters[1::2], strict=True)
-        for layer, (weight, bias) in zip(self.layers, pairs, strict=True):
-            layer.gradients = weight.new_zeros(weight.numel() + bias.numel())
-            of_weight, of_bias = torch.split(layer.gradients, [weight.numel(), bias.numel()])
-            self.gradients += [of_weight.view_as(weight), of_bias.view_as(bias)]
-            layer.gradient = of_weight.view(layer.weight.shape)
-            layer.bias_gradient = of_bias.view(layer.bias.shape)
+        self.gradients = [gradient for part in self.parts for gradient in part.make_gradients()]
+
+    def constrain(self) -> None:
+        if self.max_norm is not None:
+            for layer in self.layers[:-1]:
+                bound_rows(layer.weight, self.max_norm)
 
     def attach_gradients(self) -> None:
         """Hands the gradients to the parameters, for an optimizer; Lightning may clear them."""
@@ -189,9 +359,11 @@ class Segment:
     def logits(self, features: Tensor) -> Tensor:
         """Features (N, inputs) that all trials share, to logits (S, classes, N); no dropout."""
         outputs = self.first_shared.forward(features.mT)
-        for layer in self.layers[1:]:
+        for depth, layer in enumerate(self.layers[1:]):
+            if self.norms:
+                outputs = self._normalised(depth, outputs, training=False)
             hidden = ACTIVATE[self.activation](outputs)
-            outputs = layer.forward(layer.shaped(hidden.view(len(self.trials), -1, len(features))))
+            outputs = layer.forward(self._regroup(hidden, layer))
         return outputs.view(len(self.trials), self.classes, len(features))
 
     def differentiate(
@@ -200,9 +372,10 @@ class Segment:
         targets: Tensor,
         scale: Tensor | float,
         logits: Tensor,
-        take: Callable[[Layer, Tensor, Tensor], None],
+        take: Callable[[Part, Tensor, Tensor], None],
     ) -> None:
-        """One batch: the logits, and for each layer from the last its `take(layer, delta, inputs)`.
+        """One batch: the logits, and for each layer from the last its `take(layer, delta, inputs)`,
+        for each norm `take(norm, gradient of its weight, of its bias)`.
 
         features (R, B, inputs) of the R batches used here; targets (R, 1, classes, B) one-hot;
         delta is `scale` times the gradient of the sum over samples of the cross entropy, scale
@@ -210,20 +383,10 @@ class Segment:
         `take`: nothing needs them any more.
         """
         buffers = self._buffers_for(features)
+        if self.input_dropout:
+            features = features * _mask(features, self.input_dropout)
         first = features.mT if len(self.batches) > 1 else features[0].mT
-        inputs, kept, masks = [first], [], []
-        for depth, layer in enumerate(self.layers[:-1]):
-            before = layer.forward(inputs[-1], buffers.out[depth])
-            after = ACTIVATE[self.activation](before)
-            kept.append(before if self.activation == "gelu" else after)
-            if self.dropout:
-                keep = torch.empty_like(after).bernoulli_(1 - self.dropout)
-                masks.append(keep.div_(1 - self.dropout))
-                after = after * masks[-1]
-            elif after is before and before is buffers.out[depth]:
-                inputs.append(buffers.next[depth])
-                continue
-            inputs.append(self._regroup(after, self.layers[depth + 1]))
+        inputs, kept, masks = self._forward(first, buffers)
         last = self.layers[-1].shaped(logits)
         if first.dtype == logits.dtype:
             self.layers[-1].forward(inputs[-1], last)
@@ -244,13 +407,49 @@ class Segment:
             else:
                 hidden = self._regroup(hidden, self.layers[depth - 1])
             take(layer, delta, inputs[depth])
-            if self.dropout:
+            if self.norms:
+                hidden = self._by_trial(hidden)
+            if depth - 1 in masks:
                 hidden = hidden * masks[depth - 1]
             delta = BACKWARD[self.activation](hidden, kept[depth - 1])
+            if self.norms:
+                norm = self.norms[depth - 1]
+                before_norm = norm.backward(delta.to(norm.weight.dtype)).to(first.dtype)
+                take(norm, *norm.found)
+                delta = self._regroup(before_norm, self.layers[depth - 1])
         take(self.layers[0], delta, inputs[0])
 
+    def _forward(
+        self, first: Tensor, buffers: "_Buffers"
+    ) -> tuple[list[Tensor], list[Tensor], dict[int, Tensor]]:
+        """The inputs of all layers, what their activations' gradients need, and dropout's masks."""
+        inputs, kept, masks = [first], [], {}
+        for depth, layer in enumerate(self.layers[:-1]):
+            before = layer.forward(inputs[-1], buffers.out[depth])
+            if self.norms:
+                before = self._normalised(depth, before, training=True)
+            after = ACTIVATE[self.activation](before)
+            kept.append(before if self.activation == "gelu" else after)
+            if self.dropouts[depth]:
+                masks[depth] = _mask(after, self.dropouts[depth])
+                after = after * masks[depth]
+            elif after is before and before is buffers.out[depth]:
+                inputs.append(buffers.next[depth])
+                continue
+            inputs.append(self._regroup(after, self.layers[depth + 1]))
+        return inputs, kept, masks
+
+    def _normalised(self, depth: int, outputs: Tensor, *, training: bool) -> Tensor:
+        """A hidden layer's outputs, behind its norm, (S, units, B); mixed precision normalises in
+        the weights' own."""
+        norm, whole = self.norms[depth], self._by_trial(outputs)
+        return norm.forward(whole.to(norm.weight.dtype), training).to(outputs.dtype)
+
+    def _by_trial(self, tensor: Tensor) -> Tensor:
+        return tensor.view(len(self.trials), -1, tensor.shape[-1])
+
     def _regroup(self, tensor: Tensor, layer: Layer) -> Tensor:
-        return layer.shaped(tensor.view(len(self.trials), -1, tensor.shape[-1]))
+        return layer.shaped(self._by_trial(tensor))
 
     def _buffers_for(self, features: Tensor) -> "_Buffers":
         key = (features.shape[1], features.dtype)
@@ -263,7 +462,7 @@ class _Buffers:
     """What a step writes, kept for the next: outputs of hidden layers, and their gradients."""
 
     def __init__(self, segment: Segment, samples: int, dtype: torch.dtype) -> None:
-        weights = segment.parameters[::2]
+        weights = [layer.parameters[0] for layer in segment.layers]
         device = weights[0].device
         trials = len(segment.trials)
         self.delta = torch.empty(
@@ -291,22 +490,40 @@ class _Buffers:
             self.previous.append(here.shaped(back))
 
 
-def _stacked(tensors: Sequence[Tensor]) -> nn.Parameter:
-    """One tensor over all trials, padded with zeros; the parameters become views of it.
+def _mask(like: Tensor, dropout: float) -> Tensor:
+    return torch.empty_like(like).bernoulli_(1 - dropout).div_(1 - dropout)
 
-    A stack of one is the parameter itself.
-    """
-    parameters = [tensor for tensor in tensors if isinstance(tensor, nn.Parameter)]
-    if len(parameters) == 1:
-        return parameters[0]
-    shape = [max(sizes) for sizes in zip(*(p.shape for p in parameters), strict=True)]
-    first = parameters[0]
-    whole = torch.zeros(len(parameters), *shape, dtype=first.dtype, device=first.device)
-    for part, parameter in zip(whole, parameters, strict=True):
-        view = part[tuple(slice(size) for size in parameter.shape)]
-        view.copy_(parameter.data)
-        parameter.data = view
-    return nn.Parameter(whole)
+
+def _stacked_parameters(
+    modules: Sequence[nn.Linear | nn.BatchNorm1d | nn.LayerNorm],
+) -> list[nn.Parameter]:
+    """Weight and, where there is one, bias over all trials; of a stack of one, its own."""
+    names = ("weight", "bias")[: 2 if modules[0].bias is not None else 1]
+    if len(modules) == 1:
+        return [getattr(modules[0], name) for name in names]
+    return [nn.Parameter(_stacked([getattr(module, name) for module in modules])) for name in names]
+
+
+def _stacked_norm(norms: Sequence[nn.BatchNorm1d | nn.LayerNorm]) -> Norm:
+    parameters, trials = _stacked_parameters(norms), len(norms)
+    batch_norms = [norm for norm in norms if isinstance(norm, nn.BatchNorm1d)]
+    if batch_norms:
+        return BatchNorm(parameters, trials, batch_norms)
+    return LayerNorm(parameters, trials, norms[0].eps)
+
+
+def _stacked(tensors: Sequence[Tensor]) -> Tensor:
+    """One tensor over all trials, padded with zeros; the given ones become views of it."""
+    if len(tensors) == 1:
+        return tensors[0]
+    shape = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
+    first = tensors[0]
+    whole = torch.zeros(len(tensors), *shape, dtype=first.dtype, device=first.device)
+    for part, tensor in zip(whole, tensors, strict=True):
+        view = part[tuple(slice(size) for size in tensor.shape)]
+        view.copy_(tensor.data)
+        tensor.data = view
+    return whole
 
 
 class Stack:
@@ -327,6 +544,17 @@ class Stack:
     @property
     def parameters(self) -> list[nn.Parameter]:
         return [parameter for segment in self.segments for parameter in segment.parameters]
+
+    @property
+    def statistics(self) -> list[Tensor]:
+        return [value for segment in self.segments for value in segment.statistics]
+
+    def count(self, batches: int) -> None:
+        """Tells batch norms, which torch's own count, that they have seen this many batches."""
+        for segment in self.segments:
+            for norm in segment.norms:
+                if isinstance(norm, BatchNorm):
+                    norm.batches.add_(batches)
 
     def logits(self, features: Tensor) -> Tensor:
         """Features (N, *shape) that all trials share, to logits (S, classes, N)."""
@@ -351,7 +579,8 @@ def _segments(
 ) -> list[tuple[list[int], list[int]]]:
     """(trials, batches) of each segment: equal widths, and equally many trials for every batch."""
     exact = [_widths(model, 1) for model in models]
-    rounding = ROUNDING if len(set(exact)) > MOST_SEGMENTS else 1
+    padded = len(set(exact)) > MOST_SEGMENTS and not _has_layer_norm(models[0])
+    rounding = ROUNDING if padded else 1
     by_width: dict[tuple[int, ...], dict[int, list[int]]] = {}
     for trial, model in enumerate(models):
         batches = by_width.setdefault(_widths(model, rounding), {})
@@ -372,3 +601,7 @@ def _widths(model: nn.Module, rounding: int) -> tuple[int, ...]:
     assert architecture is not None
     *hidden, classes = architecture.widths
     return (*(-(-width // rounding) * rounding for width in hidden), classes)
+
+
+def _has_layer_norm(model: nn.Module) -> bool:
+    return any(isinstance(module, nn.LayerNorm) for module in model.modules())

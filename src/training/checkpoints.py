@@ -125,11 +125,13 @@ class Checkpoints(Callback):
             best, value = self.best[trial], metrics[settings.monitor]
             if trial in classifier.diverged or (best and sign * value <= sign * best["value"]):
                 continue
+            with classifier.averaged():
+                weights = classifier.trial_weights(trial)
             self.best[trial] = {
                 "value": value,
                 "epoch": epoch,
                 "step": trainer.global_step,
-                "weights": classifier.trial_weights(trial),
+                "weights": weights,
             }
             if not self.shared and trainer.is_global_zero:
                 self._write_best(classifier, trial)
@@ -161,6 +163,7 @@ class Checkpoints(Callback):
                     "optimizer_states": [classifier.trial_optimizer_state(trial)],
                     "kindling": classifier.saved_with[trial],
                     "diverged": {},
+                    "average": content["average"][trial : trial + 1],
                     "callbacks": {
                         "History": history | {"rows": [history["rows"][trial]]},
                         "Checkpoints": {"best": [self.best[trial]]},

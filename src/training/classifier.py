@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from src.data.loader import Batch, Block
 from src.data.module import DataModule
 from src.models.stacked import Stack, step_kind
 from src.training import random_state, ranks
+from src.training.averaging import Average
 from src.training.metrics import EpochMetrics, evaluate
 from src.training.optimizers import (
     Schedule,
@@ -88,6 +90,7 @@ class Classifier(LightningModule):
         ]
         self.stack: Stack | None = None
         self.steps: Steps | None = None
+        self.average: Average | None = None
         self.batch = 0  # of this epoch, those that were trained on
         self.restored: dict[str, Any] | None = None  # this rank's part of a checkpoint
 
@@ -112,6 +115,10 @@ class Classifier(LightningModule):
         world = self.trainer.world_size
         if world > 1 and self.trainer_config.strategy != "fsdp":  # which averages by itself
             self.when = replace(self.when, ranks=world, exchange=ranks.exchange)
+        decay = self.trainer_config.ema_decay
+        if decay is not None:
+            self.average = Average(decay, self._averaged_tensors())
+        smoothing = self.trainer_config.label_smoothing
         if self.stack is None:
             scaler = getattr(self.trainer.precision_plugin, "scaler", None)
             if self.device.type == "cuda" and self.trainer_config.cuda_graph:
@@ -121,6 +128,8 @@ class Classifier(LightningModule):
                 optimizer,
                 self.schedules,
                 self.when,
+                smoothing,
+                self.average,
                 scaler=scaler,
                 compiled=self.trainer_config.compile,
             )
@@ -131,9 +140,29 @@ class Classifier(LightningModule):
                 optimizer,
                 self.schedules,
                 self.when,
+                smoothing,
+                self.average,
                 lower=lower,
                 graph=self.trainer_config.cuda_graph,
             )
+
+    def _averaged_tensors(self) -> list[Tensor]:
+        if self.stack is not None:
+            return [*self.stack.parameters, *self.stack.statistics]
+        statistics = [value for value in self.model.buffers() if value.is_floating_point()]
+        return [*self.model.parameters(), *statistics]
+
+    def averaged(self) -> AbstractContextManager[None]:
+        """Within it the models hold the moving averages of their weights, where such are kept."""
+        return nullcontext() if self.average is None else self.average.in_place()
+
+    def on_validation_start(self) -> None:
+        if self.average is not None:
+            self.average.exchange()
+
+    def on_validation_end(self) -> None:
+        if self.average is not None:
+            self.average.exchange()
 
     def on_train_start(self) -> None:
         optimizer = self.optimizers(use_pl_optimizer=False)
@@ -143,6 +172,9 @@ class Classifier(LightningModule):
             assert self.steps is not None
             self.steps.load_gradients(self.restored["gradients"])
             random_state.restore(self.restored["random"])
+            with self.averaged():
+                for model, weights in zip(self.models, self.restored["average"], strict=False):
+                    model.load_state_dict(weights)
             self.restored = None
 
     def on_train_epoch_start(self) -> None:
@@ -256,16 +288,25 @@ class Classifier(LightningModule):
         position = {"epoch": epoch + 1, "batch": 0} if epoch_ends else {"epoch": epoch}
         checkpoint["position"] = {"batch": self.batch, **position}
         checkpoint["ranks"] = ranks.gather(own)
+        checkpoint["average"] = []
+        if self.average is not None:
+            with self.averaged():
+                checkpoint["average"] = [_copied(model.state_dict()) for model in self.models]
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.diverged = checkpoint["diverged"]
         position = checkpoint["position"]
         self.restored = checkpoint["ranks"][self.trainer.global_rank]
+        self.restored["average"] = checkpoint["average"]
         self.batch = position["batch"]
         if self.restored["metrics"] is not None:
             self.train_metrics.update(*self.restored["metrics"])
         data = self.trainer.datamodule  # type: ignore[attr-defined]
         data.start = (position["epoch"], position["batch"])
+
+
+def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in state.items()}
 
 
 def _named(part: str, metrics: EpochMetrics) -> list[dict[str, float]]:

@@ -189,6 +189,11 @@ class _Fit:
         self.configs, self.runs, self.slot, self.signals = configs, runs, slot, signals
         config = configs[0]
         devices = machine.resolve(config.trainer)
+        if devices.ranks > 1 and getattr(config.model, "norm", None) == "batch":
+            raise InputError(
+                f"model.norm=batch: each of {devices.ranks} devices would normalise by the "
+                "statistics of its own part of a batch; type model.norm=layer or trainer.devices=1"
+            )
         source = open_source(config.data)
         if source.instead_of:
             log.warning("%s", _banner(source))

@@ -222,8 +222,9 @@ class Schedule:
     """The learning rate as a function of the optimizer step alone: a resume cannot miss one.
 
     Values are those of torch's MultiStepLR and CosineAnnealingLR (stepped per epoch) and
-    OneCycleLR (stepped per step, cosine, momentum left alone). Past the last epoch the rate
-    stays at its last value.
+    OneCycleLR (stepped per step, cosine, momentum left alone). Over the first `warmup_epochs` the
+    rate is multiplied by a factor that grows by the same amount with each step, to 1 (Goyal et
+    al. 2017, section 2.2). Past the last epoch the rate stays at its last value.
     """
 
     def __init__(
@@ -235,16 +236,22 @@ class Schedule:
     def __call__(self, step: int) -> float:
         """The rate of optimizer step `step`, counted from 0 over the whole run."""
         step = min(step, self.epochs * self.steps_per_epoch - 1)
-        epoch = step // self.steps_per_epoch
-        match self.config:
+        if isinstance(self.config, schema.OneCycle):
+            return self._one_cycle(self.config, step)
+        warmup = round(self.config.warmup_epochs * self.steps_per_epoch)
+        factor = (step + 1) / warmup if step < warmup else 1.0
+        return factor * self._by_epoch(self.config, step // self.steps_per_epoch)
+
+    def _by_epoch(
+        self, config: schema.NoScheduler | schema.MultiStep | schema.Cosine, epoch: int
+    ) -> float:
+        match config:
             case schema.NoScheduler():
                 return self.lr
             case schema.MultiStep(milestones=milestones, gamma=gamma):
                 return self.lr * gamma ** sum(epoch >= milestone for milestone in milestones)
             case schema.Cosine(eta_min=low):
                 return _cosine(self.lr, low, epoch / self.epochs)
-            case schema.OneCycle():
-                return self._one_cycle(self.config, step)
 
     def _one_cycle(self, config: schema.OneCycle, step: int) -> float:
         steps = self.epochs * self.steps_per_epoch

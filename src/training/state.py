@@ -65,6 +65,7 @@ class _State(_Part):
     loops: dict[str, Any]
     callbacks: _Callbacks
     diverged: dict[int, int]
+    average: list[dict[str, Tensor]]
     position: _Position
     ranks: list[_Rank]
 

@@ -18,7 +18,8 @@ from torch.optim import Optimizer
 
 from src.data.loader import Block
 from src.errors import InputError
-from src.models.stacked import Layer, Segment, Stack
+from src.models.stacked import Part, Segment, Stack
+from src.training.averaging import Average
 from src.training.graphs import BlockGraph
 from src.training.optimizers import Schedule, StackedOptimizer, StackedSgd
 from src.training.sharding import own_part
@@ -90,10 +91,22 @@ class Stepping:
 
 
 class Steps:
-    """Trains on blocks: the batches of an epoch, each with its step as `when` says."""
+    """Trains on blocks: the batches of an epoch, each with its step as `when` says.
 
-    def __init__(self, optimizer: Optimizer, schedules: Sequence[Schedule], when: Stepping) -> None:
+    `smoothing` is the share of each target that is spread over all classes. Each step ends with
+    the models' own constraint and the moving `average`, where there are such.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        schedules: Sequence[Schedule],
+        when: Stepping,
+        smoothing: float = 0.0,
+        average: Average | None = None,
+    ) -> None:
         self.optimizer, self.schedules, self.when = optimizer, schedules, when
+        self.smoothing, self.average = smoothing, average
 
     def __call__(self, block: Block, epoch: int, batch: int) -> Stepped:
         """Trains on a block whose first batch is number `batch` of `epoch`, both from 0."""
@@ -129,13 +142,16 @@ class AutogradSteps(Steps):
         optimizer: Optimizer,
         schedules: Sequence[Schedule],
         when: Stepping,
+        smoothing: float = 0.0,
+        average: Average | None = None,
         *,
         scaler: "torch.amp.GradScaler | None" = None,
         compiled: bool = False,
     ) -> None:
-        super().__init__(optimizer, schedules, when)
+        super().__init__(optimizer, schedules, when, smoothing, average)
         self.model, self.scaler = model, scaler
         self.parameters = list(model.parameters())
+        self.constrain = getattr(model, "constrain", None)
         self.forward = _compiled(self._forward) if compiled else self._forward
 
     def __call__(self, block: Block, epoch: int, batch: int) -> Stepped:
@@ -159,7 +175,7 @@ class AutogradSteps(Steps):
 
     def _forward(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         output = self.model(features)
-        return output, F.cross_entropy(output, labels)
+        return output, F.cross_entropy(output, labels, label_smoothing=self.smoothing)
 
     def gradients(self) -> list[Tensor]:
         for parameter in self.parameters:
@@ -189,6 +205,10 @@ class AutogradSteps(Steps):
         else:
             self.scaler.step(self.optimizer)
             self.scaler.update()
+        if self.constrain is not None:
+            self.constrain()
+        if self.average is not None:
+            self.average.update(step)
 
 
 Forward = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
@@ -229,13 +249,15 @@ class ClosedFormSteps(Steps):
         optimizer: Optimizer,
         schedules: Sequence[Schedule],
         when: Stepping,
+        smoothing: float = 0.0,
+        average: Average | None = None,
         *,
         lower: torch.dtype | None = None,
         graph: bool = True,
     ) -> None:
         """`lower`: the type of the products in mixed precision. `graph`: on CUDA, full blocks are
         replayed as graphs."""
-        super().__init__(optimizer, schedules, when)
+        super().__init__(optimizer, schedules, when, smoothing, average)
         self.stack, self.lower = stack, lower
         groups = optimizer.param_groups
         plain = isinstance(optimizer, torch.optim.SGD | StackedSgd) and not any(
@@ -266,6 +288,8 @@ class ClosedFormSteps(Steps):
             self._stay_eager("trainer.cuda_graph=false")
         elif when.exchange is not None:
             self._stay_eager("ranks exchange their gradients in between")
+        elif average is not None:
+            self._stay_eager("the moving average follows each step")
 
     def __call__(self, block: Block, epoch: int, batch: int) -> Stepped:
         like = self.stack.parameters[0]
@@ -274,15 +298,18 @@ class ClosedFormSteps(Steps):
         steps = [self.when.step_of(epoch, batch + k) for k in range(len(block.labels))]
         rates = [[schedule(step) for schedule in self.schedules] for step in steps]
         if self.stack.trials == 1 and like.device.type == "cpu":  # numbers are faster than tensors
-            found = self._train(block.features, block.labels, rates, mean, batch)
+            found = self._train(*block, rates, mean, epoch, batch)
         else:
             table = torch.tensor(rates, dtype=like.dtype).to(like.device)
-            replayed = self._replayed(block, table, mean, batch)
-            found = replayed or self._train(block.features, block.labels, table, mean, batch)
+            replayed = self._replayed(block, table, mean, epoch, batch)
+            found = replayed or self._train(*block, table, mean, epoch, batch)
         self.set_rates(rates[-1])
+        self.stack.count(len(block.labels))
         return found
 
-    def _replayed(self, block: Block, table: Tensor, mean: float, batch: int) -> Stepped | None:
+    def _replayed(
+        self, block: Block, table: Tensor, mean: float, epoch: int, batch: int
+    ) -> Stepped | None:
         """The block by one CUDA graph; None where it must be run eagerly.
 
         The first full block of a run makes the graph. All that are like it replay it.
@@ -297,12 +324,12 @@ class ClosedFormSteps(Steps):
             try:
                 self.graph = BlockGraph(
                     lambda features, labels, rates: self._train(
-                        features, labels, rates, mean, batch
+                        features, labels, rates, mean, epoch, batch
                     ),
                     inputs,
-                    self.stack.parameters,
+                    [*self.stack.parameters, *self.stack.statistics],
                     self.optimizer,
-                    checked=not any(segment.dropout for segment in self.stack.segments),
+                    checked=not any(segment.random for segment in self.stack.segments),
                 )
             except RuntimeError as error:
                 self._stay_eager(next(iter(str(error).splitlines()), "capturing failed"))
@@ -321,6 +348,7 @@ class ClosedFormSteps(Steps):
         labels: Tensor,
         rates: "Sequence[Sequence[float]] | Tensor",
         mean: float,
+        epoch: int,
         batch: int,
     ) -> Stepped:
         """The steps of a block; with rates as a tensor (K, S), nothing but kernels on the device.
@@ -335,6 +363,8 @@ class ClosedFormSteps(Steps):
         size = labels.shape[-1]
         classes = self.stack.segments[0].classes
         targets = F.one_hot(labels, classes).mT.to(like.dtype).unsqueeze(2)
+        if self.smoothing:
+            targets = targets.mul_(1 - self.smoothing).add_(self.smoothing / classes)
         work = []
         for segment, batches in zip(self.stack.segments, self.batches_of, strict=True):
             logits = apart(len(features), (len(segment.trials), classes, size), like)
@@ -347,24 +377,29 @@ class ClosedFormSteps(Steps):
             for number, (segment, x_all, y_all, logits) in enumerate(work):
                 take = self._take(batch)
                 segment.differentiate(x_all[k], y_all[k], scales[number][k], logits[k], take)
-            if not self.direct and self.when.completes(batch):
-                self._step(rates[k])
+            if self.when.completes(batch):
+                if not self.direct:
+                    self._step(rates[k])
+                for segment in self.stack.segments:
+                    segment.constrain()
+                if self.average is not None:
+                    self.average.update(self.when.step_of(epoch, batch))
             batch += 1
         return self._outcome([logits for *_, logits in work], labels)
 
-    def _take(self, batch: int) -> Callable[[Layer, Tensor, Tensor], None]:
-        """What becomes of a layer's delta in this batch."""
+    def _take(self, batch: int) -> Callable[[Part, Tensor, Tensor], None]:
+        """What becomes of a part's gradient in this batch."""
         if self.direct:
-            return Layer.descend
+            return _descend
         accumulate = _accumulate_anew if self.when.begins(batch) else _accumulate
         exchange = self.when.exchange
         if exchange is None or not self.when.completes(batch):
             return accumulate
 
-        def accumulate_and_exchange(layer: Layer, delta: Tensor, inputs: Tensor) -> None:
+        def accumulate_and_exchange(part: Part, first: Tensor, second: Tensor) -> None:
             """While the layers before it are differentiated, its gradient is under way."""
-            accumulate(layer, delta, inputs)
-            self.under_way.append(exchange(layer.gradients))
+            accumulate(part, first, second)
+            self.under_way.append(exchange(part.gradients))
 
         return accumulate_and_exchange
 
@@ -402,7 +437,12 @@ class ClosedFormSteps(Steps):
             own = labels.index_select(1, batches)
             shared = len(segment.trials) // len(segment.batches)
             own = own.repeat_interleave(shared, 1)  # (K, S, B)
-            losses = F.cross_entropy(logits.flatten(0, 1), own.flatten(0, 1), reduction="none")
+            losses = F.cross_entropy(
+                logits.flatten(0, 1),
+                own.flatten(0, 1),
+                reduction="none",
+                label_smoothing=self.smoothing,
+            )
             found.append((losses.view(own.shape).mean(-1), (_predicted(logits) == own).sum(-1)))
         if len(found) == 1 and self.back is None:
             return Stepped(*found[0])
@@ -418,12 +458,16 @@ def _predicted(logits: Tensor) -> Tensor:
     return logits.max(2).indices
 
 
-def _accumulate(layer: Layer, delta: Tensor, inputs: Tensor) -> None:
-    layer.accumulate(delta, inputs, fresh=False)
+def _descend(part: Part, first: Tensor, second: Tensor) -> None:
+    part.descend(first, second)
 
 
-def _accumulate_anew(layer: Layer, delta: Tensor, inputs: Tensor) -> None:
-    layer.accumulate(delta, inputs, fresh=True)
+def _accumulate(part: Part, first: Tensor, second: Tensor) -> None:
+    part.accumulate(first, second, fresh=False)
+
+
+def _accumulate_anew(part: Part, first: Tensor, second: Tensor) -> None:
+    part.accumulate(first, second, fresh=True)
 
 
 def _clip(segment: Segment, bound: float) -> None:
