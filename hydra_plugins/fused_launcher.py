@@ -14,6 +14,7 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from src.composition import SweepLoader
+from src.errors import InputError, door
 
 
 @dataclass
@@ -21,14 +22,16 @@ class FusedLauncherConf:
     _target_: str = "hydra_plugins.fused_launcher.FusedLauncher"
     # Most trials of one stack; null: as many as half of the free memory holds.
     max_trials: int | None = None
+    # Successive halving: after epochs/N, epochs/N², … the best 1/N of a stack go on; null: all.
+    halving: int | None = None
 
 
 ConfigStore.instance().store(group="hydra/launcher", name="fused", node=FusedLauncherConf)
 
 
 class FusedLauncher(Launcher):
-    def __init__(self, max_trials: int | None) -> None:
-        self.max_trials = max_trials
+    def __init__(self, max_trials: int | None, halving: int | None) -> None:
+        self.max_trials, self.halving = max_trials, halving
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -40,6 +43,12 @@ class FusedLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
+        with door():
+            if self.halving is not None and self.halving < 2:
+                raise InputError(
+                    f"hydra.launcher.halving={self.halving}: must be at least 2: the best 1/N of "
+                    "a stack go on; for example hydra.launcher.halving=2"
+                )
         from src.training.launcher import launch_fused
 
         return launch_fused(
@@ -48,5 +57,6 @@ class FusedLauncher(Launcher):
             self.config,
             job_overrides,
             initial_job_idx,
-            self.max_trials,
+            max_trials=self.max_trials,
+            halving=self.halving,
         )

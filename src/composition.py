@@ -38,7 +38,12 @@ if TYPE_CHECKING:
 
 
 LAUNCHERS = ("basic", "fused", "joblib")
-LAUNCHER_KEYS = ("hydra/launcher", "hydra.launcher.max_trials", "hydra.launcher.n_jobs")
+LAUNCHER_KEYS = (
+    "hydra/launcher",
+    "hydra.launcher.max_trials",
+    "hydra.launcher.halving",
+    "hydra.launcher.n_jobs",
+)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,10 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+# Of these small products the second thread saves nothing, and where other programs want the core
+# too, each waits for the other: one test took a hundred times as long.
+os.environ["OMP_NUM_THREADS"] = "1"
+
 import pytest
 from playwright.sync_api import Browser
 

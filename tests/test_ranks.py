@@ -205,7 +205,7 @@ def test_raschkas_toy_on_two_ranks(tmp_path: Path) -> None:
 # --- ranks that die ----------------------------------------------------------------------------
 
 
-def dies_once(configs: Any, folders: Any, shared: Any) -> None:
+def dies_once(configs: Any, folders: Any, shared: Any, halving: Any) -> None:
     """fit_rank, but rank 1 is killed in the second epoch of the first attempt."""
     after_batch = Checkpoints.on_train_batch_end
     mark = Path(folders[0]) / "died"
@@ -217,10 +217,10 @@ def dies_once(configs: Any, folders: Any, shared: Any) -> None:
         after_batch(self, trainer, *others)
 
     Checkpoints.on_train_batch_end = killed  # type: ignore[method-assign, assignment]
-    fit_rank(configs, folders, shared)
+    fit_rank(configs, folders, shared, halving)
 
 
-def raises(configs: Any, folders: Any, shared: Any) -> None:
+def raises(configs: Any, folders: Any, shared: Any, halving: Any) -> None:
     """fit_rank, but rank 1 meets a fault of the program."""
     after_batch = Checkpoints.on_train_batch_end
 
@@ -230,7 +230,7 @@ def raises(configs: Any, folders: Any, shared: Any) -> None:
         after_batch(self, trainer, *others)
 
     Checkpoints.on_train_batch_end = faulty  # type: ignore[method-assign, assignment]
-    fit_rank(configs, folders, shared)
+    fit_rank(configs, folders, shared, halving)
 
 
 def test_restarted_ranks_come_to_the_same(

@@ -57,7 +57,7 @@ def test_two_shards_are_one_model(recipe: tuple[str, ...], tmp_path: Path) -> No
             torch.testing.assert_close(y["state"][number][name], value, atol=1e-5, rtol=1e-4)
 
 
-def notes_what_it_holds(configs: Any, folders: Any, shared: Any) -> None:
+def notes_what_it_holds(configs: Any, folders: Any, shared: Any, halving: Any) -> None:
     """fit_rank, but each rank leaves the shapes of its weights and moments behind, and rank 1 is
     killed in the second epoch of the first attempt."""
     after_batch = Checkpoints.on_train_batch_end
@@ -76,7 +76,7 @@ def notes_what_it_holds(configs: Any, folders: Any, shared: Any) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
     Checkpoints.on_train_batch_end = noted  # type: ignore[method-assign, assignment]
-    fit_rank(configs, folders, shared)
+    fit_rank(configs, folders, shared, halving)
 
 
 def test_a_rank_holds_half_and_goes_on_exactly(

@@ -40,7 +40,8 @@ class DataModule(LightningDataModule):
         ranks: int = 1,
     ) -> None:
         super().__init__()
-        self.config, self.source, self.orders = config, source, orders
+        self.config, self.source = config, source
+        self.all_orders, self.orders = orders, list(orders)  # the loader holds the list itself
         self.trials, self.steps_per_call, self.ranks = trials, steps_per_call, ranks
         self.start = (0, 0)  # epoch and batch, where training begins or goes on
         self.train, self.validation = held_out(source.train, config.val_fraction, config.split_seed)
@@ -57,6 +58,10 @@ class DataModule(LightningDataModule):
                 f"device(s) no batch is left with data.drop_last={str(config.drop_last).lower()}; "
                 f"type data.batch_size={max(1, len(self.train) // ranks)} or less"
             )
+
+    def keep_orders(self, numbers: Sequence[int]) -> None:
+        """Leaves the other orders out, from the next epoch on: no trial takes them any more."""
+        self.orders[:] = [self.all_orders[number] for number in numbers]
 
     def train_dataloader(self) -> Any:
         sampler = self._sampler(self._rank)

@@ -20,8 +20,9 @@ log = logging.getLogger(__name__)
 class History(Callback):
     """Appends a row to each trial's history before training and after each epoch, and logs a line.
 
-    A trial that has diverged gets no more rows after the one that shows it. All rows are part of
-    the state: a file that a crash left behind or ahead of its checkpoint is written anew from it.
+    A trial that has diverged gets no more rows after the one that shows it, nor one that stopped.
+    All rows are part of the state: a file that a crash left behind or ahead of its checkpoint is
+    written anew from it.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
@@ -63,7 +64,7 @@ class History(Callback):
     def _write(self, trainer: Trainer, pl_module: LightningModule, epoch: int) -> None:
         assert isinstance(pl_module, Classifier)
         lines, seconds = [], self.seconds
-        for trial, metrics in enumerate(pl_module.metrics):
+        for trial, metrics in pl_module.metrics.items():
             rate = pl_module.schedules[trial](trainer.global_step - 1) if epoch else None
             row: Row = {"epoch": epoch, "step": trainer.global_step, "seconds": seconds}
             lines.append(row | {"lr": rate, **metrics})
@@ -74,14 +75,15 @@ class History(Callback):
         self.ended |= set(pl_module.diverged)
         if trainer.is_global_zero:
             with tqdm.external_write_mode():  # a bar steps aside
-                log.info("%s", _line(lines, trainer.max_epochs or 0, len(self.ended)))
+                diverged = len(pl_module.diverged)
+            log.info("%s", _line(lines, trainer.max_epochs or 0, len(self.runs) > 1, diverged))
 
 
-def _line(rows: Sequence[Row], epochs: int, diverged: int) -> str:
+def _line(rows: Sequence[Row], epochs: int, stacked: bool, diverged: int) -> str:
     row = rows[0]
     width = len(str(epochs))
     parts = [f"epoch {row['epoch']:>{width}}/{epochs}"]
-    if len(rows) > 1:
+    if stacked:
         accuracies = sorted(float(row["val/acc"] or 0) for row in rows)
         middle = statistics.median(accuracies)
         parts.append(f"{len(rows)} trials  val acc best {accuracies[-1]:.2%} median {middle:.2%}")

@@ -16,6 +16,7 @@ from src.run import Run
 from src.training import ranks
 from src.training.classifier import Classifier
 from src.training.signals import Signals
+from src.training.stopping import EARLY
 
 
 class SlotIO(CheckpointIO):
@@ -98,6 +99,9 @@ class Checkpoints(Callback):
             due = True
         if epoch == trainer.max_epochs or trainer.should_stop:
             due = True  # the end can be gone on from, too
+        elif self.shared and not pl_module.stopped.keys().isdisjoint(pl_module.stacked):
+            self._let_go(trainer, pl_module)
+            due = True
         if due or signal:
             self._write(trainer, pl_module)
         if signal:
@@ -121,7 +125,7 @@ class Checkpoints(Callback):
     def _note_best(self, trainer: Trainer, classifier: Classifier, epoch: int) -> None:
         settings = classifier.configs[0].checkpoint
         sign = 1 if settings.mode == "max" else -1
-        for trial, metrics in enumerate(classifier.metrics):
+        for trial, metrics in classifier.metrics.items():
             best, value = self.best[trial], metrics[settings.monitor]
             if trial in classifier.diverged or (best and sign * value <= sign * best["value"]):
                 continue
@@ -152,20 +156,38 @@ class Checkpoints(Callback):
         """Writes the files of every trial of a stack; its models hold the last weights."""
         if not self.shared:
             return
-        content = checkpoint.read(self.slot.last)
+        self._leave(classifier, classifier.stacked, checkpoint.read(self.slot.last))
+
+    def _let_go(self, trainer: Trainer, classifier: Classifier) -> None:
+        """Writes the files of the trials that have ended, and trains the others without them. What
+        is written is what a checkpoint of this moment would be; on the disk it would be one that
+        a killed stack went on from with them."""
+        ended = [trial for trial in classifier.stacked if trial not in classifier.going]
+        content = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+        if trainer.is_global_zero:
+            self._leave(classifier, ended, content)
+        classifier.shrink()
+
+    def _leave(
+        self, classifier: Classifier, trials: Sequence[int], content: dict[str, Any]
+    ) -> None:
         history = content["callbacks"]["History"]
-        for trial, run in enumerate(self.runs):
+        for trial in trials:
+            run = self.runs[trial]
             if self.best[trial] is not None:
                 self._write_best(classifier, trial)
             if trial not in classifier.diverged:
+                why = classifier.stopped.get(trial)
                 own = {
                     "state_dict": classifier.trial_weights(trial),
                     "optimizer_states": [classifier.trial_optimizer_state(trial)],
                     "kindling": classifier.saved_with[trial],
                     "diverged": {},
+                    "stopped": {0: why} if why == EARLY else {},  # others may be gone on with
+                    "stacked": [0],
                     "average": content["average"][trial : trial + 1],
                     "callbacks": {
-                        "History": history | {"rows": [history["rows"][trial]]},
+                        "History": history | {"rows": [history["rows"][trial]], "ended": []},
                         "Checkpoints": {"best": [self.best[trial]]},
                     },
                 }

@@ -24,6 +24,7 @@ from src.training.optimizers import (
     Schedule,
     build_optimizer,
     build_stacked_optimizer,
+    load_trial_states,
     to_device,
     trial_state,
 )
@@ -44,8 +45,10 @@ class Classifier(LightningModule):
     A single run is a list of one. Trials share every key but the fusible ones, which src/training/
     fusion.py lists. Optimization is manual in Lightning's sense: clipping, accumulation, gradient
     scaling and the learning rate belong to the steps of a block. After each validation `metrics`
-    holds, for each trial, the epoch's values under the names of history.csv, as exact Python
-    floats.
+    holds, for each trial that was evaluated, the values under the names of history.csv, as exact
+    Python floats.
+
+    Of the trials, `stacked` are those that still train, in the order of the stack.
     """
 
     def __init__(
@@ -70,10 +73,13 @@ class Classifier(LightningModule):
             }
             for config in configs
         ]
+        self.data = data
+        self.stacked = list(range(len(configs)))
         self.train_metrics = EpochMetrics(len(configs))
         self.evaluation_metrics = EpochMetrics(len(configs))
-        self.metrics: list[dict[str, float]] = []
+        self.metrics: dict[int, dict[str, float]] = {}
         self.diverged: dict[int, int] = {}  # trial → the step that showed it, from 1
+        self.stopped: dict[int, str] = {}  # trial → why it ended before its last epoch
         self.when = Stepping(
             data.batches_per_epoch,
             self.trainer_config.accumulate_grad_batches,
@@ -99,6 +105,12 @@ class Classifier(LightningModule):
         return self.configs[0].trainer
 
     @property
+    def going(self) -> list[int]:
+        """The trials that have not ended."""
+        ended = self.stopped.keys() | self.diverged.keys()
+        return [trial for trial in range(len(self.configs)) if trial not in ended]
+
+    @property
     def models(self) -> list[nn.Module]:
         return list(self.model) if isinstance(self.model, nn.ModuleList) else [self.model]
 
@@ -106,12 +118,47 @@ class Classifier(LightningModule):
         """Builds stack and optimizer; Lightning has moved and restored the weights by now."""
         if step_kind(self.configs[0], self.models[0]) == "autograd":
             return build_optimizer(self.configs[0].optimizer, self.model.parameters())
-        self.stack = Stack(self.models, self.batch_of)
-        return build_stacked_optimizer([config.optimizer for config in self.configs], self.stack)
+        batches = sorted({self.batch_of[trial] for trial in self.stacked})
+        self.stack = Stack(
+            [self.models[trial] for trial in self.stacked],
+            [batches.index(self.batch_of[trial]) for trial in self.stacked],
+        )
+        chosen = [self.configs[trial].optimizer for trial in self.stacked]
+        return build_stacked_optimizer(chosen, self.stack)
+
+    def restrict(self, trials: Sequence[int]) -> None:
+        """Leaves the other trials out of what trains; to be called before the stack is built."""
+        self.stacked = list(trials)
+        self.train_metrics = EpochMetrics(len(trials)).to(self.device)
+        self.evaluation_metrics = EpochMetrics(len(trials)).to(self.device)
+        self.data.keep_orders(sorted({self.batch_of[trial] for trial in trials}))
+
+    def shrink(self) -> None:
+        """Goes on with the trials that have not ended alone, between two epochs. The others keep
+        the weights that they have."""
+        remaining = [trial for trial in self.stacked if trial in self.going]
+        states = [self.trial_optimizer_state(trial) for trial in remaining]
+        averages = self._averages()
+        for trial in set(self.stacked) - set(remaining):
+            for tensor in self.models[trial].state_dict(keep_vars=True).values():
+                tensor.data = tensor.data.clone()  # of its own, the stack's can go
+        self.restrict(remaining)
+        optimizer = self.configure_optimizers()
+        assert self.stack is not None
+        load_trial_states(optimizer, self.stack, states)
+        self.trainer.strategy.optimizers = [optimizer]
+        self._prepare(optimizer)
+        with self.averaged():
+            for trial in remaining if averages else ():
+                self.models[trial].load_state_dict(averages[trial])
 
     def on_fit_start(self) -> None:
         optimizer = self.optimizers(use_pl_optimizer=False)
         assert isinstance(optimizer, Optimizer)
+        self._prepare(optimizer)
+
+    def _prepare(self, optimizer: Optimizer) -> None:
+        """Makes the steps, once the weights have come to where they train."""
         world = self.trainer.world_size
         if world > 1 and self.trainer_config.strategy != "fsdp":  # which averages by itself
             self.when = replace(self.when, ranks=world, exchange=ranks.exchange)
@@ -119,6 +166,7 @@ class Classifier(LightningModule):
         if decay is not None:
             self.average = Average(decay, self._averaged_tensors())
         smoothing = self.trainer_config.label_smoothing
+        schedules = [self.schedules[trial] for trial in self.stacked]
         if self.stack is None:
             scaler = getattr(self.trainer.precision_plugin, "scaler", None)
             if self.device.type == "cuda" and self.trainer_config.cuda_graph:
@@ -126,7 +174,7 @@ class Classifier(LightningModule):
             self.steps = AutogradSteps(
                 self.model,
                 optimizer,
-                self.schedules,
+                schedules,
                 self.when,
                 smoothing,
                 self.average,
@@ -138,7 +186,7 @@ class Classifier(LightningModule):
             self.steps = ClosedFormSteps(
                 self.stack,
                 optimizer,
-                self.schedules,
+                schedules,
                 self.when,
                 smoothing,
                 self.average,
@@ -174,7 +222,7 @@ class Classifier(LightningModule):
             random_state.restore(self.restored["random"])
             with self.averaged():
                 for model, weights in zip(self.models, self.restored["average"], strict=False):
-                    model.load_state_dict(weights)
+                    model.load_state_dict(weights)  # of a trial that has ended: as it was
             self.restored = None
 
     def on_train_epoch_start(self) -> None:
@@ -205,16 +253,17 @@ class Classifier(LightningModule):
         self._evaluate(batch)
 
     def on_validation_epoch_end(self) -> None:
-        self.metrics = _named("val", self.evaluation_metrics)
+        self.metrics = self._named("val", self.evaluation_metrics)
         if self.train_metrics.update_called:  # not before training
-            trained = _named("train", self.train_metrics)
-            self.metrics = [a | b for a, b in zip(self.metrics, trained, strict=True)]
+            trained = self._named("train", self.train_metrics)
+            self.metrics = {trial: self.metrics[trial] | trained[trial] for trial in trained}
             self._note_divergence()
-        if len(self.metrics) == 1:
+        if len(self.configs) == 1:
             self.log_dict(self.metrics[0])
 
     def _first_above(self) -> list[int]:
-        """For each trial the first batch of this epoch that shows divergence, or `batch`."""
+        """For each trial that trains the first batch of this epoch that shows divergence, or
+        `batch`."""
         bound = DIVERGED * self.configs[0].data.batch
         first = self.train_metrics.first_above(bound)
         if self.trainer.world_size > 1:
@@ -227,11 +276,10 @@ class Classifier(LightningModule):
         return any(batch < self.batch for batch in self._first_above())
 
     def _note_divergence(self) -> None:
-        for trial, batch in enumerate(self._first_above()):
+        for trial, batch in zip(self.stacked, self._first_above(), strict=True):
             if batch < self.batch and trial not in self.diverged:
                 self.diverged[trial] = self.when.step_of(self.current_epoch, batch) + 1
-        if len(self.diverged) == len(self.configs):
-            self.trainer.should_stop = True
+        self.trainer.should_stop |= not self.going
 
     def on_test_epoch_start(self) -> None:
         self.evaluation_metrics.reset()
@@ -240,10 +288,13 @@ class Classifier(LightningModule):
         self._evaluate(batch)
 
     def on_test_epoch_end(self) -> None:
-        self.metrics = _named("test", self.evaluation_metrics)
+        self.metrics = self._named("test", self.evaluation_metrics)
 
     def on_test_start(self) -> None:
-        if self.stack is not None:  # after a fit Lightning may have moved the weights
+        """All trials are tested, and after a fit Lightning may have moved their weights."""
+        if self.stack is not None:
+            self.stacked = list(range(len(self.configs)))
+            self.evaluation_metrics = EpochMetrics(len(self.configs)).to(self.device)
             self.stack = Stack(self.models, self.batch_of)
 
     def _evaluate(self, batch: Batch) -> None:
@@ -269,14 +320,28 @@ class Classifier(LightningModule):
         assert isinstance(optimizer, Optimizer)
         if self.stack is None:
             return optimizer.state_dict()
-        return trial_state(optimizer, self.stack, trial, self.configs[trial].optimizer)
+        place = self.stacked.index(trial)
+        return trial_state(optimizer, self.stack, place, self.configs[trial].optimizer)
+
+    def _averages(self) -> list[dict[str, Tensor]]:
+        if self.average is None:
+            return []
+        with self.averaged():
+            return [_copied(model.state_dict()) for model in self.models]
+
+    def _named(self, part: str, metrics: EpochMetrics) -> dict[int, dict[str, float]]:
+        return {
+            trial: {f"{part}/{name}": value for name, value in values.items()}
+            for trial, values in zip(self.stacked, metrics.compute(), strict=True)
+        }
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Adds what Lightning does not know: where the next batch lies, and each rank's streams,
         running metrics and gradients that have not come to a step."""
         single = len(self.configs) == 1
         checkpoint["kindling"] = self.saved_with[0] if single else self.saved_with
-        checkpoint["diverged"] = self.diverged
+        checkpoint["diverged"], checkpoint["stopped"] = self.diverged, self.stopped
+        checkpoint["stacked"] = self.stacked
         assert self.steps is not None
         own: dict[str, Any] = {"random": random_state.capture(), "metrics": None, "gradients": []}
         epoch_ends = self.batch == self.when.batches_per_epoch
@@ -288,13 +353,10 @@ class Classifier(LightningModule):
         position = {"epoch": epoch + 1, "batch": 0} if epoch_ends else {"epoch": epoch}
         checkpoint["position"] = {"batch": self.batch, **position}
         checkpoint["ranks"] = ranks.gather(own)
-        checkpoint["average"] = []
-        if self.average is not None:
-            with self.averaged():
-                checkpoint["average"] = [_copied(model.state_dict()) for model in self.models]
+        checkpoint["average"] = self._averages()
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.diverged = checkpoint["diverged"]
+        self.diverged, self.stopped = checkpoint["diverged"], checkpoint["stopped"]
         position = checkpoint["position"]
         self.restored = checkpoint["ranks"][self.trainer.global_rank]
         self.restored["average"] = checkpoint["average"]
@@ -307,9 +369,3 @@ class Classifier(LightningModule):
 
 def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: value.clone() for name, value in state.items()}
-
-
-def _named(part: str, metrics: EpochMetrics) -> list[dict[str, float]]:
-    return [
-        {f"{part}/{name}": value for name, value in values.items()} for values in metrics.compute()
-    ]

@@ -35,6 +35,7 @@ from src.training.loggers import Loggers
 from src.training.outcome import facts, result, shown, summary
 from src.training.signals import Signals, handled
 from src.training.state import check
+from src.training.stopping import Stopping
 
 log = logging.getLogger(__name__)
 
@@ -83,12 +84,16 @@ def fit(config: Config, folder: Path, *, resume: bool = False) -> Run:
 
 
 def fit_stack(
-    configs: Sequence[Config], folders: Sequence[Path], shared: Path | None = None
+    configs: Sequence[Config],
+    folders: Sequence[Path],
+    shared: Path | None = None,
+    halving: int | None = None,
 ) -> list[Run]:
     """Trains several configurations as one stack, each into its folder, as `fit` would each alone.
 
     They may differ in the fusible keys only (src/training/fusion.py). `shared` is the folder that
-    keeps their common state until they end. Goes on from the state that there is.
+    keeps their common state until they end. Goes on from the state that there is. With `halving`
+    the best 1/halving of them go on after each of its rungs (src/training/stopping.py).
     """
     runs = [Run(folder) for folder in folders]
     slot = Slot(shared or runs[0].checkpoints)
@@ -96,7 +101,7 @@ def fit_stack(
         if ranks.rank() == 0:
             configs = [_claim(run, config) for config, run in zip(configs, runs, strict=True)]
         if not all(run.ended for run in runs):
-            _fit_locked(configs, runs, slot)
+            _fit_locked(configs, runs, slot, halving)
         if shared is not None:
             slot.remove()
     if shared is not None:
@@ -134,17 +139,19 @@ def _batch_size(config: Config) -> int:
     return batch_size.choose(config, open_source(config.data))
 
 
-def _fit_locked(configs: Sequence[Config], runs: Sequence[Run], slot: Slot) -> None:
+def _fit_locked(
+    configs: Sequence[Config], runs: Sequence[Run], slot: Slot, halving: int | None
+) -> None:
     folders = [run.folder for run in runs]
     shared = None if slot.folder == runs[0].checkpoints else slot.folder
     try:
         with _told_what_to_do(configs[0], runs):
             devices = machine.resolve(configs[0].trainer)
             if devices.ranks == 1 or ranks.inside():
-                fit_rank(configs, folders, shared)
+                fit_rank(configs, folders, shared, halving)
             else:
                 restarts = configs[0].trainer.max_restarts
-                ranks.launch(fit_rank, (configs, folders, shared), devices.count, restarts)
+                ranks.launch(fit_rank, (configs, folders, shared, halving), devices.count, restarts)
     except Interrupted as interrupted:
         if ranks.rank() == 0:
             _mark_interrupted(runs, interrupted.number)
@@ -165,7 +172,9 @@ def _fit_locked(configs: Sequence[Config], runs: Sequence[Run], slot: Slot) -> N
         raise
 
 
-def fit_rank(configs: Sequence[Config], folders: Sequence[Path], shared: Path | None) -> None:
+def fit_rank(
+    configs: Sequence[Config], folders: Sequence[Path], shared: Path | None, halving: int | None
+) -> None:
     """The runs as this process sees them: all of them, or one rank's part."""
     runs = [Run(folder) for folder in folders]
     machine.keep_freed_memory()
@@ -176,14 +185,19 @@ def fit_rank(configs: Sequence[Config], folders: Sequence[Path], shared: Path | 
     ):
         for message in NOISE:
             warnings.filterwarnings("ignore", message)
-        _Fit(configs, runs, Slot(shared or runs[0].checkpoints), signals).run()
+        _Fit(configs, runs, Slot(shared or runs[0].checkpoints), signals, halving).run()
 
 
 class _Fit:
     """The parts of a fit, put together in the order in which they need each other."""
 
     def __init__(
-        self, configs: Sequence[Config], runs: Sequence[Run], slot: Slot, signals: Signals
+        self,
+        configs: Sequence[Config],
+        runs: Sequence[Run],
+        slot: Slot,
+        signals: Signals,
+        halving: int | None,
     ) -> None:
         began = time.perf_counter()
         self.configs, self.runs, self.slot, self.signals = configs, runs, slot, signals
@@ -223,7 +237,8 @@ class _Fit:
         self.checkpoints = Checkpoints(runs, slot, signals)
         self.resumed_from = self._restore(devices.ranks)
         self.loggers = Loggers(config, runs[0], self.history, source)
-        callbacks = [self.history, self.loggers, self.checkpoints]
+        stopping = Stopping(self.history, halving)
+        callbacks = [self.history, self.loggers, stopping, self.checkpoints]
         self.trainer = _trainer(
             config, devices, runs, callbacks, resumed=self.resumed_from is not None
         )
@@ -263,6 +278,8 @@ class _Fit:
             return None
         content, path = found
         check(content, path, self.classifier.saved_with, ranks_now)
+        if self.classifier.stacked != content["stacked"]:
+            self.classifier.restrict(content["stacked"])
         if not ranks.rank():
             self.history.load_state_dict(content["callbacks"]["History"])
             self.history.rewrite()

@@ -34,7 +34,9 @@ def launch_fused(
     config: DictConfig,
     job_overrides: Sequence[Sequence[str]],
     first: int,
+    *,
     max_trials: int | None,
+    halving: int | None,
 ) -> list[JobReturn]:
     """Runs the jobs of a sweep for Hydra's launcher: training runs as stacks, others one by one.
 
@@ -77,7 +79,7 @@ def launch_fused(
     returns = [_job_return(job, each, context) for job, each in zip(jobs, folders, strict=True)]
     configure_log(jobs[0].hydra.job_logging, config.hydra.verbose)
     with door():
-        values = train_trials(checked, folders, Sweep(folder), max_trials)
+        values = train_trials(checked, folders, Sweep(folder), max_trials, halving)
     for job, returned, value in zip(jobs, returns, values, strict=True):
         returned.return_value = value
         context.callbacks.on_job_end(config=job, job_return=returned)

@@ -218,6 +218,28 @@ def trial_state(
     return found
 
 
+def load_trial_states(optimizer: Optimizer, stack: Stack, states: Sequence[dict[str, Any]]) -> None:
+    """Puts what `trial_state` gave for each trial together again, for another stack of them."""
+    if stack.trials == 1:
+        optimizer.load_state_dict(states[0])
+        return
+    for segment in stack.segments:
+        for number, whole in enumerate(segment.parameters):
+            parts = [states[trial]["state"].get(number, {}) for trial in segment.trials]
+            for key in parts[0]:
+                optimizer.state[whole][key] = _together([part[key] for part in parts], whole)
+
+
+def _together(values: Sequence[Tensor], whole: Tensor) -> Tensor:
+    """The trials' values as one tensor like `whole`, padded with zeros; counts are all alike."""
+    if values[0].dim() == 0 or len(values) == 1:
+        return values[0]
+    found = torch.zeros_like(whole)
+    for part, value in zip(found, values, strict=True):
+        part[tuple(slice(size) for size in value.shape)] = value
+    return found
+
+
 class Schedule:
     """The learning rate as a function of the optimizer step alone: a resume cannot miss one.
 

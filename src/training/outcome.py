@@ -47,6 +47,7 @@ def result(
     config = classifier.configs[trial]
     rows = [row for row in run.history if row["epoch"]]
     monitor, diverged = config.checkpoint.monitor, classifier.diverged.get(trial)
+    stopped = classifier.stopped.get(trial)
     pick = max if config.checkpoint.mode == "max" else min
     good = rows[:-1] if diverged else rows
     saved = [row for row in good if int(row["epoch"] or 0) % config.checkpoint.every_n_epochs == 0]
@@ -56,12 +57,13 @@ def result(
     return {
         "status": "finished" if diverged is None else "diverged",
         "diverged_step": diverged,
+        "stopped": stopped,  # why before its last epoch
         "monitor": monitor,
         "best": _values(best),
         "last": _values(rows[-1]),
         **(classifier.metrics[trial] if best else {"test/loss": None, "test/acc": None}),
         "epochs": len(rows),
-        "steps": steps if diverged is None else diverged,
+        "steps": diverged or (rows[-1]["step"] if stopped else steps),
         "samples_per_second": samples / float(rows[-1]["seconds"] or 1),
         "parameters": sum(p.numel() for p in model.parameters()),
         "config_hash": config.hash(),
@@ -90,6 +92,9 @@ def summary(run: Run) -> str:
         rows.append(("!", f"instead of {data['instead_of']}"))
     if result["status"] == "diverged":
         rows.append(("!", f"diverged at step {result['diverged_step']}"))
+    if result["stopped"]:
+        patience = run.config.trainer.early_stopping_patience
+        rows.append(("stopped", f"early: {patience} epochs without a better {result['monitor']}"))
     if best["epoch"] is not None:
         rows += [
             ("best validation", f"accuracy {best['val/acc']:.2%}, epoch {best['epoch']}"),

@@ -65,6 +65,8 @@ class _State(_Part):
     loops: dict[str, Any]
     callbacks: _Callbacks
     diverged: dict[int, int]
+    stopped: dict[int, str]
+    stacked: Annotated[list[int], Field(min_length=1)]
     average: list[dict[str, Tensor]]
     position: _Position
     ranks: list[_Rank]

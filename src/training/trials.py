@@ -57,9 +57,15 @@ class Stacks:
 
 
 def train_trials(
-    configs: Sequence[Config], folders: Sequence[Path], sweep: Sweep, max_trials: int | None
+    configs: Sequence[Config],
+    folders: Sequence[Path],
+    sweep: Sweep,
+    max_trials: int | None,
+    halving: int | None = None,
 ) -> list[float]:
     """Trains every trial into its folder, in stacks where they fit; returns the monitored values.
+
+    With `halving` the trials of each stack compete: see src/training/stopping.py.
 
     Trials that have ended already are left as they are, and a stack that was interrupted goes on
     from its last checkpoint. A stack that fails marks its trials `failed` and the others go on.
@@ -74,7 +80,8 @@ def train_trials(
     for group in groups:
         chosen = [configs[trial] for trial in group.trials]
         try:
-            fit_stack(chosen, [folders[trial] for trial in group.trials], stacks.state_of(chosen))
+            own = [folders[trial] for trial in group.trials]
+            fit_stack(chosen, own, stacks.state_of(chosen), halving)
         except InputError as error:
             log.error("error: %s", error)
         except Exception:
