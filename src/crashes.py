@@ -88,6 +88,7 @@ def fingerprint(run: Run) -> dict[str, str]:
     result = {key: value for key, value in run.result.items() if key not in MEASURED}
     return {
         "weights": digest(last["state_dict"]),
+        "average": digest(last["average"]),
         "optimizer": digest(last["optimizer_states"]),
         "random": digest(last["ranks"]),
         "best": digest(best),

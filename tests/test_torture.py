@@ -1,20 +1,24 @@
 """A few kills of each kind; `make torture` gives two hundred."""
 
 import json
+import math
+from multiprocessing.process import BaseProcess
+from pathlib import Path
 
 import pytest
 
-from src.crashes import describe, torture
+from src.crashes import Torture, describe, torture
+from src.run import Run
+from src.torture import main as torture_main
 from tests.conftest import Command
 
 QUICK = {
-    "single": ("data.samples=10000", "trainer.max_epochs=4"),
     "sweep": ("data.samples=10000", "trainer.max_epochs=3"),
     "ranks": ("data.samples=4000", "trainer.max_epochs=3"),
 }
 
 
-@pytest.mark.parametrize(("scenario", "kills"), [("single", 4), ("sweep", 3), ("ranks", 1)])
+@pytest.mark.parametrize(("scenario", "kills"), [("sweep", 2), ("ranks", 1)])
 def test_killed_runs_come_to_the_same(scenario: str, kills: int) -> None:
     (tally,) = torture(kills, [scenario], overrides=QUICK[scenario])
     assert tally.kills == kills
@@ -33,14 +37,30 @@ def test_the_command_reports_what_it_did(command: Command) -> None:
     assert found["lost_seconds"] >= 0
 
 
-def test_a_difference_is_seen(command: Command) -> None:
-    """Runs that depend on when they were killed: what the comparison is for."""
-    done = command(
-        "src.torture", "--kills", "1", "--scenario", "single", "data.samples=5000",
-        "trainer.max_epochs=100000", "trainer.max_time='00:00:00:02'",
-    )  # fmt: skip
-    assert done.returncode == 1
-    assert "a run came to something else" in done.stderr
+def test_a_difference_is_seen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A killed run whose last loss came out different in its last bit."""
+    finish = Torture._finish
+
+    def altered(self: Torture, process: BaseProcess, folder: Path) -> None:
+        finish(self, process, folder)
+        if folder.name.startswith("killed"):
+            run = Run(folder / "run")
+            *rows, last = run.history
+            loss = math.nextafter(float(last["val/loss"] or 0), math.inf)
+            run.write_history([*rows, last | {"val/loss": loss}])
+
+    monkeypatch.setattr(Torture, "_finish", altered)
+    few = ("data.samples=5000", "trainer.max_epochs=3")
+    monkeypatch.setattr("sys.argv", ["torture", "--kills", "1", "--scenario", "single", *few])
+    with pytest.raises(SystemExit) as ended:
+        torture_main()
+    assert ended.value.code == 1
+    printed = capsys.readouterr()
+    assert "a run came to something else" in printed.err
+    (tally,) = json.loads(printed.out.splitlines()[-1])
+    assert (tally["runs"], tally["identical"]) == (1, 0)
 
 
 def test_wrong_input(command: Command) -> None:
