@@ -6,6 +6,7 @@ checked against src/config.py.
 """
 
 import copy
+import functools
 import itertools
 import sys
 from collections.abc import Iterable, Sequence
@@ -373,24 +374,30 @@ def compose_points(
     """
     searchpath = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
     points, faults = [], []
+    failed: set[tuple[str, ...]] = set()
+    for texts in combinations:
+        chosen = tuple(text for text in texts if not _is_value(_key_of(text)))
+        if chosen in failed:
+            continue
+        try:
+            base = _base((*searchpath, *chosen))
+        except (HydraException, OmegaConfBaseException) as error:
+            failed.add(chosen)
+            faults.append(" ".join(str(error).split()))
+            continue
+        try:
+            points.append(_assign(base, [text for text in texts if text not in chosen]))
+        except (HydraException, OmegaConfBaseException) as error:
+            faults.append(str(error).splitlines()[0])
+    return points, faults
+
+
+@functools.lru_cache(64)
+def _base(chosen: tuple[str, ...]) -> DictConfig:
+    """What Hydra composes of choices of groups; kept for the batches of a search, and for tests."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        bases: dict[tuple[str, ...], DictConfig | None] = {}
-        for texts in combinations:
-            chosen = tuple(text for text in texts if not _is_value(_key_of(text)))
-            if chosen not in bases:
-                try:
-                    bases[chosen] = hydra_compose("train", [*searchpath, *chosen])
-                except (HydraException, OmegaConfBaseException) as error:
-                    bases[chosen] = None
-                    faults.append(" ".join(str(error).split()))
-            base = bases[chosen]
-            if base is not None:
-                try:
-                    points.append(_assign(base, [text for text in texts if text not in chosen]))
-                except (HydraException, OmegaConfBaseException) as error:
-                    faults.append(str(error).splitlines()[0])
-    return points, faults
+        return hydra_compose("train", list(chosen))
 
 
 def _key_of(text: str) -> str:
