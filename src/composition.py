@@ -6,9 +6,10 @@ checked against src/config.py.
 """
 
 import copy
+import functools
 import itertools
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -119,11 +120,11 @@ def check_command_line(argv: Sequence[str]) -> Command:
     points, faults = _points(arguments.overrides, arguments.multirun, arguments.config_dir)
     faulty: dict[str, list[str]] = {}
     for number, point in enumerate(points):
-        config, point_faults = _find_faults(point)
+        config, point_faults = find_faults(point)
         for fault in point_faults:
             faulty.setdefault(fault, []).append(str(number))
         if config is not None and not faults and not faulty:
-            _check_machine(config)
+            check_machine(config)
     for fault, numbers in faulty.items():
         which = f"point{'s'[: len(numbers) > 1]} {', '.join(numbers)}: " if len(points) > 1 else ""
         faults.append(which + fault)
@@ -149,7 +150,7 @@ def check_command_line(argv: Sequence[str]) -> Command:
     return Command([*argv, f"hydra.sweep.dir={folder}"], folder, points=configs)
 
 
-def _find_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
+def find_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
     """Those of the schema, and what this machine has not installed."""
     config, faults = schema.find_faults(point)
     if config is not None:
@@ -217,9 +218,11 @@ def _resume(folder: Path, overrides: Sequence[str], multirun: bool) -> Command:
 
     Raises InputError when the folder is neither, and for every other key that differs from it.
     """
-    from src.run import is_sweep
+    from src.run import is_search, is_sweep, resume_command
 
     others = [text for text in overrides if not text.startswith("resume=")]
+    if is_search(folder):
+        raise InputError(f"resume={folder}: is a search; type {resume_command(folder)}")
     if is_sweep(folder):
         if others:
             raise InputError(
@@ -237,7 +240,7 @@ def _resume(folder: Path, overrides: Sequence[str], multirun: bool) -> Command:
     if is_sweep(folder.parent) and not run.ended:
         raise InputError(
             f"resume={folder}: is a trial of a sweep that has not ended; type "
-            f"resume={folder.parent}"
+            f"{resume_command(folder.parent)}"
         )
     config = run.config
     if others:
@@ -245,7 +248,7 @@ def _resume(folder: Path, overrides: Sequence[str], multirun: bool) -> Command:
     absent = missing_loggers(config.logger.chosen)
     if absent:
         raise InputError("\n  ".join([f"resume={folder}: cannot go on here", *absent]))
-    _check_machine(config)
+    check_machine(config)
     return Command([], resumes=(folder, config))
 
 
@@ -307,7 +310,7 @@ def _sweep_command(folder: Path) -> list[str]:
     return ["-m", *task, "resume=auto", *launcher, f"hydra.sweep.dir={folder}"]
 
 
-def _check_machine(config: Config) -> None:
+def check_machine(config: Config) -> None:
     """Whether the processes that there are suit the configuration; and torch is asked, but only
     where it names an accelerator that may be absent."""
     trainer, started = config.trainer, place()
@@ -341,49 +344,72 @@ def _points(
     right: list[Override] = []
     faults: list[str] = []
     for text in overrides:
-        try:
-            override = OverridesParser.create().parse_override(text)
-        except HydraException as error:
-            faults.append(f"{text}: cannot be read ({str(error).splitlines()[0]})")
+        override = parse(text, faults)
+        if override is None:
             continue
         if override.is_sweep_override() and not sweep:
             faults.append(f"{text}: several values need a sweep; type -m too")
             continue
-        fault = _override_fault(override)
+        fault = override_fault(override)
         if fault:
             faults.append(fault)
         else:
             right.append(override)
+    # In the order of Hydra's sweeper, so that a point's number is its trial's.
+    points, found = compose_points(itertools.product(*map(_texts, right)), config_dir)
+    return points, faults + found
+
+
+def parse(text: str, faults: list[str]) -> Override | None:
+    """An override, or None and one more fault."""
+    try:
+        return OverridesParser.create().parse_override(text)
+    except HydraException as error:
+        faults.append(f"{text}: cannot be read ({str(error).splitlines()[0]})")
+        return None
+
+
+def compose_points(
+    combinations: Iterable[Sequence[str]], config_dir: str | None = None
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """The values of each combination of overrides that Hydra composes, and the others' faults.
+
+    Only the choices of groups are composed once more for each of their combinations; plain values
+    are set on a copy, which costs a thousandth of it.
+    """
     searchpath = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
-    points = []
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
-        # In the order of Hydra's sweeper, so that a point's number is its trial's. Only the
-        # choices of groups are composed once more for each of their combinations; plain values
-        # are set on a copy, which costs a thousandth of it.
-        bases: dict[tuple[str, ...], DictConfig | None] = {}
-        values = [_is_value(override) for override in right]
-        for texts in itertools.product(*map(_texts, right)):
-            chosen = tuple(
-                text for text, is_value in zip(texts, values, strict=True) if not is_value
-            )
-            if chosen not in bases:
-                try:
-                    bases[chosen] = hydra_compose("train", [*searchpath, *chosen])
-                except (HydraException, OmegaConfBaseException) as error:
-                    bases[chosen] = None
-                    faults.append(" ".join(str(error).split()))
-            base = bases[chosen]
-            if base is not None:
-                try:
-                    points.append(_assign(base, [text for text in texts if text not in chosen]))
-                except (HydraException, OmegaConfBaseException) as error:
-                    faults.append(str(error).splitlines()[0])
+    points, faults = [], []
+    failed: set[tuple[str, ...]] = set()
+    for texts in combinations:
+        chosen = tuple(text for text in texts if not _is_value(_key_of(text)))
+        if chosen in failed:
+            continue
+        try:
+            base = _base((*searchpath, *chosen))
+        except (HydraException, OmegaConfBaseException) as error:
+            failed.add(chosen)
+            faults.append(" ".join(str(error).split()))
+            continue
+        try:
+            points.append(_assign(base, [text for text in texts if text not in chosen]))
+        except (HydraException, OmegaConfBaseException) as error:
+            faults.append(str(error).splitlines()[0])
     return points, faults
 
 
-def _is_value(override: Override) -> bool:
-    key = override.key_or_group
+@functools.lru_cache(64)
+def _base(chosen: tuple[str, ...]) -> DictConfig:
+    """What Hydra composes of choices of groups; kept for the batches of a search, and for tests."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), version_base="1.3"):
+        return hydra_compose("train", list(chosen))
+
+
+def _key_of(text: str) -> str:
+    return text.lstrip("+~").partition("=")[0]
+
+
+def _is_value(key: str) -> bool:
     return not key.startswith("hydra") and "/" not in key and key not in schema.GROUPS
 
 
@@ -411,7 +437,7 @@ def _assign(base: DictConfig, texts: Sequence[str]) -> dict[str, Any]:
     return values_of(config)
 
 
-def _override_fault(override: Override) -> str | None:
+def override_fault(override: Override) -> str | None:
     key, text = override.key_or_group, override.input_line or ""
     if key.startswith("hydra"):
         return None
@@ -474,7 +500,7 @@ class SweepLoader:
 
     def _compose(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
         overrides = OverridesParser.create().parse_overrides(sweep_overrides)
-        values = [override for override in overrides if _is_value(override)]
+        values = [override for override in overrides if _is_value(override.key_or_group)]
         ours = set(Config.model_fields) <= set(master_config)
         special = any(
             override.is_add() or override.is_delete() or override.is_hydra_override()
@@ -485,7 +511,7 @@ class SweepLoader:
         # The keys belong to what is alike: setting them is checked when the template is composed.
         key = (
             *(override.get_key_element() for override in values),
-            *(text for text, o in zip(sweep_overrides, overrides, strict=True) if not _is_value(o)),
+            *(text for text in sweep_overrides if not _is_value(_key_of(text))),
         )
         if key not in self._templates:
             composed = self._loader.load_sweep_config(master_config, sweep_overrides)

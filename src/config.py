@@ -202,6 +202,16 @@ Optimizer = Sgd | Adam | AdamW
 Scheduler = NoScheduler | MultiStep | Cosine | OneCycle
 
 
+class Search(Section):
+    """What conf/search.yaml has: how `python -m src.search` goes about it."""
+
+    trials: PositiveInt
+    batch: PositiveInt
+    sampler: Literal["tpe", "random"]
+    seed: Annotated[int, Field(ge=0, lt=2**32)]
+    folder: str | None  # None: a folder of searches/ that the space gives its name
+
+
 class Config(Section):
     seed: Annotated[int, Field(ge=0, lt=2**32)]
     data: Annotated[Data, Field(discriminator="name")]
@@ -253,6 +263,18 @@ def find_faults(values: Mapping[str, Any]) -> tuple[Config | None, list[str]]:
         fault for holds, fault in _rules(_Values(values)) if not holds and fault not in faults
     ]
     return (None if faults else config), faults
+
+
+def find_search_faults(values: Mapping[str, Any]) -> tuple[Search | None, list[str]]:
+    """As find_faults, for the keys of a search without their `search.`."""
+    try:
+        return Search.model_validate(values), []
+    except ValidationError as error:
+        by_key: dict[str, list[Any]] = {}
+        for detail in error.errors():
+            by_key.setdefault(f"search.{detail['loc'][0]}", []).append(detail)
+        read = {"search": values}
+        return None, [_schema_fault(key, details, read) for key, details in by_key.items()]
 
 
 def report(faults: Sequence[str]) -> str:
@@ -407,6 +429,16 @@ def differences(saved: Any, now: Any, key: str = "") -> list[str]:
     return [] if saved == now else [f"{key}: it was {written(saved)}, now {written(now)}"]
 
 
+def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """Every key of an experiment by its path, and its value as typed: without where the data lie
+    and whether a run goes on."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from flat(value, f"{prefix}{name}.")
+        elif f"{prefix}{name}" not in ("resume", "data.root"):
+            yield f"{prefix}{name}", written(value)
+
+
 def cpu_count() -> int:
     """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -444,10 +476,18 @@ def options(group: str) -> list[str]:
 GROUPS = ("data", "model", "optimizer", "scheduler", "trainer", "logger", "experiment")
 
 
+def unknown_search_key(key: str, given: str) -> str | None:
+    """As unknown_key, of a key that begins with `search.`."""
+    keys = [f"search.{name}" for name in Search.model_fields]
+    return None if key in keys else f"{given}: unknown key{did_you_mean(key, keys)}"
+
+
 def unknown_key(key: str, given: str) -> str | None:
     """The fault of an override whose key the schema does not have, or None."""
     if key in known_keys():
         return None
+    if key.startswith("search.") and key[len("search.") :] in Search.model_fields:
+        return f"{given}: is a key of python -m src.search"
     if key.partition(".")[0] == key and key in GROUPS:
         return None
     return f"{given}: unknown key{did_you_mean(key, [*known_keys(), *GROUPS])}"
@@ -515,6 +555,7 @@ def _example(key: str, name: Any) -> str:
     """What to type: the shipped value of the key."""
     section = key.partition(".")[0]
     shipped = yaml.safe_load((CONF / "train.yaml").read_text())
+    shipped |= yaml.safe_load((CONF / "search.yaml").read_text())
     for file in (f"{name}.yaml", "default.yaml", "_common.yaml"):
         path = CONF / section / file
         if path.exists():

@@ -26,6 +26,7 @@ from src.files import MIB, append_line, read_bounded, read_yaml, write_durably
 HISTORY = ("epoch", "step", "seconds", "lr", "train/loss", "train/acc", "val/loss", "val/acc")
 HISTORY_LIMIT = 256 * MIB
 RESULT_LIMIT = 16 * MIB
+SEARCH = "search.yaml"  # in the folder of a search: what was typed
 
 Row = dict[str, float | int | None]
 
@@ -155,6 +156,10 @@ class Run:
         self.config_file.parent.mkdir(parents=True, exist_ok=True)
         write_durably(self.config_file, yaml.safe_dump(config.to_primitives(), sort_keys=False))
 
+    def write_overrides(self, texts: Sequence[str]) -> None:
+        self.overrides_file.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(self.overrides_file, yaml.safe_dump(list(texts)))
+
     def write_history(self, rows: Sequence[Row]) -> None:
         """The whole history, in place of what is there."""
         text = io.StringIO()
@@ -182,7 +187,17 @@ class Run:
 
 
 def is_sweep(folder: Path) -> bool:
-    return (folder / "multirun.yaml").exists()
+    """Whether trials lie in it, of a multirun or of a search."""
+    return (folder / "multirun.yaml").exists() or is_search(folder)
+
+
+def is_search(folder: Path) -> bool:
+    return (folder / SEARCH).exists()
+
+
+def resume_command(folder: Path) -> str:
+    """What to type to go on with a run, a sweep or a search."""
+    return f"python -m src.{'search' if is_search(folder) else 'train'} resume={folder}"
 
 
 def checkpoint_of(path: Path) -> Path:

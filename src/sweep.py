@@ -22,10 +22,15 @@ METRICS = ("val/acc", "val/loss", "test/acc", "test/loss")
 
 
 class Sweep:
-    """The folder of a multirun, its trials in folders 0, 1, 2, …"""
+    """The folder of a multirun or a search, its trials in folders 0, 1, 2, …
 
-    def __init__(self, folder: Path) -> None:
+    `stacks` is the folder within it that keeps the states of stacks: processes that train in the
+    same sweep have one each.
+    """
+
+    def __init__(self, folder: Path, stacks: str = ".stacks") -> None:
         self.folder = folder
+        self.stacks = folder / stacks
         self.results_file = folder / "results.csv"
 
     @property
@@ -40,7 +45,7 @@ class Sweep:
 
     def write_results(self) -> None:
         """Writes results.csv anew from the trials that have ended; safe beside other writers."""
-        with self._locked():
+        with self.locked():
             rows = self.rows()
             header = list(dict.fromkeys(key for row in rows for key in row))
             text = io.StringIO()
@@ -50,7 +55,8 @@ class Sweep:
             write_durably(self.results_file, text.getvalue())
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def locked(self) -> Iterator[None]:
+        """Waits until no other process writes what all of them share."""
         with (self.folder / ".lock").open("w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield

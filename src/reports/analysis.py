@@ -7,9 +7,12 @@ from typing import TypeVar
 
 import numpy as np
 
-from src.reports.collect import Entry, SweepEntries
+from src.reports.collect import Entry, SweepEntries, short
 
 K = TypeVar("K")
+
+MOST_VALUES = 16  # of a key that a picture tells apart
+RANGES = 6
 
 
 @dataclass(frozen=True)
@@ -59,10 +62,11 @@ def effects(sweep: SweepEntries) -> list[Effect]:
     valued = [trial for trial in sweep.trials if trial.value is not None]
     found = []
     for key in sweep.keys:
-        by_value = _grouped(valued, lambda trial, key=key: trial.settings.get(key, "–"))  # type: ignore[misc]
-        if len(by_value) > 1:
-            labels = sorted(by_value, key=by_size)
-            values = [[t.value for t in by_value[label] if t.value is not None] for label in labels]
+        standing = _standing(valued, key)
+        by_label = _grouped(valued, lambda t, key=key, s=standing: s[t.settings.get(key, "–")])  # type: ignore[misc]
+        if len(by_label) > 1:
+            labels = list(dict.fromkeys(standing.values()))
+            values = [[t.value for t in by_label[label] if t.value is not None] for label in labels]
             found.append(Effect(key, labels, values))
     return sorted(found, key=lambda effect: -effect.span)
 
@@ -78,13 +82,15 @@ def grid(sweep: SweepEntries) -> Grid | None:
         return None
     row_key, column_key = sorted(keys[:2], key=sweep.keys.index)
     valued = [trial for trial in sweep.trials if trial.value is not None]
-    rows, columns = (
-        sorted({trial.settings.get(key, "–") for trial in valued}, key=by_size)
-        for key in (row_key, column_key)
-    )
+    row_of, column_of = (_standing(valued, key) for key in (row_key, column_key))
+    rows, columns = (list(dict.fromkeys(each.values())) for each in (row_of, column_of))
     means = np.full((len(rows), len(columns)), np.nan)
     cells = _grouped(
-        valued, lambda t: (t.settings.get(row_key, "–"), t.settings.get(column_key, "–"))
+        valued,
+        lambda t: (
+            row_of[t.settings.get(row_key, "–")],
+            column_of[t.settings.get(column_key, "–")],
+        ),
     )
     for (row, column), trials in cells.items():
         values = [trial.value for trial in trials if trial.value is not None]
@@ -114,6 +120,23 @@ def by_size(text: str) -> tuple[bool, float, str]:
         return False, float(text.strip("[]'\"")), text
     except ValueError:
         return True, 0.0, text
+
+
+def _standing(trials: Sequence[Entry], key: str) -> dict[str, str]:
+    """What stands in a picture for each value of a key, in their order: the value itself; of
+    numbers that are too many or that a sampler drew, the range of values it is in, one of six that
+    hold as many each."""
+    values = sorted({trial.settings.get(key, "–") for trial in trials}, key=by_size)
+    typed = len(values) <= MOST_VALUES and all(short(value) == value for value in values)
+    if typed or len(values) <= RANGES or any(by_size(value)[0] for value in values):
+        return {value: short(value) for value in values}
+    parts = np.array_split(np.array(values), RANGES)
+    ends = [[f"{by_size(str(part[end]))[1]:.3g}" for end in (0, -1)] for part in parts]
+    return {
+        str(value): "–".join(dict.fromkeys(pair))
+        for part, pair in zip(parts, ends, strict=True)
+        for value in part
+    }
 
 
 def _grouped(entries: Sequence[Entry], key: Callable[[Entry], K]) -> dict[K, list[Entry]]:

@@ -9,11 +9,12 @@ from typing import Any
 
 from tqdm import tqdm
 
-from src.config import written
+from src.config import flat
 from src.errors import InputError
 from src.run import Row, Run, is_sweep
 
 LABEL = 60
+TYPED = 8  # characters: few numbers that a person types have more
 
 
 @dataclass(frozen=True)
@@ -175,7 +176,7 @@ def _read(run: Run, base: Path) -> Entry:
         run,
         _name(run.folder, base),
         _label(overrides),
-        dict(_flat(config)),
+        dict(flat(config)),
         overrides,
         run.history if run.history_file.exists() else [],
         run.result,
@@ -189,16 +190,16 @@ def _name(folder: Path, base: Path) -> str:
 
 def _label(settings: Mapping[str, str]) -> str:
     """Short enough for a legend."""
-    chosen = ", ".join(f"{key}={value}" for key, value in settings.items()) or "defaults"
+    chosen = ", ".join(f"{key}={short(value)}" for key, value in settings.items()) or "defaults"
     return chosen if len(chosen) <= LABEL else f"{chosen[: LABEL - 1]}…"
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{name}.")
-        elif f"{prefix}{name}" not in ("resume", "data.root"):  # no part of an experiment
-            yield f"{prefix}{name}", written(value)
+def short(text: str) -> str:
+    """A number that a sampler drew has more digits than anyone reads: four of them."""
+    try:
+        return text if len(text) <= TYPED else f"{float(text):.4g}"
+    except ValueError:
+        return text
 
 
 def _sweep(folder: Path, trials: Sequence[Entry], base: Path) -> SweepEntries:

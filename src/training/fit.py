@@ -26,7 +26,7 @@ from src.data.sources import Source, open_source
 from src.errors import InputError, Interrupted
 from src.files import lock
 from src.models import build_model
-from src.run import Run
+from src.run import Run, resume_command
 from src.training import batch_size, machine, ranks, sharding
 from src.training.callbacks import History, Progress, StepLines, Utilisation
 from src.training.checkpoints import Checkpoints, SlotIO
@@ -372,7 +372,7 @@ def _mark_interrupted(
 
 
 def _resume_command(run: Run) -> str:
-    return f"python -m src.train resume={shown(run.resume_folder)}"
+    return resume_command(shown(run.resume_folder))
 
 
 @contextmanager

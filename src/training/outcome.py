@@ -76,10 +76,10 @@ def _values(row: Row | None) -> Row:
     return {name: None if row is None else row[name] for name in names}
 
 
-def shown(folder: Path) -> str:
+def shown(folder: Path) -> Path:
     """As one would type it: relative where it lies below the current folder."""
     here = Path.cwd()
-    return str(folder.relative_to(here) if folder.is_relative_to(here) else folder)
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder
 
 
 def summary(run: Run) -> str:
@@ -105,6 +105,6 @@ def summary(run: Run) -> str:
         ("trained", f"{result['epochs']} epochs, {result['steps']} steps, {step}"),
         ("time", ", ".join(f"{name} {s:.1f} s" for name, s in result["seconds"].items())),
         ("speed", f"{result['samples_per_second']:,.0f} samples/s"),
-        ("folder", shown(run.folder)),
+        ("folder", str(shown(run.folder))),
     ]
     return tabulate(rows, tablefmt="plain")

@@ -20,10 +20,10 @@ log = logging.getLogger(__name__)
 
 
 class Stacks:
-    """What a sweep keeps of its stacks until they end, in its folder `.stacks`."""
+    """What a sweep keeps of its stacks until they end."""
 
     def __init__(self, sweep: Sweep) -> None:
-        self.folder = sweep.folder / ".stacks"
+        self.folder = sweep.stacks
 
     def groups(self, configs: Sequence[Config], max_trials: int | None) -> list[Group]:
         """What trains together, planned once: a sweep that goes on keeps its stacks, whatever the

@@ -1,0 +1,58 @@
+"""Searches a space of settings: Optuna chooses trials by the batch, and they train as stacks.
+
+python -m src.search KEY=SPACE ... [KEY=VALUE] ... [search.KEY=VALUE] ...
+python -m src.search resume=FOLDER [search.trials=N]
+
+The same command goes on with a search that was stopped, and so does resume=FOLDER; in several
+processes at once, each trains batches of its own.
+
+SPACE is of Hydra's grammar:
+  'model.hidden_sizes=choice([64],[128],[64,64])'       one of several values
+  'optimizer.momentum=interval(0,0.95)'                 any number from one to the other
+  'optimizer.lr=tag(log,interval(0.01,1))'              the same, as many below 0.1 as above
+  'model.hidden_sizes=tag(log,int(interval(16,256)))'   whole numbers
+  'trainer.max_epochs=range(2,10,2)'                    2, 4, 6, 8
+A key with one value has it in all trials, as for python -m src.train.
+
+Keys of the search and their defaults (conf/search.yaml):
+"""
+
+import argparse
+import logging
+import sys
+
+from src.config import CONF
+from src.errors import door
+from src.process import import_for_ranks, importing, run
+from src.searching.command import check_command_line
+from src.training.signals import handled
+
+
+def main() -> None:
+    summary, _, usage = (__doc__ or "").partition("\n")
+    keys = (CONF / "search.yaml").read_text().partition("search:\n")[2]
+    parser = argparse.ArgumentParser(
+        "python -m src.search",
+        description=summary,
+        epilog=usage + keys.replace("  ", "  search."),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("overrides", nargs="*", help="key=space, key=value or search.key=value")
+    arguments = parser.parse_args()
+    with door(), handled(rank=False):
+        command = check_command_line(arguments.overrides)
+        if command.corner.trainer.devices not in (1, "auto"):
+            import_for_ranks()
+        logging.basicConfig(format="%(message)s", stream=sys.stdout, level=logging.INFO)
+        with importing():
+            from src.searching.study import open_study
+
+        study = open_study(command)
+        with importing():
+            from src.searching.loop import search
+
+        search(command, study)
+
+
+if __name__ == "__main__":
+    run(main)
