@@ -209,6 +209,7 @@ class Search(Section):
     batch: PositiveInt
     sampler: Literal["tpe", "random"]
     seed: Annotated[int, Field(ge=0, lt=2**32)]
+    halving: Annotated[int, Field(ge=2)] | None
     folder: str | None  # None: a folder of searches/ that the space gives its name
 
 

@@ -107,6 +107,7 @@ def test_forms_of_a_space(text: str, expected: Parameter) -> None:
         ("search.trials=0", "must be greater than 0, for example search.trials=64"),
         ("search.trials=1,2", "search.trials=1,2: needs one value"),
         ("search.sampler=tpee", "must be one of tpe, random; did you mean tpe?"),
+        ("search.halving=1", "must be greater than or equal to 2"),
         ("search.trails=3", "unknown key; did you mean search.trials?"),
         ("trials=3", "unknown key; did you mean search.trials?"),
         ("hydra.run.dir=x", "leave it out"),
@@ -550,6 +551,30 @@ def test_importances(pretended: Trained, tmp_path: Path) -> None:
     assert list(shares)[-1] == "model.hidden_sizes"  # of which the value is no function
     single = open_study(checked(tmp_path / "new", "search.trials=1"))
     assert single.importances() == {}
+
+
+def test_halving_within_a_batch(tmp_path: Path) -> None:
+    """What is dropped is told all the same, with what it had come to."""
+    own = ("search.trials=8", "search.batch=4", "search.halving=2")
+    command = check_command_line([*SMALL, RATE, MOMENTUM, *own], tmp_path / "s")
+    study = open_study(command)
+    search(command, study)
+    runs = [Run(tmp_path / "s" / str(number)) for number in range(8)]
+    for batch in (runs[:4], runs[4:]):
+        assert sorted(run.result["epochs"] for run in batch) == [1, 1, 2, 2]
+        first = {run: run.history[1]["val/acc"] or 0 for run in batch}
+        dropped = [run for run in batch if run.result["stopped"] == "halving"]
+        assert max(first[run] for run in dropped) <= min(
+            first[r] for r in batch if r not in dropped
+        )
+    assert [trial.value for trial in study.trials] == [run.monitored for run in runs]
+    third = "search.halving=3"
+    with pytest.raises(InputError, match=r"search\.halving: it was 2, now 3"):
+        open_study(
+            check_command_line(
+                [*SMALL, RATE, MOMENTUM, *own[:2], "search.halving=3"], tmp_path / "s"
+            )
+        )
 
 
 def test_a_search_from_the_command_line(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ class Command:
     identity: dict[str, str]
 
 
+SETTINGS = ("batch", "sampler", "seed", "halving")
 COMPARED_BY = ("checkpoint.monitor", "checkpoint.mode")
 
 
@@ -153,7 +154,7 @@ def _not_here() -> list[str]:
 
 
 def _identity(config: Config, space: Sequence[Parameter], settings: Search) -> dict[str, str]:
-    own = {f"search.{name}": str(getattr(settings, name)) for name in ("batch", "sampler", "seed")}
+    own = {f"search.{name}": str(getattr(settings, name)) for name in SETTINGS}
     searched = {parameter.key: parameter.text for parameter in space}
     return dict(flat(config.to_primitives())) | searched | own
 

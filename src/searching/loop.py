@@ -89,7 +89,8 @@ class Search:
                 run.write_overrides(texts)
                 run.replace_config(config)
         sweep = Sweep(self.command.folder, f".batch{batch.number}")
-        train_trials(configs, [run.folder for run in runs], sweep, None)
+        halving = self.command.settings.halving
+        train_trials(configs, [run.folder for run in runs], sweep, None, halving)
         return runs
 
     def _tell(self, batch: Batch, runs: Sequence[Run]) -> None:
@@ -103,6 +104,8 @@ class Search:
                     f"is mended, type\n  {resume_command(self.command.folder)}"
                 )
             for trial, run, status in zip(batch.trials, runs, statuses, strict=True):
+                # Of a trial that was dropped by halving what it had come to: those that went on
+                # were better then, and so they are ranked as they should be.
                 value = run.monitored if status == "finished" else None
                 self.study.tell(trial, value, diverged=status == "diverged")
             self._log(batch)
