@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from src import config as schema
 from src.checkpoint import FORMAT
 from src.config import Config
+from src.data.augmentation import build_augmentation
 from src.data.loader import Batch, Block
 from src.data.module import DataModule
 from src.models.stacked import Stack, step_kind
@@ -68,6 +69,13 @@ class Classifier(LightningModule):
             }
             for config in configs
         ]
+        self.augmentation = build_augmentation(
+            configs[0].augmentation,
+            data.source,
+            list(dict.fromkeys(config.seed for config in configs)),
+            data.config.batch,
+            data.ranks,
+        )
         self.train_metrics = EpochMetrics(len(configs))
         self.evaluation_metrics = EpochMetrics(len(configs))
         self.metrics: list[dict[str, float]] = []
@@ -152,6 +160,8 @@ class Classifier(LightningModule):
     def training_step(self, block: Block) -> dict[str, Tensor]:
         assert self.steps is not None
         first, size = self.batch, block.labels.shape[-1]
+        if self.augmentation is not None:
+            self.augmentation(block, self.current_epoch, first, self.global_rank)
         stepped = self.steps(block, self.current_epoch, first)
         self.batch += len(block.labels)
         self.train_metrics.update(stepped.losses * size, stepped.correct, size * len(block.labels))
