@@ -4,7 +4,8 @@ python -m src.benchmark suite=loops [rounds=5] [data=mnist_or_digits]
 python -m src.benchmark suite=sweep [full=true] [commands=false]
 python -m src.benchmark suite=checkpoints
 python -m src.benchmark suite=devices      (or precision, batch_size, hidden_size, dataset_size,
-                                           transfer, ranks, graph; each writes a picture)
+                                           transfer, augmentation, ranks, graph; each writes a
+                                           picture)
 """
 
 import sys

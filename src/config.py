@@ -195,6 +195,23 @@ class Logger(Section):
         return [name for name in ("tensorboard", "mlflow", "wandb") if getattr(self, name)]
 
 
+class Augmentation(Section):
+    """Half-widths of uniform ranges around no change, a number for each sample; 0 is off."""
+
+    shift: NonNegativeFloat  # pixels, along each axis
+    rotate: Annotated[float, Field(ge=0, le=180)]  # degrees
+    scale: Probability  # a fraction, of width and height each
+    shear: Annotated[float, Field(ge=0, lt=90)]  # degrees, along the rows
+    flip: bool  # left to right, every second sample
+    elastic: NonNegativeFloat  # pixels, the standard deviation of a smooth random displacement
+    elastic_sigma: PositiveFloat  # pixels: how smooth, see src/data/augmentation.py
+
+    @property
+    def chosen(self) -> list[str]:
+        return [name for name in MOVES if getattr(self, name)]
+
+
+MOVES = ("shift", "rotate", "scale", "shear", "flip", "elastic")  # what is off at 0 or false
 WRITTEN_OUT = ("logistic_regression", "mlp")  # models whose gradient src/models/stacked.py has
 Data = Mnist | Digits | Toy | Synthetic
 Model = LogisticRegression | Mlp
@@ -216,6 +233,7 @@ class Search(Section):
 class Config(Section):
     seed: Annotated[int, Field(ge=0, lt=2**32)]
     data: Annotated[Data, Field(discriminator="name")]
+    augmentation: Augmentation
     model: Annotated[Model, Field(discriminator="name")]
     optimizer: Annotated[Optimizer, Field(discriminator="name")]
     scheduler: Annotated[Scheduler, Field(discriminator="name")]
@@ -335,6 +353,10 @@ def _rules(v: _Values) -> Iterator[tuple[bool, str]]:
         not v["data.persistent_workers"] or v.number("data.num_workers") > 0,
         "data.persistent_workers=true needs workers; type data.num_workers=2 too",
     )
+    moved = [name for name in MOVES if v[f"augmentation.{name}"]]
+    shape = {"toy": [2], "synthetic": _as_list(v["data.shape"])}.get(str(v["data.name"]))
+    if moved and isinstance(shape, list):
+        yield len(shape) == 3, no_pictures(v["augmentation"], shape, v["data.name"])
     for setting, reason in _autograd_alone(v).items():
         yield (
             v["trainer.step"] != "closed_form",
@@ -411,6 +433,16 @@ def _autograd_alone(v: _Values) -> dict[str, str]:
     return found
 
 
+def no_pictures(augmentation: Mapping[str, Any], shape: Sequence[int], data: str) -> str:
+    """The fault of an augmentation of samples that are not (channels, height, width)."""
+    name = next(name for name in MOVES if augmentation.get(name))
+    return (
+        f"augmentation.{name}={written(augmentation[name])} moves pixels, and data={data} has "
+        f"samples of shape {written(list(shape))}, not [channels,height,width]; "
+        "type augmentation=none"
+    )
+
+
 def differences(saved: Any, now: Any, key: str = "") -> list[str]:
     """A text for each key in which a run that goes on differs from what it was.
 
@@ -474,7 +506,9 @@ def options(group: str) -> list[str]:
     return sorted(path.stem for path in (CONF / group).glob("[!_]*.yaml"))
 
 
-GROUPS = ("data", "model", "optimizer", "scheduler", "trainer", "logger", "experiment")
+GROUPS = (
+    "data", "augmentation", "model", "optimizer", "scheduler", "trainer", "logger", "experiment",
+)  # fmt: skip
 
 
 def unknown_search_key(key: str, given: str) -> str | None:
@@ -557,8 +591,9 @@ def _example(key: str, name: Any) -> str:
     section = key.partition(".")[0]
     shipped = yaml.safe_load((CONF / "train.yaml").read_text())
     shipped |= yaml.safe_load((CONF / "search.yaml").read_text())
-    for file in (f"{name}.yaml", "default.yaml", "_common.yaml"):
-        path = CONF / section / file
+    unnamed = [] if name else options(section)  # of a section that does not tell its choice, any
+    for choice in (name, "default", "_common", *unnamed):
+        path = CONF / section / f"{choice}.yaml"
         if path.exists():
             shipped = {**shipped, section: yaml.safe_load(path.read_text())}
         value = _Values(shipped)[key]

@@ -3,10 +3,13 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
+from torchvision.transforms.v2 import Compose
 
 from src.benchmarks import questions, reports, run_suite, sweep
 from src.benchmarks.products import products
@@ -14,6 +17,8 @@ from src.benchmarks.questions import QUESTIONS
 from src.benchmarks.settings import read_settings
 from src.composition import compose
 from src.config import Config
+from src.data.augmentation import Augmentation
+from src.data.loader import Block
 from src.errors import InputError
 from src.run import Run
 
@@ -53,6 +58,7 @@ def test_questions(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(questions, "epoch", quick)
     monkeypatch.setattr(questions, "products", quick_part)
     monkeypatch.setattr(questions, "gathering", quick_part)
+    monkeypatch.setattr(questions, "augmenting", quick_part)
     table, line = run_suite(read_settings([f"suite={suite}", "rounds=1"]))
     found = json.loads(line)
     assert found["suite"] == suite
@@ -76,6 +82,22 @@ def test_a_question_times_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     assert questions.epoch("trainer.accelerator=cpu", *questions.SMALL, samples=500) == 1.0
     monkeypatch.undo()
     assert questions.epoch("trainer.accelerator=cpu", *questions.SMALL, samples=500) > 0
+
+
+@pytest.mark.parametrize("way", ["ours", "sample", "batch"])
+def test_augmenting_is_done_to_every_batch(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def counting(self: object, given: Any, *_place: int) -> Tensor:
+        pictures: Tensor = given.features if isinstance(given, Block) else given
+        calls.append(pictures.numel() // 784)
+        return pictures
+
+    monkeypatch.setattr(Augmentation, "__call__", counting)
+    monkeypatch.setattr(Compose, "forward", counting)
+    assert questions.augmenting(way, "cpu")() > 0
+    expected = {"ours": [100] * 50, "batch": [100] * 50, "sample": [1] * 100}
+    assert calls == expected[way]
 
 
 @pytest.mark.parametrize("trials", [1, 3])

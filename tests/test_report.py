@@ -17,12 +17,12 @@ import torch
 from PIL import Image
 from playwright.sync_api import Browser
 
-from src.data.sources import Split
+from src.data.sources import Split, open_source
 from src.errors import InputError
 from src.evaluation import evaluate_path
 from src.reports import analysis
 from src.reports.collect import Entry, SweepEntries, collect, short
-from src.reports.models import most_confident_mistakes
+from src.reports.models import augmented_samples, most_confident_mistakes, pictures
 from src.reports.page import MARK, write_report
 from src.run import Run
 from tests.browser import opened
@@ -153,6 +153,23 @@ def test_runs_in_one_plot(train: Train, tmp_path: Path) -> None:
     drawn = (tmp_path / "report" / "run-model1-confusion.svg").read_text()
     for count in confusion.diag().tolist():
         assert f">{count}</text>" in drawn
+
+
+def test_what_augmentation_does_is_shown(train: Train) -> None:
+    """Of a run that had it: the samples as they are, and each differently changed."""
+    plain, run = (train(f"augmentation={choice}") for choice in ("none", "digits"))
+    source = open_source(run.config.data)
+    seen = augmented_samples(run.config, source)
+    assert seen is not None
+    assert seen.shape == (8, 9, 1, 28, 28)
+    assert torch.equal(seen[:, 0], source.train.features[:8])
+    assert len({picture.numpy().tobytes() for picture in seen.flatten(0, 1)}) == 72
+    assert augmented_samples(plain.config, source) is None
+    names = [
+        [picture.name for picture in pictures(collect([each.folder]).entries[0], "m")]
+        for each in (plain, run)
+    ]
+    assert names[1] == [*names[0], "m-augmented"]
 
 
 # --- what is passed over -----------------------------------------------------------------------

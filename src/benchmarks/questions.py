@@ -1,7 +1,7 @@
 """The tutorials' questions, each answered by whole runs on every device that there is.
 
 How long does an epoch take, by device, precision, batch size, hidden size, size of the data set,
-way of the data to the device, number of ranks, and kind of step?
+way of the data to the device, augmentation, number of ranks, and kind of step?
 """
 
 import shutil
@@ -16,11 +16,13 @@ from pathlib import Path
 
 import matplotlib as mpl
 import torch
+from torchvision.transforms import v2
 
 from src import composition
 from src.benchmarks.measure import Seconds, Spread, few_ticks, interleave, quiet, ratio, report
 from src.benchmarks.products import BATCH, products
-from src.data.loader import BlockSampler, ResidentLoader, SeededOrder, batches_per_block
+from src.data.augmentation import Augmentation
+from src.data.loader import Block, BlockSampler, ResidentLoader, SeededOrder, batches_per_block
 from src.data.sources import Split
 from src.training import machine
 from src.training.fit import fit
@@ -28,6 +30,7 @@ from src.training.fit import fit
 SMALL = ("model.hidden_sizes=[32]", "optimizer.lr=0.1")
 # Large enough for its arithmetic to count, small enough for a CPU.
 LARGE = ("model.hidden_sizes=[1024,1024]", "optimizer.lr=0.01")
+SAMPLES = 5000  # of an epoch with augmentation
 TUTORIAL = (  # the GPU guide's own network
     "model.hidden_sizes=[512,256]", "model.dropout=0.2", "optimizer=adam", "optimizer.lr=0.001",
     "data.batch_size=64",
@@ -183,6 +186,63 @@ def gathering(dtype: torch.dtype, device: str, samples: int = 20_000) -> Callabl
     return epoch
 
 
+def _augmentation() -> Question:
+    """Everything but the flip is on. Torchvision's own transforms do it sample by sample, or once
+    for a whole batch, which then shares one map."""
+    contenders: dict[str, Callable[[], float]] = {}
+    ratios: dict[str, tuple[str, str]] = {}
+    networks = {"784-32-10": SMALL, "784-1024-1024-10": LARGE}
+    for device in devices():
+        for name, overrides in networks.items():
+            for choice in ("none", "digits"):
+                contenders[f"{choice}, {name}, {device}"] = partial(
+                    epoch, _on(device), "data.shape=[1,28,28]", f"augmentation={choice}",
+                    *overrides, samples=SAMPLES,
+                )  # fmt: skip
+            both = (f"digits, {name}, {device}", f"none, {name}, {device}")
+            ratios[f"digits/none, {name}, {device}"] = both
+        ours = f"alone, {device}"
+        contenders[ours] = augmenting("ours", device)
+        for way in ("sample", "batch"):
+            contenders[f"torchvision by {way}, {device}"] = augmenting(way, device)
+            ratios[f"torchvision by {way}/ours, {device}"] = (
+                f"torchvision by {way}, {device}",
+                ours,
+            )
+    return Question(f"augmentation of {SAMPLES:,} samples", contenders, ratios)
+
+
+def augmenting(way: str, device: str) -> Callable[[], float]:
+    """Seconds in which an epoch is augmented: by `ours`, or by torchvision's transforms of the
+    same strengths, once for each `sample` (measured on one batch of them) or each `batch`."""
+    config = composition.compose("augmentation=digits").augmentation
+    ours = Augmentation(config, (1, 28, 28), [0], BATCH)
+    theirs = v2.Compose([
+        v2.RandomAffine(
+            config.rotate, (config.shift / 28,) * 2, (1 - config.scale, 1 + config.scale),
+            config.shear,
+        ),
+        v2.ElasticTransform(37.0, config.elastic_sigma),
+    ])  # fmt: skip
+    pictures = torch.rand(BATCH, 1, 28, 28, device=device)
+    labels = torch.zeros(1, 1, BATCH, dtype=torch.long, device=device)
+    batches = 1 if way == "sample" else SAMPLES // BATCH
+
+    def epoch() -> float:
+        began = time.perf_counter()
+        for number in range(batches):
+            if way == "ours":
+                ours(Block(pictures[None, None].clone(), labels), 0, number)
+            elif way == "batch":
+                theirs(pictures)
+            else:
+                torch.stack([theirs(picture) for picture in pictures])
+        pictures[0, 0, 0, 0].item()  # waits for the device
+        return (time.perf_counter() - began) * SAMPLES / (batches * BATCH)
+
+    return epoch
+
+
 RANKS = ("model.hidden_sizes=[2048,2048]", "optimizer.lr=0.01", "trainer.accelerator=cpu")
 
 
@@ -256,6 +316,7 @@ QUESTIONS: dict[str, Callable[[], Question]] = {
         lambda size: partial(epoch, *SMALL, samples=size),
     ),
     "transfer": _transfer,
+    "augmentation": _augmentation,
     "ranks": _ranks,
     "graph": _graph,
 }

@@ -11,7 +11,7 @@ from src.errors import InputError
 
 Suite = Literal[
     "loops", "sweep", "checkpoints", "report", "devices", "precision", "batch_size", "hidden_size",
-    "dataset_size", "transfer", "ranks", "graph", "gpu_check",
+    "dataset_size", "transfer", "augmentation", "ranks", "graph", "gpu_check",
 ]  # fmt: skip
 USAGE = (
     f"type python -m src.benchmark suite={'|'.join(get_args(Suite))} [rounds=5] "

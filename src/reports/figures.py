@@ -246,6 +246,14 @@ def mistakes(pictures: np.ndarray, titles: Sequence[str]) -> Figure:
     return figure
 
 
+def augmented(pictures: np.ndarray) -> Figure:
+    """Grey pictures (rows, columns, H, W) in [0, 1], dark on light."""
+    every = 1 - pictures.reshape(-1, *pictures.shape[2:])
+    figure, axis, _ = _montage(every, pictures.shape[1], gap=(0.12, 0.12))
+    axis.images[0].set(cmap="gray", clim=(0, 1))
+    return figure
+
+
 def first_layer(weights: np.ndarray) -> Figure:
     """Weights (units, H, W) of the first layer, each on its own scale: blue against, red for."""
     bounds = np.abs(weights).max((1, 2), keepdims=True)

@@ -1,23 +1,26 @@
-"""What a trained model gets wrong, and what its first layer looks at."""
+"""What a trained model gets wrong, what its first layer looks at, and what it was shown."""
 
 from collections.abc import Iterator
 from functools import partial
 
 import torch
 
-from src.data.sources import Split, as_float
+from src.config import Config
+from src.data.augmentation import build_augmentation
+from src.data.loader import Block
+from src.data.sources import Source, Split, as_float
 from src.evaluation import evaluate, predict, source_of
 from src.reports import figures
 from src.reports.collect import Entry
 from src.reports.figures import Picture
 from src.trained import open_trained
 
-MISTAKES, UNITS = 24, 32
+MISTAKES, UNITS, SEEN = 24, 32, 8
 
 
 def pictures(entry: Entry, name: str) -> Iterator[Picture]:
-    """Confusion matrix, most confident mistakes, weights of the first layer; the last two of
-    models of grey pictures alone.
+    """Confusion matrix; of models of grey pictures most confident mistakes, weights of the first
+    layer, and samples as augmentation changed them, where it did.
 
     Raises InputError when the run has no model, or its data cannot be had here.
     """
@@ -50,6 +53,25 @@ def pictures(entry: Entry, name: str) -> Iterator[Picture]:
         "red pixels excite, blue ones inhibit",
         partial(figures.first_layer, first[:UNITS].float().view(-1, height, width).numpy()),
     )
+    seen = augmented_samples(trained.config, source)
+    if seen is not None:
+        yield Picture(
+            f"{name}-augmented",
+            "What augmentation does: each row a sample, first as it is",
+            partial(figures.augmented, seen[:, :, 0].numpy()),
+        )
+
+
+def augmented_samples(config: Config, source: Source) -> torch.Tensor | None:
+    """The training set's first samples, each as it is and then as augmentation may change it,
+    (SEEN, 1 + SEEN, C, H, W); None where nothing is on."""
+    samples = as_float(source.train.features[:SEEN])
+    augmentation = build_augmentation(config.augmentation, source, [config.seed], len(samples), 1)
+    if augmentation is None:
+        return None
+    changed = samples.repeat(SEEN, 1, 1, 1, 1, 1)  # a block of SEEN batches
+    augmentation(Block(changed, source.train.labels[:SEEN]), 0, 0)
+    return torch.cat([samples[:, None], changed[:, 0].transpose(0, 1)], 1)
 
 
 def most_confident_mistakes(

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from src import config as schema
 from src.checkpoint import FORMAT
 from src.config import Config
+from src.data.augmentation import build_augmentation
 from src.data.loader import Batch, Block
 from src.data.module import DataModule
 from src.models.stacked import Stack, step_kind
@@ -74,9 +75,7 @@ class Classifier(LightningModule):
             for config in configs
         ]
         self.data = data
-        self.stacked = list(range(len(configs)))
-        self.train_metrics = EpochMetrics(len(configs))
-        self.evaluation_metrics = EpochMetrics(len(configs))
+        self.restrict(range(len(configs)))
         self.metrics: dict[int, dict[str, float]] = {}
         self.diverged: dict[int, int] = {}  # trial → the step that showed it, from 1
         self.stopped: dict[int, str] = {}  # trial → why it ended before its last epoch
@@ -131,7 +130,16 @@ class Classifier(LightningModule):
         self.stacked = list(trials)
         self.train_metrics = EpochMetrics(len(trials)).to(self.device)
         self.evaluation_metrics = EpochMetrics(len(trials)).to(self.device)
-        self.data.keep_orders(sorted({self.batch_of[trial] for trial in trials}))
+        orders = sorted({self.batch_of[trial] for trial in trials})
+        self.data.keep_orders(orders)
+        seed_of = {self.batch_of[trial]: self.configs[trial].seed for trial in trials}
+        self.augmentation = build_augmentation(
+            self.configs[0].augmentation,
+            self.data.source,
+            [seed_of[order] for order in orders],
+            self.data.config.batch,
+            self.data.ranks,
+        )
 
     def shrink(self) -> None:
         """Goes on with the trials that have not ended alone, between two epochs. The others keep
@@ -232,6 +240,8 @@ class Classifier(LightningModule):
     def training_step(self, block: Block) -> dict[str, Tensor]:
         assert self.steps is not None
         first, size = self.batch, block.labels.shape[-1]
+        if self.augmentation is not None:
+            self.augmentation(block, self.current_epoch, first, self.global_rank)
         stepped = self.steps(block, self.current_epoch, first)
         self.batch += len(block.labels)
         self.train_metrics.update(stepped.losses * size, stepped.correct, size * len(block.labels))
