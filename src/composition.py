@@ -28,6 +28,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from src import config as schema
 from src.config import CONF, Config
+from src.data.paths import path_faults
 from src.errors import InputError
 from src.extras import missing_loggers
 from src.files import read_yaml
@@ -145,10 +146,10 @@ def check_command_line(argv: Sequence[str]) -> Command:
 
 
 def _find_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
-    """Those of the schema, and what this machine has not installed."""
+    """Those of the schema, and what this machine has not: packages, the user's own data."""
     config, faults = schema.find_faults(point)
     if config is not None:
-        faults += missing_loggers(config.logger.chosen)
+        faults += missing_loggers(config.logger.chosen) + path_faults(config.data)
     return config, faults
 
 
@@ -237,7 +238,7 @@ def _resume(folder: Path, overrides: Sequence[str], multirun: bool) -> Command:
     config = run.config
     if others:
         config = _grown(folder, config, others)
-    absent = missing_loggers(config.logger.chosen)
+    absent = missing_loggers(config.logger.chosen) + path_faults(config.data)
     if absent:
         raise InputError("\n  ".join([f"resume={folder}: cannot go on here", *absent]))
     _check_machine(config)

@@ -1,6 +1,7 @@
 """Sources, splits, order and blocks, by their values."""
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchvision.transforms import ToTensor
 
 from src.composition import compose
-from src.data import sources
 from src.data.loader import (
     Block,
     Blocks,
@@ -24,8 +24,9 @@ from src.data.loader import (
     batches_per_block,
     worker_loader,
 )
-from src.data.sources import Split, as_float, digits, held_out, mnist, open_source, toy
+from src.data.sources import Split, as_float, digits, held_out, idx, mnist, open_source, toy
 from src.errors import InputError
+from tests.datafiles import idx_files
 
 CPU = torch.device("cpu")
 
@@ -93,13 +94,10 @@ def _four_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     raw = root / "MNIST" / "raw"
     raw.mkdir(parents=True)
     known = {}
-    for name in sources.MNIST_FILES:
-        count = 3 if name.startswith("train") else 2
-        size, header = (784, 16) if "images" in name else (1, 8)
-        content = bytes(header) + bytes(range(1, count + 1)) * size
+    for name, content in idx_files().items():
         (raw / name).write_bytes(content)
         known[name] = hashlib.md5(content).hexdigest()
-    monkeypatch.setattr(sources, "MNIST_FILES", known)
+    monkeypatch.setattr(idx, "MNIST", replace(idx.MNIST, digests=known))
     return raw
 
 
@@ -109,9 +107,9 @@ def test_files_are_read_and_never_written(tmp_path: Path, monkeypatch: pytest.Mo
     source = mnist(tmp_path)
     assert (len(source.train), len(source.test)) == (3, 2)
     assert source.train.labels.tolist() == [1, 2, 3]
-    assert source.train.features[0, 0, 0, :4].tolist() == [1, 2, 3, 1]
+    assert source.train.features[0, 0, 0, :4].tolist() == [0, 1, 2, 3]
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    assert {path.name for path in raw.iterdir()} == set(sources.MNIST_FILES)
+    assert {path.name for path in raw.iterdir()} == set(idx.MNIST_FILES)
 
 
 @pytest.mark.parametrize("damage", [b"", b"cut", None])
@@ -120,7 +118,7 @@ def test_a_damaged_file_is_named_and_kept(
 ) -> None:
     raw = _four_files(tmp_path, monkeypatch)
     path = raw / "t10k-labels-idx1-ubyte"
-    expected = sources.MNIST_FILES[path.name]
+    expected = idx.MNIST.digests[path.name]
     content = damage if damage is not None else path.read_bytes()[:-1] + b"\x09"
     path.write_bytes(content)
     with pytest.raises(InputError) as caught:
