@@ -1,6 +1,7 @@
 """Sources in the user's own files: their values, and what is told of each fault."""
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,9 +112,7 @@ def test_pictures_decoded_by_workers_are_the_resident_ones(
             assert type(expected) is type(found)
             assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
             count += isinstance(expected, Block) and len(expected.labels)
-        assert count == (
-            5 if loader == "train_dataloader" else 0
-        )  # 16 samples, batches of 3: 5 + 1
+        assert count == (5 if loader == "train_dataloader" else 0)  # batches of 13 samples
 
 
 def test_what_does_not_fit_is_told_before_decoding(
@@ -152,23 +151,23 @@ def test_mixed_sizes_and_modes_are_told_and_made_alike(
 def test_a_broken_picture_is_named_and_left_out_only_when_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_pictures(tmp_path, {"a": 6, "b": 6}, (60, 50))
-    cut = tmp_path / "a" / "2.png"
+    write_pictures(tmp_path / "data", {"a": 6, "b": 6}, (60, 50))
+    cut = tmp_path / "data" / "a" / "2.png"
     cut.write_bytes(cut.read_bytes()[:-2000])
     with pytest.raises(InputError, match=r"1 pictures cannot be read.*skip_broken=true") as caught:
-        pictures(tmp_path)
+        pictures(tmp_path / "data")
     assert str(cut) in str(caught.value)
-    overrides = ["data=image_folder", f"data.path={tmp_path}", "data.skip_broken=true"]
+    overrides = ["data=image_folder", f"data.path={tmp_path}/data", "data.skip_broken=true"]
     run = fit(
         compose(*overrides, "data.size=4", "trainer=cpu", "trainer.max_epochs=1"), tmp_path / "run"
     )
     data = run.result["data"]
     assert (data["skipped"], data["train"] + data["val"] + data["test"]) == (1, 11)
     assert str(cut) in caplog.text
-    for path in (tmp_path / "b").iterdir():
+    for path in (tmp_path / "data" / "b").iterdir():
         path.write_bytes(b"")
     with pytest.raises(InputError, match="nothing is left of b"):
-        pictures(tmp_path, "data.skip_broken=true")
+        pictures(tmp_path / "data", "data.skip_broken=true")
 
 
 def test_folders_that_are_none(tmp_path: Path) -> None:
@@ -188,9 +187,9 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
 def test_a_class_that_a_part_lacks_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write_pictures(tmp_path, {"many": 9, "once": 1})
+    write_pictures(tmp_path / "data", {"many": 9, "once": 1})
     config = compose(
-        "data=image_folder", f"data.path={tmp_path}", "data.size=4", "trainer=cpu",
+        "data=image_folder", f"data.path={tmp_path}/data", "data.size=4", "trainer=cpu",
         "trainer.max_epochs=1",
     )  # fmt: skip
     fit(config, tmp_path / "run")
@@ -316,7 +315,7 @@ def test_what_can_be_told_before_torch_is(tmp_path: Path) -> None:
 # --- what a run does with them ---
 
 
-def _run_on(kind: str, root: Path) -> tuple[Any, Path, Callable[[], None]]:
+def _run_on(kind: str, root: Path) -> tuple[Any, Path, Callable[[], Any]]:
     """A trained run, a file to predict, and what changes the content of its data."""
     common = ["trainer=cpu", "trainer.max_epochs=3", "data.batch_size=8", "optimizer.lr=0.05"]
     if kind == "csv":
@@ -327,14 +326,14 @@ def _run_on(kind: str, root: Path) -> tuple[Any, Path, Callable[[], None]]:
         return (
             fit(compose(*chosen, f"data.path={path}", *common), root / "run"),
             root / "new.csv",
-            lambda: path.write_text(f"a,b,kind\n{ROWS}\n7,7,red\n") and None,
+            partial(path.write_text, f"a,b,kind\n{ROWS}\n7,7,red\n"),
         )
     path = root / "pictures"
     write_pictures(path, {"cat": 12, "dog": 12})
     run = fit(
         compose("data=image_folder", "data.size=8", f"data.path={path}", *common), root / "run"
     )
-    return run, path / "cat" / "0.png", lambda: (path / "dog" / "3.png").unlink()
+    return run, path / "cat" / "0.png", (path / "dog" / "3.png").unlink
 
 
 @pytest.mark.parametrize("kind", ["csv", "image_folder"])
