@@ -149,7 +149,10 @@ def _find_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
     """Those of the schema, and what this machine has not: packages, the user's own data."""
     config, faults = schema.find_faults(point)
     if config is not None:
-        faults += missing_loggers(config.logger.chosen) + path_faults(config.data)
+        faults += missing_loggers(config.logger.chosen)
+    data = schema.find_data(point)  # which may be right where other sections are wrong
+    if data is not None:
+        faults += path_faults(data)
     return config, faults
 
 

@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
 
 from src.errors import InputError
 
@@ -277,6 +285,15 @@ def find_faults(values: Mapping[str, Any]) -> tuple[Config | None, list[str]]:
         fault for holds, fault in _rules(_Values(values)) if not holds and fault not in faults
     ]
     return (None if faults else config), faults
+
+
+def find_data(values: Mapping[str, Any]) -> Data | None:
+    """The section of the data where it has no fault of its own."""
+    section: TypeAdapter[Data] = TypeAdapter(Annotated[Data, Field(discriminator="name")])
+    try:
+        return section.validate_python(values.get("data"))
+    except ValidationError:
+        return None
 
 
 def report(faults: Sequence[str]) -> str:

@@ -142,7 +142,7 @@ def test_mixed_sizes_and_modes_are_told_and_made_alike(
         source = open_source(config.data)
     told = caplog.text
     assert "pictures from 3 × 5 to 8 × 9 pixels, of modes CMYK, I;16, P, RGB, RGBA" in told
-    assert "1 files are no pictures" in told
+    assert "no PNG or JPEG, left out: 1" in told
     values = torch.cat([source.train.features, source.test.features])
     flat = [x for x in values if x.min() == x.max()]
     assert {int(x.min()) for x in flat} >= {255, 100}  # clear is white, 16 bits are scaled
@@ -154,7 +154,9 @@ def test_a_broken_picture_is_named_and_left_out_only_when_told(
     write_pictures(tmp_path / "data", {"a": 6, "b": 6}, (60, 50))
     cut = tmp_path / "data" / "a" / "2.png"
     cut.write_bytes(cut.read_bytes()[:-2000])
-    with pytest.raises(InputError, match=r"1 pictures cannot be read.*skip_broken=true") as caught:
+    with pytest.raises(
+        InputError, match=r"1 of 12 pictures cannot be read.*skip_broken=true"
+    ) as caught:
         pictures(tmp_path / "data")
     assert str(cut) in str(caught.value)
     overrides = ["data=image_folder", f"data.path={tmp_path}/data", "data.skip_broken=true"]
@@ -303,8 +305,9 @@ def test_what_can_be_told_before_torch_is(tmp_path: Path) -> None:
         return str(caught.value)
 
     assert "data.path: has no default; type data.path=PATH" in told("data=npz")
-    both = told("data=csv", f"data.path={tmp_path}/none.csv", "optimizer.lr=-1")
+    both = told("data=npz", f"data.path={tmp_path}/none.npz", "optimizer.lr=-1")
     assert "optimizer.lr=-1" in both
+    assert "none.npz: there is no such file" in both
     assert "there is no such file or folder" in told("data=npz", f"data.path={tmp_path}/none")
     assert "did you mean kind" in told("data=csv", f"data.path={tmp_path}/t.csv", "data.target=kin")
     assert "is a file" in told("data=image_folder", f"data.path={tmp_path}/t.csv")

@@ -97,7 +97,7 @@ def image_folder(config: schema.ImageFolder) -> Source:
             "data.loader=workers, or a smaller data.size",
         )
     if listing.others:
-        log.info("%s: %d files are no pictures and left out", root, listing.others)
+        log.info("%s: files that are no PNG or JPEG, left out: %d", root, listing.others)
     decoded = _decoded(config, parts)
     skipped = sum(len(part.paths) for part in parts) - sum(len(split) for split in decoded)
     counts = torch.bincount(decoded[0].labels, minlength=len(listing.labels)).tolist()
@@ -140,18 +140,15 @@ def _decoded(config: schema.ImageFolder, parts: Sequence[Files]) -> list[Split]:
             split = split.take(whole)
         splits.append(split)
     if faults and not config.skip_broken:
-        shown = [*faults[:FAULTS_SHOWN]]
-        if len(faults) > len(shown):
-            shown.append(f"and {len(faults) - len(shown):,} more")
-        raise InputError(
-            "\n  ".join(
-                [
-                    f"data.path={config.path}: {len(faults):,} pictures cannot be read; mend or "
-                    "remove them, or type data.skip_broken=true to leave them out",
-                    *shown,
-                ]
-            )
-        )
+        count = sum(len(part.paths) for part in parts)
+        shown = [
+            f"data.path={config.path}: {len(faults):,} of {count:,} pictures cannot be read; mend "
+            "or remove them, or type data.skip_broken=true to leave them out",
+            *faults[:FAULTS_SHOWN],
+        ]
+        if faults[FAULTS_SHOWN:]:
+            shown.append(f"and {len(faults) - FAULTS_SHOWN:,} more")
+        raise InputError("\n  ".join(shown))
     for fault in faults:
         log.warning("left out: %s", printable(fault))
     if len(sizes) > 1 or len(modes) > 1:
