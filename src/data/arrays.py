@@ -25,8 +25,7 @@ def read_arrays(path: Path, names: Sequence[str], limit: int) -> dict[str, NDArr
             size = sum(record.file_size for record in archive.infolist())
         if size > limit:
             raise InputError(
-                f"{path}: unpacks to {size / MIB:,.0f} MiB, of which {limit / MIB:,.0f} MiB are "
-                "allowed here; split it into several files"
+                f"{path}: unpacks to more than {limit // MIB:,} MiB; split it into several files"
             )
         with np.load(path, allow_pickle=False) as content:
             there = list(content)
