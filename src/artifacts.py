@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 
+from src.data.tables import Columns
 from src.errors import InputError, all_at_once
 from src.extras import missing
 from src.files import MIB, read_bounded
@@ -115,6 +116,7 @@ class Description(BaseModel):
     input_shape: list[PositiveInt]  # of one sample as the exported model takes it
     input_dtype: Literal["uint8", "float32"]  # uint8 is divided by 255 within
     dtype: Literal["float32", "float64"]  # of weights and logits
+    columns: Columns | None  # of a table: inputs are its values, standardised by these
     config: dict[str, Any]
 
     def to_metadata(self) -> dict[str, str]:

@@ -29,6 +29,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from src import config as schema
 from src.config import CONF, Config
+from src.data.paths import path_faults
 from src.errors import InputError
 from src.extras import missing_loggers
 from src.files import read_yaml
@@ -151,10 +152,13 @@ def check_command_line(argv: Sequence[str]) -> Command:
 
 
 def find_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
-    """Those of the schema, and what this machine has not installed."""
+    """Those of the schema, and what this machine has not: packages, the user's own data."""
     config, faults = schema.find_faults(point)
     if config is not None:
         faults += missing_loggers(config.logger.chosen)
+    data = schema.find_data(point)  # which may be right where other sections are wrong
+    if data is not None:
+        faults += path_faults(data)
     return config, faults
 
 
@@ -245,7 +249,7 @@ def _resume(folder: Path, overrides: Sequence[str], multirun: bool) -> Command:
     config = run.config
     if others:
         config = _grown(folder, config, others)
-    absent = missing_loggers(config.logger.chosen)
+    absent = missing_loggers(config.logger.chosen) + path_faults(config.data)
     if absent:
         raise InputError("\n  ".join([f"resume={folder}: cannot go on here", *absent]))
     check_machine(config)

@@ -17,11 +17,22 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
 
 from src.errors import InputError
 
 CONF = Path(__file__).absolute().parent.parent / "conf"
+
+NO_DEFAULT = "has no default"
+PLACEHOLDERS = {"data.path": "PATH", "data.target": "COLUMN"}  # of the keys that have none
 
 PositiveInt = Annotated[int, Field(gt=0)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
@@ -37,6 +48,12 @@ def _as_list(value: Any) -> Any:
 
 def _as_text(value: Any) -> Any:
     return str(value) if type(value) is int else value
+
+
+def _given(value: Any) -> Any:
+    if value is None or value == "":
+        raise ValueError(NO_DEFAULT)
+    return _as_text(value)
 
 
 def _as_project(value: str) -> str:
@@ -73,6 +90,10 @@ class Mnist(_Data):
     fallback: Literal["digits"] | None  # what to train on where MNIST cannot be had
 
 
+class Torchvision(_Data):
+    name: Literal["fashion_mnist", "kmnist", "cifar10", "cifar100"]
+
+
 class Digits(_Data):
     name: Literal["digits"]
 
@@ -88,6 +109,27 @@ class Synthetic(_Data):
     test_samples: PositiveInt
     shape: Annotated[list[PositiveInt], Field(min_length=1), BeforeValidator(_as_list)]
     classes: Annotated[int, Field(ge=2)]
+
+
+class _Files(_Data):
+    path: Annotated[str, BeforeValidator(_given)]
+    test_fraction: Fraction  # of each class, where the files have no test set
+
+
+class ImageFolder(_Files):
+    name: Literal["image_folder"]
+    size: PositiveInt  # pixels a side
+    channels: Literal[1, 3]
+    skip_broken: bool
+
+
+class Npz(_Files):
+    name: Literal["npz"]
+
+
+class Csv(_Files):
+    name: Literal["csv"]
+    target: Annotated[str, BeforeValidator(_given)]
 
 
 class LogisticRegression(Section):
@@ -213,7 +255,7 @@ class Augmentation(Section):
 
 MOVES = ("shift", "rotate", "scale", "shear", "flip", "elastic")  # what is off at 0 or false
 WRITTEN_OUT = ("logistic_regression", "mlp")  # models whose gradient src/models/stacked.py has
-Data = Mnist | Digits | Toy | Synthetic
+Data = Mnist | Torchvision | Digits | Toy | Synthetic | ImageFolder | Npz | Csv
 Model = LogisticRegression | Mlp
 Optimizer = Sgd | Adam | AdamW
 Scheduler = NoScheduler | MultiStep | Cosine | OneCycle
@@ -294,6 +336,15 @@ def find_search_faults(values: Mapping[str, Any]) -> tuple[Search | None, list[s
             by_key.setdefault(f"search.{detail['loc'][0]}", []).append(detail)
         read = {"search": values}
         return None, [_schema_fault(key, details, read) for key, details in by_key.items()]
+
+
+def find_data(values: Mapping[str, Any]) -> Data | None:
+    """The section of the data where it has no fault of its own."""
+    section: TypeAdapter[Data] = TypeAdapter(Annotated[Data, Field(discriminator="name")])
+    try:
+        return section.validate_python(values.get("data"))
+    except ValidationError:
+        return None
 
 
 def report(faults: Sequence[str]) -> str:
@@ -477,6 +528,15 @@ def cpu_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def free_memory() -> int:
+    """Bytes that this machine can lend now."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    return 4 * 2**30  # macOS tells its free memory to nobody who asks simply
+
+
 # --- what the schema knows of its keys -------------------------------------------------------
 
 
@@ -568,6 +628,8 @@ def _schema_fault(key: str, details: Sequence[Any], values: Mapping[str, Any]) -
         return f"{section}={name}: must be one of {', '.join(choices)}"
     if "missing" in kinds:
         return f"{key}: is missing{_example(key, name)}"
+    if details[0]["msg"].endswith(NO_DEFAULT):
+        return f"{key}: {NO_DEFAULT}; type {key}={PLACEHOLDERS[key]}"
     reasons = [_reason(detail, read[key]) for detail in details]
     text = " or ".join(dict.fromkeys(reasons)).replace(" or must be ", " or ")
     listed = kinds == {"literal_error"}  # an example adds nothing to a complete list

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from src import composition
 from src import config as schema
-from src.data.loader import CHUNK
+from src.data.loader import CHUNK, Slices
 from src.data.sources import Source, Split, as_float, open_source
 from src.errors import InputError
 from src.models.stacked import Stack, step_kind
@@ -24,6 +24,7 @@ class Evaluation:
 
     checkpoint: Path
     data: str
+    labels: tuple[str, ...]
     loss: float
     confusion: Tensor
 
@@ -44,6 +45,7 @@ class Evaluation:
             "data": self.data,
             "loss": self.loss,
             "accuracy": self.accuracy,
+            "labels": list(self.labels),
             "per_class_accuracy": self.per_class,
             "confusion": self.confusion.tolist(),
         }
@@ -60,11 +62,21 @@ def evaluate_path(path: Path, data: str | None) -> Evaluation:
 
 def source_of(trained: Trained, data: str | None = None) -> Source:
     """The data set of that name, or the one that the model was really trained on: a run on MNIST
-    may have fallen back to the digits."""
+    may have fallen back to the digits.
+
+    Raises InputError when the data cannot be had, and when they are files whose content is not
+    what the model was trained on: its test samples may have been trained on.
+    """
     section: schema.Data = trained.config.data
     if data is not None or section.name != trained.data:
         section = composition.compose(f"data={data or trained.data}").data
-    return open_source(section)
+    source = open_source(section)
+    if data is None and source.digest != trained.digest:
+        raise InputError(
+            f"{trained.checkpoint}: the content of its data has changed since it was trained; "
+            "train a model on it, or put back what was there"
+        )
+    return source
 
 
 def evaluate(trained: Trained, source: Source) -> Evaluation:
@@ -78,13 +90,22 @@ def evaluate(trained: Trained, source: Source) -> Evaluation:
             f"but data={source.name} has {source.shape} of {source.classes}; it was trained on "
             f"data={trained.data}"
         )
+    if source.labels != trained.labels:
+        raise InputError(
+            f"{trained.checkpoint}: tells {_listed(trained.labels)} apart, but data={source.name} "
+            f"has {_listed(source.labels)}"
+        )
     logits = predict(trained, source.test)
     labels = source.test.labels
     loss = F.cross_entropy(logits.double(), labels).item()
     pairs = labels * source.classes + logits.argmax(-1)
     counts = torch.bincount(pairs, minlength=source.classes**2)
     confusion = counts.view(source.classes, source.classes)
-    return Evaluation(trained.checkpoint, source.name, loss, confusion)
+    return Evaluation(trained.checkpoint, source.name, source.labels, loss, confusion)
+
+
+def _listed(labels: tuple[str, ...]) -> str:
+    return f"{', '.join(labels[:5])}{', …' if labels[5:] else ''}"
 
 
 def predict(trained: Trained, split: Split) -> Tensor:
@@ -96,24 +117,23 @@ def predict(trained: Trained, split: Split) -> Tensor:
     stack = Stack([model], [0]) if closed_form else None
     parts = []
     with torch.inference_mode(), torch.autocast("cpu", lower, enabled=bool(lower and not stack)):
-        for features in torch.split(split.features, CHUNK):
+        for batch in Slices(split, CHUNK):
             if stack is not None:
-                parts.append(stack.logits(as_float(features).to(lower or dtype))[0].mT)
+                parts.append(stack.logits(as_float(batch.features).to(lower or dtype))[0].mT)
             else:
-                parts.append(model(as_float(features).to(dtype)))
+                parts.append(model(as_float(batch.features).to(dtype)))
     return torch.cat(parts)
 
 
 def describe(found: Evaluation) -> str:
     """Accuracy and loss, then a row per class: its accuracy and what it was taken for."""
-    classes = range(len(found.confusion))
     rows = [
-        [number, "-" if accuracy is None else f"{accuracy:.2%}", *counts]
-        for number, accuracy, counts in zip(
-            classes, found.per_class, found.confusion.tolist(), strict=True
+        [label, "-" if accuracy is None else f"{accuracy:.2%}", *counts]
+        for label, accuracy, counts in zip(
+            found.labels, found.per_class, found.confusion.tolist(), strict=True
         )
     ]
-    table = tabulate(rows, ["class", "accuracy", *(f"as {number}" for number in classes)])
+    table = tabulate(rows, ["class", "accuracy", *(f"as {label}" for label in found.labels)])
     samples = int(found.confusion.sum())
     return (
         f"{found.checkpoint} on {samples} test samples of {found.data}\n"

@@ -115,6 +115,7 @@ def export(plan: Plan) -> Exported:
 
 
 def describe_model(trained: Trained, source: Source, digest: str) -> Description:
+    example = source.test.take(slice(1)).features
     dtypes = {torch.uint8: "uint8", torch.float32: "float32", torch.float64: "float64"}
     try:
         ours = version("kindling")
@@ -126,10 +127,11 @@ def describe_model(trained: Trained, source: Source, digest: str) -> Description
             "config_hash": trained.config.hash(),
             "checkpoint_sha256": digest,
             "data": trained.data,
-            "labels": [str(number) for number in range(trained.classes)],
+            "labels": list(trained.labels),
+            "columns": trained.columns,
             "shape": list(trained.shape),
             "input_shape": input_shape(trained.shape),
-            "input_dtype": dtypes[source.test.features.dtype],
+            "input_dtype": dtypes[example.dtype],
             "dtype": dtypes[next(trained.model.parameters()).dtype],
             "config": trained.config.to_primitives(),
         }
@@ -147,7 +149,8 @@ def compare(trained: Trained, test: Split, run: Runner) -> tuple[float, float, f
     dtype = next(trained.model.parameters()).dtype
     with torch.inference_mode():
         for first, last in pairwise(bounds):
-            features = test.features[first:last]
+            part = test.take(slice(first, last))
+            features = part.features
             expected = trained.model(as_float(features).to(dtype))
             if not expected.isfinite().all():
                 raise InputError(
@@ -163,7 +166,7 @@ def compare(trained: Trained, test: Split, run: Runner) -> tuple[float, float, f
             differences = (found - expected).abs()
             difference = max(difference, differences.nan_to_num(torch.inf).max().item())
             largest = max(largest, expected.abs().max().item())
-            hits += int((found.argmax(-1) == test.labels[first:last]).sum())
+            hits += int((found.argmax(-1) == part.labels).sum())
     return difference, TOLERANCE[dtype] * largest, hits / len(test)
 
 

@@ -109,6 +109,20 @@ def decode(content: bytes, name: str) -> Image.Image:
     return image
 
 
+def resize(image: Image.Image, shape: tuple[int, int], channels: int) -> NDArray[np.uint8]:
+    """The whole picture as pixels (channels, H, W) of `shape` (H, W), its proportions not kept.
+
+    Upright by its EXIF orientation, what is transparent on white. Raises OSError as `prepare`.
+    """
+    image = _eight_bits(_upright(image))
+    if image.has_transparency_data:
+        image = _reduced(image.convert("RGBA"), WORKING_SIDE)
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    image = _reduced(image.convert("RGB"), WORKING_SIDE).convert("L" if channels == 1 else "RGB")
+    pixels = np.asarray(image.resize(shape[::-1], Image.Resampling.BILINEAR))
+    return np.ascontiguousarray(np.moveaxis(pixels.reshape(*shape, channels), 2, 0))
+
+
 def find(image: Image.Image, invert: Invert = "auto") -> Drawing:
     """The drawing that a picture shows, as far as that does not depend on the field.
 
@@ -154,10 +168,7 @@ def _corner(mass: NDArray[np.float64], field: int) -> int:
 
 def _channels(image: Image.Image) -> list[Levels]:
     """Luminance, and of a colour picture red, green and blue, each (h, w), upright and opaque."""
-    image = _upright(image)
-    if image.mode.startswith("I"):  # 16 bits, of either byte order
-        levels = np.asarray(image).clip(0, 65535) / 257
-        image = Image.fromarray(np.rint(levels).astype(np.uint8))
+    image = _eight_bits(_upright(image))
     if image.has_transparency_data:
         image = _opaque(_reduced(image.convert("RGBA"), WORKING_SIDE))
     grey = image.mode in ("1", "L", "F")
@@ -172,6 +183,14 @@ def _upright(image: Image.Image) -> Image.Image:
         warnings.simplefilter("ignore")
         return ImageOps.exif_transpose(image)
     return image
+
+
+def _eight_bits(image: Image.Image) -> Image.Image:
+    """Grey of 16 bits, of either byte order, in 8; any other picture as it is."""
+    if not image.mode.startswith("I"):
+        return image
+    levels = np.asarray(image).clip(0, 65535) / 257
+    return Image.fromarray(np.rint(levels).astype(np.uint8))
 
 
 def _opaque(image: Image.Image) -> Image.Image:

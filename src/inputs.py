@@ -1,16 +1,16 @@
-"""What is to be predicted: pictures, folders of them, arrays. Everything that can be wrong with it
-is told here, before torch is imported.
+"""What is to be predicted: pictures, folders of them, arrays, tables. Everything that can be wrong
+with it is told here, before torch is imported.
 """
 
-import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
+from src.data.arrays import as_float32, feature_faults, label_faults, read_arrays
+from src.data.tables import Table, read_table
 from src.errors import InputError
 from src.files import MIB
 from src.images import SUFFIXES, Drawing, Invert, find, read_picture
@@ -41,7 +41,7 @@ class Request:
     of the table."""
 
     run: Path
-    inputs: Sequence[Picture | Samples]
+    inputs: Sequence[Picture | Samples | Table]
     csv_file: str | None
 
 
@@ -53,7 +53,7 @@ def read_request(
     Raises InputError with every fault of the pictures and arrays at once; for a path that is no
     run; and for a CSV file that exists, unless `force` says to replace it.
     """
-    if run.suffix.lower() in (*SUFFIXES, ".npz"):
+    if run.suffix.lower() in (*SUFFIXES, ".npz", ".csv"):
         raise InputError(
             f"{run}: is no run; name one before the pictures: python -m src.predict RUN {run}"
         )
@@ -79,12 +79,12 @@ def _check_target(target: Path, force: bool) -> None:
         )
 
 
-def read_inputs(paths: Sequence[Path], invert: Invert = "auto") -> list[Picture | Samples]:
+def read_inputs(paths: Sequence[Path], invert: Invert = "auto") -> list[Picture | Samples | Table]:
     """What the paths hold; of a folder its PNG and JPEG files by name, hidden ones left out.
 
     Raises InputError with every fault at once.
     """
-    inputs: list[Picture | Samples] = []
+    inputs: list[Picture | Samples | Table] = []
     faults: list[str] = []
     for path in paths:
         try:
@@ -96,6 +96,8 @@ def read_inputs(paths: Sequence[Path], invert: Invert = "auto") -> list[Picture 
             try:
                 if file.suffix.lower() == ".npz":
                     inputs.append(read_samples(file))
+                elif file.suffix.lower() == ".csv":
+                    inputs.append(read_table(file))
                 else:
                     inputs.append(Picture(file, find(read_picture(file), invert)))
             except InputError as error:
@@ -138,59 +140,9 @@ def read_samples(path: Path) -> Samples:
 
     Raises InputError for what is no such file, and for each fault of its arrays.
     """
-    try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(record.file_size for record in archive.infolist())
-        if size > ARRAYS_LIMIT:
-            raise InputError(
-                f"{path}: unpacks to more than {ARRAYS_LIMIT // MIB:,} MiB; split it into "
-                "several files"
-            )
-        with np.load(path, allow_pickle=False) as content:
-            names = list(content)
-            x, y = (content[name] if name in names else None for name in ("x", "y"))
-    except InputError:
-        raise
-    except Exception as error:  # a parser over hostile bytes: nothing that it raises is a surprise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(
-            f"{path}: cannot be read as .npz ({reason}); write it by "
-            "numpy.savez(FILE, x=SAMPLES, y=LABELS)"
-        ) from None
-    if not isinstance(x, np.ndarray):
-        raise InputError(
-            f"{path}: has no array x, it has {', '.join(names)[:100] or 'none'}; write it by "
-            "numpy.savez(FILE, x=SAMPLES, y=LABELS)"
-        )
-    if x.dtype.kind == "f":
-        with np.errstate(over="ignore"):
-            x = x.astype(np.float32)
-    faults = [*_faults_of_features(x), *_faults_of_labels(y, len(x) if x.ndim else 0)]
+    content = read_arrays(path, ("x", "y"), ARRAYS_LIMIT)
+    x, y = as_float32(content["x"]), content.get("y")
+    faults = [*feature_faults("x", x), *label_faults("y", y, len(x) if x.ndim else 0)]
     if faults:
         raise InputError(f"{path}: {'; '.join(faults)}")
     return Samples(path, x, y)
-
-
-def _faults_of_features(x: NDArray[Any]) -> list[str]:
-    if x.dtype != np.uint8 and x.dtype.kind != "f":
-        return [f"x is of {x.dtype}, must be uint8 from 0 to 255 or floats from 0 to 1"]
-    if x.ndim < 2 or x.size == 0:
-        return [f"x is {x.shape}, must be (N, ...) with a sample in each of N rows"]
-    if x.dtype == np.uint8:
-        return []
-    wrong = ~np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
-    if wrong.any():
-        return [f"x[{int(wrong.argmax())}] has NaN or infinite values, must be from 0 to 1"]
-    if x.ndim > 2 and (x.min() < 0 or x.max() > 1):
-        return [f"x goes from {x.min():g} to {x.max():g}, floats must be from 0 to 1"]
-    return []
-
-
-def _faults_of_labels(y: Any, samples: int) -> list[str]:
-    if y is None:
-        return []
-    if not isinstance(y, np.ndarray) or y.dtype.kind not in "iu":
-        return [f"y is of {getattr(y, 'dtype', type(y).__name__)}, must be whole numbers"]
-    if y.shape != (samples,):
-        return [f"y is {y.shape}, must be ({samples},), a label for each row of x"]
-    return []

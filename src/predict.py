@@ -1,13 +1,15 @@
-"""Tells which digit a picture shows, by a trained model.
+"""Tells which class a picture or a sample is of, by a trained model.
 
 python -m src.predict RUN IMAGE ...           RUN: a run folder or a .ckpt file
 python -m src.predict RUN FOLDER              every PNG and JPEG of a folder
 python -m src.predict RUN IMAGE --csv FILE    for programs; - is the standard output
 python -m src.predict RUN SAMPLES.npz         x (N, ...) as the model takes it: bytes, or floats
                                               from 0 to 1; with labels y (N,) the accuracy too
+python -m src.predict RUN TABLE.csv           of a run on a table: rows with its columns
 
-A picture is a PNG or JPEG of one digit, of any size, dark on light or light on dark: it is scaled
-and centred as MNIST's were. What .npz holds must be so already.
+A picture is a PNG or JPEG, of any size. For runs on digits it shows one, dark on light or light on
+dark, which is scaled and centred as MNIST's were; for runs on photographs it is resized as it is.
+What .npz holds must be prepared already; a table's numbers are standardised as in training.
 """
 
 import argparse
@@ -27,7 +29,7 @@ def main() -> None:
     )
     parser.add_argument("run", type=Path, help="a run folder, or a checkpoint file")
     parser.add_argument(
-        "images", type=Path, nargs="+", metavar="IMAGE", help="PNG, JPEG, .npz, or a folder"
+        "images", type=Path, nargs="+", metavar="IMAGE", help="PNG, JPEG, .npz, .csv, or a folder"
     )
     parser.add_argument(
         "--invert",

@@ -14,15 +14,21 @@ import torch
 from numpy.typing import NDArray
 from tabulate import tabulate
 
+from src import config as schema
+from src.data.folders import printable
 from src.data.sources import Split
+from src.data.tables import Table
 from src.errors import InputError
 from src.evaluation import predict
 from src.files import write_durably
-from src.images import LEAST_FIELD, fit
+from src.images import LEAST_FIELD, fit, read_picture, resize
 from src.inputs import Picture, Request, Samples
 from src.trained import Trained, open_trained
 
 ROWS_SHOWN = 100
+# Whose samples are whole pictures: others are resized as they are, where a digit is looked for,
+# cut out and centred.
+PHOTOGRAPHS = ("fashion_mnist", "kmnist", "cifar10", "cifar100", "image_folder")
 COLUMNS = (
     "file", "row", "class", "probability", "runner_up", "runner_up_probability", "drawn", "label",
 )  # fmt: skip
@@ -40,8 +46,8 @@ class Guess:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Of a picture, or of one row of an .npz. `guess` is None where nothing is drawn, `drawn`
-    says which way a picture was read."""
+    """Of a picture, or of one row of an .npz or a table. `guess` is None where nothing is
+    drawn, `drawn` says which way a drawing was read."""
 
     path: Path
     row: int | None
@@ -52,9 +58,7 @@ class Prediction:
     @property
     def name(self) -> str:
         """Safe to print: a file's name may hold line ends and worse."""
-        return "".join(
-            c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in str(self.path)
-        )
+        return printable(str(self.path))
 
 
 def answer(request: Request) -> str:
@@ -66,21 +70,24 @@ def answer(request: Request) -> str:
     trained = open_trained(request.run)
     predictions = predict_inputs(trained, request.inputs)
     if request.csv_file == "-":
-        return to_csv(predictions)
+        return to_csv(predictions, trained.labels)
     if request.csv_file is not None:
         try:
-            write_durably(Path(request.csv_file), to_csv(predictions))
+            write_durably(Path(request.csv_file), to_csv(predictions, trained.labels))
         except OSError as error:
             raise InputError(
                 f"--csv {request.csv_file}: cannot be written ({error.strerror}); name another file"
             ) from None
-    return f"{trained.checkpoint}, trained on {trained.data}\n\n{describe(predictions)}\n"
+    table = describe(predictions, trained.labels)
+    return f"{trained.checkpoint}, trained on {trained.data}\n\n{table}\n"
 
 
-def predict_inputs(trained: Trained, inputs: Sequence[Picture | Samples]) -> list[Prediction]:
-    """A prediction for each picture and each row of samples, in their order.
+def predict_inputs(
+    trained: Trained, inputs: Sequence[Picture | Samples | Table]
+) -> list[Prediction]:
+    """A prediction for each picture and each row of samples or of a table, in their order.
 
-    Raises InputError when the model takes no pictures, or samples of another shape.
+    Raises InputError when the model takes no pictures or no tables, or samples of another shape.
     """
     pictures = [item for item in inputs if isinstance(item, Picture)]
     of_pictures = iter(_of_pictures(trained, pictures) if pictures else [])
@@ -88,6 +95,8 @@ def predict_inputs(trained: Trained, inputs: Sequence[Picture | Samples]) -> lis
     for item in inputs:
         if isinstance(item, Picture):
             predictions.append(next(of_pictures))
+        elif isinstance(item, Table):
+            predictions += _of_samples(trained, _samples_of(trained, item))
         else:
             predictions += _of_samples(trained, item)
     return predictions
@@ -117,7 +126,9 @@ def classify(trained: Trained, features: NDArray[Any]) -> list[Guess]:
 
 
 def picture_shape(trained: Trained) -> tuple[int, int]:
-    """(H, W) of the grey pictures that a model takes. Raises InputError when it takes others."""
+    """(H, W) of the pictures that a model takes. Raises InputError when it takes none."""
+    if trained.data in PHOTOGRAPHS:
+        return trained.shape[1], trained.shape[2]
     sizes = trained.shape[1:] if len(trained.shape) == 3 else trained.shape
     grey = math.prod(sizes) == math.prod(trained.shape)
     if len(sizes) != 2 or not grey or min(sizes) < LEAST_FIELD:
@@ -131,6 +142,13 @@ def picture_shape(trained: Trained) -> tuple[int, int]:
 
 def _of_pictures(trained: Trained, pictures: Sequence[Picture]) -> list[Prediction]:
     shape = picture_shape(trained)
+    if trained.data in PHOTOGRAPHS:
+        pixels = [resize(read_picture(p.path), shape, trained.shape[0]) for p in pictures]
+        guesses = classify(trained, np.stack(pixels))
+        return [
+            Prediction(picture.path, None, guess)
+            for picture, guess in zip(pictures, guesses, strict=True)
+        ]
     prepared = [fit(picture.drawing, shape) for picture in pictures]
     guesses = classify(trained, np.stack([found.pixels for found in prepared]))
     return [
@@ -141,6 +159,29 @@ def _of_pictures(trained: Trained, pictures: Sequence[Picture]) -> list[Predicti
         )
         for picture, found, guess in zip(pictures, prepared, guesses, strict=True)
     ]
+
+
+def _samples_of(trained: Trained, table: Table) -> Samples:
+    """The rows of a table as the model was trained on such, and their classes where it has the
+    column of them."""
+    section, columns = trained.config.data, trained.columns
+    if columns is None or not isinstance(section, schema.Csv):
+        raise InputError(
+            f"{table.path}: {trained.checkpoint} was trained on data={trained.data}, not on a "
+            f"table; name an .npz file with x of {_rows(trained)} in its place"
+        )
+    table.require(columns.names)
+    labels = None
+    if section.target in table.names:
+        targets = table.column(section.target)
+        strange = sorted(set(targets) - set(trained.labels))
+        if strange:
+            raise InputError(
+                f"{table.path}: column {section.target} has the class {strange[0][:80]!r}, which "
+                f"{trained.checkpoint} does not know; leave the column out"
+            )
+        labels = np.array([trained.labels.index(target) for target in targets])
+    return Samples(table.path, columns.standardise(table.numbers(columns.names)), labels)
 
 
 def _of_samples(trained: Trained, samples: Samples) -> list[Prediction]:
@@ -169,8 +210,9 @@ def _rows(trained: Trained) -> str:
 # --- output ----------------------------------------------------------------------------------
 
 
-def describe(predictions: Sequence[Prediction]) -> str:
-    """A table of the first hundred, and the accuracy on each .npz that has labels."""
+def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
+    """A table of the first hundred, and the accuracy on each file of samples that has labels.
+    `labels` are the names of the classes."""
     drawn = any(prediction.drawn for prediction in predictions)
     labelled = any(prediction.label is not None for prediction in predictions)
     headers = ["file", "class", "probability", "runner-up", "probability"]
@@ -180,11 +222,11 @@ def describe(predictions: Sequence[Prediction]) -> str:
         guess, name = prediction.guess, prediction.name
         row = [name if prediction.row is None else f"{name}[{prediction.row}]"]
         row += ["-"] * 4 if guess is None else [
-            str(guess.best), f"{guess.probability:.2%}",
-            str(guess.second), f"{guess.second_probability:.2%}",
+            labels[guess.best], f"{guess.probability:.2%}",
+            labels[guess.second], f"{guess.second_probability:.2%}",
         ]  # fmt: skip
         row += [prediction.drawn] * drawn
-        row += ["" if prediction.label is None else str(prediction.label)] * labelled
+        row += ["" if prediction.label is None else labels[prediction.label]] * labelled
         rows.append(row)
     alignment = ("left", *["right"] * 4, *["left"] * drawn, *["right"] * labelled)
     parts = [tabulate(rows, headers, disable_numparse=True, colalign=alignment)]
@@ -202,8 +244,9 @@ def describe(predictions: Sequence[Prediction]) -> str:
     return "\n".join(parts)
 
 
-def to_csv(predictions: Sequence[Prediction]) -> str:
-    """Columns as COLUMNS; what does not apply is empty, and of a blank picture the guess."""
+def to_csv(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
+    """Columns as COLUMNS, classes by their names; what does not apply is empty, and of a blank
+    picture the guess."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -213,10 +256,10 @@ def to_csv(predictions: Sequence[Prediction]) -> str:
             prediction.name,
             prediction.row,
             *([None] * 4 if guess is None else [
-                guess.best, f"{guess.probability:.6f}",
-                guess.second, f"{guess.second_probability:.6f}",
+                labels[guess.best], f"{guess.probability:.6f}",
+                labels[guess.second], f"{guess.second_probability:.6f}",
             ]),
             prediction.drawn,
-            prediction.label,
+            None if prediction.label is None else labels[prediction.label],
         ])  # fmt: skip
     return text.getvalue()

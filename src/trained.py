@@ -2,18 +2,32 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, Field, PositiveInt
 from torch import nn
 
 from src import checkpoint
 from src import config as schema
 from src.checkpoint import FORMAT
 from src.config import Config
+from src.data.tables import Columns
 from src.errors import InputError
 from src.models import build_model
 from src.run import checkpoint_of
+
+
+class _Origin(BaseModel):
+    """What a checkpoint says of its data, as src/training/classifier.py writes it."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+    data: str
+    shape: Annotated[list[PositiveInt], Field(min_length=1)]
+    labels: Annotated[list[str], Field(min_length=1)]
+    digest: str | None
+    columns: Columns | None
 
 
 @dataclass(frozen=True)
@@ -25,7 +39,13 @@ class Trained:
     model: nn.Module
     data: str  # the data set really used
     shape: tuple[int, ...]
-    classes: int
+    labels: tuple[str, ...]  # of the classes
+    digest: str | None  # of the content of the user's own files
+    columns: Columns | None  # of a table
+
+    @property
+    def classes(self) -> int:
+        return len(self.labels)
 
 
 def open_trained(path: Path) -> Trained:
@@ -39,19 +59,25 @@ def open_trained(path: Path) -> Trained:
     saved = require_format(content.get("kindling"), file)
     try:
         config = schema.check(saved["config"])
-        data, classes = saved["data"], saved["classes"]
-        shape = tuple(saved["shape"])
-        if not all(type(size) is int and size > 0 for size in (*shape, classes)):
-            raise ValueError("shape and classes must be whole numbers")
+        origin = _Origin.model_validate(saved)
         weights = {
             name.removeprefix("model."): weight for name, weight in content["state_dict"].items()
         }
-        model = rebuild(config, shape, classes, weights)
+        model = rebuild(config, tuple(origin.shape), len(origin.labels), weights)
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, InputError) as error:
         raise InputError(
             f"{file}: is not a checkpoint of this project ({_first_line(error)})"
         ) from None
-    return Trained(file, config, model.eval(), str(data), shape, classes)
+    return Trained(
+        file,
+        config,
+        model.eval(),
+        origin.data,
+        tuple(origin.shape),
+        tuple(origin.labels),
+        origin.digest,
+        origin.columns,
+    )
 
 
 def require_format(saved: Any, file: Path) -> dict[str, Any]:

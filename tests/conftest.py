@@ -15,7 +15,7 @@ import pytest
 from playwright.sync_api import Browser
 
 from src.composition import compose
-from src.data.sources import MNIST_FILES
+from src.data.sources.idx import MNIST_FILES
 from src.run import Run
 from src.training.fit import fit
 from tests.browser import launched

@@ -449,7 +449,9 @@ def test_pictures_of_three_dimensions_are_right() -> None:
 def test_data_that_turn_out_to_be_no_pictures_are_named(tmp_path: Path) -> None:
     table = Split(torch.zeros(4, 30), torch.zeros(4, dtype=torch.long))
     with pytest.raises(InputError) as caught:
-        build_augmentation(section(rotate=5.0), Source("iris", table, table, 3), [0], 2, 1)
+        build_augmentation(
+            section(rotate=5.0), Source("iris", table, table, ("a", "b", "c")), [0], 2, 1
+        )
     assert str(caught.value) == (
         "augmentation.rotate=5.0 moves pixels, and data=iris has samples of shape [30], not "
         "[channels,height,width]; type augmentation=none"

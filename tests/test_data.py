@@ -1,18 +1,23 @@
 """Sources, splits, order and blocks, by their values."""
 
 import hashlib
+import pickle
+import warnings
+from dataclasses import replace
+from http.client import IncompleteRead
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
+from torchvision import datasets
 from torchvision.transforms import ToTensor
 
 from src.composition import compose
-from src.data import sources
 from src.data.loader import (
     Block,
     Blocks,
@@ -24,8 +29,9 @@ from src.data.loader import (
     batches_per_block,
     worker_loader,
 )
-from src.data.sources import Split, as_float, digits, held_out, mnist, open_source, toy
+from src.data.sources import Split, as_float, digits, held_out, idx, mnist, open_source, toy
 from src.errors import InputError
+from tests.datafiles import idx_files, python2_pickle
 
 CPU = torch.device("cpu")
 
@@ -93,13 +99,10 @@ def _four_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     raw = root / "MNIST" / "raw"
     raw.mkdir(parents=True)
     known = {}
-    for name in sources.MNIST_FILES:
-        count = 3 if name.startswith("train") else 2
-        size, header = (784, 16) if "images" in name else (1, 8)
-        content = bytes(header) + bytes(range(1, count + 1)) * size
+    for name, content in idx_files().items():
         (raw / name).write_bytes(content)
         known[name] = hashlib.md5(content).hexdigest()
-    monkeypatch.setattr(sources, "MNIST_FILES", known)
+    monkeypatch.setattr(idx, "MNIST", replace(idx.MNIST, digests=known))
     return raw
 
 
@@ -109,9 +112,9 @@ def test_files_are_read_and_never_written(tmp_path: Path, monkeypatch: pytest.Mo
     source = mnist(tmp_path)
     assert (len(source.train), len(source.test)) == (3, 2)
     assert source.train.labels.tolist() == [1, 2, 3]
-    assert source.train.features[0, 0, 0, :4].tolist() == [1, 2, 3, 1]
+    assert source.train.features[0, 0, 0, :4].tolist() == [0, 1, 2, 3]
     assert before == {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    assert {path.name for path in raw.iterdir()} == set(sources.MNIST_FILES)
+    assert {path.name for path in raw.iterdir()} == set(idx.MNIST_FILES)
 
 
 @pytest.mark.parametrize("damage", [b"", b"cut", None])
@@ -120,7 +123,7 @@ def test_a_damaged_file_is_named_and_kept(
 ) -> None:
     raw = _four_files(tmp_path, monkeypatch)
     path = raw / "t10k-labels-idx1-ubyte"
-    expected = sources.MNIST_FILES[path.name]
+    expected = idx.MNIST.digests[path.name]
     content = damage if damage is not None else path.read_bytes()[:-1] + b"\x09"
     path.write_bytes(content)
     with pytest.raises(InputError) as caught:
@@ -139,6 +142,116 @@ def test_a_missing_file_among_others_is_named(
     (raw / "train-labels-idx1-ubyte").unlink()
     with pytest.raises(InputError, match=r"train-labels-idx1-ubyte: cannot be read"):
         mnist(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("data", "folder", "third"),
+    [("fashion_mnist", "FashionMNIST", "Pullover"), ("kmnist", "KMNIST", "su")],
+)
+def test_sets_in_mnists_likeness(data: str, folder: str, third: str, tmp_path: Path) -> None:
+    raw = tmp_path / folder / "raw"
+    raw.mkdir(parents=True)
+    for name, content in idx_files().items():
+        (raw / name).write_bytes(content)
+    config = compose(f"data={data}", f"data.root={tmp_path}").data
+    source = open_source(config)
+    assert (source.name, source.shape, source.classes) == (data, (1, 28, 28), 10)
+    assert source.train.labels.tolist() == [1, 2, 3]
+    assert source.test.features[1, 0, 0, :3].tolist() == [784 % 256, 785 % 256, 786 % 256]
+    assert source.labels[2] == third
+    path = raw / "train-images-idx3-ubyte"
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(InputError, match=r"train-images.*is no whole IDX file .* \(3, 28, 28\)"):
+        open_source(config)
+    path.write_bytes(idx_files()["t10k-images-idx3-ubyte"])
+    with pytest.raises(InputError, match=r"pictures \(2, 28, 28\) and labels \(3,\)"):
+        open_source(config)
+
+
+def _cifar(root: Path, monkeypatch: pytest.MonkeyPatch, dataset: str, key: str) -> Path:
+    """Batches of two pictures each, as the published ones are pickled; their folder."""
+    published = getattr(datasets, dataset)
+    folder = root / str(published.base_folder)
+    folder.mkdir()
+    batches = [name for name, _ in published.train_list + published.test_list]
+    known = {}
+    for number, name in enumerate(batches):
+        pixels = np.arange(2 * 3072, dtype=np.int64).reshape(2, 3072) + number
+        content = python2_pickle({"data": (pixels % 251).astype(np.uint8), key: [number % 2, 1]})
+        (folder / name).write_bytes(content)
+        known[name] = hashlib.md5(content).hexdigest()
+    meta = published.meta
+    content = python2_pickle({meta["key"]: ["cat", "dog"]})
+    (folder / meta["filename"]).write_bytes(content)
+    digest = hashlib.md5(content).hexdigest()
+    monkeypatch.setattr(published, "meta", meta | {"md5": digest})
+    monkeypatch.setattr(published, "train_list", [[name, known[name]] for name in batches[:-1]])
+    monkeypatch.setattr(published, "test_list", [[batches[-1], known[batches[-1]]]])
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("data", "dataset", "key", "batches"),
+    [("cifar10", "CIFAR10", "labels", 5), ("cifar100", "CIFAR100", "fine_labels", 1)],
+)
+def test_cifar_is_what_torchvision_reads(
+    data: str,
+    dataset: str,
+    key: str,
+    batches: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    _cifar(tmp_path, monkeypatch, dataset, key)
+    source = open_source(compose(f"data={data}", f"data.root={tmp_path}").data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # theirs imports numpy.core
+        theirs = getattr(datasets, dataset)(str(tmp_path), train=True)
+    assert (source.shape, source.labels) == ((3, 32, 32), ("cat", "dog"))
+    assert np.array_equal(source.train.features.numpy().transpose(0, 2, 3, 1), theirs.data)
+    assert source.train.labels.tolist() == theirs.targets
+    assert (len(source.train), len(source.test)) == (2 * batches, 2)
+
+
+class Harm:
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return Path.touch, (self.target,)
+
+
+def test_a_strangers_batch_is_not_unpickled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = _cifar(tmp_path, monkeypatch, "CIFAR10", "labels")
+    content = pickle.dumps({"data": Harm(tmp_path / "harmed")})
+    (folder / "test_batch").write_bytes(content)
+    config = compose("data=cifar10", f"data.root={tmp_path}").data
+    with pytest.raises(InputError, match="test_batch: is not CIFAR10's file: its MD5 is"):
+        open_source(config)
+    # And were its MD5 the published one, nothing that it names would be called.
+    digest = hashlib.md5(content).hexdigest()
+    monkeypatch.setattr(datasets.CIFAR10, "test_list", [["test_batch", digest]])
+    with pytest.raises(InputError, match=r"test_batch: cannot be read .*it names "):
+        open_source(config)
+    assert not (tmp_path / "harmed").exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "dataset"),
+    [("fashion_mnist", "FashionMNIST"), ("kmnist", "KMNIST"), ("cifar100", "CIFAR100")],
+)
+def test_a_set_that_cannot_be_had_says_what_to_type(
+    data: str, dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(self: Any, root: str, *, download: bool) -> None:
+        raise IncompleteRead(b"")
+
+    monkeypatch.setattr(getattr(datasets, dataset), "__init__", fail)
+    with pytest.raises(InputError, match=rf"data={data}: the download failed .*DATA_ROOT=FOLDER"):
+        open_source(compose(f"data={data}", f"data.root={tmp_path}/new").data)
+    assert not list(tmp_path.iterdir())
 
 
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:

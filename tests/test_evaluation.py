@@ -37,12 +37,12 @@ def test_confusion_by_hand(train: Train) -> None:
             parameter.zero_()
         list(trained.model.parameters())[-1].copy_(torch.tensor([0.0, 1.0]))  # always class 1
     split = Split(torch.zeros(4, 2), torch.tensor([0, 1, 1, 0]))
-    found = evaluate(trained, Source("toy", split, split, classes=2))
+    found = evaluate(trained, Source("toy", split, split, ("0", "1")))
     assert found.confusion.tolist() == [[0, 2], [0, 2]]
     assert (found.accuracy, found.per_class) == (0.5, [0.0, 1.0])
     assert found.loss == pytest.approx((1.3133 + 0.3133) / 2, abs=1e-4)
     only_ones = Split(torch.zeros(2, 2), torch.tensor([1, 1]))
-    found = evaluate(trained, Source("toy", split, only_ones, classes=2))
+    found = evaluate(trained, Source("toy", split, only_ones, ("0", "1")))
     assert found.per_class == [None, 1.0]
     assert "-" in describe(found)
 

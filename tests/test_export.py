@@ -141,6 +141,7 @@ def test_what_a_file_says(run: Run, files: dict[FormatName, Path]) -> None:
         "checkpoint_sha256": sha256(run.best_checkpoint),
         "data": "digits",
         "shape": "[1, 28, 28]",
+        "columns": "null",
         "input_shape": "[28, 28]",
         "input_dtype": "float32",
         "dtype": "float32",

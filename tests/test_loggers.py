@@ -222,8 +222,10 @@ def test_tensorboard_shows_hyperparameters_with_metrics_and_the_confusion(run: R
 
 
 def test_confusion_is_drawn_by_share_of_the_class() -> None:
-    figure = draw_confusion(torch.tensor([[3, 1, 0], [0, 0, 0], [0, 10, 30]]))
+    counts = torch.tensor([[3, 1, 0], [0, 0, 0], [0, 10, 30]])
+    figure = draw_confusion(counts, ["cat", "dog", "owl"])
     (axis,) = figure.axes
+    assert [text.get_text() for text in axis.get_yticklabels()] == ["cat", "dog", "owl"]
     (image,) = axis.images
     shares = [[0.75, 0.25, 0.0], [0.0, 0.0, 0.0], [0.0, 0.25, 0.75]]
     assert np.asarray(image.get_array()).tolist() == shares
@@ -231,7 +233,7 @@ def test_confusion_is_drawn_by_share_of_the_class() -> None:
     assert {at: text for at, text in texts.items() if text} == {
         (0, 0): "3", (1, 0): "1", (1, 2): "10", (2, 2): "30",
     }  # fmt: skip
-    assert not draw_confusion(torch.eye(100)).axes[0].texts  # too many to read
+    assert not draw_confusion(torch.eye(100), ["name"] * 100).axes[0].texts  # too many to read
 
 
 def test_training_is_the_same_without_them(run: Run, train: Train) -> None:

@@ -429,10 +429,10 @@ def test_arrays_get_what_evaluate_gives_them(train: Train, tmp_path: Path) -> No
         assert exact.guess is not None
         assert rounded.guess is not None
         assert rounded.guess.probability == pytest.approx(exact.guess.probability, abs=0.01)
-    text = describe(found)
+    text = describe(found, "0123456789")
     assert "and 262 more; --csv FILE writes every row" in text
     assert f"{sum(hits)} of 359 right, accuracy {np.mean(hits):.2%}" in text
-    rows = list(csv.DictReader(io.StringIO(to_csv(found))))
+    rows = list(csv.DictReader(io.StringIO(to_csv(found, "0123456789"))))
     assert len(rows) == 362
     assert (rows[3]["row"], rows[3]["label"], rows[0]["label"]) == ("0", str(labels[0]), "")
     assert sum(row["class"] == row["label"] for row in rows) == sum(hits)
@@ -453,7 +453,7 @@ def test_pictures_and_arrays_keep_their_order(train: Train, tmp_path: Path) -> N
     assert picture is not None
     assert (first.best, first.second) == (picture.best, picture.second)
     assert first.probability == pytest.approx(picture.probability)
-    lines = describe(found).splitlines()
+    lines = describe(found, "0123456789").splitlines()
     assert lines[5].split()[-5:] == ["-", "-", "-", "-", "nothing"]
     assert f"{tmp_path}/b\ufffd.png" in lines[5]  # no line of its own
 

@@ -312,7 +312,7 @@ def test_points_over_seeds_are_ranked_by_their_mean() -> None:
 def test_the_most_confident_mistakes_come_first() -> None:
     logits = torch.tensor([[0.0, 2.0], [5.0, 0.0], [0.0, 4.0], [1.0, 0.0]])
     split = Split(torch.zeros(4, 1), torch.tensor([0, 0, 0, 1]))
-    chosen, titles = most_confident_mistakes(logits, split, most=2)
+    chosen, titles = most_confident_mistakes(logits, split, "0123456789", most=2)
     assert chosen.tolist() == [2, 0]
     assert titles == ["0 → 1, 98%", "0 → 1, 88%"]
 

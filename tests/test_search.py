@@ -568,7 +568,6 @@ def test_halving_within_a_batch(tmp_path: Path) -> None:
             first[r] for r in batch if r not in dropped
         )
     assert [trial.value for trial in study.trials] == [run.monitored for run in runs]
-    third = "search.halving=3"
     with pytest.raises(InputError, match=r"search\.halving: it was 2, now 3"):
         open_study(
             check_command_line(

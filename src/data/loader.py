@@ -15,6 +15,7 @@ from src.data.sources import Split, as_float
 # larger blocks leave the cache (480 batches at once: 1.3 times the time).
 BLOCK_BYTES_CPU = 10 * 2**20
 BLOCK_BYTES_GPU = 256 * 2**20
+SLICE_BYTES = 64 * 2**20
 CHUNK = 1000  # samples of an evaluation that go through a model at once: they stay in the cache
 
 
@@ -125,10 +126,10 @@ class Blocks(Dataset[Block]):
 
     def __getitem__(self, indices: Tensor) -> Block:
         """The block of sample indices (K, R, B)."""
-        flat = indices.reshape(-1)
-        features = as_float(self.split.features.index_select(0, flat))
-        labels = self.split.labels.index_select(0, flat)
-        return Block(features.view(*indices.shape, *features.shape[1:]), labels.view(indices.shape))
+        chosen = self.split.take(indices.reshape(-1))
+        features = as_float(chosen.features)
+        shape = indices.shape
+        return Block(features.view(*shape, *features.shape[1:]), chosen.labels.view(shape))
 
 
 class ResidentLoader:
@@ -157,19 +158,20 @@ class Batch(NamedTuple):
 class Slices(Dataset[Batch]):
     """A split in order, `size` samples at a time; of W ranks, rank r takes every W-th sample.
 
-    Nothing is copied and each sample comes exactly once, whatever W.
+    Nothing is copied and each sample comes exactly once, whatever W. Slices of large samples are
+    smaller: SLICE_BYTES as bytes.
     """
 
     def __init__(self, split: Split, size: int = 2**14, rank: int = 0, ranks: int = 1) -> None:
-        self.batch = Batch(split.features[rank::ranks], split.labels[rank::ranks])
-        self.size = size
+        self.split = split.take(slice(rank, None, ranks))
+        self.size = max(1, min(size, SLICE_BYTES // math.prod(split.shape)))
 
     def __len__(self) -> int:
-        return math.ceil(len(self.batch.labels) / self.size)
+        return math.ceil(len(self.split) / self.size)
 
     def __getitem__(self, number: int) -> Batch:
-        chosen = slice(number * self.size, (number + 1) * self.size)
-        return Batch(*(tensor[chosen] for tensor in self.batch))
+        part = self.split.take(slice(number * self.size, (number + 1) * self.size))
+        return Batch(part.features, part.labels)
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[number] for number in range(len(self)))

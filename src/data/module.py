@@ -18,6 +18,7 @@ from src.data.loader import (
     worker_loader,
 )
 from src.data.sources import Source, Split, held_out
+from src.data.sources.split import without_samples
 from src.errors import InputError
 
 
@@ -62,6 +63,32 @@ class DataModule(LightningDataModule):
     def keep_orders(self, numbers: Sequence[int]) -> None:
         """Leaves the other orders out, from the next epoch on: no trial takes them any more."""
         self.orders[:] = [self.all_orders[number] for number in numbers]
+
+    def origin(self) -> dict[str, Any]:
+        """What a checkpoint says of its data; a run goes on only where it is the same."""
+        source = self.source
+        return {
+            "data": source.name,
+            "shape": list(source.shape),
+            "labels": list(source.labels),
+            "samples": [len(source.train), len(source.test)],
+            "digest": source.digest,
+            "columns": None if source.columns is None else source.columns.model_dump(),
+        }
+
+    def incomplete(self) -> list[str]:
+        """A text for each part that has no sample of some class."""
+        parts = {"training": self.train, "validation": self.validation}
+        missing = {
+            part: without_samples(split, self.source.labels) for part, split in parts.items()
+        }
+        return [
+            f"the {part} part has no sample of {', '.join(names[:10])}"
+            f"{f' and {len(names) - 10} more classes' if names[10:] else ''}; add samples, or try "
+            "another data.split_seed or data.val_fraction"
+            for part, names in missing.items()
+            if names
+        ]
 
     def train_dataloader(self) -> Any:
         sampler = self._sampler(self._rank)

@@ -224,7 +224,7 @@ def confusion(counts: np.ndarray, labels: Sequence[str]) -> Figure:
         if counts[row, column]:
             axis.text(column, row, f"{counts[row, column]}", ha="center", va="center", fontsize=8)
     axis.set(xlim=(-0.5, classes - 0.5), ylim=(classes - 0.5, -0.5), aspect="equal")
-    axis.set_xticks(range(classes), labels)
+    axis.set_xticks(range(classes), labels, rotation=90 if max(map(len, labels)) > 2 else 0)
     axis.set_yticks(range(classes), labels)
     axis.set(xlabel="taken for", ylabel="is")
     axis.tick_params(length=0)

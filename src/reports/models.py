@@ -1,6 +1,6 @@
 """What a trained model gets wrong, what its first layer looks at, and what it was shown."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import torch
@@ -27,19 +27,20 @@ def pictures(entry: Entry, name: str) -> Iterator[Picture]:
     trained = open_trained(entry.run.folder)
     source = source_of(trained)
     found = evaluate(trained, source)
-    labels = [str(number) for number in range(source.classes)]
     right = found.accuracy
     yield Picture(
         f"{name}-confusion",
         f"Test set of {len(source.test):,}, {right:.2%} right: rows are what a sample is, "
         "columns what it was taken for",
-        partial(figures.confusion, found.confusion.numpy(), labels),
+        partial(figures.confusion, found.confusion.numpy(), source.labels),
     )
     if len(source.shape) != 3 or source.shape[0] != 1:
         return
-    wrong, titles = most_confident_mistakes(predict(trained, source.test), source.test)
+    wrong, titles = most_confident_mistakes(
+        predict(trained, source.test), source.test, source.labels
+    )
     if titles:
-        shown = as_float(source.test.features[wrong])[:, 0]
+        shown = as_float(source.test.take(wrong).features)[:, 0]
         yield Picture(
             f"{name}-mistakes",
             "The most confident mistakes: what it is → what it was taken for, and how surely",
@@ -75,7 +76,7 @@ def augmented_samples(config: Config, source: Source) -> torch.Tensor | None:
 
 
 def most_confident_mistakes(
-    logits: torch.Tensor, split: Split, most: int = MISTAKES
+    logits: torch.Tensor, split: Split, labels: Sequence[str], most: int = MISTAKES
 ) -> tuple[torch.Tensor, list[str]]:
     """Indices of the samples whose wrong class got the highest probability, the surest first,
     and for each `label → predicted, probability`."""
@@ -83,6 +84,7 @@ def most_confident_mistakes(
     wrong = (predicted != split.labels).nonzero().squeeze(1)
     chosen = wrong[probabilities[wrong].argsort(descending=True, stable=True)[:most]]
     titles = [
-        f"{split.labels[i]} → {predicted[i]}, {probabilities[i]:.0%}" for i in chosen.tolist()
+        f"{labels[int(split.labels[i])]} → {labels[int(predicted[i])]}, {probabilities[i]:.0%}"
+        for i in chosen.tolist()
     ]
     return chosen, titles

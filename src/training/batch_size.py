@@ -1,6 +1,7 @@
 """data.batch_size=auto: the largest batch whose step the memory of the device holds."""
 
 import logging
+import math
 from collections.abc import Callable
 
 import torch
@@ -46,7 +47,7 @@ def choose(config: Config, source: Source) -> int:
     limit = max(1, int(len(source.train) * (1 - share)) // devices.ranks)
     if devices.accelerator == "cpu":
         free = free_bytes(config) // 2 // devices.count
-        inputs = source.train.features[0].numel()
+        inputs = math.prod(source.shape)
 
         def fits(size: int) -> bool:
             return bytes_per_trial(config, inputs, source.classes, size) <= free

@@ -68,9 +68,7 @@ class Classifier(LightningModule):
             {
                 "format": FORMAT,
                 "config": config.to_primitives() | {"resume": None},
-                "data": data.source.name,
-                "shape": list(data.source.shape),
-                "classes": data.source.classes,
+                **data.origin(),
             }
             for config in configs
         ]

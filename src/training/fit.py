@@ -230,6 +230,8 @@ class _Fit:
             steps_per_call=config.trainer.steps_per_call,
             ranks=devices.ranks,
         )
+        for text in self.data.incomplete() if not ranks.rank() else ():
+            log.warning("%s", text)
         self.classifier = Classifier(
             configs, models, self.data, [seeds.index(c.seed) for c in configs]
         )

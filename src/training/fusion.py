@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from src import config as schema
 from src.config import Config
+from src.data.folders import list_pictures
 from src.data.loader import CHUNK
+from src.data.sources import open_source
 from src.training import machine
 
 # Trials of a stack may differ in these; of the scheduler in every number, of hidden_sizes in the
@@ -102,6 +103,13 @@ def _fitting(config: Config, configs: Sequence[Config]) -> int:
             inputs, classes = 2, 2
         case schema.Synthetic(shape=shape):
             inputs, classes = math.prod(shape), config.data.classes
+        case schema.ImageFolder(channels=channels, size=size):
+            inputs, classes = channels * size**2, len(list_pictures(Path(config.data.path)).labels)
+        case schema.Npz() | schema.Csv():
+            source = open_source(config.data)
+            inputs, classes = math.prod(source.shape), source.classes
+        case schema.Torchvision(name="cifar10" | "cifar100" as name):
+            inputs, classes = 3 * 32 * 32, 100 if name == "cifar100" else 10
         case _:
             inputs, classes = 784, 10
     largest = max(bytes_per_trial(each, inputs, classes, each.data.batch) for each in configs)
@@ -114,10 +122,4 @@ def free_bytes(config: Config) -> int:
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info()[0]
         return free
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        lines: dict[str, Any] = dict(
-            line.split(":", 1) for line in meminfo.read_text().splitlines()
-        )
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    return 4 * 2**30  # macOS tells its free memory to nobody who asks simply
+    return schema.free_memory()

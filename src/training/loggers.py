@@ -12,7 +12,7 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +27,7 @@ from src import config as schema
 from src.config import Config
 from src.data.sources import Source
 from src.errors import InputError, Interrupted
-from src.evaluation import evaluate
+from src.evaluation import Evaluation, evaluate
 from src.extras import missing_loggers
 from src.run import HISTORY, Row, Run
 from src.trained import open_trained
@@ -45,7 +45,7 @@ class _Logger(Protocol):
 
     def add(self, row: Row) -> None: ...
 
-    def finish(self, tested: dict[str, float], step: int, confusion: Tensor | None) -> None: ...
+    def finish(self, tested: dict[str, float], step: int, found: Evaluation | None) -> None: ...
 
     def close(self, status: str) -> None: ...
 
@@ -121,11 +121,11 @@ class Loggers(Callback):
         if not self.loggers:
             return
         self._catch_up()  # a run that went on from its end has no epoch left
-        confusion = None
+        found = None
         if self.run.best_checkpoint.exists():
-            confusion = evaluate(open_trained(self.run.folder), self.source).confusion
+            found = evaluate(open_trained(self.run.folder), self.source)
         tested = {name: result[name] for name in TESTED if result[name] is not None}
-        self._each("finish", lambda logger: logger.finish(tested, result["steps"], confusion))
+        self._each("finish", lambda logger: logger.finish(tested, result["steps"], found))
         self.status = result["status"]
 
     def _each(self, what: str, action: Callable[[_Logger], None]) -> None:
@@ -195,11 +195,12 @@ class _TensorBoard:
             self.writer.add_scalar(name, value, step, walltime=clock)
         self.writer.flush()
 
-    def finish(self, tested: dict[str, float], step: int, confusion: Tensor | None) -> None:
+    def finish(self, tested: dict[str, float], step: int, found: Evaluation | None) -> None:
         for name, value in tested.items():
             self.writer.add_scalar(name, value, step)
-        if confusion is not None:
-            self.writer.add_figure("test/confusion", draw_confusion(confusion), step)
+        if found is not None:
+            figure = draw_confusion(found.confusion, found.labels)
+            self.writer.add_figure("test/confusion", figure, step)
         self.add_summary(self.end)
 
     def close(self, status: str) -> None:
@@ -264,7 +265,7 @@ class _MLflow:
         values = _measured(row)
         self._log(values, int(values.pop("step")))
 
-    def finish(self, tested: dict[str, float], step: int, confusion: Tensor | None) -> None:
+    def finish(self, tested: dict[str, float], step: int, found: Evaluation | None) -> None:
         self._log(tested, step)
 
     def _log(self, values: Mapping[str, float], step: int) -> None:
@@ -316,7 +317,7 @@ class _Wandb:
     def add(self, row: Row) -> None:
         self.run.log(_measured(row))
 
-    def finish(self, tested: dict[str, float], step: int, confusion: Tensor | None) -> None:
+    def finish(self, tested: dict[str, float], step: int, found: Evaluation | None) -> None:
         self.run.summary.update(tested)
 
     def close(self, status: str) -> None:
@@ -350,8 +351,9 @@ def _require_database(file: Path) -> None:
         connection.execute("BEGIN IMMEDIATE")
 
 
-def draw_confusion(confusion: Tensor) -> Figure:
-    """(classes, classes) counts as shares of each true class, the counts written where they fit."""
+def draw_confusion(confusion: Tensor, labels: Sequence[str]) -> Figure:
+    """(classes, classes) counts as shares of each true class, the counts and the classes' names
+    written where they fit."""
     classes = len(confusion)
     shares = (confusion / confusion.sum(1, keepdim=True).clamp(min=1)).numpy()
     side = 1.5 + 0.5 * min(classes, 16)
@@ -360,8 +362,9 @@ def draw_confusion(confusion: Tensor) -> Figure:
     axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     axis.set(xlabel="taken for", ylabel="class")
     if classes <= 16:
-        axis.set_xticks(range(classes))
-        axis.set_yticks(range(classes))
+        turned = 90 if max(map(len, labels)) > 2 else 0
+        axis.set_xticks(range(classes), labels, rotation=turned)
+        axis.set_yticks(range(classes), labels)
         for row, counts in enumerate(confusion.tolist()):
             for column, count in enumerate(counts):
                 color = "white" if shares[row, column] > 0.5 else "black"

@@ -29,6 +29,7 @@ def facts(
             "train": len(data.train),
             "val": len(data.validation),
             "test": len(data.source.test),
+            "skipped": data.source.skipped,
         },
         "ranks": trainer.world_size,
         "effective_batch_size": data.config.batch * trainer.world_size * classifier.when.accumulate,
@@ -90,6 +91,8 @@ def summary(run: Run) -> str:
     rows = [("data", used)]
     if data["instead_of"]:
         rows.append(("!", f"instead of {data['instead_of']}"))
+    if data["skipped"]:
+        rows.append(("!", f"{data['skipped']} broken pictures left out"))
     if result["status"] == "diverged":
         rows.append(("!", f"diverged at step {result['diverged_step']}"))
     if result["stopped"]:

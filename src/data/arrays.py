@@ -1,0 +1,78 @@
+"""Arrays in NumPy's archives. No torch here, and nothing is unpickled."""
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from src.errors import InputError
+from src.files import MIB
+
+WRITTEN_BY = "write it by numpy.savez(FILE, x=SAMPLES, y=LABELS)"
+
+
+def read_arrays(path: Path, names: Sequence[str], limit: int) -> dict[str, NDArray[Any]]:
+    """Those of the arrays that the file has, x always among them.
+
+    Raises InputError for what is no such file, unpacks to more than `limit` bytes, has no x, or
+    whose arrays hold objects.
+    """
+    try:
+        with zipfile.ZipFile(path) as archive:
+            size = sum(record.file_size for record in archive.infolist())
+        if size > limit:
+            raise InputError(
+                f"{path}: unpacks to more than {limit // MIB:,} MiB; split it into several files"
+            )
+        with np.load(path, allow_pickle=False) as content:
+            there = list(content)
+            found = {name: content[name] for name in names if name in there}
+    except InputError:
+        raise
+    except Exception as error:  # a parser over hostile bytes: nothing that it raises is a surprise
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(f"{path}: cannot be read as .npz ({reason}); {WRITTEN_BY}") from None
+    if not isinstance(found.get("x"), np.ndarray):
+        raise InputError(
+            f"{path}: has no array x, it has {', '.join(there)[:100] or 'none'}; {WRITTEN_BY}"
+        )
+    return found
+
+
+def as_float32(x: NDArray[Any]) -> NDArray[Any]:
+    """Floats of any width as float32, what is too large as infinity; others as they are."""
+    if x.dtype.kind != "f":
+        return x
+    with np.errstate(over="ignore"):
+        return x.astype(np.float32)
+
+
+def feature_faults(name: str, x: NDArray[Any]) -> list[str]:
+    """What is wrong with samples (N, ...), uint8 or float32; pictures of floats lie in [0, 1]."""
+    if x.dtype != np.uint8 and x.dtype.kind != "f":
+        return [f"{name} is of {x.dtype}, must be uint8 from 0 to 255 or floats from 0 to 1"]
+    if x.ndim < 2 or x.size == 0:
+        return [f"{name} is {x.shape}, must be (N, ...) with a sample in each of N rows"]
+    if x.dtype == np.uint8:
+        return []
+    wrong = ~np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
+    if wrong.any():
+        return [f"{name}[{int(wrong.argmax())}] has NaN or infinite values, must be from 0 to 1"]
+    if x.ndim > 2 and (x.min() < 0 or x.max() > 1):
+        return [f"{name} goes from {x.min():g} to {x.max():g}, floats must be from 0 to 1"]
+    return []
+
+
+def label_faults(name: str, y: Any, samples: int) -> list[str]:
+    """What is wrong with labels, which must be whole numbers (samples,); None has no fault."""
+    if y is None:
+        return []
+    if not isinstance(y, np.ndarray) or y.dtype.kind not in "iu":
+        found = getattr(y, "dtype", type(y).__name__)
+        return [f"{name} is of {found}, must be whole numbers"]
+    if y.shape != (samples,):
+        return [f"{name} is {y.shape}, must be ({samples},), a label for each row of its samples"]
+    return []

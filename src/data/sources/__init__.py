@@ -1,0 +1,65 @@
+"""Data sets: each one function from its configuration to splits, a module per family.
+
+A new data set is a function, a section in src/config.py, a YAML in conf/data and a case here.
+"""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from src import config as schema
+from src.data.sources.cifar import cifar10, cifar100
+from src.data.sources.downloads import UnavailableError
+from src.data.sources.embedded import digits, synthetic, toy
+from src.data.sources.files import read_files
+from src.data.sources.idx import fashion_mnist, kmnist, mnist
+from src.data.sources.split import Source, Split, as_float, held_out
+from src.errors import InputError
+
+__all__ = [
+    "Source", "Split", "UnavailableError",
+    "as_float", "digits", "held_out", "mnist", "open_source", "toy",
+]  # fmt: skip
+
+PUBLISHED: dict[str, tuple[Callable[[Path], Source], str]] = {
+    "mnist": (mnist, "MNIST/raw"),
+    "fashion_mnist": (fashion_mnist, "FashionMNIST/raw"),
+    "kmnist": (kmnist, "KMNIST/raw"),
+    "cifar10": (cifar10, "cifar-10-batches-py"),
+    "cifar100": (cifar100, "cifar-100-python"),
+}
+
+
+def open_source(config: schema.Data) -> Source:
+    """Loads the configured data set, or its fallback where it cannot be had.
+
+    Raises InputError for damaged or missing files, a root that cannot be written, and for a data
+    set without fallback that cannot be had.
+    """
+    match config:
+        case schema.Mnist() | schema.Torchvision():
+            return _published(config)
+        case schema.Digits():
+            return digits()
+        case schema.Toy():
+            return toy(config.factor)
+        case schema.Synthetic():
+            return synthetic(config)
+        case schema.ImageFolder() | schema.Npz() | schema.Csv():
+            return read_files(config)
+
+
+def _published(config: schema.Mnist | schema.Torchvision) -> Source:
+    root = Path(config.root or os.environ.get("DATA_ROOT") or "data")
+    read, folder = PUBLISHED[config.name]
+    try:
+        return read(root)
+    except UnavailableError as error:
+        if isinstance(config, schema.Mnist) and config.fallback is not None:
+            return replace(digits(), instead_of=f"mnist, for {error}")
+        raise InputError(
+            f"data={config.name}: {error}. Either put its files, unpacked, into {root / folder} or "
+            f"name the folder that has {folder} with data.root=FOLDER or DATA_ROOT=FOLDER; or type "
+            "data=digits, which needs no download"
+        ) from None
