@@ -241,7 +241,7 @@ def test_training_is_the_same_without_them(run: Run, train: Train) -> None:
     loud = fingerprint(run)
     named = {"best", "result"}  # the configuration that stands there names the loggers
     assert {part for part in quiet if quiet[part] != loud[part]} == named
-    assert len(quiet) == 6
+    assert len(quiet) == 7
 
 
 def test_nothing_is_reached_but_this_machine(run: Run, reached: list[Any]) -> None:
