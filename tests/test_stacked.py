@@ -13,7 +13,7 @@ from src import config as schema
 from src.composition import compose
 from src.models.logistic_regression import LogisticRegression
 from src.models.mlp import Mlp
-from src.models.stacked import MOST_SEGMENTS, Stack, step_kind
+from src.models.stacked import MOST_SEGMENTS, Stack, dropout_mask, step_kind
 from src.training.optimizers import build_stacked_optimizer, trial_state
 from src.training.steps import _clip
 
@@ -153,6 +153,20 @@ def test_equal_widths_share_a_product_and_many_widths_are_rounded() -> None:
     assert shared.layers[0].weight.shape == (12, INPUTS)  # one product over all units, no padding
     own = Stack(models_of([[4]] * 3), [0, 1, 2]).segments[0]
     assert own.layers[0].weight.shape == (3, 4, INPUTS)
+
+
+@pytest.mark.parametrize("dropout", [0.1, 0.5, 0.9])
+def test_a_mask_drops_as_many_as_it_should(dropout: float) -> None:
+    torch.manual_seed(0)
+    mask = dropout_mask(torch.empty(1001, 999, dtype=torch.double), dropout)
+    assert set(mask.flatten().tolist()) == {0.0, 1 / (1 - dropout)}
+    dropped = (mask == 0).double()
+    assert dropped.mean().item() == pytest.approx(dropout, abs=0.002)  # four deviations
+    flat = dropped.flatten() - dropout
+    for lag in (1, 2, 3, 4):  # numbers of one draw, and of the next
+        assert (flat[lag:] * flat[:-lag]).mean().item() == pytest.approx(0, abs=0.001)
+    torch.manual_seed(0)
+    assert torch.equal(dropout_mask(torch.empty(1001, 999, dtype=torch.double), dropout), mask)
 
 
 def test_dropout_is_the_same_in_distribution() -> None:

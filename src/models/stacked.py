@@ -384,7 +384,7 @@ class Segment:
         """
         buffers = self._buffers_for(features)
         if self.input_dropout:
-            features = features * _mask(features, self.input_dropout)
+            features = features * dropout_mask(features, self.input_dropout)
         first = features.mT if len(self.batches) > 1 else features[0].mT
         inputs, kept, masks = self._forward(first, buffers)
         last = self.layers[-1].shaped(logits)
@@ -431,7 +431,7 @@ class Segment:
             after = ACTIVATE[self.activation](before)
             kept.append(before if self.activation == "gelu" else after)
             if self.dropouts[depth]:
-                masks[depth] = _mask(after, self.dropouts[depth])
+                masks[depth] = dropout_mask(after, self.dropouts[depth])
                 after = after * masks[depth]
             elif after is before and before is buffers.out[depth]:
                 inputs.append(buffers.next[depth])
@@ -490,8 +490,17 @@ class _Buffers:
             self.previous.append(here.shaped(back))
 
 
-def _mask(like: Tensor, dropout: float) -> Tensor:
-    return torch.empty_like(like).bernoulli_(1 - dropout).div_(1 - dropout)
+def dropout_mask(like: Tensor, dropout: float) -> Tensor:
+    """0 with probability `dropout`, to 1/2¹⁷, else 1 / (1 - dropout).
+
+    On a CPU four numbers of 16 bits come of one draw, in a quarter of the time of bernoulli_, which
+    was a fifth of a step of 784-1024-1024-10.
+    """
+    if like.device.type != "cpu":
+        return torch.empty_like(like).bernoulli_(1 - dropout).div_(1 - dropout)
+    draws = torch.empty(-(-like.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    bits = draws.view(torch.int16)[: like.numel()].view(like.shape)
+    return (bits >= round(dropout * 2**16) - 2**15).to(like.dtype).mul_(1 / (1 - dropout))
 
 
 def _stacked_parameters(
