@@ -122,7 +122,7 @@ def inverse_maps(*, shift: Array, angle: Array, scale: Array, shear: Array) -> A
     """
     cos, sin = np.cos(np.radians(angle)), np.sin(np.radians(angle))
     tan = np.tan(np.radians(shear))
-    found = np.empty((len(angle), 2, 3))
+    found = np.zeros((len(angle), 2, 3))
     found[:, 0, 0], found[:, 0, 1] = cos - sin * tan, sin + cos * tan
     found[:, 1, 0], found[:, 1, 1] = -sin, cos
     found /= scale.T[:, :, None]
