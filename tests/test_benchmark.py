@@ -11,16 +11,19 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.transforms.v2 import Compose
 
-from src.benchmarks import questions, reports, run_suite, sweep
+from src.benchmarks import questions, reports, run_suite, searches, sweep
 from src.benchmarks.products import products
 from src.benchmarks.questions import QUESTIONS
+from src.benchmarks.searches import Outcome
 from src.benchmarks.settings import read_settings
+from src.composition import check_command_line as check_train
 from src.composition import compose
 from src.config import Config
 from src.data.augmentation import Augmentation
 from src.data.loader import Block
 from src.errors import InputError
 from src.run import Run
+from src.searching.command import check_command_line as check_search
 
 
 def test_loops() -> None:
@@ -35,6 +38,35 @@ def test_loops() -> None:
     rows = {name: row["median"] for name, row in found["rows"].items()}
     assert found["ratios"]["ours/bare"] == pytest.approx(rows["ours"] / rows["bare"])
     assert all(name in table for name in contenders)
+
+
+def test_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands are what they are called: points of a grid, a space, a sweep and its half."""
+    ran: list[tuple[str, ...]] = []
+
+    def quick(command: tuple[str, ...], *others: str) -> Outcome:
+        ran.append((*command, *others))
+        return Outcome(float(len(ran)), f"{len(ran)}: optimizer.lr=0.1", 0.9 + len(ran) / 100)
+
+    monkeypatch.setattr(searches, "outcome", quick)
+    table, line = run_suite(read_settings(["suite=search", "rounds=2", "data=digits"]))
+    assert [command[0] for command in ran] == ["src.train", "src.search", *["src.train"] * 2] * 2
+    grid, search, sweep_, halved = ran[:4]
+    assert len(check_train([*grid[1:], "hydra.sweep.dir=nowhere"]).points) == 64
+    assert len(check_train([*sweep_[1:], "hydra.sweep.dir=nowhere"]).points) == 64
+    assert [text for text in halved if text not in sweep_] == ["hydra.launcher.halving=2"]
+    found = check_search(search[1:])
+    assert found.settings.trials == 64
+    assert [parameter.key.partition(".")[2] for parameter in found.space] == [
+        "hidden_sizes", "lr", "momentum", "weight_decay",
+    ]  # fmt: skip
+    content = json.loads(line)
+    assert content["ratios"] == {
+        "search/grid": pytest.approx(1.6),
+        "halved sweep/sweep": 1.2 + 1 / 20,
+    }
+    assert content["best"]["search"] == {"trial": "6: optimizer.lr=0.1", "val/acc": 0.96}
+    assert "halved sweep" in table
 
 
 @pytest.mark.parametrize("suite", [name for name in QUESTIONS if name != "ranks"])

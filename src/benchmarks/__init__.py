@@ -1,26 +1,24 @@
 """Benchmarks: each suite runs its contenders interleaved in one process and compares them."""
 
+from importlib import import_module
+
 from src.benchmarks.settings import Settings
+
+ON_DATA = {  # suites of a data set, and their modules
+    "loops": "loops",
+    "search": "searches",
+    "checkpoints": "checkpoints",
+    "report": "reports",
+    "gpu_check": "gpu_check",
+}
 
 
 def run_suite(settings: Settings) -> tuple[str, str]:
     """The suite's table for people and its JSON line."""
-    if settings.suite == "loops":
-        from src.benchmarks import loops
-
-        return loops.run(settings.rounds, settings.data)
-    if settings.suite == "checkpoints":
-        from src.benchmarks import checkpoints
-
-        return checkpoints.run(settings.rounds, settings.data)
-    if settings.suite == "report":
-        from src.benchmarks import reports
-
-        return reports.run(settings.rounds, settings.data)
-    if settings.suite == "gpu_check":
-        from src.benchmarks import gpu_check
-
-        return gpu_check.run(settings.rounds, settings.data)
+    if settings.suite in ON_DATA:
+        module = import_module(f"src.benchmarks.{ON_DATA[settings.suite]}")
+        found: tuple[str, str] = module.run(settings.rounds, settings.data)
+        return found
     if settings.suite != "sweep":
         from src.benchmarks import questions
 

@@ -1,0 +1,85 @@
+"""What choosing costs: a search beside a grid, a halved sweep beside the whole one."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from tabulate import tabulate
+from tqdm import tqdm
+
+from src.benchmarks.measure import Seconds, ratio, report
+from src.sweep import Sweep
+
+ROOT = Path(__file__).parent.parent.parent
+FUSED = ("-m", "hydra/launcher=fused")
+BRIEF = ("scheduler=cosine", "trainer.max_epochs=5", "trainer=cpu")
+RATES = ",".join(f"{0.01 * 10 ** (2 * number / 15):.3g}" for number in range(16))
+WIDTHS = ("16", "32", "64", "128")
+SHAPES = ",".join(f"[{','.join([width] * depth)}]" for depth in (1, 2) for width in WIDTHS)
+# The README's sweep.
+SWEEP = ("model.hidden_sizes=16,32,64,128", "optimizer.lr=0.03,0.1,0.3,0.5", "seed=0,1,2,3")
+COMMANDS: Mapping[str, tuple[str, ...]] = {
+    "grid": (
+        "src.train", *FUSED, *BRIEF,
+        f"model.hidden_sizes={','.join(WIDTHS)}", f"optimizer.lr={RATES}",
+    ),
+    "search": (
+        "src.search", *BRIEF, f"model.hidden_sizes=choice({SHAPES})",
+        "optimizer.lr=tag(log,interval(0.01,1))", "optimizer.momentum=interval(0,0.95)",
+        "optimizer.weight_decay=tag(log,interval(1e-6,1e-3))", "search.trials=64",
+        "search.batch=32",
+    ),
+    "sweep": ("src.train", *FUSED, *SWEEP, "trainer=cpu"),
+    "halved sweep": ("src.train", *FUSED, *SWEEP, "trainer=cpu", "hydra.launcher.halving=2"),
+}  # fmt: skip
+
+
+class Outcome(NamedTuple):
+    """Seconds of a whole command, its best trial, and what that came to."""
+
+    seconds: float
+    best: str
+    value: float
+
+
+def run(rounds: int, data: str) -> tuple[str, str]:
+    """Whole commands, start-up, folders and report included; all four see the same machine."""
+    seconds: Seconds = {name: [] for name in COMMANDS}
+    found: dict[str, Outcome] = {}
+    jobs = [(name, command) for _ in range(rounds) for name, command in COMMANDS.items()]
+    for name, command in tqdm(jobs, unit="command", leave=False, disable=None):
+        found[name] = outcome(command, f"data={data}")
+        seconds[name].append(found[name].seconds)
+    ratios = {
+        "search/grid": ratio(seconds, "search", "grid"),
+        "halved sweep/sweep": ratio(seconds, "halved sweep", "sweep"),
+    }
+    best = {name: {"trial": each.best, "val/acc": each.value} for name, each in found.items()}
+    table, line = report("search", seconds, ratios, data=data, best=best)
+    rows = [[name, each.value, each.best] for name, each in found.items()]
+    trials = tabulate(rows, ["contender", "best val/acc", "trial"], floatfmt=".4f")
+    return f"{table}\n\n{trials}", line
+
+
+def outcome(command: tuple[str, ...], *others: str) -> Outcome:
+    """Of `python -m` with this command in a folder of its own."""
+    module, *arguments = command
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    if "DATA_ROOT" in os.environ:
+        environment["DATA_ROOT"] = str(Path(os.environ["DATA_ROOT"]).absolute())
+    with tempfile.TemporaryDirectory() as folder:
+        place = "search.folder=here" if module == "src.search" else "hydra.sweep.dir=here"
+        began = time.perf_counter()
+        subprocess.run(
+            [sys.executable, "-m", module, *arguments, *others, place],
+            cwd=folder, env=environment, check=True, capture_output=True,
+        )  # fmt: skip
+        seconds = time.perf_counter() - began
+        best = max(Sweep(Path(folder) / "here").trials, key=lambda run: run.monitored)
+        chosen = " ".join(f"{key}={value}" for key, value in best.overrides.items())
+        return Outcome(seconds, f"{best.folder.name}: {chosen}", best.monitored)
