@@ -61,10 +61,8 @@ def test_search(monkeypatch: pytest.MonkeyPatch) -> None:
         "hidden_sizes", "lr", "momentum", "weight_decay",
     ]  # fmt: skip
     content = json.loads(line)
-    assert content["ratios"] == {
-        "search/grid": pytest.approx(1.6),
-        "halved sweep/sweep": 1.2 + 1 / 20,
-    }
+    assert content["ratios"]["search/grid"] == pytest.approx((2 / 1 + 6 / 5) / 2)
+    assert content["ratios"]["halved sweep/sweep"] == pytest.approx((4 / 3 + 8 / 7) / 2)
     assert content["best"]["search"] == {"trial": "6: optimizer.lr=0.1", "val/acc": 0.96}
     assert "halved sweep" in table
 
