@@ -17,7 +17,6 @@ from urllib.parse import quote
 import matplotlib as mpl
 import numpy as np
 import pytest
-import torch
 from lightning.pytorch import LightningModule
 from mlflow import MlflowClient
 from mlflow.entities import Run as MlflowRun
@@ -37,7 +36,7 @@ from src.trained import open_trained
 from src.training import loggers, ranks
 from src.training.callbacks import History
 from src.training.fit import fit
-from src.training.loggers import Loggers, draw_confusion, hyperparameters
+from src.training.loggers import Loggers, hyperparameters
 from tests.conftest import ROOT, SMALL, Train
 
 mpl.use("agg")
@@ -218,22 +217,7 @@ def test_tensorboard_shows_hyperparameters_with_metrics_and_the_confusion(run: R
     assert picture.step == 24
     pixels = Image.open(BytesIO(picture.encoded_image_string)).convert("RGB")
     assert len(pixels.getcolors(maxcolors=10**6) or []) > 50  # it is drawn upon
-    assert pixels.width == pixels.height
-
-
-def test_confusion_is_drawn_by_share_of_the_class() -> None:
-    counts = torch.tensor([[3, 1, 0], [0, 0, 0], [0, 10, 30]])
-    figure = draw_confusion(counts, ["cat", "dog", "owl"])
-    (axis,) = figure.axes
-    assert [text.get_text() for text in axis.get_yticklabels()] == ["cat", "dog", "owl"]
-    (image,) = axis.images
-    shares = [[0.75, 0.25, 0.0], [0.0, 0.0, 0.0], [0.0, 0.25, 0.75]]
-    assert np.asarray(image.get_array()).tolist() == shares
-    texts = {text.get_position(): text.get_text() for text in axis.texts}
-    assert {at: text for at, text in texts.items() if text} == {
-        (0, 0): "3", (1, 0): "1", (1, 2): "10", (2, 2): "30",
-    }  # fmt: skip
-    assert not draw_confusion(torch.eye(100), ["name"] * 100).axes[0].texts  # too many to read
+    assert 1 < pixels.width / pixels.height < 1.2
 
 
 def test_training_is_the_same_without_them(run: Run, train: Train) -> None:

@@ -20,7 +20,7 @@ from playwright.sync_api import Browser
 from src.data.sources import Split, open_source
 from src.errors import InputError
 from src.evaluation import evaluate_path
-from src.reports import analysis
+from src.reports import analysis, figures
 from src.reports.collect import Entry, SweepEntries, collect, short
 from src.reports.models import augmented_samples, most_confident_mistakes, pictures
 from src.reports.page import MARK, write_report
@@ -355,3 +355,22 @@ def test_a_page_fits_its_window_in_light_and_dark(
             shades[scheme] = float(np.asarray(picture.convert("L")).mean())
     assert shades["dark"] < 80
     assert shades["light"] > 200
+
+
+def test_confusion_is_coloured_by_what_is_wrong() -> None:
+    counts = np.array([[3, 1, 0], [0, 0, 0], [0, 10, 10]])
+    (axis,) = figures.confusion(counts, ["cat", "dog", "owl"]).axes
+    assert [text.get_text() for text in axis.get_yticklabels()] == ["cat", "dog", "owl"]
+    texts = {text.get_position(): text.get_text() for text in axis.texts}
+    assert texts == {(0, 0): "3", (1, 0): "1", (1, 2): "10", (2, 2): "10"}
+    cells = {patch.get_xy(): patch.get_alpha() for patch in axis.patches}  # type: ignore[attr-defined]
+    assert cells == {
+        (-0.5, -0.5): 0.18, (0.5, 0.5): 0.18, (1.5, 1.5): 0.18,
+        (0.5, -0.5): pytest.approx(0.1 + 0.8 * 0.25 / 0.5), (0.5, 1.5): pytest.approx(0.9),
+    }  # fmt: skip
+    many = np.eye(100, dtype=int)
+    many[3, 7] = 1
+    (axis,) = figures.confusion(many, ["name"] * 100).axes
+    assert not axis.texts  # too many to read
+    (image,) = axis.images
+    assert np.argwhere(np.asarray(image.get_array())).tolist() == [[3, 7]]

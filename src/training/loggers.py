@@ -12,7 +12,7 @@ import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -20,8 +20,6 @@ from typing import Any, Protocol, Self
 from urllib.parse import quote
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from matplotlib.figure import Figure
-from torch import Tensor
 
 from src import config as schema
 from src.config import Config
@@ -199,7 +197,9 @@ class _TensorBoard:
         for name, value in tested.items():
             self.writer.add_scalar(name, value, step)
         if found is not None:
-            figure = draw_confusion(found.confusion, found.labels)
+            from src.reports.figures import confusion
+
+            figure = confusion(found.confusion.numpy(), found.labels)
             self.writer.add_figure("test/confusion", figure, step)
         self.add_summary(self.end)
 
@@ -349,24 +349,3 @@ def _require_database(file: Path) -> None:
     would ask ten times, for minutes."""
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("BEGIN IMMEDIATE")
-
-
-def draw_confusion(confusion: Tensor, labels: Sequence[str]) -> Figure:
-    """(classes, classes) counts as shares of each true class, the counts and the classes' names
-    written where they fit."""
-    classes = len(confusion)
-    shares = (confusion / confusion.sum(1, keepdim=True).clamp(min=1)).numpy()
-    side = 1.5 + 0.5 * min(classes, 16)
-    figure = Figure(figsize=(side, side), layout="constrained")
-    axis = figure.subplots()
-    axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    axis.set(xlabel="taken for", ylabel="class")
-    if classes <= 16:
-        turned = 90 if max(map(len, labels)) > 2 else 0
-        axis.set_xticks(range(classes), labels, rotation=turned)
-        axis.set_yticks(range(classes), labels)
-        for row, counts in enumerate(confusion.tolist()):
-            for column, count in enumerate(counts):
-                color = "white" if shares[row, column] > 0.5 else "black"
-                axis.text(column, row, str(count or ""), ha="center", va="center", color=color)
-    return figure
