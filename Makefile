@@ -25,7 +25,7 @@ test: $(READY)
 
 # Two hundred kills and ten thousand mutated files.
 torture: $(READY)
-	TORTURE=1 $(VENV)/bin/python -m pytest -m "torture or not torture" tests/test_torture.py tests/test_hostile_files.py $(ARGS)
+	TORTURE=1 $(VENV)/bin/python -m pytest -n0 -m "torture or not torture" tests/test_torture.py tests/test_hostile_files.py $(ARGS)
 
 # What needs a CUDA GPU: tests, benchmarks, a sweep; writes gpu_check.json.
 gpu-check: $(READY)

@@ -63,7 +63,7 @@ def _tests() -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
         subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-m", "gpu", f"--junitxml={report}"],
+            [sys.executable, "-m", "pytest", "-q", "-n0", "-m", "gpu", f"--junitxml={report}"],
             cwd=ROOT,
             check=False,
         )
