@@ -173,9 +173,11 @@ def test_a_profile_lies_in_the_run_folder(train: Train) -> None:
         in (run.folder / "fit-profile.txt").read_text()
     )
     run = train("trainer.profiler=pytorch", "trainer.step=autograd")
-    assert "aten::addmm" in (run.folder / "fit-profile.txt").read_text()
+    assert "aten::" in (run.folder / "fit-profile.txt").read_text()  # the slowest
     (trace, *_) = run.folder.glob("fit-profile*.trace.json")
-    assert json.loads(trace.read_text())["traceEvents"]
+    assert "aten::addmm" in {
+        event["name"] for event in json.loads(trace.read_text())["traceEvents"]
+    }
 
 
 def test_an_idle_gpu_gets_advice(

@@ -582,7 +582,7 @@ def test_a_sweep_is_resumed_by_its_folder(launcher: str, command: Command, tmp_p
     assert "type resume=sweep to go on with it" in refused.stderr
     alone = command("src.train", "resume=sweep/0")
     assert alone.returncode == 2
-    assert "type resume=sweep" in alone.stderr
+    assert "type python -m src.train resume=sweep" in alone.stderr
     done = command("src.train", "resume=sweep")
     assert done.returncode == 0, done.stderr
     assert "going on from epoch" in done.stdout
