@@ -92,9 +92,9 @@ def report(
 
 
 def few_ticks(axis: Axes) -> None:
-    """On a logarithmic y axis at 1, 2, 3, 5 of each power of ten: matplotlib's run into another."""
+    """On a logarithmic y axis at 1, 2, 3, 5, 7 of each power of ten: matplotlib's run into another."""
     low, high = axis.get_ylim()
-    steps = [digit * 10.0**power for power in range(-6, 3) for digit in (1, 2, 3, 5)]
+    steps = [digit * 10.0**power for power in range(-6, 3) for digit in (1, 2, 3, 5, 7)]
     ticks = [step for step in steps if low <= step <= high]
     axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.minorticks_off()
