@@ -92,7 +92,7 @@ def report(
 
 
 def few_ticks(axis: Axes) -> None:
-    """On a logarithmic y axis at 1, 2, 3, 5, 7 of each power of ten: matplotlib's run into another."""
+    """On a logarithmic y axis at 1, 2, 3, 5, 7 of each power of ten; matplotlib's would overlap."""
     low, high = axis.get_ylim()
     steps = [digit * 10.0**power for power in range(-6, 3) for digit in (1, 2, 3, 5, 7)]
     ticks = [step for step in steps if low <= step <= high]
