@@ -568,8 +568,8 @@ def test_faults_of_resume_cost_no_torch(
 @pytest.mark.parametrize("launcher", ["basic", "fused"])
 def test_a_sweep_is_resumed_by_its_folder(launcher: str, command: Command, tmp_path: Path) -> None:
     """Interrupted in its first stack or trial, gone on with by the command that it names."""
-    sweep = ("-m", "data=digits", "trainer=cpu", "optimizer.lr=0.05,0.1", "trainer.max_epochs=150")
-    arguments = (*sweep, f"hydra/launcher={launcher}")
+    common = ("data=digits", "trainer=cpu", "trainer.max_epochs=100")
+    arguments = ("-m", *common, "optimizer.lr=0.05,0.1", f"hydra/launcher={launcher}")
     process = started(tmp_path, *arguments, "hydra.sweep.dir=sweep")
     process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
@@ -587,11 +587,15 @@ def test_a_sweep_is_resumed_by_its_folder(launcher: str, command: Command, tmp_p
     assert done.returncode == 0, done.stderr
     assert "going on from epoch" in done.stdout
     assert "best alone: python -m src.train" in done.stdout
-    whole = command("src.train", *arguments, "hydra.sweep.dir=whole")
-    assert whole.returncode == 0, whole.stderr
-    for trial in "01":
-        one, other = (Run(tmp_path / name / trial) for name in ("sweep", "whole"))
-        assert fingerprint(one) == fingerprint(other)
+    configs = [compose(*common, f"optimizer.lr={rate}") for rate in (0.05, 0.1)]
+    folders = [tmp_path / "whole" / trial for trial in "01"]
+    if launcher == "fused":
+        fit_stack(configs, folders, tmp_path / "whole" / "stack")
+    else:
+        for config, folder in zip(configs, folders, strict=True):
+            fit(config, folder)
+    for folder in folders:
+        assert fingerprint(Run(tmp_path / "sweep" / folder.name)) == fingerprint(Run(folder))
 
 
 def test_digests_see_the_last_bit() -> None:
