@@ -22,7 +22,8 @@ class FusedLauncherConf:
     _target_: str = "hydra_plugins.fused_launcher.FusedLauncher"
     # Most trials of one stack; null: as many as half of the free memory holds.
     max_trials: int | None = None
-    # Successive halving: after epochs/N, epochs/N², … the best 1/N of a stack go on; null: all.
+    # Successive halving: after 1, N, N², … epochs the best of a stack go on that do at most 1/N of
+    # its arithmetic; null: all.
     halving: int | None = None
 
 
@@ -47,7 +48,7 @@ class FusedLauncher(Launcher):
             if self.halving is not None and self.halving < 2:
                 raise InputError(
                     f"hydra.launcher.halving={self.halving}: must be at least 2: the best 1/N of "
-                    "a stack go on; for example hydra.launcher.halving=2"
+                    "a stack goes on; for example hydra.launcher.halving=2"
                 )
         from src.training.launcher import launch_fused
 

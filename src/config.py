@@ -8,7 +8,6 @@ import difflib
 import functools
 import hashlib
 import json
-import os
 import re
 import types
 import typing
@@ -28,6 +27,7 @@ from pydantic import (
 )
 
 from src.errors import InputError
+from src.resources import cpu_count
 
 CONF = Path(__file__).absolute().parent.parent / "conf"
 
@@ -434,6 +434,11 @@ def _rules(v: _Values) -> Iterator[tuple[bool, str]]:
         "model.norm=batch: each device would normalise by the statistics of its own part of a "
         "batch; type model.norm=layer",
     )
+    yield (
+        v["model.norm"] != "batch" or v["data.batch_size"] != 1,
+        "model.norm=batch: one sample has no variance, and data.batch_size=1; "
+        "type data.batch_size=2 or more, or model.norm=layer",
+    )
     precision, accelerator = v["trainer.precision"], v["trainer.accelerator"]
     yield (
         not (precision == "16-mixed" and accelerator == "cpu"),
@@ -521,20 +526,6 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str
             yield from flat(value, f"{prefix}{name}.")
         elif f"{prefix}{name}" not in ("resume", "data.root"):
             yield f"{prefix}{name}", written(value)
-
-
-def cpu_count() -> int:
-    """CPU cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def free_memory() -> int:
-    """Bytes that this machine can lend now."""
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
-        return int(lines["MemAvailable"].split()[0]) * 1024
-    return 4 * 2**30  # macOS tells its free memory to nobody who asks simply
 
 
 # --- what the schema knows of its keys -------------------------------------------------------

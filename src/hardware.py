@@ -8,7 +8,7 @@ import torch
 from tabulate import tabulate
 
 from src import composition
-from src import config as schema
+from src.resources import cpu_count
 from src.training import machine
 
 # Vector instructions that matrix products use, as /proc/cpuinfo (x86, Arm) spells them.
@@ -32,7 +32,7 @@ def _cpu() -> dict[str, Any]:
     return {
         "model": machine.hardware(torch.device("cpu"))["cpu"],
         "architecture": platform.machine(),
-        "cores": schema.cpu_count(),
+        "cores": cpu_count(),
         "threads": torch.get_num_threads(),
         "vector_instructions": [name for name in (*VECTOR, *VECTOR_ARM) if name in flags],
         "torch_uses": torch.backends.cpu.get_cpu_capability(),

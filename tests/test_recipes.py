@@ -77,6 +77,18 @@ def test_a_bare_loop_gives_the_same_batch_norm(tmp_path: Path) -> None:
         assert torch.allclose(found[f"model.layers.{name}"].double(), value.double(), atol=1e-6)
 
 
+def test_a_batch_of_one_sample_has_no_variance(tmp_path: Path) -> None:
+    size = len(held_out(digits().train, 0.2, 0)[0]) - 1
+    own = (*SMALL, "model.norm=batch", f"data.batch_size={size}")
+    with pytest.raises(InputError, match=rf"the last batch of data\.batch_size={size} has one"):
+        fit(compose(*own), tmp_path / "refused")
+    for more in (("data.drop_last=true",), (f"data.batch_size={size + 1}",), ("model.norm=layer",)):
+        assert fit(compose(*own, *more), tmp_path / more[0]).result["status"] == "finished"
+    alone = (*SMALL, "model.norm=batch", "data.batch_size=1")
+    with pytest.raises(InputError, match=r"one sample has no variance.*type data\.batch_size=2"):
+        compose(*alone)
+
+
 def test_max_norm_is_torchs_renorm_and_touches_nothing_below_it() -> None:
     torch.manual_seed(0)
     weight = torch.randn(3, 5, 7, dtype=torch.double)

@@ -1,5 +1,6 @@
 """Trials that end before their last epoch: by patience, by successive halving."""
 
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -57,12 +58,18 @@ def test_patience_is_lightnings(monitor: str, patience: int) -> None:
 
 
 def test_rungs_and_who_goes_on() -> None:
-    assert [sorted(rungs(epochs, 2)) for epochs in (1, 2, 3, 10)] == [[], [1], [1], [1, 2, 5]]
-    assert [sorted(rungs(27, factor)) for factor in (3, 4, 30)] == [[1, 3, 9], [1, 6], []]
-    values = {7: 0.5, 2: 0.9, 3: 0.5, 9: 0.1, 4: 0.9}
-    assert best(values, 2, "max") == [2, 4, 3]
-    assert best(values, 4, "min") == [9, 3]
-    assert best({5: 0.1}, 3, "max") == [5]
+    assert [rungs(epochs, 2) for epochs in (1, 2, 3, 10)] == [[], [1], [1, 2], [1, 2, 4, 8]]
+    assert [rungs(27, factor) for factor in (3, 4, 30)] == [[1, 3, 9], [1, 4, 16], [1]]
+    values = {7: 0.5, 2: 0.9, 3: 0.5, 9: 0.1, 4: 0.9, 5: 0.1}
+    equal = dict.fromkeys(values, 10)
+    assert best(values, equal, 2, "max") == {2, 4, 3}  # of equals the first
+    assert best(values, equal, 2, "min") == {5, 9, 3}
+    assert best(values, equal, 4, "max") == {2}  # 1.5 trials, rounded down
+    assert best(values, equal, 9, "max") == {2}  # at least one
+    dear = equal | {4: 30}
+    assert best(values, dear, 2, "max") == {2, 4}  # 40 of 80
+    assert best(values, dear, 3, "max") == {2}  # 26: not 4, nor a cheaper one that is worse
+    assert best(values, equal | {2: 1000}, 2, "max") == {2}  # the best, whatever it costs
 
 
 def test_a_run_ends_when_its_patience_does(tmp_path: Path) -> None:
@@ -89,6 +96,7 @@ def test_a_run_ends_when_its_patience_does(tmp_path: Path) -> None:
         (),
         ("optimizer.momentum=0.9", "model.norm=batch", "trainer.ema_decay=0.5"),
         ("optimizer=adamw", "optimizer.weight_decay=0.01", "model.norm=layer"),
+        ("optimizer.momentum=0.5", "augmentation=digits"),
     ],
 )
 def test_trials_of_a_stack_end_as_their_single_runs_do(
@@ -121,7 +129,12 @@ def test_trials_of_a_stack_end_as_their_single_runs_do(
 
 @pytest.mark.parametrize("halving", [None, 2])
 @pytest.mark.parametrize(
-    "recipe", [(), ("optimizer=adamw", "model.norm=batch", "model.dropout=0.1")]
+    "recipe",
+    [
+        (),
+        ("optimizer=adamw", "model.norm=batch", "model.dropout=0.1"),
+        ("augmentation=digits", "trainer.ema_decay=0.5"),
+    ],
 )
 def test_a_shrinking_stack_that_is_killed_at_every_checkpoint(
     recipe: tuple[str, ...], halving: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -160,19 +173,23 @@ def test_halving_drops_the_worse_and_changes_no_other(tmp_path: Path) -> None:
     values = train_trials(configs, folders, sweep, None, halving=2)
     expected = train_trials(configs, [full / f.name for f in folders], _sweep(full), None)
     runs = [Run(folder) for folder in folders]
-    assert sorted(run.result["epochs"] for run in runs) == [1] * 6 + [2] * 3 + [5] * 3
     alive = list(range(12))
-    for epoch, most in ((1, 6), (2, 3)):
+    for epoch in (1, 2, 4):
         reached = {n: runs[n].history[epoch]["val/acc"] for n in alive}
-        alive = sorted(reached, key=lambda n: (-(reached[n] or 0), n))[:most]
+        ranked = sorted(reached, key=lambda n: (-(reached[n] or 0), n))
+        spent = list(accumulate(runs[n].result["parameters"] for n in ranked))
+        alive = [n for n, cost in zip(ranked, spent, strict=True) if 2 * cost <= spent[-1]]
         others = set(reached) - set(alive)
         assert {runs[n].result["epochs"] for n in others} == {epoch}
         assert {runs[n].result["stopped"] for n in others} == {"halving"}
+        assert 0 < len(alive) <= len(reached) / 2 + 1
+    assert {runs[n].result["epochs"] for n in alive} == {5}
     for number, run in enumerate(runs):
         undisturbed = Run(full / str(number)).history[: len(run.history)]
         for row, other in zip(run.history, undisturbed, strict=True):
             assert row["val/loss"] == pytest.approx(other["val/loss"], rel=1e-4)
-    assert values.index(max(values)) == expected.index(max(expected))
+    assert values.index(max(values)) in alive
+    assert [values[n] for n in alive] == pytest.approx([expected[n] for n in alive], abs=1e-9)
     more = fit(
         compose(*common, *_chosen(configs[0]), "trainer.max_epochs=6"), folders[0], resume=True
     )

@@ -96,6 +96,11 @@ class BlockSampler(Sampler[Tensor]):
         self.last_batch = 0 if drop_last else rest
 
     @property
+    def smallest(self) -> int:
+        """Samples of an epoch's smallest batch."""
+        return self.last_batch or self.batch_size
+
+    @property
     def batches(self) -> int:
         """Batches of an epoch on this rank."""
         return self.full_batches + bool(self.last_batch)

@@ -46,7 +46,8 @@ class DataModule(LightningDataModule):
         self.trials, self.steps_per_call, self.ranks = trials, steps_per_call, ranks
         self.start = (0, 0)  # epoch and batch, where training begins or goes on
         self.train, self.validation = held_out(source.train, config.val_fraction, config.split_seed)
-        self.batches_per_epoch = self._sampler(rank=0).batches
+        sampler = self._sampler(rank=0)
+        self.batches_per_epoch, self.smallest_batch = sampler.batches, sampler.smallest
         if len(self.train) < ranks:
             more = ", or data.factor=4 for more points" if config.name == "toy" else ""
             raise InputError(

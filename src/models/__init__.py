@@ -31,3 +31,7 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
                 max_norm=config.max_norm,
                 gradient_checkpointing=config.gradient_checkpointing,
             )
+
+
+def count_parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

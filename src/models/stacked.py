@@ -85,18 +85,21 @@ BACKWARD = {"relu": _relu_backward, "tanh": _tanh_backward, "gelu": _gelu_backwa
 
 
 class Part:
-    """A weight and a bias of all trials, as a layer or a norm takes them, and their gradients.
+    """A weight and a bias of all trials, as a layer or a norm takes them, and their gradients,
+    where `make_gradients` was called.
 
     A layer before a batch norm has no bias.
     """
+
+    gradients: Tensor  # both, one behind the other
+    weight_gradient: Tensor
+    bias_gradient: Tensor
 
     def __init__(
         self, parameters: Sequence[nn.Parameter], weight: Tensor, bias: Tensor | None
     ) -> None:
         """`weight` and `bias` are views of the parameters (S, …)."""
         self.parameters, self.weight, self.bias = list(parameters), weight, bias
-        self.gradients = torch.empty(0)  # both, one behind the other
-        self.weight_gradient, self.bias_gradient = self.gradients, bias
 
     def make_gradients(self) -> list[Tensor]:
         """Makes what `accumulate` fills, in one piece: ranks exchange it without a copy. Returns
@@ -177,7 +180,7 @@ class Layer(Part):
             self.weight_gradient.copy_(delta @ inputs.mT)
         else:
             self.weight_gradient.add_(delta @ inputs.mT)
-        if self.bias_gradient is not None:
+        if self.bias is not None:
             bias = delta.sum(-1, keepdim=True)
             if fresh:
                 self.bias_gradient.copy_(bias)
@@ -194,7 +197,6 @@ class Norm(Part):
 
     found: tuple[Tensor, Tensor]
     bias: Tensor
-    bias_gradient: Tensor
 
     def __init__(self, parameters: Sequence[nn.Parameter], trials: int, eps: float) -> None:
         weight, bias = (parameter.data.view(trials, -1, 1) for parameter in parameters)

@@ -66,12 +66,13 @@ def pictures(entry: Entry, name: str) -> Iterator[Picture]:
 def augmented_samples(config: Config, source: Source) -> torch.Tensor | None:
     """The training set's first samples, each as it is and then as augmentation may change it,
     (SEEN, 1 + SEEN, C, H, W); None where nothing is on."""
-    samples = as_float(source.train.features[:SEEN])
+    first = source.train.take(slice(SEEN))
+    samples = as_float(first.features)
     augmentation = build_augmentation(config.augmentation, source, [config.seed], len(samples), 1)
     if augmentation is None:
         return None
     changed = samples.repeat(SEEN, 1, 1, 1, 1, 1)  # a block of SEEN batches
-    augmentation(Block(changed, source.train.labels[:SEEN]), 0, 0)
+    augmentation(Block(changed, first.labels), 0, 0)
     return torch.cat([samples[:, None], changed[:, 0].transpose(0, 1)], 1)
 
 

@@ -230,6 +230,12 @@ class _Fit:
             steps_per_call=config.trainer.steps_per_call,
             ranks=devices.ranks,
         )
+        if self.data.smallest_batch == 1 and getattr(config.model, "norm", None) == "batch":
+            raise InputError(
+                f"model.norm=batch: of {len(self.data.train)} training samples the last batch of "
+                f"data.batch_size={config.data.batch} has one, and one has no variance; type "
+                f"data.drop_last=true, or data.batch_size={config.data.batch + 1}"
+            )
         for text in self.data.incomplete() if not ranks.rank() else ():
             log.warning("%s", text)
         self.classifier = Classifier(

@@ -14,6 +14,7 @@ from src.config import Config
 from src.data.folders import list_pictures
 from src.data.loader import CHUNK
 from src.data.sources import open_source
+from src.resources import free_memory
 from src.training import machine
 
 # Trials of a stack may differ in these; of the scheduler in every number, of hidden_sizes in the
@@ -85,14 +86,19 @@ def _key(config: Config) -> str:
 
 
 def bytes_per_trial(config: Config, inputs: int, classes: int, batch: int) -> int:
-    """What one trial of a stack takes, at most: weights, gradient, two moments and the best
-    weights; activations and their gradients of a batch, and of an evaluation's chunk; and a
-    batch of its own, as bytes and as floats."""
-    hidden = getattr(config.model, "hidden_sizes", [])
+    """What one trial of a stack takes, at most: weights, gradient, two moments, the best weights
+    and the moving average; activations and their gradients of a batch, with what dropout and
+    norms keep, and of an evaluation's chunk; and a batch of its own, as bytes and as floats."""
+    model, hidden, by_unit, by_input = config.model, [], 2, 2
+    if isinstance(model, schema.Mlp):
+        hidden = model.hidden_sizes
+        by_unit += 2 * bool(model.dropout) + 3 * (model.norm is not None)
+        by_input += 2 * bool(model.input_dropout)
     sizes = [inputs, *hidden, classes]
-    weights = sum((a + 1) * b for a, b in pairwise(sizes))
+    weights = sum((a + 1) * b for a, b in pairwise(sizes)) + 4 * sum(hidden)
+    copies = 5 + (config.trainer.ema_decay is not None)
     units = sum(hidden) + classes
-    floats = 5 * weights + 2 * units * batch + 2 * units * CHUNK + 2 * inputs * batch
+    floats = copies * weights + 2 * units * CHUNK + (by_unit * units + by_input * inputs) * batch
     width = 8 if config.trainer.precision == "64" else 4
     return int(floats * width)
 
@@ -122,4 +128,4 @@ def free_bytes(config: Config) -> int:
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info()[0]
         return free
-    return schema.free_memory()
+    return free_memory()

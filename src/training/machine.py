@@ -15,6 +15,7 @@ import torch
 from src import config as schema
 from src.errors import InputError
 from src.process import place
+from src.resources import cpu_count
 
 PACKAGES = ("torch", "lightning", "torchvision", "torchmetrics", "hydra-core", "numpy")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -43,7 +44,7 @@ def resolve(trainer: schema.Trainer) -> Devices:
     Raises InputError for an accelerator that is absent, more devices than there are, and a
     precision that the device found does not have.
     """
-    available = {"cpu": schema.cpu_count(), "cuda": torch.cuda.device_count()}
+    available = {"cpu": cpu_count(), "cuda": torch.cuda.device_count()}
     available["mps"] = int(torch.backends.mps.is_available())
     accelerator = trainer.accelerator
     if accelerator == "auto":
@@ -162,7 +163,7 @@ def hardware(device: torch.device) -> dict[str, Any]:
     described: dict[str, Any] = {
         "device": device.type,
         "cpu": name,
-        "cores": schema.cpu_count(),
+        "cores": cpu_count(),
         "threads": torch.get_num_threads(),
     }
     if device.type == "cuda":

@@ -7,6 +7,7 @@ from lightning.pytorch import Callback, Trainer
 from tabulate import tabulate
 
 from src.data.module import DataModule
+from src.models import count_parameters
 from src.run import Row, Run
 from src.training import machine
 from src.training.callbacks import Utilisation
@@ -66,7 +67,7 @@ def result(
         "epochs": len(rows),
         "steps": diverged or (rows[-1]["step"] if stopped else steps),
         "samples_per_second": samples / float(rows[-1]["seconds"] or 1),
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": count_parameters(model),
         "config_hash": config.hash(),
         **shared,
     }

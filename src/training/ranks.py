@@ -26,9 +26,9 @@ from torch.distributed.elastic.multiprocessing.errors import (
 )
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from src import config as schema
 from src.errors import InputError, Interrupted
 from src.process import import_for_ranks, place
+from src.resources import cpu_count
 from src.training.signals import HANDLED
 
 PR_SET_PDEATHSIG = 1  # linux/prctl.h
@@ -120,7 +120,7 @@ def _rank(function: Callable[..., None], arguments: tuple[Any, ...]) -> str | No
     _die_with_parent()
     level = logging.ERROR if rank() else logging.INFO
     logging.basicConfig(format="%(message)s", stream=sys.stdout, level=level)
-    torch.set_num_threads(max(1, schema.cpu_count() // int(os.environ["LOCAL_WORLD_SIZE"])))
+    torch.set_num_threads(max(1, cpu_count() // int(os.environ["LOCAL_WORLD_SIZE"])))
     try:
         function(*arguments)
     except InputError as error:

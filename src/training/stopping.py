@@ -1,12 +1,13 @@
 """When a trial ends before its last epoch: by its own patience, or because others are better."""
 
 import logging
-import math
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from src.config import Config
+from src.models import count_parameters
 from src.run import Row
 from src.training.callbacks import History
 from src.training.classifier import Classifier
@@ -42,7 +43,8 @@ class Stopping(Callback):
         if self.halving and epoch in rungs(config.trainer.max_epochs, self.halving):
             monitor, mode = config.checkpoint.monitor, config.checkpoint.mode
             values = {trial: float(rows[trial][-1][monitor] or 0) for trial in rows}
-            worse = set(values) - set(best(values, self.halving, mode))
+            costs = {trial: count_parameters(pl_module.models[trial]) for trial in rows}
+            worse = set(values) - best(values, costs, self.halving, mode)
             pl_module.stopped |= dict.fromkeys(worse - set(early), HALVED)
             log.info("halving: %d of %d trials go on", len(pl_module.going), len(values))
         trainer.should_stop |= not pl_module.going
@@ -59,18 +61,26 @@ def out_of_patience(rows: Sequence[Row], config: Config) -> bool:
     return len(values) - 1 - values.index(pick(values)) >= patience
 
 
-def rungs(epochs: int, factor: int) -> set[int]:
-    """The epochs after which the best 1/factor go on: epochs/factor, epochs/factor², …, rounded
-    down, to 1."""
-    found, rung = set(), epochs // factor
-    while rung:
-        found.add(rung)
-        rung //= factor
+def rungs(epochs: int, factor: int) -> list[int]:
+    """The epochs after which trials are dropped: 1, factor, factor², … before the last. They do
+    not depend on how many epochs follow, so that a sweep may be gone on with for more."""
+    found, rung = [], 1
+    while rung < epochs:
+        found.append(rung)
+        rung *= factor
     return found
 
 
-def best(values: Mapping[int, float], factor: int, mode: str) -> list[int]:
-    """The trials of the best 1/factor of the values, rounded up; of equals the first."""
+def best(values: Mapping[int, float], costs: Mapping[int, int], factor: int, mode: str) -> set[int]:
+    """As many of the best trials as together cost at most 1/factor of all, and at least one; of
+    equals the first.
+
+    The cost of a trial is its number of parameters, as its arithmetic is. By number of trials, a
+    sweep over widths saves less than it says: the best are the widest, and the best eighth of the
+    README's does a fifth of the arithmetic.
+    """
     sign = -1 if mode == "max" else 1
     ranked = sorted(values, key=lambda trial: (sign * values[trial], trial))
-    return ranked[: math.ceil(len(values) / factor)]
+    bound = sum(costs[trial] for trial in ranked) // factor
+    spent = accumulate(costs[trial] for trial in ranked)
+    return {trial for trial, cost in zip(ranked, spent, strict=True) if cost <= bound} | {ranked[0]}

@@ -28,6 +28,7 @@ from src.data.sources.split import Source, Split, held_out, with_test
 from src.data.tables import Columns, read_table
 from src.errors import InputError, all_at_once
 from src.files import MIB
+from src.resources import free_memory
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +170,7 @@ def npz(config: schema.Npz) -> Source:
     Raises InputError with every fault of the arrays at once.
     """
     path = Path(config.path)
-    free = schema.free_memory() // COPIES
+    free = free_memory() // COPIES
     found = read_arrays(path, ("x", "y", "x_test", "y_test"), free)
     faults = [
         f"has {name}, but no {other}; both or none of them make a test set"
@@ -300,7 +301,7 @@ def _digest(path: Path) -> str:
 
 
 def _require_memory(what: str, needed: int, remedy: str) -> None:
-    free = schema.free_memory()
+    free = free_memory()
     if needed > free:
         raise InputError(
             f"{what} {needed / MIB:,.0f} MiB of memory, of which {free / MIB:,.0f} MiB are free; "
