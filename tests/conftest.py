@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 # Of these small products the second thread saves nothing, and where other programs want the core
@@ -19,6 +20,7 @@ from src.data.sources.idx import MNIST_FILES
 from src.run import Run
 from src.training.fit import fit
 from tests.browser import launched
+from tests.warm import Warm
 
 ROOT = Path(__file__).parent.parent
 SMALL = ("data=digits", "trainer=cpu", "trainer.max_epochs=2")
@@ -40,14 +42,23 @@ def train(tmp_path: Path) -> Train:
     return run
 
 
+@pytest.fixture(scope="session")
+def warm() -> Iterator[Warm]:
+    runner = Warm()
+    yield runner
+    runner.stop()
+
+
 @pytest.fixture
-def command(tmp_path: Path) -> Command:
-    """command(module, *arguments): runs it as a user would, in an empty folder."""
+def command(tmp_path: Path, warm: Warm) -> Command:
+    """command(module, *arguments): `python -m` in an empty folder, the libraries at hand."""
+    return partial(warm, tmp_path)
 
-    def run(module: str, *arguments: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-        return run_command(tmp_path, module, *arguments, **environment)
 
-    return run
+@pytest.fixture
+def cold_command(tmp_path: Path) -> Command:
+    """The same in a process of its own, exactly as a user's."""
+    return partial(run_command, tmp_path)
 
 
 def run_command(

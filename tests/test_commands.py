@@ -10,8 +10,8 @@ from src.sweep import Sweep
 from tests.conftest import SMALL, Command, Train
 
 
-def test_a_run_from_the_command_line(command: Command, tmp_path: Path) -> None:
-    done = command("src.train", *SMALL, "seed=3")
+def test_a_run_from_the_command_line(cold_command: Command, tmp_path: Path) -> None:
+    done = cold_command("src.train", *SMALL, "seed=3")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     (result,) = tmp_path.glob("runs/*/*/result.json")

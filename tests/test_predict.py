@@ -525,7 +525,7 @@ def test_the_command(command: Command, train: Train, tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_is_told_before_torch_is_imported(
-    command: Command, train: Train, tmp_path: Path
+    cold_command: Command, train: Train, tmp_path: Path
 ) -> None:
     run = str(train().folder)
     torch = tmp_path / "without" / "torch.py"
@@ -535,7 +535,7 @@ def test_what_is_wrong_is_told_before_torch_is_imported(
     seven().save(tmp_path / "seven.png")
 
     def message(*arguments: str) -> str:
-        done = command("src.predict", *arguments, PYTHONPATH=f"{torch.parent}:{ROOT}")
+        done = cold_command("src.predict", *arguments, PYTHONPATH=f"{torch.parent}:{ROOT}")
         assert (done.returncode, done.stdout) == (2, "")
         return done.stderr
 
@@ -551,7 +551,7 @@ def test_what_is_wrong_is_told_before_torch_is_imported(
     assert "is to be predicted itself" in message(run, ".", "--csv", "seven.png", "--force")
     assert "required: IMAGE" in message(run)
     assert (tmp_path / "found.csv").read_text() == "mine"
-    done = command("src.predict", run, "seven.png", PYTHONPATH=f"{torch.parent}:{ROOT}")
+    done = cold_command("src.predict", run, "seven.png", PYTHONPATH=f"{torch.parent}:{ROOT}")
     assert (done.returncode, done.stderr) == (1, "torch was imported\n")  # so the check is one
 
 

@@ -26,17 +26,18 @@ from src.reports.models import augmented_samples, most_confident_mistakes, pictu
 from src.reports.page import MARK, write_report
 from src.run import Run
 from tests.browser import opened
-from tests.conftest import SMALL, Train, run_command
+from tests.conftest import SMALL, Train
+from tests.warm import Warm
 
 AXES = ("model.hidden_sizes=8,16", "optimizer.lr=0.05,0.1", "seed=0,1")
 
 
 @pytest.fixture(scope="module")
-def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def sweep(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Path:
     """A sweep of eight from the command line, which writes its report by itself."""
     folder = tmp_path_factory.mktemp("sweep")
     arguments = ("-m", "hydra/launcher=fused", *SMALL, *AXES, "hydra.sweep.dir=trials")
-    done = run_command(folder, "src.train", *arguments)
+    done = warm(folder, "src.train", *arguments)
     assert done.returncode == 0, done.stderr
     assert f"report: {Path('trials/report.html')}" in done.stdout
     return folder / "trials"

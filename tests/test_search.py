@@ -576,9 +576,9 @@ def test_halving_within_a_batch(tmp_path: Path) -> None:
         )
 
 
-def test_a_search_from_the_command_line(tmp_path: Path) -> None:
+def test_a_search_from_the_command_line(cold_command: conftest.Command, tmp_path: Path) -> None:
     own = ("search.trials=4", "search.batch=2", "search.folder=here")
-    done = conftest.run_command(tmp_path, "src.search", *SMALL, *SPACE, *own)
+    done = cold_command("src.search", *SMALL, *SPACE, *own)
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert "batch 1: 4 of 4 trials done, best val/acc" in done.stdout
