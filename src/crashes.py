@@ -66,6 +66,19 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "optimizer.lr=0.01",
         "trainer.max_epochs=5",
     ),
+    "halving": (  # trials leave their stack, averages and pictures' changes go on
+        "-m",
+        *COMMON,
+        "data.shape=[1,28,28]",
+        "data.samples=10000",
+        "augmentation=digits",
+        "hydra/launcher=fused",
+        "hydra.launcher.halving=2",
+        "trainer.ema_decay=0.9",
+        "model.hidden_sizes=16,24",
+        "optimizer.lr=0.01,0.1",
+        "trainer.max_epochs=5",
+    ),
     "ranks": (
         *COMMON,
         "trainer.devices=2",
@@ -181,7 +194,9 @@ class Torture:
 
     def run(self, kills: int, told: Callable[[], Any]) -> Tally:
         """`told` is called after each kill. Raises RuntimeError when a command fails by itself."""
-        self._start(self.base / "warm").join()  # the next one's time is without the imports
+        idle = self.context.Process(target=int)
+        idle.start()
+        idle.join()  # what others are forked from has imported everything now
         began = time.monotonic()
         self._finish(self._start(self.base / "undisturbed"), self.base / "undisturbed")
         self.duration = time.monotonic() - began

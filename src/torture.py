@@ -11,7 +11,7 @@ from pathlib import Path
 from src.errors import door
 from src.process import importing, run
 
-NAMES = ("single", "sweep", "ranks")
+NAMES = ("single", "sweep", "halving", "ranks")
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from src.reports import analysis, figures
 from src.reports.collect import Entry, SweepEntries, collect, short
 from src.reports.models import augmented_samples, most_confident_mistakes, pictures
 from src.reports.page import MARK, write_report
-from src.run import Run
+from src.run import Row, Run
 from tests.browser import opened
 from tests.conftest import SMALL, Train
 from tests.warm import Warm
@@ -375,3 +375,22 @@ def test_confusion_is_coloured_by_what_is_wrong() -> None:
     assert not axis.texts  # too many to read
     (image,) = axis.images
     assert np.argwhere(np.asarray(image.get_array())).tolist() == [[3, 7]]
+
+
+@pytest.mark.parametrize("runs", [1, 8])
+def test_curves_are_drawn_for_what_was_learnt(runs: int) -> None:
+    """98 % and 99.5 % are apart, whatever the model was before training; infinite losses are no
+    measure."""
+    found = ((0.1, 2.3), (0.98, 0.06), (0.995, 0.02), (0.99, float("inf")))
+    history: list[Row] = [
+        {"epoch": epoch, "val/acc": acc, "val/loss": loss, "train/acc": None, "train/loss": None}
+        for epoch, (acc, loss) in enumerate(found)
+    ]
+    entries = [
+        Entry(Run(Path("none")), str(number), "", {}, {}, history, {}) for number in range(runs)
+    ]
+    accuracy, loss = figures.curves(entries).axes
+    assert accuracy.get_ylim() == pytest.approx((0.98 - 0.05 * 0.015, 0.995 + 0.05 * 0.015))
+    assert loss.get_ylim() == pytest.approx((0.02 - 0.05 * 0.04, 0.06 + 0.05 * 0.04))
+    epochs, values = accuracy.lines[0].get_data()
+    assert list(zip(epochs, values, strict=True)) == [(n, acc) for n, (acc, _) in enumerate(found)]

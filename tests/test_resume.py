@@ -568,7 +568,7 @@ def test_faults_of_resume_cost_no_torch(
 @pytest.mark.parametrize("launcher", ["basic", "fused"])
 def test_a_sweep_is_resumed_by_its_folder(launcher: str, command: Command, tmp_path: Path) -> None:
     """Interrupted in its first stack or trial, gone on with by the command that it names."""
-    common = ("data=digits", "trainer=cpu", "trainer.max_epochs=100")
+    common = ("data=digits", "trainer=cpu", "trainer.max_epochs=50")
     arguments = ("-m", *common, "optimizer.lr=0.05,0.1", f"hydra/launcher={launcher}")
     process = started(tmp_path, *arguments, "hydra.sweep.dir=sweep")
     process.send_signal(signal.SIGTERM)

@@ -243,6 +243,18 @@ def test_a_search_is_a_function_of_its_seed(
     assert (others[10:] != points[10:]) == (sampler == "tpe")  # which learns from the first batch
 
 
+def killed_until_it_ends(command: Command) -> tuple[int, Study]:
+    """Starts the search again after every death; how many there were."""
+    deaths = 0
+    while True:
+        study = open_study(command)
+        try:
+            search(command, study)
+            return deaths, study
+        except Killed:
+            deaths += 1
+
+
 def test_killed_after_every_write(
     pretended: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -262,14 +274,7 @@ def test_killed_after_every_write(
             raise Killed
 
     monkeypatch.setattr(Study, "_written", fatal)
-    deaths, ended = 0, False
-    while not ended:
-        study = open_study(command)
-        try:
-            search(command, study)
-            ended = True
-        except Killed:
-            deaths += 1
+    deaths, study = killed_until_it_ends(command)
     assert deaths == 25  # all asked but the very first, and all told
     assert trials_of(study) == expected
 
@@ -281,14 +286,7 @@ def test_killed_within_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     expected = searched(tmp_path / "whole", *own)
     command = checked(tmp_path / "killed", *own)
     die_after_writing(monkeypatch)
-    deaths, ended = 0, False
-    while not ended:
-        study = open_study(command)
-        try:
-            search(command, study)
-            ended = True
-        except Killed:
-            deaths += 1
+    deaths, study = killed_until_it_ends(command)
     assert trials_of(study) == expected
     assert deaths >= 2 * 4  # two batches at least, two epochs, twice in each
     assert all(value is not None and 0 <= value <= 1 for _, value, _ in expected)

@@ -79,7 +79,8 @@ def _for_page(svg: str, name: str, caption: str) -> str:
 
 
 def curves(entries: Sequence[Entry]) -> Figure:
-    """Accuracy and loss over epochs; up to six runs in colours, of more the best three."""
+    """Accuracy and loss over epochs; up to six runs in colours, of more the best three. Row 0, the
+    model before training, lies outside."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     accuracy, loss = figure.subplots(1, 2)
     ranked = sorted(entries, key=lambda entry: entry.rank)
@@ -87,18 +88,18 @@ def curves(entries: Sequence[Entry]) -> Figure:
     shown = list(entries) if few else ranked[:3]
     labels = _labels(shown)
     for axis, quantity in ((accuracy, "acc"), (loss, "loss")):
-        if not few:
-            rest = [_points(entry.history, f"val/{quantity}") for entry in ranked[3:]]
-            axis.add_collection(
-                LineCollection([p for p in rest if len(p)], colors=FAINT, lw=0.5, alpha=0.5)
-            )
+        drawn = [_points(entry.history, f"val/{quantity}") for entry in ranked[3:] if not few]
+        axis.add_collection(
+            LineCollection([p for p in drawn if len(p)], colors=FAINT, lw=0.5, alpha=0.5)
+        )
         for entry, colour in zip(shown, COLOURS, strict=False):
             val = _points(entry.history, f"val/{quantity}")
             axis.plot(*val.T, color=colour, lw=1.8, label=labels[entry.name], marker="o", ms=3)
-            if few:
-                train = _points(entry.history, f"train/{quantity}")
-                axis.plot(*train.T, color=colour, lw=1, ls=":")
+            train = _points(entry.history if few else [], f"train/{quantity}")
+            axis.plot(*train.T, color=colour, lw=1, ls=":")
+            drawn += [val, train]
         axis.autoscale_view()
+        _zoom(axis, np.concatenate(drawn))
         axis.set(xlabel="epoch")
         axis.grid(axis="y")
         axis.xaxis.get_major_locator().set_params(integer=True)
@@ -108,6 +109,15 @@ def curves(entries: Sequence[Entry]) -> Figure:
     if len(entries) > 1:
         figure.legend(*accuracy.get_legend_handles_labels(), loc="outside lower center", ncols=1)
     return figure
+
+
+def _zoom(axis: Axes, points: np.ndarray) -> None:
+    """To the epochs from the first on, of points (epoch, value): beside a model that has learnt
+    nothing, 98 % and 99.5 % look alike."""
+    values = points[(points[:, 0] > 0) & np.isfinite(points[:, 1]), 1]
+    if len(values):
+        margin = 0.05 * np.ptp(values) or 0.01
+        axis.set_ylim(values.min() - margin, values.max() + margin)
 
 
 def _labels(entries: Sequence[Entry]) -> dict[str, str]:

@@ -124,7 +124,7 @@ class _Sections:
         return Shown(Markup(picture.save(self.folder)), picture.caption, picture.name)
 
     def runs(self, entries: Sequence[Entry]) -> dict[str, Any]:
-        caption = "Accuracy and loss over epochs; row 0 is the model before training"
+        caption = "Accuracy and loss over epochs; epoch 0, before training, lies outside"
         keys = differing(entries)
         ranked = sorted(entries, key=lambda entry: entry.rank)
         chosen = ranked[: MOST_MODELS if len(entries) <= MOST_MODELS else 1]
