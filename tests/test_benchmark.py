@@ -46,7 +46,9 @@ def test_search(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def quick(command: tuple[str, ...], *others: str) -> Outcome:
         ran.append((*command, *others))
-        return Outcome(float(len(ran)), f"{len(ran)}: optimizer.lr=0.1", 0.9 + len(ran) / 100)
+        return Outcome(
+            float(len(ran)), len(ran) ** 2, f"{len(ran)}: optimizer.lr=0.1", 0.9 + len(ran) / 100
+        )
 
     monkeypatch.setattr(searches, "outcome", quick)
     table, line = run_suite(read_settings(["suite=search", "rounds=2", "data=digits"]))
@@ -63,6 +65,8 @@ def test_search(monkeypatch: pytest.MonkeyPatch) -> None:
     content = json.loads(line)
     assert content["ratios"]["search/grid"] == pytest.approx((2 / 1 + 6 / 5) / 2)
     assert content["ratios"]["halved sweep/sweep"] == pytest.approx((4 / 3 + 8 / 7) / 2)
+    training = content["ratios"]["halved sweep, training/sweep, training"]
+    assert training == pytest.approx((16 / 9 + 64 / 49) / 2)
     assert content["best"]["search"] == {"trial": "6: optimizer.lr=0.1", "val/acc": 0.96}
     assert "halved sweep" in table
 

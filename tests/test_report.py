@@ -392,5 +392,4 @@ def test_curves_are_drawn_for_what_was_learnt(runs: int) -> None:
     accuracy, loss = figures.curves(entries).axes
     assert accuracy.get_ylim() == pytest.approx((0.98 - 0.05 * 0.015, 0.995 + 0.05 * 0.015))
     assert loss.get_ylim() == pytest.approx((0.02 - 0.05 * 0.04, 0.06 + 0.05 * 0.04))
-    epochs, values = accuracy.lines[0].get_data()
-    assert list(zip(epochs, values, strict=True)) == [(n, acc) for n, (acc, _) in enumerate(found)]
+    assert accuracy.lines[0].get_xydata().tolist() == [[n, acc] for n, (acc, _) in enumerate(found)]  # type: ignore[union-attr]

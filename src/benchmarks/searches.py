@@ -37,28 +37,36 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "sweep": ("src.train", *FUSED, *SWEEP, "trainer=cpu"),
     "halved sweep": ("src.train", *FUSED, *SWEEP, "trainer=cpu", "hydra.launcher.halving=2"),
 }  # fmt: skip
+# Of a command that is one stack, the training is a row of its own.
+TRAINING = {"sweep": "sweep, training", "halved sweep": "halved sweep, training"}
+RATIOS = (
+    ("search", "grid"),
+    ("halved sweep", "sweep"),
+    ("halved sweep, training", "sweep, training"),
+)
 
 
 class Outcome(NamedTuple):
-    """Seconds of a whole command, its best trial, and what that came to."""
+    """Seconds of a whole command, those of the training of its last stack, its best trial, and
+    what that came to."""
 
     seconds: float
+    training: float
     best: str
     value: float
 
 
 def run(rounds: int, data: str) -> tuple[str, str]:
     """Whole commands, start-up, folders and report included; all four see the same machine."""
-    seconds: Seconds = {name: [] for name in COMMANDS}
+    seconds: Seconds = {name: [] for name in (*COMMANDS, *TRAINING.values())}
     found: dict[str, Outcome] = {}
     jobs = [(name, command) for _ in range(rounds) for name, command in COMMANDS.items()]
     for name, command in tqdm(jobs, unit="command", leave=False, disable=None):
         found[name] = outcome(command, f"data={data}")
         seconds[name].append(found[name].seconds)
-    ratios = {
-        "search/grid": ratio(seconds, "search", "grid"),
-        "halved sweep/sweep": ratio(seconds, "halved sweep", "sweep"),
-    }
+        if name in TRAINING:
+            seconds[TRAINING[name]].append(found[name].training)
+    ratios = {f"{above}/{below}": ratio(seconds, above, below) for above, below in RATIOS}
     best = {name: {"trial": each.best, "val/acc": each.value} for name, each in found.items()}
     table, line = report("search", seconds, ratios, data=data, best=best)
     rows = [[name, each.value, each.best] for name, each in found.items()]
@@ -82,4 +90,5 @@ def outcome(command: tuple[str, ...], *others: str) -> Outcome:
         seconds = time.perf_counter() - began
         best = max(Sweep(Path(folder) / "here").trials, key=lambda run: run.monitored)
         chosen = " ".join(f"{key}={value}" for key, value in best.overrides.items())
-        return Outcome(seconds, f"{best.folder.name}: {chosen}", best.monitored)
+        training = best.result["seconds"]["fit"]
+        return Outcome(seconds, training, f"{best.folder.name}: {chosen}", best.monitored)
