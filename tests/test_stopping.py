@@ -94,7 +94,7 @@ def test_a_run_ends_when_its_patience_does(tmp_path: Path) -> None:
     "recipe",
     [
         (),
-        ("optimizer.momentum=0.9", "model.norm=batch", "trainer.ema_decay=0.5"),
+        ("optimizer.momentum=0.9", "model.norm=batch", "trainer.ema_decay=0.97"),
         ("optimizer=adamw", "optimizer.weight_decay=0.01", "model.norm=layer"),
         ("optimizer.momentum=0.5", "augmentation=digits"),
     ],
@@ -119,8 +119,11 @@ def test_trials_of_a_stack_end_as_their_single_runs_do(
         fused, alone = (torch.load(r.last_checkpoint, weights_only=True) for r in (run, solo))
         assert set(fused) == set(alone)
         assert fused["stopped"] == alone["stopped"]
-        for name, value in alone["state_dict"].items():
-            assert torch.allclose(fused["state_dict"][name], value, rtol=1e-3, atol=1e-5), name
+        pairs = [(fused["state_dict"], alone["state_dict"])]
+        pairs += zip(fused["average"], alone["average"], strict=True)
+        for found, expected in pairs:
+            for name, value in expected.items():
+                assert torch.allclose(found[name], value, rtol=1e-3, atol=1e-5), name
         for key in ("val/acc", "test/acc"):
             values = [(r.result | r.result["best"])[key] for r in (run, solo)]
             assert values[0] == pytest.approx(values[1], abs=1e-9)
