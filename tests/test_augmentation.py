@@ -325,14 +325,17 @@ def test_nothing_on_is_nothing_done() -> None:
 
 
 def test_training_alone_is_augmented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each training batch as the formula says, each evaluation as the data are."""
+    """Each training batch as the formula says for the run's seed, each evaluation as the data
+    are."""
+    config = compose(*SMALL, *ON, "trainer.max_epochs=1", "seed=3")
+    own = build_augmentation(config.augmentation, digits(), [3], config.data.batch, 1)
+    assert own is not None
     trained: list[Tensor] = []
     evaluated: list[Tensor] = []
     step, evaluate = Classifier.training_step, Classifier._evaluate
 
     def training_step(self: Classifier, block: Block) -> dict[str, Tensor]:
-        assert self.augmentation is not None
-        expected = augmented(self.augmentation, block, self.current_epoch, self.batch)
+        expected = augmented(own, block, self.current_epoch, self.batch)
         assert not torch.equal(expected, block.features)
         found = step(self, block)
         assert torch.equal(block.features, expected)
@@ -345,7 +348,7 @@ def test_training_alone_is_augmented(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Classifier, "training_step", training_step)
     monkeypatch.setattr(Classifier, "_evaluate", _evaluate)
-    run = fit(compose(*SMALL, *ON, "trainer.max_epochs=1"), tmp_path / "run")
+    run = fit(config, tmp_path / "run")
     assert sum(part.shape[0] * part.shape[2] for part in trained) >= 1150
     assert torch.equal(evaluated[-1], digits().test.features)
     assert torch.equal(evaluated[0], evaluated[1])  # validation before and after the epoch
