@@ -47,8 +47,8 @@ RATIOS = (
 
 
 class Outcome(NamedTuple):
-    """Seconds of a whole command, those of the training of its last stack, its best trial, and
-    what that came to."""
+    """Seconds of a whole command, those of training the stack that has its best trial, that trial,
+    and what it came to."""
 
     seconds: float
     training: float

@@ -57,7 +57,7 @@ class Picture:
         with mpl.rc_context(STYLE):
             figure = self.draw()
             figure.savefig(picture, format="png", dpi=160)
-            figure.set_layout_engine("none")  # laid out once, which is half of the time
+            figure.set_layout_engine("none")  # laid out once, for both
             figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
         write_durably(folder / f"{self.name}.png", picture.getvalue())
         text = svg.getvalue()
