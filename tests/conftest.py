@@ -17,6 +17,7 @@ from playwright.sync_api import Browser
 
 from src.composition import compose
 from src.data.sources.idx import MNIST_FILES
+from src.resources import cpu_count
 from src.run import Run
 from src.training.fit import fit
 from tests.browser import launched
@@ -27,6 +28,12 @@ SMALL = ("data=digits", "trainer=cpu", "trainer.max_epochs=2")
 
 Train = Callable[..., Run]
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Of `-n auto`: with a worker for each core a quarter of the time was spent waiting, for ranks
+    to meet, for a disk, for a process that was told to end."""
+    return cpu_count() + 1
 
 
 @pytest.fixture
