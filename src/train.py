@@ -9,6 +9,7 @@ python -m src.train --help
 import hydra
 from omegaconf import DictConfig
 
+from src import hydra_files
 from src.composition import main_argv
 from src.config import CONF
 from src.errors import door
@@ -40,6 +41,7 @@ def main() -> None:
 
         follow(command)
         return
+    hydra_files.keep_whole()
     job()
     if command.sweep_dir is not None:
         from src.training.job import finish_sweep

@@ -13,10 +13,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import hydra.core.utils
 import pytest
 import torch
+from hydra._internal.core_plugins import basic_sweeper
+from omegaconf import OmegaConf
 
-from src import checkpoint
+from src import checkpoint, hydra_files
+from src import train as train_door
 from src.checkpoint import Slot
 from src.composition import check_command_line, compose
 from src.config import Config
@@ -563,6 +567,38 @@ def test_faults_of_resume_cost_no_torch(
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "multirun.yaml"])
+def test_what_hydra_writes_is_whole_at_every_instant(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before the new file is synced, the old one is as it was."""
+    monkeypatch.setattr(hydra.core.utils, "_save_config", hydra.core.utils._save_config)
+    monkeypatch.setattr(basic_sweeper, "OmegaConf", basic_sweeper.OmegaConf)  # type: ignore[attr-defined]
+    monkeypatch.setattr(train_door, "job", lambda: None)
+    monkeypatch.setattr("sys.argv", ["train", *SMALL])
+    train_door.main()
+    assert hydra.core.utils._save_config is hydra_files._save_config
+
+    def write(value: int) -> None:
+        config = OmegaConf.create({"a": value})
+        if name == "multirun.yaml":
+            basic_sweeper.OmegaConf.save(config, tmp_path / name)  # type: ignore[attr-defined]
+        else:
+            hydra.core.utils._save_config(config, name, tmp_path)
+
+    def killed(_: int) -> None:
+        raise Killed
+
+    write(1)
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", killed)
+        with pytest.raises(Killed):
+            write(2)
+    assert (tmp_path / name).read_text() == "a: 1\n"
+    write(3)
+    assert (tmp_path / name).read_text() == "a: 3\n"
 
 
 @pytest.mark.parametrize("launcher", ["basic", "fused"])
