@@ -74,10 +74,8 @@ def test_a_fault_in_a_rank_comes_home(tmp_path: Path) -> None:
         fit(config, tmp_path / "run")
 
 
-def test_ranks_from_the_command_line_in_a_sweep(cold_command: Command, tmp_path: Path) -> None:
-    done = cold_command(
-        "src.train", "-m", "optimizer.lr=0.1,0.5", *SMALL, "trainer.max_epochs=1", *BOTH
-    )
+def test_ranks_from_the_command_line_in_a_sweep(command: Command, tmp_path: Path) -> None:
+    done = command("src.train", "-m", "optimizer.lr=0.1,0.5", *SMALL, "trainer.max_epochs=1", *BOTH)
     assert done.returncode == 0, done.stderr
     (results,) = tmp_path.glob("sweeps/*/*/results.csv")
     assert [line.split(",")[:3] for line in results.read_text().splitlines()] == [

@@ -18,7 +18,9 @@ QUICK = {
 }
 
 
-@pytest.mark.parametrize(("scenario", "kills"), [("sweep", 2), ("ranks", 1)])
+@pytest.mark.parametrize(
+    ("scenario", "kills"), [("sweep", 2), pytest.param("ranks", 1, marks=pytest.mark.torture)]
+)
 def test_killed_runs_come_to_the_same(scenario: str, kills: int) -> None:
     (tally,) = torture(kills, [scenario], overrides=QUICK[scenario])
     assert tally.kills == kills
