@@ -8,12 +8,13 @@ import difflib
 import functools
 import hashlib
 import json
+import math
 import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
 from pydantic import (
@@ -168,6 +169,7 @@ class AdamW(Section):
 
 
 class _Scheduler(Section):
+    spread: ClassVar[bool] = False  # whether its shape depends on trainer.max_epochs
     warmup_epochs: NonNegativeFloat
 
 
@@ -182,11 +184,13 @@ class MultiStep(_Scheduler):
 
 
 class Cosine(_Scheduler):
+    spread = True
     name: Literal["cosine"]
     eta_min: NonNegativeFloat
 
 
 class OneCycle(Section):
+    spread: ClassVar[bool] = True
     name: Literal["onecycle"]
     pct_start: Fraction
     div_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)]
@@ -215,6 +219,14 @@ class Trainer(Section):
     log_every_step: bool
     progress_bar: bool | Literal["auto"]
     profiler: Literal["simple", "pytorch"] | None
+
+    @property
+    def max_seconds(self) -> float:
+        """What max_time, DD:HH:MM:SS, allows; infinite without it."""
+        if self.max_time is None:
+            return math.inf
+        days, hours, minutes, seconds = map(int, self.max_time.split(":"))
+        return 86400 * days + 3600 * hours + 60 * minutes + seconds
 
 
 class Checkpoint(Section):
@@ -294,6 +306,14 @@ class Config(Section):
         values = self.to_primitives()
         del values["data"]["root"], values["resume"]
         return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def standing(monitor: str, value: float | None) -> float:
+    """Where a value of a monitored quantity stands among others: the less, the better. None, NaN
+    and infinities are infinite: no number at all is worse than any."""
+    if value is None or not math.isfinite(value):
+        return math.inf
+    return -value if monitor.endswith("acc") else value
 
 
 def with_batch_size(config: Config, size: int) -> Config:

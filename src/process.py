@@ -15,7 +15,9 @@ from multiprocessing import forkserver
 @contextmanager
 def importing() -> Iterator[None]:
     """Garbage collection rests: modules leave none, and looking for it takes a fifth of the time
-    of importing Lightning."""
+    of importing Lightning. And torch's threads will sleep where they wait for one another: they
+    would spin, on a busy machine for one that does not run."""
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     gc.disable()
     try:
         yield

@@ -13,6 +13,7 @@ from typing import Any
 
 from tabulate import tabulate
 
+from src.config import standing
 from src.files import write_durably
 from src.run import Run
 
@@ -97,13 +98,11 @@ def _row(run: Run) -> dict[str, Any]:
     }
 
 
-def _rank(run: Run) -> tuple[bool, float]:
+def _rank(run: Run) -> float:
     result = run.result
-    if result["status"] != "finished":
-        return True, 0.0
-    value = run.monitored
-    worse_first = -value if result["monitor"].endswith("acc") else value
-    return math.isnan(value), worse_first
+    return (
+        standing(result["monitor"], run.monitored) if result["status"] == "finished" else math.inf
+    )
 
 
 def _over_seeds(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> str:

@@ -114,7 +114,7 @@ def test_the_average_is_its_formula() -> None:
     assert decay == 0.5  # the last steps are at the bound
     with average.in_place():
         assert tensor.item() == pytest.approx(expected, rel=1e-14)
-        assert average.values[0].item() == 7.0
+        assert average.values[0][0].item() == 7.0
     assert tensor.item() == 7.0
 
 

@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.callbacks import EarlyStopping
 
 from src.composition import compose
-from src.config import Config
+from src.config import Config, standing
 from src.crashes import fingerprint
 from src.run import Row, Run
 from src.sweep import Sweep
@@ -61,15 +61,17 @@ def test_rungs_and_who_goes_on() -> None:
     assert [rungs(epochs, 2) for epochs in (1, 2, 3, 10)] == [[], [1], [1, 2], [1, 2, 4, 8]]
     assert [rungs(27, factor) for factor in (3, 4, 30)] == [[1, 3, 9], [1, 4, 16], [1]]
     values = {7: 0.5, 2: 0.9, 3: 0.5, 9: 0.1, 4: 0.9, 5: 0.1}
+    accuracies = {trial: standing("val/acc", value) for trial, value in values.items()}
+    losses = {trial: standing("val/loss", value) for trial, value in values.items()}
     equal = dict.fromkeys(values, 10)
-    assert best(values, equal, 2, "max") == {2, 4, 3}  # of equals the first
-    assert best(values, equal, 2, "min") == {5, 9, 3}
-    assert best(values, equal, 4, "max") == {2}  # 1.5 trials, rounded down
-    assert best(values, equal, 9, "max") == {2}  # at least one
+    assert best(accuracies, equal, 2) == {2, 4, 3}  # of equals the first
+    assert best(losses, equal, 2) == {5, 9, 3}
+    assert best(accuracies, equal, 4) == {2}  # 1.5 trials, rounded down
+    assert best(accuracies, equal, 9) == {2}  # at least one
     dear = equal | {4: 30}
-    assert best(values, dear, 2, "max") == {2, 4}  # 40 of 80
-    assert best(values, dear, 3, "max") == {2}  # 26: not 4, nor a cheaper one that is worse
-    assert best(values, equal | {2: 1000}, 2, "max") == {2}  # the best, whatever it costs
+    assert best(accuracies, dear, 2) == {2, 4}  # 40 of 80
+    assert best(accuracies, dear, 3) == {2}  # 26: not 4, nor a cheaper one that is worse
+    assert best(accuracies, equal | {2: 1000}, 2) == {2}  # the best, whatever it costs
 
 
 def test_a_run_ends_when_its_patience_does(tmp_path: Path) -> None:

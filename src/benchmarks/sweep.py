@@ -29,6 +29,7 @@ from src.data.sources import Split, as_float, held_out, open_source
 from src.models.mlp import Mlp
 from src.models.stacked import Stack
 from src.training import machine
+from src.training.lanes import Lanes, available, threads_for
 from src.training.optimizers import Schedule, build_stacked_optimizer
 from src.training.steps import ClosedFormSteps, Stepping
 
@@ -81,7 +82,9 @@ def fused(train: Split, seeds: Sequence[int]) -> Callable[[], float]:
     """An epoch of a stack of 784-32-10: the steps as a sweep takes them, gathering included."""
     distinct = list(dict.fromkeys(seeds))
     models: list[nn.Module] = [Mlp(784, [HIDDEN], CLASSES) for _ in seeds]
-    stack = Stack(models, [distinct.index(seed) for seed in seeds])
+    threads = threads_for(models, BATCH, available())
+    stack = Stack(models, [distinct.index(seed) for seed in seeds], threads)
+    lanes = Lanes(threads)
     rates = [0.05 + 0.4 * trial / len(seeds) for trial in range(len(seeds))]
     sgd = [
         schema.Sgd(name="sgd", lr=rate, weight_decay=0.0, momentum=0.0, nesterov=False)
@@ -98,14 +101,15 @@ def fused(train: Split, seeds: Sequence[int]) -> Callable[[], float]:
     none = schema.NoScheduler(name="none", warmup_epochs=0.0)
     schedules = [Schedule(none, rate, 100, sampler.batches) for rate in rates]
     optimizer = build_stacked_optimizer(sgd, stack)
-    steps = ClosedFormSteps(stack, optimizer, schedules, Stepping(sampler.batches))
+    steps = ClosedFormSteps(stack, optimizer, schedules, Stepping(sampler.batches), lanes=lanes)
 
     def epoch() -> float:
-        began, batch = time.perf_counter(), 0
-        for block in loader:
-            steps(block, 0, batch)
-            batch += len(block.labels)
-        return time.perf_counter() - began
+        with lanes.opened():
+            began, batch = time.perf_counter(), 0
+            for block in loader:
+                steps(block, 0, batch)
+                batch += len(block.labels)
+            return time.perf_counter() - began
 
     return epoch
 

@@ -69,8 +69,9 @@ class Augmentation:
         """
         key = np.random.SeedSequence([seed, epoch, batch], spawn_key=(STREAM,))
         stream = torch.Generator().manual_seed(int(key.generate_state(1, np.uint64)[0]))
-        uniform = torch.rand(UNIFORM, self.batch, generator=stream).numpy()
-        found = torch.randn(self.batch, 2, len(self.fields), generator=stream)
+        single = torch.float32  # in a run of precision 64 the default is another
+        uniform = torch.rand(UNIFORM, self.batch, generator=stream, dtype=single).numpy()
+        found = torch.randn(self.batch, 2, len(self.fields), generator=stream, dtype=single)
         found[:, :, :3] = torch.from_numpy(self._affine_maps(uniform))
         found *= self.to_grid
         if self.config.flip:

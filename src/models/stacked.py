@@ -314,12 +314,14 @@ class Segment:
         self.norms: list[Norm] = []
         for depth in range(len(first.layers)):
             linear = [architecture.layers[depth] for architecture in architectures]
-            groups = len(self.batches) if depth == 0 else len(models)
+            shared = depth == 0 and not self.input_dropout  # whose masks are each trial's own
+            groups = len(self.batches) if shared else len(models)
             self.layers.append(Layer(_stacked_parameters(linear), groups))
             if depth < len(first.norms):
                 norms = [architecture.norms[depth] for architecture in architectures]
                 self.norms.append(_stacked_norm(norms))
         self.first_shared = Layer(self.layers[0].parameters, 1)
+        self.generator: torch.Generator | None = None  # of dropout; None: the global one
         self._buffers: dict[tuple[int, torch.dtype], _Buffers] = {}
 
     @property
@@ -386,8 +388,11 @@ class Segment:
         """
         buffers = self._buffers_for(features)
         if self.input_dropout:
-            features = features * dropout_mask(features, self.input_dropout)
-        first = features.mT if len(self.batches) > 1 else features[0].mT
+            shared = len(self.trials) // len(self.batches)
+            by_trial = features.unsqueeze(1).expand(-1, shared, -1, -1)
+            mask = dropout_mask(by_trial, self.input_dropout, self.generator)
+            features = (by_trial * mask).flatten(0, 1)
+        first = features.mT if self.layers[0].groups > 1 else features[0].mT
         inputs, kept, masks = self._forward(first, buffers)
         last = self.layers[-1].shaped(logits)
         if first.dtype == logits.dtype:
@@ -433,7 +438,7 @@ class Segment:
             after = ACTIVATE[self.activation](before)
             kept.append(before if self.activation == "gelu" else after)
             if self.dropouts[depth]:
-                masks[depth] = dropout_mask(after, self.dropouts[depth])
+                masks[depth] = dropout_mask(after, self.dropouts[depth], self.generator)
                 after = after * masks[depth]
             elif after is before and before is buffers.out[depth]:
                 inputs.append(buffers.next[depth])
@@ -492,17 +497,21 @@ class _Buffers:
             self.previous.append(here.shaped(back))
 
 
-def dropout_mask(like: Tensor, dropout: float) -> Tensor:
-    """0 with probability `dropout`, to 1/2¹⁷, else 1 / (1 - dropout).
+def dropout_mask(like: Tensor, dropout: float, generator: torch.Generator | None = None) -> Tensor:
+    """0 with probability `dropout`, else the number that makes the mean 1.
 
-    On a CPU four numbers of 16 bits come of one draw, in a quarter of the time of bernoulli_, which
-    was a fifth of a step of 784-1024-1024-10.
+    On a CPU the probability is rounded to a multiple of 1/2¹⁶ below 1, and four numbers of 16 bits
+    come of one draw, in a quarter of the time of bernoulli_, which was a fifth of a step of
+    784-1024-1024-10.
     """
     if like.device.type != "cpu":
-        return torch.empty_like(like).bernoulli_(1 - dropout).div_(1 - dropout)
-    draws = torch.empty(-(-like.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+        kept = torch.empty_like(like).bernoulli_(1 - dropout, generator=generator)
+        return kept.div_(1 - dropout)
+    draws = torch.empty(-(-like.numel() // 4), dtype=torch.int64)
+    draws.random_(-(2**63), None, generator=generator)
     bits = draws.view(torch.int16)[: like.numel()].view(like.shape)
-    return (bits >= round(dropout * 2**16) - 2**15).to(like.dtype).mul_(1 / (1 - dropout))
+    dropped = min(round(dropout * 2**16), 2**16 - 1)
+    return (bits >= dropped - 2**15).to(like.dtype).mul_(2**16 / (2**16 - dropped))
 
 
 def _stacked_parameters(
@@ -537,20 +546,54 @@ def _stacked(tensors: Sequence[Tensor]) -> Tensor:
     return whole
 
 
+class Lane:
+    """Some trials of a stack, in segments of equal widths; no other lane touches their tensors."""
+
+    def __init__(self, number: int, segments: Sequence[Segment]) -> None:
+        self.number, self.segments = number, segments
+        self.trials = [trial for segment in segments for trial in segment.trials]
+
+    @property
+    def averaged(self) -> list[Tensor]:
+        """The tensors that a moving average follows: parameters, running means and variances."""
+        return [
+            tensor
+            for segment in self.segments
+            for tensor in (*segment.parameters, *segment.statistics)
+        ]
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Features (N, *shape) to logits (trials, classes, N), in the order of the lane."""
+        flat = features.flatten(1)
+        parts = [segment.logits(flat) for segment in self.segments]
+        return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
 class Stack:
     """S models with their batches: segments of equal widths, over R distinct batches.
 
     `batch_of[s]` is the number of the batch that trial s trains on. Models that share a batch
-    share one product over their first layers' units.
+    share one product over their first layers' units. The segments lie in `lanes`, at most as many
+    as asked for, of about equal arithmetic: these may train at the same time.
     """
 
-    def __init__(self, models: Sequence[nn.Module], batch_of: Sequence[int]) -> None:
+    def __init__(
+        self, models: Sequence[nn.Module], batch_of: Sequence[int], lanes: int = 1
+    ) -> None:
         self.models, self.trials = list(models), len(models)
         self.batches = max(batch_of) + 1
-        self.segments = [
-            Segment(trials, [models[trial] for trial in trials], batches)
-            for trials, batches in _segments(models, batch_of)
-        ]
+        self.lanes = []
+        for number, own in enumerate(_lanes(models, batch_of, lanes)):
+            segments = [
+                Segment(trials, [models[trial] for trial in trials], batches)
+                for trials, batches in _segments(models, batch_of, own)
+            ]
+            self.lanes.append(Lane(number, segments))
+        self.segments = [segment for lane in self.lanes for segment in lane.segments]
+        order = [trial for lane in self.lanes for trial in lane.trials]
+        self.back = None  # from the order of the lanes to that of the trials
+        if order != list(range(self.trials)):
+            self.back = torch.tensor(order, device=self.parameters[0].device).argsort()
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -559,6 +602,12 @@ class Stack:
     @property
     def statistics(self) -> list[Tensor]:
         return [value for segment in self.segments for value in segment.statistics]
+
+    def by_trial(self, parts: Sequence[Tensor], dim: int) -> Tensor:
+        """What the lanes or segments found, one behind the other along `dim`, in the order of the
+        trials."""
+        whole = parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
+        return whole if self.back is None else whole.index_select(dim, self.back)
 
     def count(self, batches: int) -> None:
         """Tells batch norms, which torch's own count, that they have seen this many batches."""
@@ -569,14 +618,7 @@ class Stack:
 
     def logits(self, features: Tensor) -> Tensor:
         """Features (N, *shape) that all trials share, to logits (S, classes, N)."""
-        flat = features.flatten(1)
-        if len(self.segments) == 1 and self.segments[0].trials == list(range(self.trials)):
-            return self.segments[0].logits(flat)
-        parts = [segment.logits(flat) for segment in self.segments]
-        whole = torch.empty(self.trials, *parts[0].shape[1:], dtype=parts[0].dtype).to(flat.device)
-        for segment, part in zip(self.segments, parts, strict=True):
-            whole[segment.trials] = part
-        return whole
+        return self.by_trial([lane.logits(features) for lane in self.lanes], 0)
 
 
 def step_kind(config: Config, model: nn.Module) -> str:
@@ -585,25 +627,41 @@ def step_kind(config: Config, model: nn.Module) -> str:
     return "autograd" if declined or Architecture.of(model) is None else "closed_form"
 
 
+def _lanes(models: Sequence[nn.Module], batch_of: Sequence[int], count: int) -> list[Sequence[int]]:
+    """The trials of each lane, about equal in parameters: equal widths and batches stay together
+    as far as that goes."""
+    if count == 1:
+        return [range(len(models))]
+    costs = [sum(value.numel() for value in model.parameters()) for model in models]
+    order = sorted(range(len(models)), key=lambda t: (_widths(models[t], 1), batch_of[t], t))
+    lanes: list[list[int]] = [[] for _ in range(count)]
+    before, whole = 0, sum(costs)
+    for trial in order:
+        lanes[int((before + costs[trial] / 2) / whole * count)].append(trial)
+        before += costs[trial]
+    return [sorted(lane) for lane in lanes if lane]
+
+
 def _segments(
-    models: Sequence[nn.Module], batch_of: Sequence[int]
+    models: Sequence[nn.Module], batch_of: Sequence[int], chosen: Sequence[int]
 ) -> list[tuple[list[int], list[int]]]:
-    """(trials, batches) of each segment: equal widths, and equally many trials for every batch."""
-    exact = [_widths(model, 1) for model in models]
-    padded = len(set(exact)) > MOST_SEGMENTS and not _has_layer_norm(models[0])
+    """(trials, batches) of each segment of the chosen trials: equal widths, and equally many trials
+    for every batch."""
+    exact = {_widths(models[trial], 1) for trial in chosen}
+    padded = len(exact) > MOST_SEGMENTS and not _has_layer_norm(models[0])
     rounding = ROUNDING if padded else 1
     by_width: dict[tuple[int, ...], dict[int, list[int]]] = {}
-    for trial, model in enumerate(models):
-        batches = by_width.setdefault(_widths(model, rounding), {})
+    for trial in chosen:
+        batches = by_width.setdefault(_widths(models[trial], rounding), {})
         batches.setdefault(batch_of[trial], []).append(trial)
     segments = []
     for by_batch in by_width.values():
         counts: dict[int, list[int]] = {}
         for batch, trials in by_batch.items():
             counts.setdefault(len(trials), []).append(batch)
-        for chosen in counts.values():
-            trials = [trial for batch in chosen for trial in by_batch[batch]]
-            segments.append((trials, chosen))
+        for same in counts.values():
+            trials = [trial for batch in same for trial in by_batch[batch]]
+            segments.append((trials, same))
     return segments
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 
 import torch
 from torch import Tensor
@@ -15,13 +16,15 @@ class Average:
     WeightAveraging and torch's AveragedModel keep a second model, which no stack could train.
     """
 
-    def __init__(self, decay: float, tensors: Sequence[Tensor]) -> None:
-        self.decay, self.tensors = decay, [tensor.detach() for tensor in tensors]
-        self.values = [tensor.clone() for tensor in self.tensors]
+    def __init__(self, decay: float, *parts: Sequence[Tensor]) -> None:
+        """`parts` are the tensors of each lane, which are updated by themselves."""
+        self.decay = decay
+        self.parts = [[tensor.detach() for tensor in part] for part in parts]
+        self.values = [[tensor.clone() for tensor in part] for part in self.parts]
 
-    def update(self, step: int) -> None:
+    def update(self, step: int, part: int = 0) -> None:
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(self.values, self.tensors, weight)
+        torch._foreach_lerp_(self.values[part], self.parts[part], weight)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -33,7 +36,7 @@ class Average:
             self.exchange()
 
     def exchange(self) -> None:
-        for value, tensor in zip(self.values, self.tensors, strict=True):
+        for value, tensor in zip(chain(*self.values), chain(*self.parts), strict=True):
             kept = tensor.clone()
             tensor.copy_(value)
             value.copy_(kept)

@@ -11,10 +11,12 @@ from torch import Tensor
 
 from src import checkpoint
 from src.checkpoint import Slot
+from src.config import standing
 from src.errors import Interrupted
 from src.run import Run
 from src.training import ranks
 from src.training.classifier import Classifier
+from src.training.lanes import threads_for
 from src.training.signals import Signals
 from src.training.stopping import EARLY
 
@@ -45,9 +47,9 @@ class SlotIO(CheckpointIO):
 class Checkpoints(Callback):
     """Writes the state where the configuration says, and before a signal ends the run.
 
-    The best weights of every trial stay in memory and in the state. A single run writes its
-    best.ckpt as it goes; trials of a stack share one slot until they end, then `finish` gives each
-    what its solo run would have left.
+    The best weights of every trial, of all epochs, stay in memory and in the state. A single run
+    writes its best.ckpt before its state; trials of a stack share one slot until they end, then
+    `finish` gives each what its solo run would have left.
 
     Within an epoch the state is written between blocks, but not behind the last one: Lightning
     would go on from there without the epoch's validation.
@@ -57,6 +59,7 @@ class Checkpoints(Callback):
         self.runs, self.slot, self.signals = runs, slot, signals
         self.shared = slot.folder != runs[0].checkpoints
         self.best: list[dict[str, Any] | None] = [None] * len(runs)
+        self.written_best: int | None = None  # the epoch of a single run's best.ckpt
         self.begun = False  # training, after whatever was restored
         self.steps = 0  # optimizer steps at the last checkpoint or block
 
@@ -94,9 +97,8 @@ class Checkpoints(Callback):
         assert isinstance(pl_module, Classifier)
         due, signal = self._due(trainer, pl_module)
         epoch, settings = trainer.current_epoch + 1, pl_module.configs[0].checkpoint
-        if epoch % settings.every_n_epochs == 0:
-            self._note_best(trainer, pl_module, epoch)
-            due = True
+        self._note_best(trainer, pl_module, epoch)
+        due |= epoch % settings.every_n_epochs == 0
         if epoch == trainer.max_epochs or trainer.should_stop:
             due = True  # the end can be gone on from, too
         elif self.shared and not pl_module.stopped.keys().isdisjoint(pl_module.stacked):
@@ -123,11 +125,11 @@ class Checkpoints(Callback):
         return due or bool(late), signal
 
     def _note_best(self, trainer: Trainer, classifier: Classifier, epoch: int) -> None:
-        settings = classifier.configs[0].checkpoint
-        sign = 1 if settings.mode == "max" else -1
+        monitor = classifier.configs[0].checkpoint.monitor
         for trial, metrics in classifier.metrics.items():
-            best, value = self.best[trial], metrics[settings.monitor]
-            if trial in classifier.diverged or (best and sign * value <= sign * best["value"]):
+            best, value = self.best[trial], metrics[monitor]
+            before = standing(monitor, best["value"] if best else None)
+            if trial in classifier.diverged or standing(monitor, value) >= before:
                 continue
             with classifier.averaged():
                 weights = classifier.trial_weights(trial)
@@ -137,10 +139,16 @@ class Checkpoints(Callback):
                 "step": trainer.global_step,
                 "weights": weights,
             }
-            if not self.shared and trainer.is_global_zero:
-                self._write_best(classifier, trial)
+
+    def best_epoch(self, trial: int) -> int | None:
+        """The epoch, from 1, whose weights are kept; None where no monitored value is a number."""
+        best = self.best[trial]
+        return best["epoch"] if best is not None else None
 
     def _write(self, trainer: Trainer, classifier: Classifier) -> None:
+        if not self.shared and trainer.is_global_zero and self.best_epoch(0) != self.written_best:
+            self._write_best(classifier, 0)
+            self.written_best = self.best_epoch(0)
         if not self.shared and (classifier.diverged or classifier.diverges()):
             return  # the last good state stays
         trainer.save_checkpoint(self.slot.last)
@@ -185,6 +193,9 @@ class Checkpoints(Callback):
                     "diverged": {},
                     "stopped": {0: why} if why == EARLY else {},  # others may be gone on with
                     "stacked": [0],
+                    "threads": threads_for(
+                        [classifier.models[trial]], classifier.data.config.batch, classifier.threads
+                    ),
                     "average": content["average"][trial : trial + 1],
                     "callbacks": {
                         "History": history | {"rows": [history["rows"][trial]], "ended": []},

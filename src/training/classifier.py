@@ -20,6 +20,7 @@ from src.data.module import DataModule
 from src.models.stacked import Stack, step_kind
 from src.training import random_state, ranks
 from src.training.averaging import Average
+from src.training.lanes import Lanes, threads_for
 from src.training.metrics import EpochMetrics, evaluate
 from src.training.optimizers import (
     Schedule,
@@ -58,8 +59,10 @@ class Classifier(LightningModule):
         models: Sequence[nn.Module],
         data: DataModule,
         batch_of: Sequence[int],
+        threads: int = 1,
     ) -> None:
-        """`batch_of[s]` is the number of the order, among the data module's, that trial s takes."""
+        """`batch_of[s]` is the number of the order, among the data module's, that trial s takes;
+        `threads` as many as the run may use on a CPU."""
         super().__init__()
         self.automatic_optimization = False
         self.configs, self.batch_of = configs, batch_of
@@ -73,6 +76,7 @@ class Classifier(LightningModule):
             for config in configs
         ]
         self.data = data
+        self.share_out(threads_for(models, data.config.batch, threads))
         self.restrict(range(len(configs)))
         self.metrics: dict[int, dict[str, float]] = {}
         self.diverged: dict[int, int] = {}  # trial → the step that showed it, from 1
@@ -119,9 +123,16 @@ class Classifier(LightningModule):
         self.stack = Stack(
             [self.models[trial] for trial in self.stacked],
             [batches.index(self.batch_of[trial]) for trial in self.stacked],
+            min(self.lanes.count, len(self.stacked)),
         )
         chosen = [self.configs[trial].optimizer for trial in self.stacked]
         return build_stacked_optimizer(chosen, self.stack)
+
+    def share_out(self, threads: int) -> None:
+        """Gives the trials so many threads: a lane each as far as that goes, the others to the
+        products of a lane. Ranks exchange their gradients in one order, and have one lane."""
+        lanes = min(threads, len(self.configs)) if self.data.ranks == 1 else 1
+        self.threads, self.lanes = threads, Lanes(lanes, threads // lanes)
 
     def restrict(self, trials: Sequence[int]) -> None:
         """Leaves the other trials out of what trains; to be called before the stack is built."""
@@ -170,7 +181,7 @@ class Classifier(LightningModule):
             self.when = replace(self.when, ranks=world, exchange=ranks.exchange)
         decay = self.trainer_config.ema_decay
         if decay is not None:
-            self.average = Average(decay, self._averaged_tensors())
+            self.average = Average(decay, *self._averaged_tensors())
         smoothing = self.trainer_config.label_smoothing
         schedules = [self.schedules[trial] for trial in self.stacked]
         if self.stack is None:
@@ -198,13 +209,14 @@ class Classifier(LightningModule):
                 self.average,
                 lower=lower,
                 graph=self.trainer_config.cuda_graph,
+                lanes=self.lanes,
             )
 
-    def _averaged_tensors(self) -> list[Tensor]:
+    def _averaged_tensors(self) -> list[list[Tensor]]:
         if self.stack is not None:
-            return [*self.stack.parameters, *self.stack.statistics]
+            return [lane.averaged for lane in self.stack.lanes]
         statistics = [value for value in self.model.buffers() if value.is_floating_point()]
-        return [*self.model.parameters(), *statistics]
+        return [[*self.model.parameters(), *statistics]]
 
     def averaged(self) -> AbstractContextManager[None]:
         """Within it the models hold the moving averages of their weights, where such are kept."""
@@ -303,13 +315,17 @@ class Classifier(LightningModule):
         if self.stack is not None:
             self.stacked = list(range(len(self.configs)))
             self.evaluation_metrics = EpochMetrics(len(self.configs)).to(self.device)
-            self.stack = Stack(self.models, self.batch_of)
+            self.stack = Stack(self.models, self.batch_of, self.lanes.count)
 
     def _evaluate(self, batch: Batch) -> None:
         dtype = next(self.model.parameters()).dtype
-        if self.stack is not None:
+        stack = self.stack
+        if stack is not None:
             dtype = LOWER.get(self.trainer_config.precision, dtype)
-            losses, correct = evaluate(self.stack.logits, batch, dtype, self.stack.trials)
+            found = self.lanes.map(
+                lambda lane: evaluate(lane.logits, batch, dtype, stack.trials), stack.lanes
+            )
+            losses, correct = (stack.by_trial(parts, 1) for parts in zip(*found, strict=True))
         else:
             losses, correct = evaluate(lambda x: self.model(x).mT.unsqueeze(0), batch, dtype)
         self.evaluation_metrics.update(losses, correct, len(batch.labels))
@@ -349,7 +365,7 @@ class Classifier(LightningModule):
         single = len(self.configs) == 1
         checkpoint["kindling"] = self.saved_with[0] if single else self.saved_with
         checkpoint["diverged"], checkpoint["stopped"] = self.diverged, self.stopped
-        checkpoint["stacked"] = self.stacked
+        checkpoint["stacked"], checkpoint["threads"] = self.stacked, self.threads
         assert self.steps is not None
         own: dict[str, Any] = {"random": random_state.capture(), "metrics": None, "gradients": []}
         epoch_ends = self.batch == self.when.batches_per_epoch

@@ -7,13 +7,11 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
-from lightning.pytorch.callbacks import Timer
 from lightning.pytorch.profilers import Profiler, PyTorchProfiler, SimpleProfiler
 from lightning.pytorch.strategies import Strategy
 
@@ -31,6 +29,7 @@ from src.training import batch_size, machine, ranks, sharding
 from src.training.callbacks import History, Progress, StepLines, Utilisation
 from src.training.checkpoints import Checkpoints, SlotIO
 from src.training.classifier import Classifier
+from src.training.lanes import available
 from src.training.loggers import Loggers
 from src.training.outcome import facts, result, shown, summary
 from src.training.signals import Signals, handled
@@ -239,7 +238,11 @@ class _Fit:
         for text in self.data.incomplete() if not ranks.rank() else ():
             log.warning("%s", text)
         self.classifier = Classifier(
-            configs, models, self.data, [seeds.index(c.seed) for c in configs]
+            configs,
+            models,
+            self.data,
+            [seeds.index(c.seed) for c in configs],
+            available() if devices.accelerator == "cpu" else 1,
         )
         self.history = History(runs)
         self.checkpoints = Checkpoints(runs, slot, signals)
@@ -262,7 +265,7 @@ class _Fit:
 
     def run(self) -> None:
         try:
-            with self.loggers:
+            with self.loggers, self.classifier.lanes.opened():
                 with self._timed("fit"):
                     self._fit()
                 with self._timed("test"):
@@ -286,6 +289,7 @@ class _Fit:
             return None
         content, path = found
         check(content, path, self.classifier.saved_with, ranks_now)
+        self.classifier.share_out(content["threads"])  # else sums come in another order
         if self.classifier.stacked != content["stacked"]:
             self.classifier.restrict(content["stacked"])
         if not ranks.rank():
@@ -293,7 +297,21 @@ class _Fit:
             self.history.rewrite()
             at = content["position"]
             log.info("going on from epoch %d, batch %d", at["epoch"], at["batch"])
+            self._tell_of_new_shape(content["kindling"])
         return path
+
+    def _tell_of_new_shape(self, saved: Any) -> None:
+        """A warning where the learning rate would have been another so far with the epochs that
+        there are now."""
+        config, before = self.configs[0], saved[0] if isinstance(saved, list) else saved
+        was, now = before["config"]["trainer"]["max_epochs"], config.trainer.max_epochs
+        if was != now and config.scheduler.spread:
+            log.warning(
+                "scheduler=%s: its learning rates are spread over trainer.max_epochs. They follow "
+                "the curve of %d epochs from here on, and followed that of %d so far: a run of %d "
+                "epochs from its start would end otherwise",
+                config.scheduler.name, now, was, now,
+            )  # fmt: skip
 
     def _fit(self) -> None:
         try:
@@ -330,7 +348,10 @@ class _Fit:
         shared = facts(self.classifier, self.data, self.trainer, seconds)
         for number, run in enumerate(self.runs):
             if not run.ended:  # else before an interruption, and from the same weights
-                content = result(number, run, self.classifier, shared, self.steps)
+                best = self.checkpoints.best_epoch(number)
+                content = result(
+                    number, run, self.classifier, shared, best_epoch=best, steps=self.steps
+                )
                 self.loggers.finish(content)
                 run.write_result(content)
         if len(self.runs) == 1:
@@ -436,8 +457,6 @@ def _trainer(
         callbacks.insert(0, StepLines())
     if devices.accelerator == "cuda":
         callbacks.append(Utilisation())
-    if trainer.max_time is not None:
-        callbacks.append(Timer(_duration(trainer.max_time), verbose=False))
     return Trainer(
         accelerator=devices.accelerator,
         devices=devices.count,
@@ -476,11 +495,6 @@ def _profiler(kind: str | None, run: Run) -> Profiler | None:
             return PyTorchProfiler(run.folder, "profile", export_to_chrome=True)
         case _:
             return None
-
-
-def _duration(text: str) -> timedelta:
-    days, hours, minutes, seconds = (int(part) for part in text.split(":"))
-    return timedelta(days=days, hours=hours, minutes=minutes, seconds=seconds)
 
 
 class _LogFiles(logging.Handler):

@@ -79,6 +79,7 @@ def evaluate(
         ):
             logits = forward(as_float(features).to(dtype))
             target = labels.expand(len(logits), -1)
-            losses.append(F.cross_entropy(logits.float(), target, reduction="none").sum(-1))
+            exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
+            losses.append(F.cross_entropy(exact, target, reduction="none").sum(-1))
             correct.append((logits.argmax(1) == target).sum(-1))
     return torch.stack(losses), torch.stack(correct)

@@ -1,7 +1,7 @@
 """torch's optimizers and the learning rate of every step, built from the checked configuration."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -70,18 +70,27 @@ class StackedOptimizer(Optimizer):
             groups.append({"params": segment.parameters, **group})
         super().__init__(groups, {})
 
-    def set_rates(self, rates: Sequence[float] | Tensor) -> None:
-        """A learning rate for each trial of the whole stack."""
+    def set_rates(
+        self, rates: Sequence[float] | Tensor, segments: Collection[int] | None = None
+    ) -> None:
+        """A learning rate for each trial of the whole stack; of some segments alone, where they
+        are named by their numbers."""
         like = self.param_groups[0]["lr"]
         if not isinstance(rates, Tensor):
             rates = torch.tensor(rates, dtype=like.dtype).to(like.device)
-        for group, places in zip(self.param_groups, self.places, strict=True):
-            group["lr"].copy_(rates.index_select(0, places))
+        for number, (group, places) in enumerate(zip(self.param_groups, self.places, strict=True)):
+            if segments is None or number in segments:
+                group["lr"].copy_(rates.index_select(0, places))
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
         assert closure is None
-        for group in self.param_groups:
+        self.step_segments(range(len(self.param_groups)))
+
+    @torch.no_grad()
+    def step_segments(self, segments: Iterable[int]) -> None:
+        """The step of these segments, by their numbers: lanes step by themselves."""
+        for group in (self.param_groups[number] for number in segments):
             for parameter in group["params"]:
                 shape = (-1,) + (1,) * (parameter.dim() - 1)
                 numbers = Numbers(*(group[name].view(shape) for name in Numbers._fields))
@@ -279,9 +288,9 @@ class Schedule:
         steps = self.epochs * self.steps_per_epoch
         peak = config.pct_start * steps - 1
         start = self.lr / config.div_factor
-        if step <= peak:
+        if step < peak:
             return _cosine(start, self.lr, step / peak)
-        # A run of one or two steps has no way up: peak may lie before step 0.
+        # A short run has no way up: the peak may lie on step 0, or before it.
         way = (step - peak) / (steps - 1 - peak) if steps - 1 > peak else 1.0
         return _cosine(self.lr, start / config.final_div_factor, way)
 

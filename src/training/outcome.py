@@ -34,7 +34,8 @@ def facts(
         },
         "ranks": trainer.world_size,
         "effective_batch_size": data.config.batch * trainer.world_size * classifier.when.accumulate,
-        "hardware": machine.hardware(trainer.strategy.root_device),
+        "hardware": machine.hardware(trainer.strategy.root_device)
+        | {"threads": classifier.threads},
         **machine.peak_memory(trainer.strategy.root_device),
         "gpu_utilisation": meters[0].mean if meters else None,
         "versions": machine.versions(),
@@ -43,18 +44,24 @@ def facts(
 
 
 def result(
-    trial: int, run: Run, classifier: Classifier, shared: dict[str, Any], steps: int
+    trial: int,
+    run: Run,
+    classifier: Classifier,
+    shared: dict[str, Any],
+    *,
+    best_epoch: int | None,
+    steps: int,
 ) -> dict[str, Any]:
-    """What result.json holds; samples_per_second counts validation in."""
+    """What result.json holds; samples_per_second counts validation in. `best_epoch` is the epoch
+    of the weights that were tested."""
     config = classifier.configs[trial]
     rows = [row for row in run.history if row["epoch"]]
     monitor, diverged = config.checkpoint.monitor, classifier.diverged.get(trial)
     stopped = classifier.stopped.get(trial)
-    pick = max if config.checkpoint.mode == "max" else min
-    good = rows[:-1] if diverged else rows
-    saved = [row for row in good if int(row["epoch"] or 0) % config.checkpoint.every_n_epochs == 0]
-    best = pick(saved or good, key=lambda row: row[monitor] or 0.0) if good else None
-    samples = shared["data"]["train"] * len(rows)
+    best = next((row for row in rows if row["epoch"] == best_epoch), None)
+    begun = classifier.batch % classifier.when.batches_per_epoch  # batches of an epoch cut short
+    epochs = len(rows) - bool(begun and stopped)
+    samples = shared["data"]["train"] * epochs + begun * config.data.batch * shared["ranks"]
     model = classifier.models[trial]
     return {
         "status": "finished" if diverged is None else "diverged",
@@ -64,7 +71,7 @@ def result(
         "best": _values(best),
         "last": _values(rows[-1]),
         **(classifier.metrics[trial] if best else {"test/loss": None, "test/acc": None}),
-        "epochs": len(rows),
+        "epochs": epochs,  # whole ones
         "steps": diverged or (rows[-1]["step"] if stopped else steps),
         "samples_per_second": samples / float(rows[-1]["seconds"] or 1),
         "parameters": count_parameters(model),
@@ -97,8 +104,13 @@ def summary(run: Run) -> str:
     if result["status"] == "diverged":
         rows.append(("!", f"diverged at step {result['diverged_step']}"))
     if result["stopped"]:
-        patience = run.config.trainer.early_stopping_patience
-        rows.append(("stopped", f"early: {patience} epochs without a better {result['monitor']}"))
+        trainer = run.config.trainer
+        patience = f"{trainer.early_stopping_patience} epochs"
+        why = {
+            "early_stopping": f"{patience} without a better {result['monitor']}",
+            "max_time": f"trainer.max_time={trainer.max_time} is over",
+        }
+        rows.append(("stopped", f"early: {why[result['stopped']]}"))
     if best["epoch"] is not None:
         rows += [
             ("best validation", f"accuracy {best['val/acc']:.2%}, epoch {best['epoch']}"),

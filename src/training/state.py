@@ -67,6 +67,7 @@ class _State(_Part):
     diverged: dict[int, int]
     stopped: dict[int, str]
     stacked: Annotated[list[int], Field(min_length=1)]
+    threads: Annotated[int, Field(gt=0, le=4096)]
     average: list[dict[str, Tensor]]
     position: _Position
     ranks: list[_Rank]

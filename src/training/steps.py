@@ -9,6 +9,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -18,9 +19,10 @@ from torch.optim import Optimizer
 
 from src.data.loader import Block
 from src.errors import InputError
-from src.models.stacked import Part, Segment, Stack
+from src.models.stacked import Lane, Part, Segment, Stack
 from src.training.averaging import Average
 from src.training.graphs import BlockGraph
+from src.training.lanes import Lanes
 from src.training.optimizers import Schedule, StackedOptimizer, StackedSgd
 from src.training.sharding import own_part
 
@@ -47,7 +49,8 @@ def apart(blocks: int, shape: Sequence[int], like: Tensor) -> Tensor:
 
 def spaced(tensor: Tensor) -> Tensor:
     """The same values (K, …) with each of the K at a 64-byte boundary; no copy where they are."""
-    if tensor[0].numel() * tensor.element_size() % 64 == 0:
+    stride = tensor.stride(0) * tensor.element_size()
+    if stride % 64 == 0 and tensor.data_ptr() % 64 == 0 and tensor[0].is_contiguous():
         return tensor
     return apart(len(tensor), tensor.shape[1:], tensor).copy_(tensor)
 
@@ -254,11 +257,12 @@ class ClosedFormSteps(Steps):
         *,
         lower: torch.dtype | None = None,
         graph: bool = True,
+        lanes: Lanes | None = None,
     ) -> None:
         """`lower`: the type of the products in mixed precision. `graph`: on CUDA, full blocks are
-        replayed as graphs."""
+        replayed as graphs. `lanes` trains those of the stack at once; else they take turns."""
         super().__init__(optimizer, schedules, when, smoothing, average)
-        self.stack, self.lower = stack, lower
+        self.stack, self.lower, self.lanes = stack, lower, lanes or Lanes(1)
         groups = optimizer.param_groups
         plain = isinstance(optimizer, torch.optim.SGD | StackedSgd) and not any(
             torch.as_tensor(group[name]).any()
@@ -275,10 +279,16 @@ class ClosedFormSteps(Steps):
         self.batches_of = [
             torch.tensor(segment.batches, device=device) for segment in stack.segments
         ]
-        order = [trial for segment in stack.segments for trial in segment.trials]
-        self.back = None
-        if order != list(range(stack.trials)):
-            self.back = torch.tensor(order, device=device).argsort()
+        ends = list(accumulate(len(lane.segments) for lane in stack.lanes))
+        self.numbers_of = [  # of each lane's segments within the stack
+            range(end - len(lane.segments), end)
+            for lane, end in zip(stack.lanes, ends, strict=True)
+        ]
+        if len(stack.lanes) > 1:  # in the global stream's numbers their order would be by chance
+            for lane in stack.lanes:
+                stream = torch.Generator(device)
+                for segment in lane.segments:
+                    segment.generator = stream
         self.under_way: list[Callable[[], object]] = []  # gradients that ranks exchange
         self.graph: BlockGraph | None = None
         self.eager: str | None = None  # why blocks are not replayed as CUDA graphs
@@ -360,32 +370,68 @@ class ClosedFormSteps(Steps):
             features = features.to(self.lower)
         features = spaced(features)
         like = self.stack.parameters[0]
-        size = labels.shape[-1]
         classes = self.stack.segments[0].classes
         targets = F.one_hot(labels, classes).mT.to(like.dtype).unsqueeze(2)
         if self.smoothing:
             targets = targets.mul_(1 - self.smoothing).add_(self.smoothing / classes)
-        work = []
-        for segment, batches in zip(self.stack.segments, self.batches_of, strict=True):
-            logits = apart(len(features), (len(segment.trials), classes, size), like)
-            x, y = features, targets
-            if len(segment.batches) < self.stack.batches:
-                x, y = spaced(features.index_select(1, batches)), targets.index_select(1, batches)
-            work.append((segment, x.unbind(), y.unbind(), logits))
+        seeds = self._stream_seeds(len(features))
         scales = self._scales(rates, mean)
-        for k in range(len(features)):
-            for number, (segment, x_all, y_all, logits) in enumerate(work):
-                take = self._take(batch)
-                segment.differentiate(x_all[k], y_all[k], scales[number][k], logits[k], take)
-            if self.when.completes(batch):
-                if not self.direct:
-                    self._step(rates[k])
-                for segment in self.stack.segments:
-                    segment.constrain()
-                if self.average is not None:
-                    self.average.update(self.when.step_of(epoch, batch))
-            batch += 1
-        return self._outcome([logits for *_, logits in work], labels)
+
+        def train(lane: Lane) -> list[Stepped]:
+            work = [
+                (number, *self._inputs(number, features, targets))
+                for number in self.numbers_of[lane.number]
+            ]
+            for k in range(len(features)):
+                take = self._take(batch + k)
+                if seeds:
+                    assert lane.segments[0].generator is not None
+                    lane.segments[0].generator.manual_seed(seeds[k][lane.number])
+                for number, x, y, logits in work:
+                    segment = self.stack.segments[number]
+                    segment.differentiate(x[k], y[k], scales[number][k], logits[k], take)
+                if self.when.completes(batch + k):
+                    self._finish_step(lane, rates[k], self.when.step_of(epoch, batch + k))
+            return [self._outcome(number, logits, labels) for number, *_, logits in work]
+
+        found = [each for lane in self.lanes.map(train, self.stack.lanes) for each in lane]
+        losses, correct = (self.stack.by_trial(parts, 1) for parts in zip(*found, strict=True))
+        return Stepped(losses, correct)
+
+    def _stream_seeds(self, batches: int) -> list[list[int]]:
+        """A seed for each batch and lane, from the global stream. So the numbers of a lane depend
+        neither on other lanes nor on the size of a block. A single lane has no seeds: it draws from
+        the global stream."""
+        lanes = len(self.stack.lanes)
+        if lanes == 1 or not any(segment.random for segment in self.stack.segments):
+            return []
+        drawn: list[list[int]] = torch.empty(batches, lanes, dtype=torch.int64).random_().tolist()
+        return drawn
+
+    def _inputs(
+        self, number: int, features: Tensor, targets: Tensor
+    ) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor]:
+        """What a segment trains on, batch by batch, and where its logits (K, S, classes, B) go."""
+        segment, batches = self.stack.segments[number], self.batches_of[number]
+        shape = (len(segment.trials), segment.classes, features.shape[2])
+        logits = apart(len(features), shape, self.stack.parameters[0])
+        if segment.batches == list(range(self.stack.batches)):
+            return features.unbind(), targets.unbind(), logits
+        first, last = segment.batches[0], segment.batches[-1]
+        if segment.batches == list(range(first, last + 1)):
+            own = features[:, first : last + 1]
+        else:  # in another order, or not side by side
+            own = features.index_select(1, batches)
+        return spaced(own).unbind(), targets.index_select(1, batches).unbind(), logits
+
+    def _finish_step(self, lane: Lane, rates: Sequence[float] | Tensor, step: int) -> None:
+        """What comes between a lane's gradients and its next batch."""
+        if not self.direct:
+            self._step(lane, rates)
+        for segment in lane.segments:
+            segment.constrain()
+        if self.average is not None:
+            self.average.update(step, lane.number)
 
     def _take(self, batch: int) -> Callable[[Part, Tensor, Tensor], None]:
         """What becomes of a part's gradient in this batch."""
@@ -417,39 +463,34 @@ class ClosedFormSteps(Steps):
         table = rates * mean
         return [table.index_select(1, own)[:, :, None, None].unbind() for own in self.trials_of]
 
-    def _step(self, rates: Sequence[float] | Tensor) -> None:
-        self.set_rates(rates)
+    def _step(self, lane: Lane, rates: Sequence[float] | Tensor) -> None:
         for wait in self.under_way:
             wait()
         self.under_way.clear()
-        for segment in self.stack.segments:
+        for segment in lane.segments:
             if self.when.clip is not None:
                 _clip(segment, self.when.clip)
             segment.attach_gradients()
-        self.optimizer.step()
+        if isinstance(self.optimizer, StackedOptimizer):
+            numbers = self.numbers_of[lane.number]
+            self.optimizer.set_rates(rates, numbers)
+            self.optimizer.step_segments(numbers)
+        else:
+            self.set_rates(rates)
+            self.optimizer.step()
 
-    def _outcome(self, logits_of: Sequence[Tensor], labels: Tensor) -> Stepped:
-        """Losses and hits of the block from the logits (K, S, classes, B) of the segments."""
-        found = []
-        for segment, batches, logits in zip(
-            self.stack.segments, self.batches_of, logits_of, strict=True
-        ):
-            own = labels.index_select(1, batches)
-            shared = len(segment.trials) // len(segment.batches)
-            own = own.repeat_interleave(shared, 1)  # (K, S, B)
-            losses = F.cross_entropy(
-                logits.flatten(0, 1),
-                own.flatten(0, 1),
-                reduction="none",
-                label_smoothing=self.smoothing,
-            )
-            found.append((losses.view(own.shape).mean(-1), (_predicted(logits) == own).sum(-1)))
-        if len(found) == 1 and self.back is None:
-            return Stepped(*found[0])
-        losses, correct = (torch.cat(parts, 1) for parts in zip(*found, strict=True))
-        if self.back is None:
-            return Stepped(losses, correct)
-        return Stepped(losses.index_select(1, self.back), correct.index_select(1, self.back))
+    def _outcome(self, number: int, logits: Tensor, labels: Tensor) -> Stepped:
+        """Losses and hits of a segment in a block, from its logits (K, S, classes, B)."""
+        segment = self.stack.segments[number]
+        shared = len(segment.trials) // len(segment.batches)
+        own = labels.index_select(1, self.batches_of[number]).repeat_interleave(shared, 1)
+        losses = F.cross_entropy(
+            logits.flatten(0, 1),
+            own.flatten(0, 1),
+            reduction="none",
+            label_smoothing=self.smoothing,
+        )
+        return Stepped(losses.view(own.shape).mean(-1), (_predicted(logits) == own).sum(-1))
 
 
 def _predicted(logits: Tensor) -> Tensor:

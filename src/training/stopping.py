@@ -1,20 +1,23 @@
 """When a trial ends before its last epoch: by its own patience, or because others are better."""
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from src.config import Config
+from src.config import Config, standing
 from src.models import count_parameters
 from src.run import Row
+from src.training import ranks
 from src.training.callbacks import History
 from src.training.classifier import Classifier
 
 log = logging.getLogger(__name__)
 
-EARLY, HALVED = "early_stopping", "halving"
+EARLY, HALVED, LATE = "early_stopping", "halving", "max_time"
 
 
 class Stopping(Callback):
@@ -32,21 +35,43 @@ class Stopping(Callback):
         assert isinstance(pl_module, Classifier)
         trainer.should_stop |= not pl_module.going
 
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Ends an epoch in the middle when trainer.max_time is over."""
+        trainer.should_stop |= self._late(trainer, pl_module)
+
+    def _late(self, trainer: Trainer, classifier: LightningModule) -> bool:
+        """Whether trainer.max_time is over, the same on all ranks."""
+        assert isinstance(classifier, Classifier)
+        limit = classifier.trainer_config.max_seconds
+        late = int(self.history.seconds >= limit)
+        if trainer.world_size > 1 and math.isfinite(limit):
+            (late,) = ranks.greatest([late], trainer.strategy.root_device)
+        return bool(late)
+
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Classifier)
         config, epoch = pl_module.configs[0], trainer.current_epoch + 1
-        if epoch == config.trainer.max_epochs:
+        whole = pl_module.batch == pl_module.when.batches_per_epoch
+        if whole and epoch == config.trainer.max_epochs:
             return
+        if self._late(trainer, pl_module):
+            pl_module.stopped |= dict.fromkeys(pl_module.going, LATE)
+            log.info(
+                "trainer.max_time=%s is over, after %d of %d batches of epoch %d",
+                config.trainer.max_time, pl_module.batch, pl_module.when.batches_per_epoch, epoch,
+            )  # fmt: skip
         rows = {trial: self.history.rows[trial] for trial in pl_module.going}
         early = [trial for trial in rows if out_of_patience(rows[trial], config)]
         pl_module.stopped |= dict.fromkeys(early, EARLY)
         if self.halving and epoch in rungs(config.trainer.max_epochs, self.halving):
-            monitor, mode = config.checkpoint.monitor, config.checkpoint.mode
-            values = {trial: float(rows[trial][-1][monitor] or 0) for trial in rows}
+            monitor = config.checkpoint.monitor
+            standings = {trial: standing(monitor, rows[trial][-1][monitor]) for trial in rows}
             costs = {trial: count_parameters(pl_module.models[trial]) for trial in rows}
-            worse = set(values) - best(values, costs, self.halving, mode)
+            worse = set(standings) - best(standings, costs, self.halving)
             pl_module.stopped |= dict.fromkeys(worse - set(early), HALVED)
-            log.info("halving: %d of %d trials go on", len(pl_module.going), len(values))
+            log.info("halving: %d of %d trials go on", len(pl_module.going), len(standings))
         trainer.should_stop |= not pl_module.going
 
 
@@ -54,11 +79,10 @@ def out_of_patience(rows: Sequence[Row], config: Config) -> bool:
     """Whether the monitored value has not been better than all before for `patience` epochs, as
     Lightning's EarlyStopping counts them; row 0 is before training."""
     patience, monitor = config.trainer.early_stopping_patience, config.checkpoint.monitor
-    values = [float(row[monitor] or 0) for row in rows[1:]]
-    if patience is None or not values:
+    standings = [standing(monitor, row[monitor]) for row in rows[1:]]
+    if patience is None or not standings:
         return False
-    pick = max if config.checkpoint.mode == "max" else min
-    return len(values) - 1 - values.index(pick(values)) >= patience
+    return len(standings) - 1 - standings.index(min(standings)) >= patience
 
 
 def rungs(epochs: int, factor: int) -> list[int]:
@@ -71,16 +95,16 @@ def rungs(epochs: int, factor: int) -> list[int]:
     return found
 
 
-def best(values: Mapping[int, float], costs: Mapping[int, int], factor: int, mode: str) -> set[int]:
+def best(standings: Mapping[int, float], costs: Mapping[int, int], factor: int) -> set[int]:
     """As many of the best trials as together cost at most 1/factor of all, and at least one; of
-    equals the first.
+    equals the first. A trial whose value is not a number goes on only where it is that one.
 
     The cost of a trial is its number of parameters, as its arithmetic is. By number of trials, a
     sweep over widths saves less than it says: the best are the widest, and the best eighth of the
     README's does a fifth of the arithmetic.
     """
-    sign = -1 if mode == "max" else 1
-    ranked = sorted(values, key=lambda trial: (sign * values[trial], trial))
-    bound = sum(costs[trial] for trial in ranked) // factor
+    ranked = sorted(standings, key=lambda trial: (standings[trial], trial))
+    bound = sum(costs.values()) // factor
     spent = accumulate(costs[trial] for trial in ranked)
-    return {trial for trial, cost in zip(ranked, spent, strict=True) if cost <= bound} | {ranked[0]}
+    affordable = {trial for trial, cost in zip(ranked, spent, strict=True) if cost <= bound}
+    return {trial for trial in affordable if math.isfinite(standings[trial])} | {ranked[0]}
