@@ -142,7 +142,7 @@ class Loop:
             loss = F.cross_entropy(logits, y, label_smoothing=self.settings["label_smoothing"])
             if number % accumulate == 0:
                 self.optimizer.zero_grad()
-            (loss / accumulate).backward()  # type: ignore[no-untyped-call]
+            (loss / accumulate).backward()
             losses.append(loss.item() * len(y))
             hits += int((logits.argmax(1) == y).sum())
             samples += len(y)

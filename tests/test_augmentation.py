@@ -242,6 +242,17 @@ def test_numbers_are_a_function_of_seed_epoch_and_batch() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_a_run_of_precision_64_sees_the_same_pictures() -> None:
+    single = build(shift=2, rotate=10, elastic=1)
+    expected = single.draw(3, 1, 4)
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)  # as Lightning does around each step
+    try:
+        assert torch.equal(single.draw(3, 1, 4), expected)
+    finally:
+        torch.set_default_dtype(before)
+
+
 def test_a_block_is_its_batches() -> None:
     """Whatever its size and whichever batch it begins with; each order by its own seed."""
     augmentation = Augmentation(section(elastic=1.0, shift=2.0), (1, 12, 12), [4, 9], 5)

@@ -1,7 +1,8 @@
 """A tiny run of each suite: it runs what it names and reports it whole."""
 
 import json
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from torchvision.transforms.v2 import Compose
 
-from src.benchmarks import questions, reports, run_suite, searches, sweep
+from src.benchmarks import busy, questions, reports, run_suite, searches, sweep
 from src.benchmarks.products import products
 from src.benchmarks.questions import QUESTIONS
 from src.benchmarks.searches import Outcome
@@ -38,6 +39,36 @@ def test_loops() -> None:
     rows = {name: row["median"] for name, row in found["rows"].items()}
     assert found["ratios"]["ours/bare"] == pytest.approx(rows["ours"] / rows["bare"])
     assert all(name in table for name in contenders)
+
+
+def test_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands are the default run and the README's sweep, each with one thread too, beside
+    processes that run."""
+    ran: list[tuple[tuple[str, ...], str | None]] = []
+
+    def quick(*arguments: str, environment: Mapping[str, str] | None = None) -> float:
+        threads = (environment or {}).get("OMP_NUM_THREADS")
+        ran.append((arguments, threads))
+        return 3.0 if threads is None else 2.0
+
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def note(*arguments: Any, **named: Any) -> "subprocess.Popen[bytes]":
+        started.append(popen(*arguments, **named))
+        return started[-1]
+
+    monkeypatch.setattr(busy, "seconds_of_training", quick)
+    monkeypatch.setattr(busy, "LOOPS", 2)
+    monkeypatch.setattr(subprocess, "Popen", note)
+    table, line = run_suite(read_settings(["suite=busy", "rounds=1", "data=digits"]))
+    assert [threads for _, threads in ran] == [None, "1", None, "1"]
+    single, _, sweep_, _ = (arguments for arguments, _ in ran)
+    assert len(check_train([*single]).points) == 1
+    assert len(check_train([*sweep_]).points) == 64
+    assert json.loads(line)["ratios"] == {"run/one thread": 1.5, "sweep/one thread": 1.5}
+    assert "sweep, one thread" in table
+    assert [loop.returncode for loop in started[:2]] == [-9, -9]
 
 
 def test_search(monkeypatch: pytest.MonkeyPatch) -> None:

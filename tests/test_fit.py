@@ -3,8 +3,10 @@
 import csv
 import json
 import logging
+import math
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,12 +16,17 @@ from src import config as schema
 from src.composition import compose
 from src.data import sources
 from src.errors import InputError
+from src.evaluation import evaluate_path
 from src.models.mlp import Mlp
 from src.run import HISTORY, Run
 from src.trained import open_trained
 from src.training import batch_size, fusion
-from src.training.callbacks import Utilisation
+from src.training.callbacks import History, Utilisation
+from src.training.classifier import Classifier
 from src.training.fit import fit
+from src.training.metrics import EpochMetrics
+from src.training.outcome import summary
+from src.training.stopping import Stopping
 from tests.conftest import SMALL, Train
 
 
@@ -90,7 +97,50 @@ def test_checkpoints_every_n_epochs(train: Train) -> None:
     run = train("trainer.max_epochs=5", "checkpoint.every_n_epochs=2")
     assert torch.load(run.last_checkpoint, weights_only=True)["epoch"] == 4  # the end, always
     assert torch.load(run.checkpoints / "previous.ckpt", weights_only=True)["epoch"] == 3
-    assert run.result["best"]["epoch"] in (2, 4)
+    accuracies = [row["val/acc"] for row in run.history[1:]]
+    assert run.result["best"]["epoch"] == accuracies.index(run.monitored) + 1
+
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 9])
+@pytest.mark.parametrize(
+    ("values", "best"),
+    [
+        ([0.5, NAN, 0.4, 0.3], 4),
+        ([NAN, 0.5, NAN, 0.6], 2),
+        ([0.5, INF, -INF, 0.6], 1),
+        ([0.3, 0.2, 0.2, NAN], 2),
+        ([NAN, NAN, INF, NAN], None),
+    ],
+)
+def test_no_number_at_all_is_never_the_best(
+    values: list[float], best: int | None, every: int, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best epoch is that of the weights which are kept and tested, however often the state is
+    written."""
+    named, given = Classifier._named, iter([1.0, *values])
+
+    def spoilt(self: Classifier, part: str, metrics: EpochMetrics) -> dict[int, dict[str, float]]:
+        found = named(self, part, metrics)
+        return {0: found[0] | {"val/loss": next(given)}} if part == "val" else found
+
+    monkeypatch.setattr(Classifier, "_named", spoilt)
+    run = train(
+        "trainer.max_epochs=4", "checkpoint.monitor=val/loss", "checkpoint.mode=min",
+        f"checkpoint.every_n_epochs={every}",
+    )  # fmt: skip
+    result = run.result
+    assert (result["status"], result["best"]["epoch"]) == ("finished", best)
+    assert run.best_checkpoint.exists() == (best is not None)
+    if best is None:
+        assert (result["test/acc"], math.isnan(run.monitored)) == (None, True)
+    else:
+        assert run.monitored == values[best - 1]
+        assert torch.load(run.best_checkpoint, weights_only=True)["epoch"] == best - 1
+        assert evaluate_path(run.folder, None).accuracy == result["test/acc"]
+    assert "accuracy" in summary(run) or best is None
 
 
 def test_checkpoints_hold_primitives_and_tensors_alone(train: Train) -> None:
@@ -237,7 +287,43 @@ def test_accumulated_batches_and_memory_are_reported(train: Train) -> None:
 def test_max_time_ends_a_run_early(train: Train) -> None:
     run = train("trainer.max_epochs=100000", "trainer.max_time='00:00:00:01'")
     assert 1 <= run.result["epochs"] < 100_000
-    assert run.result["status"] == "finished"
+    assert (run.result["status"], run.result["stopped"]) == ("finished", "max_time")
+    values = run.config.to_primitives()
+    values["trainer"]["max_epochs"] *= 2
+    more = fit(schema.check(values), run.folder, resume=True)
+    assert more.result["epochs"] == run.result["epochs"]  # its time is over
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 5, 6, 7, 12])
+def test_a_part_of_an_epoch_is_no_whole_one(
+    blocks: int, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time is over after so many blocks and one more. An epoch has six: five of two batches, the
+    last of one."""
+    clock = iter([*[0.0] * blocks, *[99.0] * 100])
+    monkeypatch.setattr(History, "seconds", property(lambda self: self.before))
+    trained = Stopping.on_train_batch_end
+
+    def tick(self: Stopping, *arguments: Any) -> None:
+        self.history.before = next(clock)
+        trained(self, *arguments)
+
+    monkeypatch.setattr(Stopping, "on_train_batch_end", tick)
+    run = train(
+        "trainer.max_epochs=9", "trainer.max_time='00:00:00:50'", "trainer.steps_per_call=2",
+        "data.drop_last=true",
+    )  # fmt: skip
+    result, (whole, rest) = run.result, divmod(blocks + 1, 6)
+    steps = 11 * whole + 2 * rest
+    assert (result["epochs"], result["steps"]) == (whole, steps)
+    assert result["stopped"] == "max_time"
+    assert [row["step"] for row in run.history[1:]] == [
+        *(11 * epoch for epoch in range(1, whole + 1)),
+        *([steps] if rest else []),
+    ]
+    assert result["last"]["epoch"] == whole + bool(rest)
+    samples = whole * result["data"]["train"] + 200 * rest
+    assert result["samples_per_second"] == pytest.approx(samples / 99)
 
 
 def test_the_fallback_is_told_everywhere(

@@ -20,13 +20,15 @@ from torch import Tensor
 
 from src.composition import compose
 from src.config import Config
+from src.crashes import digest
 from src.data.sources import open_source
 from src.evaluation import evaluate_path
 from src.models import build_model
+from src.models.mlp import Mlp
 from src.run import Run
 from src.sweep import Sweep
 from src.trained import open_trained
-from src.training import fusion, trials
+from src.training import fusion, lanes, trials
 from src.training.fit import fit, fit_stack
 from src.training.fusion import plan
 from src.training.trials import train_trials
@@ -146,6 +148,53 @@ def test_initial_weights_are_those_of_the_single_runs(
         torch.manual_seed(config.seed)
         expected = build_model(config.model, open_source(config.data).shape, 10).state_dict()
         assert all(torch.equal(weights[name], value) for name, value in expected.items())
+
+
+def test_lanes_end_with_the_same_bits_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever thread is faster, and however long a block is; with random numbers of each lane."""
+    monkeypatch.setattr(lanes, "WORTH", 1.0)
+    monkeypatch.setattr("src.training.fit.available", lambda: 3)
+    common = ("model.dropout=0.2", "model.input_dropout=0.1", "optimizer.momentum=0.5")
+    found = []
+    for name, block in (("first", "auto"), ("again", "auto"), ("short", "1"), ("odd", "5")):
+        configs = grid(WIDTHS, SEEDS, common=(*common, f"trainer.steps_per_call={block}"))
+        runs = stack(configs, tmp_path / name)
+        assert runs[0].result["hardware"]["threads"] == 3
+        rows = [{**row, "seconds": 0} for run in runs for row in run.history]
+        found.append((digest([checkpoint(run)["state_dict"] for run in runs]), rows))
+    assert found == found[:1] * 4
+
+
+def test_one_thread_is_enough_for_little_work() -> None:
+    """Threads are for steps of which each has some milliseconds' work."""
+    small, large = models_of_width(32), models_of_width(2048)
+    assert lanes.threads_for(small, 100, 8) == 1
+    assert lanes.threads_for(large, 100, 8) == 8
+    assert lanes.threads_for(small * 64, 100, 2) == 2
+    assert lanes.threads_for([torch.nn.Linear(1, 1)], 1, 4) == 4  # nothing is known of it
+    before = torch.get_num_threads()
+    with lanes.Lanes(2, 1).opened():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+
+
+def models_of_width(width: int) -> list[torch.nn.Module]:
+    return [Mlp(784, [width], 10)]
+
+
+def test_what_a_lane_raises_is_raised() -> None:
+    def fail(number: int) -> int:
+        if number == 1:
+            raise ValueError("lane 1")
+        return number
+
+    pool = lanes.Lanes(3)
+    with pool.opened():
+        assert pool.map(lambda number: 2 * number, [0, 1, 2]) == [0, 2, 4]
+        with pytest.raises(ValueError, match="lane 1"):
+            pool.map(fail, [0, 1, 2])
 
 
 def test_a_trial_that_diverges_harms_no_other(tmp_path: Path) -> None:

@@ -112,6 +112,23 @@ def test_killed_at_every_checkpoint(
     assert {epoch for epoch, batch in seen if batch} == {0, 1, 2}
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "told"),
+    [("none", False), ("multistep", False), ("cosine", True), ("onecycle", True)],
+)
+def test_a_schedule_that_is_stretched_says_so(
+    scheduler: str, told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    common = (*SMALL, f"scheduler={scheduler}")
+    fit(compose(*common), tmp_path / "run")
+    with caplog.at_level(logging.INFO, "src"):
+        run = fit(compose(*common, "trainer.max_epochs=3"), tmp_path / "run", resume=True)
+    assert run.result["epochs"] == 3
+    lines = [record.getMessage() for record in caplog.records]
+    words = f"scheduler={scheduler}: its learning rates are spread over trainer.max_epochs"
+    assert any(words in line and "curve of 3 epochs" in line for line in lines) is told
+
+
 def test_checkpoints_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every block is later than the last one by more than that; the last of an epoch is its end."""
     written = []

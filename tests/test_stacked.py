@@ -1,5 +1,7 @@
 """Stacks against the models they are made of, and against autograd."""
 
+import copy
+import random
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +15,7 @@ from src import config as schema
 from src.composition import compose
 from src.models.logistic_regression import LogisticRegression
 from src.models.mlp import Mlp
-from src.models.stacked import MOST_SEGMENTS, Stack, dropout_mask, step_kind
+from src.models.stacked import MOST_SEGMENTS, Part, Stack, dropout_mask, step_kind
 from src.training.optimizers import build_stacked_optimizer, trial_state
 from src.training.steps import _clip
 
@@ -155,11 +157,31 @@ def test_equal_widths_share_a_product_and_many_widths_are_rounded() -> None:
     assert own.layers[0].weight.shape == (3, 4, INPUTS)
 
 
+def test_lanes_share_out_the_trials() -> None:
+    """Random stacks: every trial in one lane, none with more than its share and one trial, and the
+    logits are the models' own, in their order."""
+    stream = random.Random(0)
+    for _ in range(40):
+        count, lanes = stream.randint(1, 12), stream.randint(1, 4)
+        models = models_of([[stream.randint(1, 40)] for _ in range(count)])
+        stack = Stack(models, [stream.randint(0, 2) for _ in range(count)], min(lanes, count))
+        costs = [sum(value.numel() for value in model.parameters()) for model in models]
+        assert sorted(t for lane in stack.lanes for t in lane.trials) == list(range(count))
+        assert 1 <= len(stack.lanes) <= lanes
+        share = sum(costs) / min(lanes, count)
+        for lane in stack.lanes:
+            assert sum(costs[trial] for trial in lane.trials) <= share + max(costs)
+        features = torch.rand(7, INPUTS, dtype=torch.double)
+        with torch.no_grad():
+            for found, model in zip(stack.logits(features), models, strict=True):
+                assert torch.allclose(found.mT, model(features))
+
+
 @pytest.mark.parametrize("dropout", [0.1, 0.5, 0.9])
 def test_a_mask_drops_as_many_as_it_should(dropout: float) -> None:
     torch.manual_seed(0)
     mask = dropout_mask(torch.empty(1001, 999, dtype=torch.double), dropout)
-    least, kept = mask.unique().tolist()
+    least, kept = sorted(set(mask.flatten().tolist()))
     assert (least, kept) == (0, pytest.approx(1 / (1 - dropout), rel=1e-4))
     dropped = (mask == 0).double()
     assert dropped.mean().item() == pytest.approx(dropout, abs=0.002)  # four deviations
@@ -168,6 +190,36 @@ def test_a_mask_drops_as_many_as_it_should(dropout: float) -> None:
         assert (flat[lag:] * flat[:-lag]).mean().item() == pytest.approx(0, abs=0.001)
     torch.manual_seed(0)
     assert torch.equal(dropout_mask(torch.empty(1001, 999, dtype=torch.double), dropout), mask)
+
+
+@pytest.mark.parametrize("rare", [2**-k for k in range(12, 25)])
+def test_a_mask_keeps_the_mean_however_much_is_dropped(rare: float) -> None:
+    """Up to the finest probability there is, 1 - 2⁻¹⁶: not all are kept, nor is the mean lost."""
+    torch.manual_seed(0)
+    mask = dropout_mask(torch.empty(2**20), 1 - rare)
+    kept = max(rare, 2**-16)
+    assert (mask > 0).double().mean().item() == pytest.approx(kept, rel=0.9)
+    assert set(mask.flatten().tolist()) == {0.0, 1 / kept}
+
+
+def test_trials_that_share_a_batch_have_input_masks_of_their_own() -> None:
+    """Of equal models with one batch, each trial's gradient is that of a mask of its own."""
+    model = Mlp(6, [4], 3, input_dropout=0.5)
+    models: list[nn.Module] = [copy.deepcopy(model) for _ in range(3)]
+    segment = Stack(models, [0, 0, 0]).segments[0]
+    features, labels = torch.rand(1, 5, 6) + 1, torch.randint(3, (5,))
+    targets = F.one_hot(labels, 3).mT.float()[None, None]
+    masks = []
+
+    def take(part: Part, first: Tensor, second: Tensor) -> None:
+        if part is segment.layers[0]:
+            masks.append((second.mT == 0).clone())  # the inputs of the first layer
+
+    segment.differentiate(features, targets, 1.0, torch.empty(3, 3, 5), take)
+    (dropped,) = masks
+    assert dropped.shape == (3, 5, 6)
+    assert 0.2 < dropped.double().mean() < 0.8
+    assert not any(torch.equal(dropped[i], dropped[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
 
 
 def test_dropout_is_the_same_in_distribution() -> None:

@@ -1,5 +1,8 @@
 """Trials that end before their last epoch: by patience, by successive halving."""
 
+import functools
+import math
+import random
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -13,6 +16,7 @@ from src.config import Config, standing
 from src.crashes import fingerprint
 from src.run import Row, Run
 from src.sweep import Sweep
+from src.training import lanes
 from src.training.fit import fit, fit_stack
 from src.training.stopping import best, out_of_patience, rungs
 from src.training.trials import train_trials
@@ -74,6 +78,43 @@ def test_rungs_and_who_goes_on() -> None:
     assert best(accuracies, equal | {2: 1000}, 2) == {2}  # the best, whatever it costs
 
 
+def test_a_value_that_is_no_number_neither_survives_nor_restores_patience() -> None:
+    """Random histories with NaN and infinities, against the plain rule on the numbers alone."""
+    stream = random.Random(0)
+    for _ in range(300):
+        monitor = stream.choice(["val/acc", "val/loss"])
+        mode = "max" if monitor == "val/acc" else "min"
+        numbers = [0.1, 0.2, 0.3, 0.4, math.nan, math.inf, -math.inf]
+        values = {trial: stream.choice(numbers) for trial in range(stream.randint(1, 9))}
+        standings = {trial: standing(monitor, value) for trial, value in values.items()}
+        factor = stream.randint(2, 4)
+        alive = best(standings, dict.fromkeys(values, 1), factor)
+        finite = [trial for trial in values if math.isfinite(values[trial])]
+        sign = -1 if mode == "max" else 1
+        expected = sorted(finite, key=lambda t: sign * values[t])[: max(1, len(values) // factor)]
+        assert alive == set(expected or [0])
+
+        patience = stream.randint(1, 3)
+        config = compose_patience(monitor, patience)
+        rows: list[Row] = [{monitor: value} for value in (0.0, *values.values())]
+        least, since = math.inf, 0
+        for value in values.values():
+            since += 1
+            if math.isfinite(value) and sign * value < least:
+                least, since = sign * value, 0
+        if least < math.inf:
+            assert out_of_patience(rows, config) == (since >= patience)
+
+
+@functools.cache
+def compose_patience(monitor: str, patience: int) -> Config:
+    return compose(
+        f"trainer.early_stopping_patience={patience}",
+        f"checkpoint.monitor={monitor}",
+        f"checkpoint.mode={'max' if monitor.endswith('acc') else 'min'}",
+    )
+
+
 def test_a_run_ends_when_its_patience_does(tmp_path: Path) -> None:
     patient = [text for text in UNEVEN if "patience" not in text]
     whole = fit(compose(*patient, "optimizer.lr=0.3"), tmp_path / "whole")
@@ -132,18 +173,26 @@ def test_trials_of_a_stack_end_as_their_single_runs_do(
     assert len(ends) >= 3  # the stack was cut more than once
 
 
-@pytest.mark.parametrize("halving", [None, 2])
 @pytest.mark.parametrize(
-    "recipe",
+    ("recipe", "halving", "threads"),
     [
-        (),
-        ("optimizer=adamw", "model.norm=batch", "model.dropout=0.1"),
-        ("augmentation=digits", "trainer.ema_decay=0.5"),
+        ((), None, 1),
+        (("optimizer=adamw", "model.norm=batch", "model.dropout=0.1"), 2, 1),
+        (("optimizer=adamw", "model.input_dropout=0.1", "model.dropout=0.1"), None, 2),
+        (("augmentation=digits", "trainer.ema_decay=0.5"), None, 1),
+        (("augmentation=digits", "trainer.ema_decay=0.5"), 2, 3),
     ],
 )
 def test_a_shrinking_stack_that_is_killed_at_every_checkpoint(
-    recipe: tuple[str, ...], halving: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    recipe: tuple[str, ...],
+    halving: int | None,
+    threads: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """In lanes too; a process that finds other cores keeps to the lanes that there were."""
+    monkeypatch.setattr(lanes, "WORTH", 1.0)
+    monkeypatch.setattr("src.training.fit.available", lambda: threads)
     common = (*UNEVEN, "trainer.steps_per_call=4", "checkpoint.every_n_steps=8", *recipe)
     scale = 0.01 if recipe else 1.0
     configs = [
@@ -159,6 +208,7 @@ def test_a_shrinking_stack_that_is_killed_at_every_checkpoint(
             stack(configs, tmp_path / "killed", halving)
         except Killed:
             died += 1
+            monkeypatch.setattr("src.training.fit.available", lambda: threads % 3 + 1)
     assert died >= 8
     for number, run in enumerate(whole):
         assert fingerprint(Run(tmp_path / "killed" / str(number))) == fingerprint(run)

@@ -93,10 +93,16 @@ def test_schedules_are_torchs(
     assert schedule(epochs * steps + 100) == schedule(epochs * steps - 1)
 
 
-@pytest.mark.parametrize("steps", [1, 2, 3])
-def test_the_shortest_cycle_has_rates_too(steps: int) -> None:
-    schedule = Schedule(compose("scheduler=onecycle").scheduler, 0.5, 1, steps)
-    assert all(0 < schedule(step) <= 0.5 for step in range(steps))
+@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 8, 10])
+@pytest.mark.parametrize("pct_start", [0.1, 0.125, 0.2, 0.25, 0.5, 0.99])
+def test_the_shortest_cycle_has_rates_too(pct_start: float, steps: int) -> None:
+    """Also where the peak lies on step 0: pct_start · steps = 1."""
+    chosen = compose("scheduler=onecycle", f"scheduler.pct_start={pct_start}").scheduler
+    rates = [Schedule(chosen, 0.5, 1, steps)(step) for step in range(steps)]
+    assert all(0 < rate <= 0.5 for rate in rates)
+    if pct_start * steps == 1:
+        assert rates == sorted(rates, reverse=True)
+        assert rates[0] == 0.5
 
 
 # --- metrics ---

@@ -9,6 +9,7 @@ ON_DATA = {  # suites of a data set, and their modules
     "search": "searches",
     "checkpoints": "checkpoints",
     "report": "reports",
+    "busy": "busy",
     "gpu_check": "gpu_check",
 }
 

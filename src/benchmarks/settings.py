@@ -10,8 +10,9 @@ from src.config import PositiveInt, Section, options
 from src.errors import InputError
 
 Suite = Literal[
-    "loops", "sweep", "search", "checkpoints", "report", "devices", "precision", "batch_size",
-    "hidden_size", "dataset_size", "transfer", "augmentation", "ranks", "graph", "gpu_check",
+    "loops", "sweep", "search", "checkpoints", "report", "busy", "devices", "precision",
+    "batch_size", "hidden_size", "dataset_size", "transfer", "augmentation", "ranks", "graph",
+    "gpu_check",
 ]  # fmt: skip
 USAGE = (
     f"type python -m src.benchmark suite={'|'.join(get_args(Suite))} [rounds=5] "
