@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import socket
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -115,12 +116,14 @@ def read_yaml(path: Path) -> Any:
 
 
 @contextmanager
-def lock(path: Path) -> Iterator[None]:
-    """Holds a file's lock; the system releases it when the process ends, however it ends.
+def lock(path: Path, patience: float = 0) -> Iterator[int]:
+    """Holds a file's lock and gives the file's descriptor. The system releases the lock when the
+    last process that has the descriptor ends, however it ends.
 
-    Raises InputError when another process holds it.
+    Raises InputError when another process holds it for `patience` more seconds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + patience
     while True:
         file = path.open("a+")
         try:
@@ -129,6 +132,9 @@ def lock(path: Path) -> Iterator[None]:
             file.seek(0)
             holder = file.read(100).strip() or "another process"
             file.close()
+            if time.monotonic() < until:
+                time.sleep(0.05)
+                continue
             raise InputError(
                 f"{path.parent}: {holder} is writing there; wait until it ends, or stop it"
             ) from None
@@ -139,7 +145,7 @@ def lock(path: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(f"process {os.getpid()} of {socket.gethostname()}")
         file.flush()
-        yield
+        yield file.fileno()
     finally:
         with suppress(OSError):
             path.unlink(missing_ok=True)

@@ -5,6 +5,8 @@ import signal
 import socket
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ from src.data import sources
 from src.data.loader import SeededOrder
 from src.data.module import DataModule
 from src.errors import InputError
+from src.files import lock
 from src.run import Run
 from src.training.checkpoints import Checkpoints
 from src.training.fit import fit, fit_rank, fit_stack
 from src.training.ranks import RankError
 from tests.conftest import ROOT, SMALL, Command, Train
+from tests.test_resume import LONG, started
 from tests.test_training import weights
 
 POINTS = [(0.02, 0), (0.05, 0), (0.02, 1)]
@@ -197,9 +201,34 @@ def test_raschkas_toy_on_two_ranks(tmp_path: Path) -> None:
     result = fit(compose("experiment=raschka_toy_ddp"), tmp_path / "run").result
     assert (result["last"]["train/acc"], result["test/acc"], result["ranks"]) == (1.0, 1.0, 2)
     config = compose("experiment=raschka_toy_ddp").data
-    with pytest.raises(InputError, match=r"5 training samples are too few for 8 devices; type "):
+    with pytest.raises(InputError, match=r"2 test samples are too few for 8 devices; type "):
         DataModule(config, sources.toy(1), [SeededOrder(0)], ranks=8)
     assert DataModule(config, sources.toy(4), [SeededOrder(0)], ranks=8).batches_per_epoch == 1
+
+
+@pytest.mark.parametrize("part", ["training", "validation", "test"])
+@pytest.mark.parametrize("ranks", [2, 3, 8])
+def test_each_rank_needs_a_sample_of_each_part(part: str, ranks: int) -> None:
+    """Lightning would end with a traceback of each rank, for the loader that has no batch."""
+    sizes = {"training": 40, "validation": 40, "test": 40}
+
+    def module() -> DataModule:
+        samples = sizes["training"] + sizes["validation"]
+        config = compose(
+            "data=synthetic",
+            f"data.samples={samples}",
+            f"data.test_samples={sizes['test']}",
+            f"data.val_fraction={sizes['validation'] / samples}",
+            "data.batch_size=1",
+        ).data
+        return DataModule(config, sources.open_source(config), [SeededOrder(0)], ranks=ranks)
+
+    sizes[part] = ranks
+    module()
+    sizes[part] = ranks - 1
+    told = f"trainer.devices: {ranks - 1} {part} samples are too few for {ranks} devices; type "
+    with pytest.raises(InputError, match=f"^{told}trainer.devices={ranks - 1} or less$"):
+        module()
 
 
 # --- ranks that die ----------------------------------------------------------------------------
@@ -260,6 +289,46 @@ def test_a_dead_rank_ends_the_run_with_its_traceback(
     assert result["status"] == "failed"
     assert "ZeroDivisionError: of rank 1" in result["error"]
     assert [child for server in children(os.getpid()) for child in children(server)] == []
+
+
+def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
+    """The run is long: a rank that went on would be found. Nobody else gets the folder before the
+    last rank has ended."""
+    process = started(tmp_path, *LONG, *BOTH, "hydra.run.dir=run")
+    folder = tmp_path / "run" / "checkpoints"
+    try:
+        found = [rank for server in children(process.pid) for rank in children(server)]
+        assert len(found) == 2
+        for rank in found:
+            os.kill(rank, signal.SIGSTOP)
+        process.kill()
+        process.wait()
+        with pytest.raises(InputError, match=f"process {process.pid} of .* is writing there"):
+            with lock(folder / ".lock"):
+                pass
+        for rank in found:
+            os.kill(rank, signal.SIGCONT)
+        until = time.monotonic() + 60
+        while (left := session(process.pid)) and time.monotonic() < until:
+            time.sleep(0.05)
+        assert left == []
+        with lock(folder / ".lock"):
+            pass
+    finally:
+        for member in session(process.pid):
+            os.kill(member, signal.SIGKILL)
+        process.communicate()
+
+
+def session(leader: int) -> list[int]:
+    """The processes of a session that have not ended."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # it ended in between
+            state, _, _, of = path.read_text().rpartition(")")[2].split()[:4]
+            if int(of) == leader and state != "Z":
+                found.append(int(path.parent.name))
+    return found
 
 
 def children(process: int) -> list[int]:

@@ -27,7 +27,7 @@ class DataModule(LightningDataModule):
 
     `orders` are those of the trials that train together, one for each distinct seed, `trials`
     their number; `ranks` is the number of devices that share an epoch. Raises InputError when not
-    even one batch comes out of the training part.
+    even one batch comes out of the training part, and when a part has fewer samples than ranks.
     """
 
     def __init__(
@@ -48,11 +48,13 @@ class DataModule(LightningDataModule):
         self.train, self.validation = held_out(source.train, config.val_fraction, config.split_seed)
         sampler = self._sampler(rank=0)
         self.batches_per_epoch, self.smallest_batch = sampler.batches, sampler.smallest
-        if len(self.train) < ranks:
+        parts = {"training": self.train, "validation": self.validation, "test": source.test}
+        part = min(parts, key=lambda name: len(parts[name]))
+        if len(parts[part]) < ranks:
             more = ", or data.factor=4 for more points" if config.name == "toy" else ""
             raise InputError(
-                f"trainer.devices: {len(self.train)} training samples are too few for {ranks} "
-                f"devices; type trainer.devices={len(self.train)} or less{more}"
+                f"trainer.devices: {len(parts[part])} {part} samples are too few for {ranks} "
+                f"devices; type trainer.devices={len(parts[part])} or less{more}"
             )
         if not self.batches_per_epoch:
             raise InputError(

@@ -38,6 +38,8 @@ from src.training.stopping import Stopping
 
 log = logging.getLogger(__name__)
 
+# Seconds. The ranks of a killed process hold the lock until they have ended, some milliseconds.
+LOCK_PATIENCE = 5
 PRECISION = {"32": "32-true", "64": "64-true"}  # the others go by Lightning's names
 
 STORAGE = (
@@ -96,11 +98,12 @@ def fit_stack(
     """
     runs = [Run(folder) for folder in folders]
     slot = Slot(shared or runs[0].checkpoints)
-    with lock(slot.folder / ".lock") if ranks.rank() == 0 else nullcontext():
+    locked = lock(slot.folder / ".lock", patience=LOCK_PATIENCE)
+    with locked if ranks.rank() == 0 else nullcontext() as held:
         if ranks.rank() == 0:
             configs = [_claim(run, config) for config, run in zip(configs, runs, strict=True)]
         if not all(run.ended for run in runs):
-            _fit_locked(configs, runs, slot, halving)
+            _fit_locked(configs, runs, slot, halving, held)
         if shared is not None:
             slot.remove()
     if shared is not None:
@@ -139,7 +142,11 @@ def _batch_size(config: Config) -> int:
 
 
 def _fit_locked(
-    configs: Sequence[Config], runs: Sequence[Run], slot: Slot, halving: int | None
+    configs: Sequence[Config],
+    runs: Sequence[Run],
+    slot: Slot,
+    halving: int | None,
+    held: int | None,
 ) -> None:
     folders = [run.folder for run in runs]
     shared = None if slot.folder == runs[0].checkpoints else slot.folder
@@ -150,7 +157,8 @@ def _fit_locked(
                 fit_rank(configs, folders, shared, halving)
             else:
                 restarts = configs[0].trainer.max_restarts
-                ranks.launch(fit_rank, (configs, folders, shared, halving), devices.count, restarts)
+                arguments = (configs, folders, shared, halving)
+                ranks.launch(fit_rank, arguments, devices.count, restarts, held)
     except Interrupted as interrupted:
         if ranks.rank() == 0:
             _mark_interrupted(runs, interrupted.number)

@@ -4,14 +4,16 @@ Lightning's own launcher runs sys.argv again, `-m` and all; torch's elastic laun
 function with its arguments, in a sweep too.
 """
 
-import ctypes
 import json
 import logging
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 import uuid
 from collections.abc import Callable
+from multiprocessing import reduction
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +33,6 @@ from src.process import import_for_ranks, place
 from src.resources import cpu_count
 from src.training.signals import HANDLED
 
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
-
 
 class RankError(RuntimeError):
     """A rank died. The message is its traceback."""
@@ -48,12 +48,31 @@ def rank() -> int:
     return place().rank
 
 
+class Held:
+    """A locked file that goes to the ranks, so that its lock lasts as long as one of them."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (reduction.DupFd(self.descriptor),)
+
+
+def _received(sent: Any) -> Held:
+    return Held(sent.detach())
+
+
 def launch(
-    function: Callable[..., None], arguments: tuple[Any, ...], ranks: int, max_restarts: int = 0
+    function: Callable[..., None],
+    arguments: tuple[Any, ...],
+    ranks: int,
+    max_restarts: int = 0,
+    lock: int | None = None,
 ) -> None:
     """Calls a module-level function in each of `ranks` processes of this machine and waits.
 
-    When one dies, all are started again, at most `max_restarts` times.
+    When one dies, all are started again, at most `max_restarts` times. When this process dies, the
+    ranks end. `lock` is the descriptor of a locked file that they hold with this process.
 
     Raises the InputError or Interrupted that a rank met, Interrupted when this process was
     signalled (the ranks are, too), and RankError with the traceback of any other.
@@ -76,7 +95,9 @@ def launch(
     # Else ranks that are started again find the addresses of the dead ones in the agent's store.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     try:
-        answers = elastic_launch(config, _rank)(function, arguments)
+        answers = elastic_launch(config, _rank)(
+            function, arguments, None if lock is None else Held(lock)
+        )
     except SignalException as received:
         raise Interrupted(int(received.sigval)) from None
     except ChildFailedError as failed:
@@ -114,10 +135,14 @@ def _is_broken(message: str) -> bool:
 
 
 @record  # its traceback travels home
-def _rank(function: Callable[..., None], arguments: tuple[Any, ...]) -> str | None:
+def _rank(
+    function: Callable[..., None],
+    arguments: tuple[Any, ...],
+    lock: Held | None,  # noqa: ARG001  # the process holds it
+) -> str | None:
     """The body of a rank. An InputError travels home as its text: exceptions lose their type. A
     signal becomes the exit status, since a launcher that was signalled too reads no answers."""
-    _die_with_parent()
+    threading.Thread(target=_end_with_launcher, daemon=True).start()
     level = logging.ERROR if rank() else logging.INFO
     logging.basicConfig(format="%(message)s", stream=sys.stdout, level=level)
     torch.set_num_threads(max(1, cpu_count() // int(os.environ["LOCAL_WORLD_SIZE"])))
@@ -133,13 +158,16 @@ def _rank(function: Callable[..., None], arguments: tuple[Any, ...]) -> str | No
     return None
 
 
-def _die_with_parent() -> None:
-    """A rank whose launcher was killed would train on, into a folder that nobody holds. The server
-    that forked it ends with the launcher, and it with the server."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() == 1:  # killed before it was asked for
-            os._exit(1)
+def _end_with_launcher() -> None:
+    """Ends this rank as soon as its launcher has ended, however that was.
+
+    The launcher alone holds the pipe that it waits for. The server that forked the rank gives no
+    sign: it lives as long as a rank does.
+    """
+    launcher = multiprocessing.parent_process()
+    assert launcher is not None
+    launcher.join()
+    os._exit(1)
 
 
 class Ranks(DDPStrategy):
