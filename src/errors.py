@@ -1,5 +1,6 @@
 """Faults that the user can mend, interruptions, and how a command ends with one."""
 
+import errno
 import signal
 import sys
 from collections.abc import Iterator, Sequence
@@ -15,6 +16,31 @@ def all_at_once(faults: Sequence[str], consequence: str) -> InputError:
     if len(faults) == 1:
         return InputError(faults[0])
     return InputError("\n  ".join([f"{len(faults)} faults, {consequence}", *faults]))
+
+
+# A disk or a limit that lets nothing be written; and what may keep a file from being read, too.
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
+CLOSED = (errno.EACCES, errno.EPERM, errno.EIO)
+NO_TEMPORARY = "No usable temporary directory"  # what tempfile says of a full or read-only disk
+
+
+@contextmanager
+def storage_faults(file: object = "a file", advice: str = "") -> Iterator[None]:
+    """Turns the error of a full, read-only, failing or forbidden disk into an InputError.
+
+    `file` is named where the error names none; `advice` says what to do, after the reason.
+    """
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        if error.errno in UNWRITABLE or reason.startswith(NO_TEMPORARY):
+            fault = "cannot be written"
+        elif error.errno in CLOSED:
+            fault = "cannot be read or written"
+        else:
+            raise
+        raise InputError(f"{error.filename or file}: {fault} ({reason}){advice}") from error
 
 
 class Interrupted(BaseException):
@@ -45,10 +71,10 @@ def only_interruptions() -> Iterator[None]:
 @contextmanager
 def door(*, silent: bool = False) -> Iterator[None]:
     """Ends the command with the message alone, and with status 2 when the body meets an
-    InputError; Ctrl-C where nothing waits for it ends it without a traceback. `silent`: another
-    rank says the same."""
+    InputError or a disk that lets nothing be written; Ctrl-C where nothing waits for it ends it
+    without a traceback. `silent`: another rank says the same."""
     try:
-        with only_interruptions():
+        with only_interruptions(), storage_faults():
             yield
     except InputError as error:
         if not silent:

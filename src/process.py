@@ -1,7 +1,9 @@
 """How a command starts and ends: what is paid for each time, whatever it trains."""
 
 import atexit
+import errno
 import gc
+import io
 import multiprocessing
 import os
 import sys
@@ -10,6 +12,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import forkserver
+from typing import Any
+
+from src.errors import door
+
+STDIN, STDOUT, STDERR = range(3)
 
 
 @contextmanager
@@ -32,20 +39,90 @@ def import_for_ranks() -> None:
     forkserver.ensure_running()
 
 
+class Output(io.FileIO):
+    """The standard output or error, which never fails: what cannot be written is dropped.
+
+    The work of a command lies in files, and goes on when nobody reads its lines any more. A reader
+    that has left (`| head`) is no fault. Any other is told once on the standard error, and `fault`
+    keeps it.
+    """
+
+    fault: OSError | None = None
+    left = False
+
+    def write(self, data: Any) -> int | None:  # type: ignore[override]
+        try:
+            if not self.left:
+                return super().write(data)
+        except OSError as error:
+            self.left = True
+            if error.errno != errno.EPIPE:
+                self.fault = error
+                self._tell(error)
+        return len(data)
+
+    def _tell(self, error: OSError) -> None:
+        if self.fileno() == STDOUT:
+            reason = f"the standard output cannot be written ({error.strerror})"
+            print(f"error: {reason}; its lines are dropped", file=sys.stderr)
+
+
+def open_outputs() -> Output:
+    """Makes the standard output and error never fail; returns the standard output.
+
+    A stream that is closed stays so: no file that is opened later gets its number, and what the
+    program writes to it.
+    """
+    for descriptor in (STDIN, STDOUT, STDERR):
+        try:
+            os.fstat(descriptor)
+        except OSError:  # the lowest number that is free is the one that is opened
+            os.open(os.devnull, os.O_RDONLY if descriptor else os.O_WRONLY)
+            os.set_inheritable(descriptor, True)
+    outputs = []
+    for name, descriptor in (("stdout", STDOUT), ("stderr", STDERR)):
+        before = getattr(sys, name)
+        output = Output(descriptor, "w", closefd=False)
+        stream = io.TextIOWrapper(
+            io.BufferedWriter(output),
+            getattr(before, "encoding", "utf-8"),
+            getattr(before, "errors", "backslashreplace"),
+            line_buffering=name == "stderr" or output.isatty(),
+        )
+        if before is not None:
+            before.flush()
+        setattr(sys, name, stream)
+        outputs.append(output)
+    return outputs[0]
+
+
+def note_output_fault(fault: OSError | None) -> None:
+    """Lets the command end as if the fault of a rank's output were its own."""
+    output = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    if isinstance(output, Output):
+        output.fault = output.fault or fault
+
+
 def run(main: Callable[[], None]) -> None:
-    """Runs a command's main function and ends the process.
+    """Runs a command's main function and ends the process: with the status that the function ends
+    with, and where it is 0 and the standard output could not be written, with 1.
 
     Exit functions run and streams are flushed as ever, but the interpreter is not taken apart,
     which takes a second when Lightning is loaded. An exception or a thread that still runs gets
     the ordinary end.
     """
+    output = open_outputs()
     try:
-        main()
+        with door():
+            main()
         status = 0
     except SystemExit as end:
         if not isinstance(end.code, int | None):
             raise
         status = end.code or 0
+    sys.stdout.flush()
+    if output.fault is not None:
+        status = status or 1
     if any(not t.daemon for t in threading.enumerate() if t is not threading.main_thread()):
         sys.exit(status)
     atexit._run_exitfuncs()

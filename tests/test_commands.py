@@ -2,12 +2,19 @@
 
 import csv
 import json
+import re
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from src.bundle import write_bundle
+from src.composition import compose
+from src.run import Run
 from src.sweep import Sweep
-from tests.conftest import SMALL, Command, Train
+from src.training.fit import fit
+from tests.conftest import ROOT, SMALL, Command, Train
 
 
 def test_a_run_from_the_command_line(cold_command: Command, tmp_path: Path) -> None:
@@ -80,3 +87,95 @@ def test_evaluate_repeats_what_the_run_recorded(command: Command, train: Train) 
     assert sum(map(sum, found["confusion"])) == 359
     shown = command("src.evaluate", str(run.best_checkpoint))
     assert f"accuracy {run.result['test/acc']:.2%}, loss" in shown.stdout
+
+
+# --- outputs and disks that nothing can be written to ------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that nobody writes into."""
+    return fit(compose(*SMALL), tmp_path_factory.mktemp("finished") / "run")
+
+
+@pytest.mark.parametrize("stdout", ["full", "closed", "broken"])
+@pytest.mark.parametrize("arguments", ["src.train resume=RUN", "src.evaluate RUN", "src.devices"])
+def test_an_output_that_cannot_be_written(
+    stdout: str, arguments: str, command: Command, finished: Run
+) -> None:
+    """A reader that has left is no fault. A full disk and a closed output are told in a line, and
+    the command fails."""
+    done = command(*arguments.replace("RUN", str(finished.folder)).split(), stdout=stdout)
+    reason = {"full": "No space left on device", "closed": "Bad file descriptor", "broken": None}
+    assert (done.returncode, done.stderr) == _told(reason[stdout])
+
+
+def _told(reason: str | None) -> tuple[int, str]:
+    if reason is None:
+        return 0, ""
+    return 1, f"error: the standard output cannot be written ({reason}); its lines are dropped\n"
+
+
+SOURCES = {path.stem: path.read_text() for path in sorted((ROOT / "src").glob("*.py"))}
+HELPFUL = [
+    name
+    for name, text in SOURCES.items()
+    if "__main__" in text and (name == "train" or "argparse" in text)
+]
+
+
+@pytest.mark.parametrize("name", HELPFUL)
+def test_no_command_ends_well_whose_output_is_lost(name: str, command: Command) -> None:
+    done = command(f"src.{name}", "--help", stdout="full")
+    assert (done.returncode, done.stderr) == _told("No space left on device")
+
+
+def test_a_run_goes_on_when_nobody_reads_its_lines(command: Command, tmp_path: Path) -> None:
+    done = command("src.train", *SMALL, "hydra.run.dir=run", stdout="broken")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Run(tmp_path / "run").result["status"] == "finished"
+
+
+WRITING = {  # a limit of some KB is met later than the first file
+    ("run", 2**14): ["train", *SMALL, "hydra.run.dir=new"],
+    ("sweep", 2**10): ["train", "-m", *SMALL, "seed=1,2", "hydra.sweep.dir=new"],
+    ("stack", 2**14): [
+        "train", "-m", *SMALL, "seed=1,2", "hydra.sweep.dir=new", "hydra/launcher=fused",
+    ],
+    ("search", 2**10): ["search", *SMALL, "seed=range(1,3)", "search.folder=new"],
+    ("report", 2**10): ["report", "RUN", "--output", "report.html"],
+    ("bundle", 2**10): ["report", "RUN", "--bundle", "run.zip"],
+    ("reproduce", 2**10): ["reproduce", "BUNDLE"],
+    ("export", 2**10): ["export", "RUN", "--format", "safetensors"],
+    ("predict", 2**10): ["predict", "RUN", "SAMPLES", "--csv", "new.csv"],
+    ("demo", 2**10): ["demo", "RUN", "--port", "0", "--no-browser"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "limit"), WRITING)
+def test_a_file_that_cannot_be_written(
+    name: str, limit: int, command: Command, finished: Run, tmp_path: Path
+) -> None:
+    """A limit on the size of files, which acts as a full disk does. The reason is told in a line,
+    nothing that was there is lost, and no part of a file is left."""
+    run = tmp_path / "run"
+    shutil.copytree(finished.folder, run)
+    np.savez(tmp_path / "samples.npz", x=np.zeros((500, 28, 28), np.uint8))
+    write_bundle([run], tmp_path / "bundle.zip")
+    given = {"RUN": "run", "BUNDLE": "bundle.zip", "SAMPLES": "samples.npz"}
+    module, *arguments = [
+        re.sub("RUN|BUNDLE|SAMPLES", lambda found: given[found[0]], text)
+        for text in WRITING[name, limit]
+    ]
+    before = _contents(tmp_path)
+    done = command(f"src.{module}", *arguments, limit=limit)
+    assert done.returncode in (1, 2), done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "cannot be written (" in done.stdout + done.stderr
+    after = _contents(tmp_path)
+    assert not [path for path in after if path.name.endswith(".part")]
+    assert {path: after.get(path) for path in before} == before
+
+
+def _contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -1,5 +1,6 @@
 """Two ranks on two CPU cores: real processes, gloo between them."""
 
+import errno
 import os
 import signal
 import socket
@@ -262,6 +263,22 @@ def raises(configs: Any, folders: Any, shared: Any, halving: Any) -> None:
     fit_rank(configs, folders, shared, halving)
 
 
+def full_disk(configs: Any, folders: Any, shared: Any, halving: Any) -> None:
+    """fit_rank, but rank 0, which alone writes, finds the disk full after an epoch."""
+    after_epoch = Checkpoints.on_train_epoch_end
+
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def filled(self: Checkpoints, trainer: Any, *others: Any) -> None:
+        if trainer.current_epoch == 1:
+            os.fsync = full  # type: ignore[assignment]
+        after_epoch(self, trainer, *others)
+
+    Checkpoints.on_train_epoch_end = filled  # type: ignore[method-assign, assignment]
+    fit_rank(configs, folders, shared, halving)
+
+
 def test_restarted_ranks_come_to_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own_ranks: Run
 ) -> None:
@@ -275,6 +292,18 @@ def test_restarted_ranks_come_to_the_same(
     assert [row["val/loss"] for row in run.history] == [
         row["val/loss"] for row in own_ranks.history
     ]
+
+
+def test_a_full_disk_of_ranks_is_told_in_a_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("src.training.fit.fit_rank", full_disk)
+    run = tmp_path / "run"
+    told = (
+        r"No space left on device\); the last checkpoint is whole\. When that is mended, type\n  "
+    )
+    with pytest.raises(InputError, match=rf"{told}python -m src\.train resume={run}$"):
+        fit(compose(*SMALL, *BOTH, "trainer.max_epochs=3"), run)
 
 
 def test_a_dead_rank_ends_the_run_with_its_traceback(
@@ -303,9 +332,9 @@ def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
             os.kill(rank, signal.SIGSTOP)
         process.kill()
         process.wait()
-        with pytest.raises(InputError, match=f"process {process.pid} of .* is writing there"):
-            with lock(folder / ".lock"):
-                pass
+        refused = pytest.raises(InputError, match=f"process {process.pid} of .* is writing there")
+        with refused, lock(folder / ".lock"):
+            pass
         for rank in found:
             os.kill(rank, signal.SIGCONT)
         until = time.monotonic() + 60

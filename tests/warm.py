@@ -6,6 +6,7 @@ imported by each command for itself, as in a process of its own.
 
 import json
 import os
+import resource
 import runpy
 import select
 import signal
@@ -27,8 +28,16 @@ class Warm:
         self.process: subprocess.Popen[str] | None = None
 
     def __call__(
-        self, folder: Path, module: str, *arguments: str, **environment: str
+        self,
+        folder: Path,
+        module: str,
+        *arguments: str,
+        stdout: str = "file",
+        limit: int | None = None,
+        **environment: str,
     ) -> "subprocess.CompletedProcess[str]":
+        """`stdout` is file, full, closed or broken: a pipe that nobody reads. `limit` is the
+        largest size of a file in bytes, that of the error output too."""
         process = self.process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -39,6 +48,8 @@ class Warm:
                 "environment": {**os.environ, **environment},
                 "command": [module, *arguments],
                 "streams": [str(out), str(errors)],
+                "stdout": stdout,
+                "limit": limit,
             }
             process.stdin.write(json.dumps(order) + "\n")
             process.stdin.flush()
@@ -87,6 +98,17 @@ def _become(order: dict[str, Any]) -> None:
     for number, name in zip((0, 1, 2), (os.devnull, *order["streams"]), strict=True):
         flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT
         os.dup2(os.open(name, flags), number)
+    match order["stdout"]:
+        case "full":
+            os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+        case "closed":
+            os.close(1)
+        case "broken":
+            reader, writer = os.pipe()
+            os.dup2(writer, 1)
+            os.close(reader)
+    if order["limit"] is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (order["limit"],) * 2)
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environment"])

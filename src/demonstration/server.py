@@ -180,6 +180,7 @@ class Server(ThreadingHTTPServer):
     """Bound to its port at once; `model` and `about` are set before it serves."""
 
     daemon_threads = True
+    request_queue_size = 128  # connections that wait to be accepted; socketserver's 5 are few
     model: OnnxModel
     about: dict[str, Any]
 

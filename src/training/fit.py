@@ -1,6 +1,5 @@
 """One run, from a checked configuration to a run folder."""
 
-import errno
 import logging
 import sys
 import time
@@ -21,7 +20,7 @@ from src.config import Config
 from src.data.loader import Order, SeededOrder, StreamOrder
 from src.data.module import DataModule
 from src.data.sources import Source, open_source
-from src.errors import InputError, Interrupted
+from src.errors import InputError, Interrupted, storage_faults
 from src.files import lock
 from src.models import build_model
 from src.run import Run, resume_command
@@ -41,16 +40,6 @@ log = logging.getLogger(__name__)
 # Seconds. The ranks of a killed process hold the lock until they have ended, some milliseconds.
 LOCK_PATIENCE = 5
 PRECISION = {"32": "32-true", "64": "64-true"}  # the others go by Lightning's names
-
-STORAGE = (
-    errno.ENOSPC,
-    errno.EDQUOT,
-    errno.EROFS,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EIO,
-    errno.EFBIG,
-)
 
 # Lightning's advice that does not hold here, each by its own words.
 NOISE = (
@@ -99,7 +88,7 @@ def fit_stack(
     runs = [Run(folder) for folder in folders]
     slot = Slot(shared or runs[0].checkpoints)
     locked = lock(slot.folder / ".lock", patience=LOCK_PATIENCE)
-    with locked if ranks.rank() == 0 else nullcontext() as held:
+    with storage_faults(slot.folder), locked if ranks.rank() == 0 else nullcontext() as held:
         if ranks.rank() == 0:
             configs = [_claim(run, config) for config, run in zip(configs, runs, strict=True)]
         if not all(run.ended for run in runs):
@@ -151,14 +140,13 @@ def _fit_locked(
     folders = [run.folder for run in runs]
     shared = None if slot.folder == runs[0].checkpoints else slot.folder
     try:
-        with _told_what_to_do(configs[0], runs):
-            devices = machine.resolve(configs[0].trainer)
-            if devices.ranks == 1 or ranks.inside():
-                fit_rank(configs, folders, shared, halving)
-            else:
-                restarts = configs[0].trainer.max_restarts
-                arguments = (configs, folders, shared, halving)
-                ranks.launch(fit_rank, arguments, devices.count, restarts, held)
+        devices = machine.resolve(configs[0].trainer)
+        if devices.ranks == 1 or ranks.inside():
+            fit_rank(configs, folders, shared, halving)
+        else:
+            restarts = configs[0].trainer.max_restarts
+            arguments = (configs, folders, shared, halving)
+            ranks.launch(fit_rank, arguments, devices.count, restarts, held)
     except Interrupted as interrupted:
         if ranks.rank() == 0:
             _mark_interrupted(runs, interrupted.number)
@@ -189,6 +177,7 @@ def fit_rank(
         handled(rank=ranks.inside()) as signals,
         _logging_to(runs),
         warnings.catch_warnings(),
+        _told_what_to_do(configs[0], runs),
     ):
         for message in NOISE:
             warnings.filterwarnings("ignore", message)
@@ -415,15 +404,12 @@ def _resume_command(run: Run) -> str:
 @contextmanager
 def _told_what_to_do(config: Config, runs: Sequence[Run]) -> Iterator[None]:
     """Turns a full disk and exhausted memory into errors that say what to type."""
+    advice = (
+        f"the last checkpoint is whole. When that is mended, type\n  {_resume_command(runs[0])}"
+    )
     try:
-        yield
-    except OSError as error:
-        if error.errno not in STORAGE:
-            raise
-        raise InputError(
-            f"{error.filename or runs[0].folder}: cannot be written ({error.strerror}); the last "
-            f"checkpoint is whole. When that is mended, type\n  {_resume_command(runs[0])}"
-        ) from error
+        with storage_faults(runs[0].folder, f"; {advice}"):
+            yield
     except (MemoryError, RuntimeError) as error:
         if not machine.out_of_memory(error):
             raise

@@ -24,14 +24,17 @@ from torch import Tensor
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import (
     ChildFailedError,
+    get_error_handler,
     record,
 )
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from src.errors import InputError, Interrupted
-from src.process import import_for_ranks, place
+from src.process import import_for_ranks, note_output_fault, open_outputs, place
 from src.resources import cpu_count
 from src.training.signals import HANDLED
+
+INPUT_ERROR = "InputError: "  # how the record of an exception begins
 
 
 class RankError(RuntimeError):
@@ -104,30 +107,35 @@ def launch(
         status = failed.get_first_failure()[1].exitcode
         if status - 128 in HANDLED:
             raise Interrupted(status - 128) from None
-        raise RankError(_first_fault(failed)) from None
+        raise _first_fault(failed) from None
     finally:
         for number, handler in before.items():  # the launcher leaves its own
             signal.signal(number, handler)
-    for answer in filter(None, answers.values()):
-        raise InputError(answer)
+    for message, output_fault in answers.values():
+        note_output_fault(output_fault)
+        if message is not None:
+            raise InputError(message)
 
 
-def _first_fault(failed: ChildFailedError) -> str:
-    """What the rank has left that failed for a reason of its own.
+def _first_fault(failed: ChildFailedError) -> InputError | RankError:
+    """The error of the rank that failed for a reason of its own.
 
     The launcher tells of the one that it saw first, which may have failed for no other reason
     than that the connection to the others broke.
     """
     failure = failed.get_first_failure()[1]
     if failure.exitcode < 0:
-        return f"rank {failure.local_rank} was ended by {signal.Signals(-failure.exitcode).name}"
+        name = signal.Signals(-failure.exitcode).name
+        return RankError(f"rank {failure.local_rank} was ended by {name}")
     reports = {}
     for path in Path(failure.error_file).parent.parent.glob("*/error.json"):
         reports[path.parent.name] = json.loads(path.read_text())["message"]
     if not reports:
-        return f"rank {failure.local_rank} ended with status {failure.exitcode}"
+        return RankError(f"rank {failure.local_rank} ended with status {failure.exitcode}")
     rank, told = min(reports.items(), key=lambda report: _is_broken(report[1]["message"]))
-    return f"rank {rank}: {told['message']}\n{told['extraInfo']['py_callstack']}"
+    if told["message"].startswith(INPUT_ERROR):
+        return InputError(told["message"].removeprefix(INPUT_ERROR))
+    return RankError(f"rank {rank}: {told['message']}\n{told['extraInfo']['py_callstack']}")
 
 
 def _is_broken(message: str) -> bool:
@@ -139,23 +147,28 @@ def _rank(
     function: Callable[..., None],
     arguments: tuple[Any, ...],
     lock: Held | None,  # noqa: ARG001  # the process holds it
-) -> str | None:
+) -> tuple[str | None, OSError | None]:
     """The body of a rank. An InputError travels home as its text: exceptions lose their type. A
-    signal becomes the exit status, since a launcher that was signalled too reads no answers."""
+    signal becomes the exit status, since a launcher that was signalled too reads no answers. The
+    second part of the answer is what kept the rank from printing."""
     threading.Thread(target=_end_with_launcher, daemon=True).start()
+    output = open_outputs()
     level = logging.ERROR if rank() else logging.INFO
     logging.basicConfig(format="%(message)s", stream=sys.stdout, level=level)
     torch.set_num_threads(max(1, cpu_count() // int(os.environ["LOCAL_WORLD_SIZE"])))
     try:
         function(*arguments)
     except InputError as error:
-        return str(error)
+        # The launcher hears of the other ranks alone when they lose the connection to this one.
+        get_error_handler().record_exception(error)
+        return str(error), output.fault
     except Interrupted as interrupted:
         raise SystemExit(128 + interrupted.number) from None
     finally:
         if dist.is_initialized():
             dist.destroy_process_group()
-    return None
+    sys.stdout.flush()
+    return None, output.fault
 
 
 def _end_with_launcher() -> None:
