@@ -17,6 +17,7 @@ import urllib.request
 import webbrowser
 import zlib
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -199,6 +200,12 @@ def test_a_server_that_has_ended_is_told(browser: Browser, served: Served) -> No
 
 
 # --- what it answers, and whom -----------------------------------------------------------------
+
+
+def test_many_connections_wait_until_they_are_accepted() -> None:
+    with Server(0) as server, ExitStack() as held:
+        for _ in range(100):
+            held.enter_context(socket.create_connection(server.server_address[:2], timeout=1))
 
 
 def ask(

@@ -92,6 +92,16 @@ def test_ranks_from_the_command_line_in_a_sweep(command: Command, tmp_path: Path
     assert done.stdout.count("epoch 1/1") == 2  # rank 0 alone speaks
 
 
+def test_lines_of_ranks_that_cannot_be_written_fail_the_command(
+    command: Command, tmp_path: Path
+) -> None:
+    done = command("src.train", *SMALL, *BOTH, "hydra.run.dir=run", stdout="full")
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: the standard output cannot be written (No space left")
+    assert len(done.stderr.splitlines()) == 1
+    assert Run(tmp_path / "run").result["status"] == "finished"
+
+
 # --- started by others -------------------------------------------------------------------------
 
 TORCHRUN = ("-m", "torch.distributed.run", "--rdzv-backend=c10d", "--max-restarts=0")

@@ -24,6 +24,7 @@ from src.benchmarks.products import BATCH, products
 from src.data.augmentation import Augmentation
 from src.data.loader import Block, BlockSampler, ResidentLoader, SeededOrder, batches_per_block
 from src.data.sources import Split
+from src.files import replacing
 from src.training import machine
 from src.training.fit import fit
 
@@ -372,5 +373,6 @@ def draw(question: Question, seconds: Seconds, path: Path) -> None:
         axis.margins(x=0.15)
         axis.set(xlabel=question.unit, title=question.axis)
     axis.grid(alpha=0.3)
-    figure.savefig(path, dpi=150)
+    with replacing(path) as part:
+        figure.savefig(part, format="png", dpi=150)
     plt.close(figure)

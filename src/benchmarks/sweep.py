@@ -26,6 +26,7 @@ from src.data.loader import (
     batches_per_block,
 )
 from src.data.sources import Split, as_float, held_out, open_source
+from src.files import replacing
 from src.models.mlp import Mlp
 from src.models.stacked import Stack
 from src.training import machine
@@ -174,5 +175,6 @@ def draw(seconds: Seconds, sizes: Sequence[int], path: Path) -> None:
     few_ticks(axis)
     axis.grid(alpha=0.3)
     axis.legend(loc="upper right", bbox_to_anchor=(1, 0.92))
-    figure.savefig(path, dpi=150)
+    with replacing(path) as part:
+        figure.savefig(part, format="png", dpi=150)
     plt.close(figure)
