@@ -11,19 +11,17 @@ python -m src.benchmark suite=devices      (or precision, batch_size, hidden_siz
 
 import sys
 
-from src.errors import door
 from src.process import run
 
 
 def main() -> None:
-    with door():
-        from src.benchmarks.settings import read_settings
+    from src.benchmarks.settings import read_settings
 
-        settings = read_settings(sys.argv[1:])
-        from src.benchmarks import run_suite
+    settings = read_settings(sys.argv[1:])
+    from src.benchmarks import run_suite
 
-        table, line = run_suite(settings)
-        print(f"{table}\n\n{line}")
+    table, line = run_suite(settings)
+    print(f"{table}\n\n{line}")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ python -m src.demo RUN --no-browser    prints the address alone
 import argparse
 from pathlib import Path
 
-from src.errors import door
 from src.process import importing, run
 from src.training.signals import handled
 
@@ -25,7 +24,7 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=8000, help="default: 8000")
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
     arguments = parser.parse_args()
-    with door(), handled(rank=False):
+    with handled(rank=False):
         with importing():
             from src.demonstration.server import demonstrate
 

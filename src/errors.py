@@ -18,15 +18,21 @@ def all_at_once(faults: Sequence[str], consequence: str) -> InputError:
     return InputError("\n  ".join([f"{len(faults)} faults, {consequence}", *faults]))
 
 
-# A disk or a limit that lets nothing be written; and what may keep a file from being read, too.
+# A disk or a limit that lets nothing be written; and what may keep a file from being read, too:
+# a disk that fails, rights, and a name that cannot be one of a file or folder.
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
-CLOSED = (errno.EACCES, errno.EPERM, errno.EIO)
+INACCESSIBLE = (
+    errno.EIO, errno.EACCES, errno.EPERM,
+    errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP,
+)  # fmt: skip
 NO_TEMPORARY = "No usable temporary directory"  # what tempfile says of a full or read-only disk
 
 
 @contextmanager
 def storage_faults(file: object = "a file", advice: str = "") -> Iterator[None]:
     """Turns the error of a full, read-only, failing or forbidden disk into an InputError.
+
+    Any other OSError is the program's own fault and passes.
 
     `file` is named where the error names none; `advice` says what to do, after the reason.
     """
@@ -36,7 +42,7 @@ def storage_faults(file: object = "a file", advice: str = "") -> Iterator[None]:
         reason = error.strerror or str(error)
         if error.errno in UNWRITABLE or reason.startswith(NO_TEMPORARY):
             fault = "cannot be written"
-        elif error.errno in CLOSED:
+        elif error.errno in INACCESSIBLE:
             fault = "cannot be read or written"
         else:
             raise

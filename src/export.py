@@ -10,7 +10,6 @@ import argparse
 from pathlib import Path
 
 from src.artifacts import FORMATS, plan
-from src.errors import door
 from src.process import importing, run
 from src.training.signals import handled
 
@@ -28,7 +27,7 @@ def main() -> None:
     parser.add_argument("--output", metavar="FILE", type=Path, help="default: in RUN, model.*")
     parser.add_argument("--force", action="store_true", help="replace the file where there is one")
     arguments = parser.parse_args()
-    with door(), handled(rank=False):
+    with handled(rank=False):
         planned = plan(arguments.run, arguments.format, arguments.output, force=arguments.force)
         with importing():
             from src.exporting import export, report

@@ -15,7 +15,6 @@ What .npz holds must be prepared already; a table's numbers are standardised as 
 import argparse
 from pathlib import Path
 
-from src.errors import door
 from src.process import importing, run
 
 
@@ -40,16 +39,15 @@ def main() -> None:
     parser.add_argument("--csv", metavar="FILE", help="write every row there; - prints them alone")
     parser.add_argument("--force", action="store_true", help="replace FILE where it exists")
     arguments = parser.parse_args()
-    with door():
-        from src.inputs import read_request
+    from src.inputs import read_request
 
-        request = read_request(
-            arguments.run, arguments.images, arguments.invert, arguments.csv, arguments.force
-        )
-        with importing():
-            from src.prediction import answer
+    request = read_request(
+        arguments.run, arguments.images, arguments.invert, arguments.csv, arguments.force
+    )
+    with importing():
+        from src.prediction import answer
 
-        print(answer(request), end="")
+    print(answer(request), end="")
 
 
 if __name__ == "__main__":

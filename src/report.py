@@ -7,7 +7,6 @@ python -m src.report RUN --bundle run.zip
 import argparse
 from pathlib import Path
 
-from src.errors import door
 from src.process import importing, run
 
 
@@ -33,17 +32,16 @@ def main() -> None:
     )
     parser.add_argument("--force", action="store_true", help="replace a file that is there")
     arguments = parser.parse_args()
-    with door():
-        if arguments.bundle is not None:
-            from src.bundle import write_bundle
+    if arguments.bundle is not None:
+        from src.bundle import write_bundle
 
-            write_bundle(arguments.paths, arguments.bundle, force=arguments.force)
-            print(arguments.bundle)
-            return
-        with importing():
-            from src.reports.page import write_report
+        write_bundle(arguments.paths, arguments.bundle, force=arguments.force)
+        print(arguments.bundle)
+        return
+    with importing():
+        from src.reports.page import write_report
 
-        print(write_report(arguments.paths, arguments.output, force=arguments.force))
+    print(write_report(arguments.paths, arguments.output, force=arguments.force))
 
 
 if __name__ == "__main__":

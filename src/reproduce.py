@@ -10,7 +10,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from src.errors import door
 from src.process import importing, run
 
 
@@ -30,7 +29,7 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.basicConfig(format="%(message)s", stream=sys.stdout, level=logging.INFO)
     output = arguments.output or Path("reproduced") / arguments.bundle.stem
-    with door(), tempfile.TemporaryDirectory() as temporary:
+    with tempfile.TemporaryDirectory() as temporary:
         from src.bundle import open_bundle
 
         bundle = open_bundle(arguments.bundle, Path(temporary), arguments.accelerator)

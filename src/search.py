@@ -22,7 +22,6 @@ import logging
 import sys
 
 from src.config import CONF
-from src.errors import door
 from src.process import import_for_ranks, importing, run
 from src.searching.command import check_command_line
 from src.training.signals import handled
@@ -39,7 +38,7 @@ def main() -> None:
     )
     parser.add_argument("overrides", nargs="*", help="key=space, key=value or search.key=value")
     arguments = parser.parse_args()
-    with door(), handled(rank=False):
+    with handled(rank=False):
         command = check_command_line(arguments.overrides)
         if command.corner.trainer.devices not in (1, "auto"):
             import_for_ranks()

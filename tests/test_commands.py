@@ -184,5 +184,30 @@ def test_a_file_that_cannot_be_written(
     assert {path: after.get(path) for path in before} == before
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", *SMALL, "hydra.run.dir=NOWHERE"],
+        ["train", "-m", *SMALL, "seed=1,2", "hydra.sweep.dir=NOWHERE"],
+        ["report", "RUN", "--output", "NOWHERE/report.html"],
+        ["search", *SMALL, "seed=range(1,3)", "search.folder=NOWHERE"],
+    ],
+)
+@pytest.mark.parametrize("nowhere", ["/sys/new", "file/new"])
+def test_a_folder_that_cannot_be_made(
+    nowhere: str, arguments: list[str], command: Command, finished: Run, tmp_path: Path
+) -> None:
+    """The kernel's own file system is read-only for everybody, and a file is not a folder."""
+    (tmp_path / "file").write_text("")
+    given = [
+        text.replace("NOWHERE", nowhere).replace("RUN", str(finished.folder)) for text in arguments
+    ]
+    done = command(f"src.{given[0]}", *given[1:])
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: {nowhere}")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
 def _contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -205,7 +205,9 @@ def test_a_server_that_has_ended_is_told(browser: Browser, served: Served) -> No
 def test_many_connections_wait_until_they_are_accepted() -> None:
     with Server(0) as server, ExitStack() as held:
         for _ in range(100):
-            held.enter_context(socket.create_connection((serving.ADDRESS, server.server_port), timeout=1))
+            held.enter_context(
+                socket.create_connection((serving.ADDRESS, server.server_port), timeout=1)
+            )
 
 
 def ask(

@@ -592,6 +592,7 @@ def test_what_hydra_writes_is_whole_at_every_instant(
 ) -> None:
     """Killed before the new file is synced, the old one is as it was."""
     monkeypatch.setattr(hydra.core.utils, "_save_config", hydra.core.utils._save_config)
+    monkeypatch.setattr(hydra._internal.utils, "run_and_report", lambda function: function())
     monkeypatch.setattr(basic_sweeper, "OmegaConf", basic_sweeper.OmegaConf)  # type: ignore[attr-defined]
     monkeypatch.setattr(train_door, "job", lambda: None)
     monkeypatch.setattr("sys.argv", ["train", *SMALL])

@@ -32,20 +32,19 @@ def run_training(composed: DictConfig) -> float:
     """
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
-    if hydra.mode == RunMode.RUN:
-        with door():
+    with door():  # Hydra adds lines of its own to an Exception
+        if hydra.mode == RunMode.RUN:
             config = schema.check(composition.values_of(composed))
             return _ended(fit(config, folder, resume=config.resume == "auto"))
-    try:
-        with only_interruptions():
+        try:
             config = schema.check(composition.values_of(composed))
             return fit(config, folder, resume=config.resume == "auto").monitored
-    except InputError as error:
-        log.error("error: %s", error)
-    except Exception:
-        log.exception("trial %s failed", folder.name)
-    finally:
-        Sweep(Path(hydra.sweep.dir)).write_results()
+        except InputError as error:
+            log.error("error: %s", error)
+        except Exception:
+            log.exception("trial %s failed", folder.name)
+        finally:
+            Sweep(Path(hydra.sweep.dir)).write_results()
     return math.nan
 
 
@@ -54,17 +53,14 @@ def resume_run(folder: Path, config: Config) -> None:
     level = logging.ERROR if ranks.rank() else logging.INFO
     logging.basicConfig(format="%(message)s", stream=sys.stdout, level=level)
     run = Run(folder)
-    with door():
-        if run.ended and run.config.trainer.max_epochs == config.trainer.max_epochs:
-            result = run.result
-            log.info("%s", f"{folder}: {result['status']} after {result['epochs']} epochs")
-            more = 2 * config.trainer.max_epochs
-            log.info(
-                "to train on: python -m src.train resume=%s trainer.max_epochs=%d", folder, more
-            )
-        else:
-            run = fit(config, folder, resume=True)
-        _ended(run)
+    if run.ended and run.config.trainer.max_epochs == config.trainer.max_epochs:
+        result = run.result
+        log.info("%s", f"{folder}: {result['status']} after {result['epochs']} epochs")
+        more = 2 * config.trainer.max_epochs
+        log.info("to train on: python -m src.train resume=%s trainer.max_epochs=%d", folder, more)
+    else:
+        run = fit(config, folder, resume=True)
+    _ended(run)
 
 
 def follow(command: Command) -> None:

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 from src import composition
 from src import config as schema
 from src.config import Config
-from src.errors import InputError, door
+from src.errors import InputError
 from src.process import importing
 
 # libyaml's dumper, many times as fast, where PyYAML was built with it.
@@ -73,13 +73,11 @@ def launch_fused(
         from src.sweep import Sweep
         from src.training.trials import train_trials
 
-    with door():
-        checked = _check_jobs(jobs, first)
-        folders = [folder / str(job.hydra.sweep.subdir) for job in jobs]
+    checked = _check_jobs(jobs, first)
+    folders = [folder / str(job.hydra.sweep.subdir) for job in jobs]
     returns = [_job_return(job, each, context) for job, each in zip(jobs, folders, strict=True)]
     configure_log(jobs[0].hydra.job_logging, config.hydra.verbose)
-    with door():
-        values = train_trials(checked, folders, Sweep(folder), max_trials, halving)
+    values = train_trials(checked, folders, Sweep(folder), max_trials, halving)
     for job, returned, value in zip(jobs, returns, values, strict=True):
         returned.return_value = value
         context.callbacks.on_job_end(config=job, job_return=returned)
