@@ -30,9 +30,8 @@ NO_TEMPORARY = "No usable temporary directory"  # what tempfile says of a full o
 
 @contextmanager
 def storage_faults(file: object = "a file", advice: str = "") -> Iterator[None]:
-    """Turns the error of a full, read-only, failing or forbidden disk into an InputError.
-
-    Any other OSError is the program's own fault and passes.
+    """Turns the error of a full, read-only, failing or forbidden disk into an InputError; any other
+    OSError is the program's own fault and passes.
 
     `file` is named where the error names none; `advice` says what to do, after the reason.
     """

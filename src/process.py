@@ -81,13 +81,15 @@ def open_outputs() -> Output:
             os.set_inheritable(descriptor, True)
     outputs = []
     for name, descriptor in (("stdout", STDOUT), ("stderr", STDERR)):
-        before = getattr(sys, name)
+        before = getattr(sys, name)  # None where it was closed
         output = Output(descriptor, "w", closefd=False)
+        unbuffered = getattr(before, "write_through", False)  # by python -u
         stream = io.TextIOWrapper(
-            io.BufferedWriter(output),
+            output if unbuffered else io.BufferedWriter(output),
             getattr(before, "encoding", "utf-8"),
             getattr(before, "errors", "backslashreplace"),
             line_buffering=name == "stderr" or output.isatty(),
+            write_through=unbuffered,
         )
         if before is not None:
             before.flush()
@@ -98,7 +100,8 @@ def open_outputs() -> Output:
 
 def note_output_fault(fault: OSError | None) -> None:
     """Lets the command end as if the fault of a rank's output were its own."""
-    output = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    output = getattr(sys.stdout, "buffer", None)
+    output = getattr(output, "raw", output)
     if isinstance(output, Output):
         output.fault = output.fault or fault
 

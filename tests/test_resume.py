@@ -374,7 +374,10 @@ def test_out_of_memory_says_what_to_try(tmp_path: Path) -> None:
     ]
 
 
-def test_a_second_process_is_refused(stopped: tuple[Config, Run]) -> None:
+def test_a_second_process_is_refused(
+    stopped: tuple[Config, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("src.training.fit.LOCK_PATIENCE", 0)
     config, run = stopped
     holder = subprocess.Popen(
         [

@@ -132,14 +132,17 @@ def _first_fault(failed: ChildFailedError) -> InputError | RankError:
         reports[path.parent.name] = json.loads(path.read_text())["message"]
     if not reports:
         return RankError(f"rank {failure.local_rank} ended with status {failure.exitcode}")
-    rank, told = min(reports.items(), key=lambda report: _is_broken(report[1]["message"]))
+    rank, told = min(reports.items(), key=lambda report: _precedence(report[1]["message"]))
     if told["message"].startswith(INPUT_ERROR):
         return InputError(told["message"].removeprefix(INPUT_ERROR))
     return RankError(f"rank {rank}: {told['message']}\n{told['extraInfo']['py_callstack']}")
 
 
-def _is_broken(message: str) -> bool:
-    return any(text in message for text in ("closed by peer", "reset by peer", "NCCL"))
+def _precedence(message: str) -> int:
+    """What the user can mend comes first, a connection that broke last."""
+    if message.startswith(INPUT_ERROR):
+        return 0
+    return 2 if any(text in message for text in ("closed by peer", "reset by peer", "NCCL")) else 1
 
 
 @record  # its traceback travels home
