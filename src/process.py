@@ -4,6 +4,7 @@ import atexit
 import errno
 import gc
 import io
+import logging
 import multiprocessing
 import os
 import sys
@@ -12,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing import forkserver
-from typing import Any
+from typing import Any, TextIO
 
 from src.errors import door
 
@@ -65,6 +66,14 @@ class Output(io.FileIO):
         if self.fileno() == STDOUT:
             reason = f"the standard output cannot be written ({error.strerror})"
             print(f"error: {reason}; its lines are dropped", file=sys.stderr)
+
+
+class Lines(logging.StreamHandler[TextIO]):
+    """Prints a log, also in a process that joblib started, whose outputs are ordinary ones."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
+        if not isinstance(sys.exception(), OSError):
+            super().handleError(record)
 
 
 def open_outputs() -> Output:
