@@ -6,16 +6,21 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+FAULTS_SHOWN = 20
+
 
 class InputError(Exception):
     """A wrong key, file or machine. The message names it, what is allowed, and what to type."""
 
 
 def all_at_once(faults: Sequence[str], consequence: str) -> InputError:
-    """The error of one fault or of several, a line each."""
+    """The error of one fault or of several, a line each of the first FAULTS_SHOWN."""
     if len(faults) == 1:
         return InputError(faults[0])
-    return InputError("\n  ".join([f"{len(faults)} faults, {consequence}", *faults]))
+    lines = [f"{len(faults):,} faults, {consequence}", *faults[:FAULTS_SHOWN]]
+    if faults[FAULTS_SHOWN:]:
+        lines.append(f"and {len(faults) - FAULTS_SHOWN:,} more")
+    return InputError("\n  ".join(lines))
 
 
 # A disk or a limit that lets nothing be written; and what may keep a file from being read, too:

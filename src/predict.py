@@ -10,11 +10,20 @@ python -m src.predict RUN TABLE.csv           of a run on a table: rows with its
 A picture is a PNG or JPEG, of any size. For runs on digits it shows one, dark on light or light on
 dark, which is scaled and centred as MNIST's were; for runs on photographs it is resized as it is.
 What .npz holds must be prepared already; a table's numbers are standardised as in training.
+
+Each input is compared with the run's training data where they are on this machine. The table's
+note says when an input is unlike them, or when a picture of a run on digits has several drawings.
+With --csv, `drawings` counts them and `unlikeness` is above 1 for an input that is unlike.
+
+Exit status: 0; 1 when some files could not be read, which are listed, and the others were
+answered; 2 when none was.
 """
 
 import argparse
+import sys
 from pathlib import Path
 
+from src.errors import all_at_once
 from src.process import importing, run
 
 
@@ -47,7 +56,14 @@ def main() -> None:
     with importing():
         from src.prediction import answer
 
-    print(answer(request), end="")
+    found = answer(request)
+    print(found.text, end="", flush=True)
+    for note in found.notes:
+        print(note, file=sys.stderr)
+    if found.faults:
+        faults = all_at_once(found.faults, "the other files were answered")
+        print(f"error: {faults}", file=sys.stderr)
+        raise SystemExit(1)
 
 
 if __name__ == "__main__":

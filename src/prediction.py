@@ -18,11 +18,12 @@ from src import config as schema
 from src.data.folders import printable
 from src.data.sources import Split
 from src.data.tables import Table
-from src.errors import InputError
+from src.errors import InputError, all_at_once
 from src.evaluation import predict
 from src.files import write_durably
 from src.images import LEAST_FIELD, fit, read_picture, resize
-from src.inputs import Picture, Request, Samples
+from src.inputs import Input, Picture, Request, Samples, Unread
+from src.likeness import Likeness, likeness_of
 from src.trained import Trained, open_trained
 
 ROWS_SHOWN = 100
@@ -31,7 +32,11 @@ ROWS_SHOWN = 100
 PHOTOGRAPHS = ("fashion_mnist", "kmnist", "cifar10", "cifar100", "image_folder")
 COLUMNS = (
     "file", "row", "class", "probability", "runner_up", "runner_up_probability", "drawn", "label",
+    "drawings", "unlikeness", "fault",
 )  # fmt: skip
+UNLIKE = (
+    "unlike: farther from every training sample of their class than 99.5 % of the held-out samples"
+)
 
 
 @dataclass(frozen=True)
@@ -46,31 +51,63 @@ class Guess:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Of a picture, or of one row of an .npz or a table. `guess` is None where nothing is
-    drawn, `drawn` says which way a drawing was read."""
+    """Of a picture, or of one row of an .npz or a table; or the fault of a file that has none.
+
+    `guess` is None where nothing is drawn, `drawn` says which way a drawing was read, `drawings`
+    how many stand apart. `unlikeness` is above 1 for an input unlike what the model was trained
+    on, None where it was not measured.
+    """
 
     path: Path
     row: int | None
     guess: Guess | None
     drawn: str = ""
     label: int | None = None
+    drawings: int | None = None
+    unlikeness: float | None = None
+    fault: str = ""
 
     @property
     def name(self) -> str:
         """Safe to print: a file's name may hold line ends and worse."""
         return printable(str(self.path))
 
+    @property
+    def note(self) -> str:
+        """What speaks against the guess, in a few words."""
+        several = f"{self.drawings} drawings" if (self.drawings or 0) > 1 else ""
+        unlike = "unlike" if (self.unlikeness or 0) > 1 else ""
+        return ", ".join(filter(None, [several, unlike]))
 
-def answer(request: Request) -> str:
+
+@dataclass(frozen=True)
+class Answer:
+    """`text` is for the standard output; `notes` and `faults` are for the error output. The files
+    with faults have no prediction."""
+
+    text: str
+    notes: Sequence[str]
+    faults: Sequence[str]
+
+
+def answer(request: Request) -> Answer:
     """The table of a request's predictions, or its CSV, which is written first where it goes to a
     file.
 
-    Raises InputError when the run holds no model, and when the model takes other input.
+    Raises InputError when the run holds no model, when the model takes other input, and when no
+    file has a prediction.
     """
     trained = open_trained(request.run)
-    predictions = predict_inputs(trained, request.inputs)
+    notes, likeness = list(request.left_out), None
+    try:
+        likeness = likeness_of(trained)
+    except InputError as error:
+        reason = str(error).splitlines()[0].removeprefix(f"{trained.checkpoint}: ")
+        notes.append(f"not compared with what the model was trained on: {reason}")
+    predictions = predict_inputs(trained, request.inputs, likeness)
+    faults = [prediction.fault for prediction in predictions if prediction.fault]
     if request.csv_file == "-":
-        return to_csv(predictions, trained.labels)
+        return Answer(to_csv(predictions, trained.labels), notes, faults)
     if request.csv_file is not None:
         try:
             write_durably(Path(request.csv_file), to_csv(predictions, trained.labels))
@@ -79,26 +116,35 @@ def answer(request: Request) -> str:
                 f"--csv {request.csv_file}: cannot be written ({error.strerror}); name another file"
             ) from None
     table = describe(predictions, trained.labels)
-    return f"{trained.checkpoint}, trained on {trained.data}\n\n{table}\n"
+    head = f"{trained.checkpoint}, trained on {trained.data}"
+    return Answer(f"{head}\n\n{table}\n", notes, faults)
 
 
 def predict_inputs(
-    trained: Trained, inputs: Sequence[Picture | Samples | Table]
+    trained: Trained, inputs: Sequence[Input], likeness: Likeness | None = None
 ) -> list[Prediction]:
-    """A prediction for each picture and each row of samples or of a table, in their order.
+    """A prediction for each picture and each row of samples or of a table, in their order; for a
+    file that cannot be read, or whose samples the model does not take, its fault.
 
-    Raises InputError when the model takes no pictures or no tables, or samples of another shape.
+    Raises InputError when the model takes no pictures, and when there are faults alone.
     """
     pictures = [item for item in inputs if isinstance(item, Picture)]
-    of_pictures = iter(_of_pictures(trained, pictures) if pictures else [])
+    of_pictures = iter(_of_pictures(trained, pictures, likeness) if pictures else [])
     predictions: list[Prediction] = []
     for item in inputs:
-        if isinstance(item, Picture):
-            predictions.append(next(of_pictures))
-        elif isinstance(item, Table):
-            predictions += _of_samples(trained, _samples_of(trained, item))
-        else:
-            predictions += _of_samples(trained, item)
+        try:
+            if isinstance(item, Unread):
+                raise InputError(item.fault)
+            if isinstance(item, Picture):
+                predictions.append(next(of_pictures))
+            else:
+                samples = _samples_of(trained, item) if isinstance(item, Table) else item
+                predictions += _of_samples(trained, samples, likeness)
+        except InputError as error:
+            predictions.append(Prediction(item.path, None, None, fault=str(error)))
+    faults = [prediction.fault for prediction in predictions if prediction.fault]
+    if len(faults) == len(predictions):
+        raise all_at_once(faults, "nothing was predicted")
     return predictions
 
 
@@ -110,7 +156,7 @@ def classify(trained: Trained, features: NDArray[Any]) -> list[Guess]:
     """
     if trained.classes < 2:
         raise InputError(f"{trained.checkpoint}: knows one class alone, there is nothing to tell")
-    inputs = torch.from_numpy(np.ascontiguousarray(features)).view(-1, *trained.shape)
+    inputs = _tensor(trained, features)
     labels = torch.zeros(len(inputs), dtype=torch.long)
     logits = predict(trained, Split(inputs, labels)).double()
     if not logits.isfinite().all():
@@ -140,25 +186,48 @@ def picture_shape(trained: Trained) -> tuple[int, int]:
     return sizes[0], sizes[1]
 
 
-def _of_pictures(trained: Trained, pictures: Sequence[Picture]) -> list[Prediction]:
+def _of_pictures(
+    trained: Trained, pictures: Sequence[Picture], likeness: Likeness | None
+) -> list[Prediction]:
     shape = picture_shape(trained)
     if trained.data in PHOTOGRAPHS:
         pixels = [resize(read_picture(p.path), shape, trained.shape[0]) for p in pictures]
-        guesses = classify(trained, np.stack(pixels))
+        found = _compared(trained, np.stack(pixels), likeness)
         return [
-            Prediction(picture.path, None, guess)
-            for picture, guess in zip(pictures, guesses, strict=True)
+            Prediction(picture.path, None, guess, unlikeness=unlikeness)
+            for picture, (guess, unlikeness) in zip(pictures, found, strict=True)
         ]
     prepared = [fit(picture.drawing, shape) for picture in pictures]
-    guesses = classify(trained, np.stack([found.pixels for found in prepared]))
+    found = _compared(trained, np.stack([each.pixels for each in prepared]), likeness)
     return [
-        Prediction(picture.path, None, None, "nothing")
-        if found.blank
+        Prediction(picture.path, None, None, "nothing", drawings=0)
+        if drawing.blank
         else Prediction(
-            picture.path, None, guess, "dark on light" if found.inverted else "light on dark"
+            picture.path,
+            None,
+            guess,
+            "dark on light" if drawing.inverted else "light on dark",
+            drawings=drawing.count,
+            unlikeness=unlikeness,
         )
-        for picture, found, guess in zip(pictures, prepared, guesses, strict=True)
+        for picture, drawing, (guess, unlikeness) in zip(pictures, prepared, found, strict=True)
     ]
+
+
+def _compared(
+    trained: Trained, features: NDArray[Any], likeness: Likeness | None
+) -> list[tuple[Guess, float | None]]:
+    """What the model takes features (N, ...) for, as `classify`, and how unlike they are."""
+    guesses = classify(trained, features)
+    if likeness is None:
+        return [(guess, None) for guess in guesses]
+    classes = torch.tensor([guess.best for guess in guesses])
+    unlikeness = likeness.unlikeness(_tensor(trained, features), classes)
+    return list(zip(guesses, unlikeness, strict=True))
+
+
+def _tensor(trained: Trained, features: NDArray[Any]) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(features)).view(-1, *trained.shape)
 
 
 def _samples_of(trained: Trained, table: Table) -> Samples:
@@ -184,7 +253,7 @@ def _samples_of(trained: Trained, table: Table) -> Samples:
     return Samples(table.path, columns.standardise(table.numbers(columns.names)), labels)
 
 
-def _of_samples(trained: Trained, samples: Samples) -> list[Prediction]:
+def _of_samples(trained: Trained, samples: Samples, likeness: Likeness | None) -> list[Prediction]:
     features, labels = samples.features, samples.labels
     shape = features.shape[1:]
     if trained.shape not in (shape, (1, *shape)):
@@ -198,8 +267,14 @@ def _of_samples(trained: Trained, samples: Samples) -> list[Prediction]:
             f"{trained.classes - 1}"
         )
     return [
-        Prediction(samples.path, row, guess, label=None if labels is None else int(labels[row]))
-        for row, guess in enumerate(classify(trained, features))
+        Prediction(
+            samples.path,
+            row,
+            guess,
+            label=None if labels is None else int(labels[row]),
+            unlikeness=unlikeness,
+        )
+        for row, (guess, unlikeness) in enumerate(_compared(trained, features, likeness))
     ]
 
 
@@ -213,10 +288,12 @@ def _rows(trained: Trained) -> str:
 def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
     """A table of the first hundred, and the accuracy on each file of samples that has labels.
     `labels` are the names of the classes."""
+    predictions = [prediction for prediction in predictions if not prediction.fault]
     drawn = any(prediction.drawn for prediction in predictions)
     labelled = any(prediction.label is not None for prediction in predictions)
+    notes = [prediction.note for prediction in predictions]
     headers = ["file", "class", "probability", "runner-up", "probability"]
-    headers += ["drawn"] * drawn + ["label"] * labelled
+    headers += ["drawn"] * drawn + ["label"] * labelled + ["note"] * any(notes)
     rows = []
     for prediction in predictions[:ROWS_SHOWN]:
         guess, name = prediction.guess, prediction.name
@@ -227,11 +304,17 @@ def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
         ]  # fmt: skip
         row += [prediction.drawn] * drawn
         row += ["" if prediction.label is None else labels[prediction.label]] * labelled
+        row += [prediction.note] * any(notes)
         rows.append(row)
-    alignment = ("left", *["right"] * 4, *["left"] * drawn, *["right"] * labelled)
+    alignment = (
+        "left", *["right"] * 4, *["left"] * drawn, *["right"] * labelled, *["left"] * any(notes)
+    )  # fmt: skip
     parts = [tabulate(rows, headers, disable_numparse=True, colalign=alignment)]
     if len(predictions) > len(rows):
         parts.append(f"and {len(predictions) - len(rows):,} more; --csv FILE writes every row")
+    unlike = sum("unlike" in note for note in notes)
+    if unlike:
+        parts.append(f"{unlike:,} of {len(predictions):,} are {UNLIKE}")
     samples, right = Counter[str](), Counter[str]()
     for prediction in predictions:
         if prediction.label is not None and prediction.guess is not None:
@@ -251,7 +334,7 @@ def to_csv(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for prediction in predictions:
-        guess = prediction.guess
+        guess, unlikeness = prediction.guess, prediction.unlikeness
         writer.writerow([
             prediction.name,
             prediction.row,
@@ -261,5 +344,8 @@ def to_csv(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
             ]),
             prediction.drawn,
             None if prediction.label is None else labels[prediction.label],
+            prediction.drawings,
+            None if unlikeness is None else f"{unlikeness:.4f}",
+            printable(prediction.fault.removeprefix(f"{prediction.path}: ")),
         ])  # fmt: skip
     return text.getvalue()

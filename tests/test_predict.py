@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from src import inputs
+from src import errors, inputs
 from src.data.sources import mnist, open_source
 from src.errors import InputError, door
 from src.evaluation import evaluate_path
-from src.images import Invert, Prepared, decode, prepare
-from src.inputs import Picture, read_inputs
+from src.images import Invert, Prepared, decode, find, prepare
+from src.inputs import Picture, left_out, read_inputs
 from src.prediction import answer, classify, describe, predict_inputs, to_csv
 from src.run import Run
 from src.trained import open_trained
@@ -280,6 +280,51 @@ def test_nothing_drawn(paper: str, invert: Invert) -> None:
     assert prepare(Image.new("L", (1, 1)), FIELD, invert).blank
 
 
+def pasted(digits: list[int], places: list[tuple[int, int]], seed: int) -> Image.Image:
+    """Digits with their upper left corners in these places, dark on light."""
+    image = Image.new("L", (600, 600), "white")
+    for number, (digit, place) in enumerate(zip(digits, places, strict=True)):
+        pen = 6 + 5 * number
+        image.paste(
+            draw(
+                digit, (180, 180), (40, 20, 140, 160), pen,
+                mode="L", ink=0, paper=255, slant=0.1, tremble=0.01, seed=seed,
+            ),
+            place,
+        )  # fmt: skip
+    return image
+
+
+PLACES: dict[str, list[tuple[int, int]]] = {
+    "beside": [(10, 200), (210, 210)],
+    "below": [(200, 10), (190, 210)],
+    "across": [(20, 20), (300, 380)],
+    "three": [(0, 200), (200, 180), (400, 220)],
+    "four": [(0, 0), (300, 20), (30, 300), (310, 310)],
+}
+
+
+@pytest.mark.parametrize("places", PLACES.values(), ids=PLACES)
+def test_several_drawings_are_counted(places: list[tuple[int, int]]) -> None:
+    for seed in range(10):
+        digits = [(seed + 3 * number) % 10 for number in range(len(places))]
+        image = pasted(digits, places, seed)
+        assert find(image).count == prepare(image, FIELD).count == len(places)
+
+
+def test_a_digit_in_several_strokes_is_one_drawing(mnist_root: Path) -> None:
+    """One of a thousand of MNIST's is taken for two; and a speck beside a digit counts for none."""
+    digits = mnist(mnist_root).test.features[:, 0].numpy()
+    counts = [find(Image.fromarray(digit)).count for digit in digits[:4000]]
+    assert np.mean([count != 1 for count in counts]) <= 0.002
+    image = seven()
+    image.paste("black", (40, 60, 52, 72))
+    assert find(image).count == 1
+    for digit in range(10):
+        for pen in (4, 14, 34):
+            assert find(draw(digit, (300, 300), (60, 40, 200, 260), pen)).count == 1
+
+
 # --- wrong files -------------------------------------------------------------------------------
 
 
@@ -353,9 +398,54 @@ def test_every_fault_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
     lines = str(caught.value).splitlines()
     assert lines[0] == "5 faults, nothing was predicted"
     assert [line.split(":")[0] for line in lines[1:]] == [f"  {path}" for path in paths]
-    monkeypatch.setattr(inputs, "FAULTS_SHOWN", 2)
+    monkeypatch.setattr(errors, "FAULTS_SHOWN", 2)
     with pytest.raises(InputError, match=r"1\.png.*\n  and 3 more$"):
         read_inputs(paths)
+
+
+def test_files_of_other_kinds_are_counted_and_named(tmp_path: Path) -> None:
+    seven().save(tmp_path / "seven.png")
+    (tmp_path / ".hidden.txt").write_text("")
+    (tmp_path / "folder.png").mkdir()
+    assert left_out([tmp_path, tmp_path / "seven.png"]) == [
+        f"{tmp_path}: 1 left out, no PNG or JPEG: folder.png/"
+    ]
+    for name in ("a.gif", "b.npz", "c\n.csv", "d.txt", "e", "f"):
+        (tmp_path / name).write_text("")
+    assert left_out([tmp_path]) == [
+        f"{tmp_path}: 7 left out, no PNG or JPEG: a.gif, b.npz, c\ufffd.csv, d.txt, e and 2 more"
+    ]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_what_can_be_read_is_answered_whatever_else_is_there(
+    seed: int, train: Train, tmp_path: Path
+) -> None:
+    """Good and broken files of every kind in any order: each has its place in the answer."""
+    hand = np.random.default_rng(seed)
+    whole = saved("PNG")
+    np.savez(tmp_path / "good.npz", x=np.zeros((2, 28, 28), np.uint8))
+    np.savez(tmp_path / "shape.npz", x=np.zeros((2, 7), np.uint8))
+    np.savez(tmp_path / "labels.npz", x=np.zeros((2, 28, 28), np.uint8), y=[0, 99])
+    (tmp_path / "good.png").write_bytes(whole)
+    (tmp_path / "cut.png").write_bytes(whole[: hand.integers(len(whole) // 2)])
+    (tmp_path / "torn.npz").write_bytes(hand.bytes(int(hand.integers(1, 500))))
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n")
+    (tmp_path / "empty").mkdir()
+    good = {"good.npz": 2, "good.png": 1}
+    bad = ["shape.npz", "labels.npz", "cut.png", "torn.npz", "table.csv", "empty", "absent.png"]
+    names = [str(name) for name in hand.permutation([*good, *bad, *good])]
+    found = predict_inputs(
+        open_trained(train("trainer.max_epochs=1").folder),
+        read_inputs([tmp_path / name for name in names]),
+    )
+    expected = [name for name in names for _ in range(good.get(name, 1))]
+    assert [item.path.name for item in found] == expected
+    for item in found:
+        assert (item.guess is None) == bool(item.fault) == (item.path.name in bad)
+        assert item.fault.startswith(f"{item.path}: " if item.fault else "")
+    rows = csv.DictReader(io.StringIO(to_csv(found, "0123456789")))
+    assert [bool(row["fault"]) for row in rows] == [name in bad for name in expected]
 
 
 ONES = np.ones((3, 28, 28), np.uint8)
@@ -518,10 +608,40 @@ def test_the_command(command: Command, train: Train, tmp_path: Path) -> None:
         assert list(row.values()) == [
             str(prediction.path), "", str(guess.best), f"{guess.probability:.6f}",
             str(guess.second), f"{guess.second_probability:.6f}", prediction.drawn, "",
+            "1", row["unlikeness"], "",
         ]  # fmt: skip
+        assert 0 < float(row["unlikeness"]) < 1
     printed = command("src.predict", str(run.best_checkpoint), str(drawings), "--csv", "-")
     assert printed.stdout == content
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drawings", "found.csv", "run1"]
+
+
+def test_the_commands_status_says_whether_all_was_answered(
+    command: Command, train: Train, tmp_path: Path
+) -> None:
+    run = str(train().folder)
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    for name in ("a.png", "c.png"):
+        seven().save(folder / name)
+    for name in ("b.png", "notes.txt"):
+        (folder / name).write_text("a text")
+    fault = "is no PNG or JPEG; save the picture as PNG"
+    told = f"{folder}: 1 left out, no PNG or JPEG: notes.txt\nerror: {folder / 'b.png'}: {fault}\n"
+    done = command("src.predict", run, str(folder))
+    assert (done.returncode, done.stderr) == (1, told)
+    assert [line.split()[0] for line in done.stdout.splitlines()[4:]] == [
+        str(folder / "a.png"),
+        str(folder / "c.png"),
+    ]
+    done = command("src.predict", run, str(folder), "--csv", "-")
+    assert (done.returncode, done.stderr) == (1, told)
+    rows = list(csv.DictReader(io.StringIO(done.stdout)))
+    assert [row["fault"] for row in rows] == ["", fault, ""]
+    assert [row["class"] == "" for row in rows] == [False, True, False]
+    done = command("src.predict", run, str(folder / "b.png"))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"error: {folder / 'b.png'}: {fault}\n"
 
 
 def test_what_is_wrong_is_told_before_torch_is_imported(

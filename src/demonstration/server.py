@@ -149,8 +149,8 @@ def answer(model: OnnxModel, png: bytes) -> dict[str, Any]:
     """What the model makes of a drawing, light on dark.
 
     `probabilities` of the classes, null for an empty drawing; `pixels`, the picture as the model
-    took it: base64 of H * W bytes, row by row. Raises InputError for what is no PNG of at most
-    1024 by 1024 pixels.
+    took it: base64 of H * W bytes, row by row; `drawings`, how many stand apart. Raises InputError
+    for what is no PNG of at most 1024 by 1024 pixels.
     """
     height, width = model.description.input_shape
     try:
@@ -173,7 +173,7 @@ def answer(model: OnnxModel, png: bytes) -> dict[str, Any]:
         weights = np.exp(logits - logits.max())
         probabilities = (weights / weights.sum()).tolist()
     pixels = base64.b64encode(prepared.pixels.tobytes()).decode()
-    return {"probabilities": probabilities, "pixels": pixels}
+    return {"probabilities": probabilities, "pixels": pixels, "drawings": prepared.count}
 
 
 class Server(ThreadingHTTPServer):

@@ -19,7 +19,7 @@ from src.errors import InputError
 
 __all__ = [
     "Source", "Split", "UnavailableError",
-    "as_float", "digits", "held_out", "mnist", "open_source", "toy",
+    "as_float", "at_hand", "digits", "held_out", "mnist", "open_source", "toy",
 ]  # fmt: skip
 
 PUBLISHED: dict[str, tuple[Callable[[Path], Source], str]] = {
@@ -50,9 +50,21 @@ def open_source(config: schema.Data) -> Source:
             return read_files(config)
 
 
+def at_hand(config: schema.Data) -> bool:
+    """Whether `open_source` will read files, or make the data, without a download."""
+    if not isinstance(config, schema.Mnist | schema.Torchvision):
+        return True
+    folder = _root(config) / PUBLISHED[config.name][1]
+    return folder.is_dir() and any(folder.iterdir())
+
+
+def _root(config: schema.Mnist | schema.Torchvision) -> Path:
+    return Path(config.root or os.environ.get("DATA_ROOT") or "data")
+
+
 def _published(config: schema.Mnist | schema.Torchvision) -> Source:
-    root = Path(config.root or os.environ.get("DATA_ROOT") or "data")
     read, folder = PUBLISHED[config.name]
+    root = _root(config)
     try:
         return read(root)
     except UnavailableError as error:
