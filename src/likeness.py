@@ -59,7 +59,7 @@ class Likeness:
             if not len(samples):
                 continue
             squares = samples.square().sum(1)
-            for rows in (classes == number).nonzero().squeeze(1).split(CHUNK):
+            for rows in torch.split((classes == number).nonzero().squeeze(1), CHUNK):
                 inputs = _flat(features[rows])
                 own = inputs.square().sum(1, keepdim=True)
                 products = inputs @ samples.T

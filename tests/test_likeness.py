@@ -1,5 +1,6 @@
 """Inputs unlike what a model was trained on are found; true ones are not called so."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,20 +10,22 @@ from matplotlib import font_manager
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from src.composition import compose
 from src.data.sources import Split, mnist, open_source
+from src.data.sources.downloads import Published
 from src.errors import InputError
 from src.evaluation import predict
 from src.images import prepare
-from src.inputs import read_inputs
+from src.inputs import Request, read_inputs
 from src.likeness import Likeness, likeness_of
-from src.prediction import describe, predict_inputs, to_csv
+from src.prediction import answer
 from src.run import Run
 from src.trained import Trained, open_trained
 from tests.conftest import Train
 from tests.drawings import draw
 
 FIELD = (28, 28)
-PURE = np.random.default_rng(0)
+HAND = np.random.default_rng(0)
 
 
 def unlike(trained: Trained, likeness: Likeness, features: NDArray[np.uint8]) -> float:
@@ -39,7 +42,7 @@ def prepared(images: list[Image.Image]) -> NDArray[np.uint8]:
 def letters(texts: str) -> list[Image.Image]:
     found = []
     for style in ("normal", "italic"):
-        path = font_manager.findfont(font_manager.FontProperties("DejaVu Sans", style=style))
+        path = font_manager.findfont(font_manager.FontProperties(family="DejaVu Sans", style=style))
         for text in texts:
             image = Image.new("L", (200, 200))
             font = ImageFont.truetype(path, 120)
@@ -50,7 +53,7 @@ def letters(texts: str) -> list[Image.Image]:
 
 def blurred(side: int) -> list[Image.Image]:
     """Noise as in a photograph out of focus."""
-    levels = [PURE.integers(0, 256, (side, side), dtype=np.uint8) for _ in range(50)]
+    levels = [HAND.integers(0, 256, (side, side), dtype=np.uint8) for _ in range(50)]
     return [Image.fromarray(each).resize((200, 150), Image.Resampling.BICUBIC) for each in levels]
 
 
@@ -71,9 +74,9 @@ def test_what_is_unlike_mnist_and_what_is_not(default_run: Run, mnist_root: Path
     assert unlike(trained, likeness, prepared(drawn)) == 0
 
     # Others.
-    noise = PURE.integers(0, 256, (100, 28, 28), dtype=np.uint8)
+    noise = HAND.integers(0, 256, (100, 28, 28), dtype=np.uint8)
     assert unlike(trained, likeness, noise) == 1
-    photographs = [Image.fromarray(PURE.integers(0, 256, (90, 90), dtype=np.uint8))] * 10
+    photographs = [Image.fromarray(HAND.integers(0, 256, (90, 90), dtype=np.uint8))] * 10
     assert unlike(trained, likeness, prepared(photographs)) == 1
     assert unlike(trained, likeness, prepared(blurred(8))) > 0.85
     assert unlike(trained, likeness, 255 - digits[:200]) == 1
@@ -114,14 +117,36 @@ def test_distances_by_hand(train: Train) -> None:
     assert found == pytest.approx(expected, abs=1e-3)
 
 
-def test_no_comparison_without_the_data(train: Train, tmp_path: Path) -> None:
-    """The answer is the same; the reason is told, and nothing is downloaded."""
+def test_no_comparison_without_the_data(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer is the same, the reason is told, and nothing is downloaded."""
     few = open_trained(train("data=toy", "data.factor=20").folder)
-    with pytest.raises(InputError, match="20 held-out samples are too few, 200 are needed"):
+    with pytest.raises(InputError, match="40 held-out samples are too few, 200 are needed"):
         likeness_of(few)
-    trained = open_trained(train().folder)
-    absent = trained.config.model_copy(
-        update={"data": trained.config.data.model_copy(update={"root": str(tmp_path)})}
-    )
-    object.__setattr__(trained, "config", absent)
-    assert likeness_of(trained)  # the digits need no file
+
+    monkeypatch.setattr(Published, "_download", lambda *_: pytest.fail("a download"))
+    absent = compose("data=mnist", f"data.root={tmp_path / 'nothing'}")
+    trained = replace(few, data="mnist", config=absent)
+    with pytest.raises(InputError, match="data=mnist is not on this machine"):
+        likeness_of(trained)
+
+    samples = np.random.default_rng(0).normal(size=(2000, 3))
+    np.savez(tmp_path / "mine.npz", x=samples, y=(samples[:, 0] > 0).astype(int))
+    np.savez(tmp_path / "new.npz", x=np.array([[0.1, 0.2, 0.3], [50, 50, 50]]))
+    run = train("data=npz", f"data.path={tmp_path / 'mine.npz'}", "optimizer.lr=0.1").folder
+    request = Request(run, read_inputs([tmp_path / "new.npz"]), [], None)
+    compared = answer(request)
+    assert compared.notes == []
+    assert [line.split()[-1] for line in compared.text.splitlines()[4:6]] != ["unlike", "unlike"]
+    assert compared.text.splitlines()[5].endswith("  unlike")
+    assert compared.text.splitlines()[6].startswith("1 of 2 are unlike: farther from every")
+    np.savez(tmp_path / "mine.npz", x=samples + 1, y=(samples[:, 0] > 0).astype(int))
+    alone = answer(request)
+    (note,) = alone.notes
+    assert note.startswith("not compared with what the model was trained on: the content of its")
+    assert "unlike" not in alone.text
+    classes = [
+        [line.split()[1] for line in each.text.splitlines()[4:6]] for each in (compared, alone)
+    ]
+    assert classes[0] == classes[1]

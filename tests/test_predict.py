@@ -18,6 +18,7 @@ from src.errors import InputError, door
 from src.evaluation import evaluate_path
 from src.images import Invert, Prepared, decode, find, prepare
 from src.inputs import Picture, left_out, read_inputs
+from src.likeness import likeness_of
 from src.prediction import answer, classify, describe, predict_inputs, to_csv
 from src.run import Run
 from src.trained import open_trained
@@ -592,25 +593,28 @@ def test_the_command(command: Command, train: Train, tmp_path: Path) -> None:
     drawings = save_drawings(tmp_path / "drawings")
     shown = command("src.predict", str(run.folder), str(drawings), "--csv", "found.csv")
     assert (shown.returncode, shown.stderr) == (0, "")
-    lines = shown.stdout.splitlines()
+    *lines, told = shown.stdout.splitlines()
     assert lines[0] == f"{run.best_checkpoint}, trained on digits"
-    assert lines[2].split() == ["file", "class", "probability", "runner-up", "probability", "drawn"]
+    assert lines[2].split()[5:] == ["drawn", "note"]
     content = (tmp_path / "found.csv").read_text()
     rows = list(csv.DictReader(io.StringIO(content)))
-    expected = predict_inputs(open_trained(run.folder), read_inputs([drawings]))
+    trained = open_trained(run.folder)
+    expected = predict_inputs(trained, read_inputs([drawings]), likeness_of(trained))
+    unlike = [item.unlikeness is not None and item.unlikeness > 1 for item in expected]
+    assert told.startswith(f"{sum(unlike)} of 10 are unlike: ")  # the digits are another writing
     for line, row, prediction in zip(lines[4:], rows, expected, strict=True):
         guess = prediction.guess
         assert guess is not None
         assert line.split() == [
             str(prediction.path), str(guess.best), f"{guess.probability:.2%}",
             str(guess.second), f"{guess.second_probability:.2%}", *prediction.drawn.split(),
+            *prediction.note.split(),
         ]  # fmt: skip
         assert list(row.values()) == [
             str(prediction.path), "", str(guess.best), f"{guess.probability:.6f}",
             str(guess.second), f"{guess.second_probability:.6f}", prediction.drawn, "",
-            "1", row["unlikeness"], "",
+            "1", f"{prediction.unlikeness:.4f}", "",
         ]  # fmt: skip
-        assert 0 < float(row["unlikeness"]) < 1
     printed = command("src.predict", str(run.best_checkpoint), str(drawings), "--csv", "-")
     assert printed.stdout == content
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drawings", "found.csv", "run1"]
@@ -630,7 +634,7 @@ def test_the_commands_status_says_whether_all_was_answered(
     told = f"{folder}: 1 left out, no PNG or JPEG: notes.txt\nerror: {folder / 'b.png'}: {fault}\n"
     done = command("src.predict", run, str(folder))
     assert (done.returncode, done.stderr) == (1, told)
-    assert [line.split()[0] for line in done.stdout.splitlines()[4:]] == [
+    assert [line.split()[0] for line in done.stdout.splitlines()[4:6]] == [
         str(folder / "a.png"),
         str(folder / "c.png"),
     ]
