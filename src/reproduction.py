@@ -13,6 +13,7 @@ from src import checkpoint
 from src.bundle import Bundle, packages
 from src.errors import InputError
 from src.run import HISTORY, Run
+from src.sweep import shown_as
 from src.training.fit import fit
 
 NEAR = 0.005  # of the test accuracy
@@ -64,8 +65,12 @@ def reproduce(bundle: Bundle, folder: Path) -> Comparison:
 
 def describe(found: Comparison) -> str:
     """What differs, and a verdict in one line."""
-    rows = [[name, *values] for name, values in found.metrics.items()]
-    parts = [tabulate(rows, ["", "there", "here"], floatfmt=".6g", missingval="–")]
+    rows = [
+        [name, *(shown_as(name, value) for value in values)]
+        for name, values in found.metrics.items()
+    ]
+    aligned = ("left", "right", "right")
+    parts = [tabulate(rows, ["", "there", "here"], disable_numparse=True, colalign=aligned)]
     if found.environment:
         parts.append(
             tabulate(found.environment, ["environment", "there", "here"], disable_numparse=True)

@@ -19,6 +19,8 @@ from src.run import Run
 
 log = logging.getLogger(__name__)
 
+ACCURACIES = ("val/acc", "test/acc")
+SHARE = "seconds of a trial of a stack: an equal share of the stack's time"
 METRICS = ("val/acc", "val/loss", "test/acc", "test/loss")
 
 
@@ -66,16 +68,30 @@ class Sweep:
         """The trials best first, what went wrong with the others, and the best one's command.
 
         Trials that differ in their seed alone are summed up below, as mean ± standard deviation.
+        Values on different data sets do not compare: each has a best trial of its own.
         """
-        ranked = sorted(self.trials, key=_rank)
+        ranked = sorted(self.trials, key=lambda run: (*_finished_on(run), _rank(run)))
         rows = [_row(run) for run in ranked]
         swept = [key for key in (rows[0] if rows else {}) if _is_swept(key, rows)]
         shown = ["trial", "status", *swept, "val/acc", "test/acc", "seconds"]
-        parts = [tabulate([[row.get(key) for key in shown] for row in rows], shown, floatfmt=".4g")]
+        cells = [
+            [shown_as(key, row[key]) if key in ACCURACIES else row.get(key) for key in shown]
+            for row in rows
+        ]
+        texts = [shown.index(key) for key in ACCURACIES]
+        alignment = ["right" if key in ACCURACIES else "global" for key in shown]
+        parts = [tabulate(cells, shown, floatfmt=".4g", disable_numparse=texts, colalign=alignment)]
+        if any(run.result.get("stacked", 1) != 1 for run in ranked):
+            parts.append(SHARE)
         parts += [_over_seeds(rows, [key for key in swept if key != "seed"])]
         parts += [f"trial {row['trial']} failed: {row['error']}" for row in rows if row["error"]]
-        if ranked and ranked[0].result["status"] == "finished":
-            parts.append(f"best alone: {ranked[0].command}")
+        best: dict[str, Run] = {}
+        for run in ranked:
+            unfinished, data = _finished_on(run)
+            if not unfinished:
+                best.setdefault(data, run)
+        for data, run in best.items():
+            parts.append(f"best alone{f' on {data}' if len(best) > 1 else ''}: {run.command}")
         return "\n".join([*filter(None, parts), f"table: {self.results_file}"])
 
     def failures(self) -> int:
@@ -96,6 +112,15 @@ def _row(run: Run) -> dict[str, Any]:
         "seconds": round(sum(seconds.values()) / result["stacked"], 3) if seconds else None,
         "error": result.get("error"),
     }
+
+
+def _finished_on(run: Run) -> tuple[bool, str]:
+    """Whether it did not finish, and the data set really used; of the user's own, with its path."""
+    result = run.result
+    if result["status"] != "finished":
+        return True, ""
+    path = run.overrides.get("data.path", "")
+    return False, f"{result['data']['name']} {path}".strip()
 
 
 def _rank(run: Run) -> float:
@@ -122,6 +147,15 @@ def _over_seeds(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> str:
 
 def _mean(rows: Sequence[dict[str, Any]], metric: str) -> float:
     return statistics.fmean(row[metric] for row in rows)
+
+
+def shown_as(name: str, value: float | None) -> str:
+    """A metric as people read it: an accuracy in percent, a count with its thousands."""
+    if value is None:
+        return "–"
+    if name.endswith("acc"):
+        return f"{value:.2%}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
 def spread(values: Sequence[float]) -> str:

@@ -18,6 +18,7 @@ from PIL import Image
 from playwright.sync_api import Browser
 
 from src.data.sources import Split, open_source
+from src.data.sources.downloads import Published, UnavailableError
 from src.errors import InputError
 from src.evaluation import evaluate_path
 from src.reports import analysis, figures
@@ -25,6 +26,7 @@ from src.reports.collect import Entry, SweepEntries, collect, short
 from src.reports.models import augmented_samples, most_confident_mistakes, pictures
 from src.reports.page import MARK, write_report
 from src.run import Row, Run
+from src.sweep import SHARE, Sweep
 from tests.browser import opened
 from tests.conftest import SMALL, Train
 from tests.warm import Warm
@@ -40,6 +42,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Path:
     done = warm(folder, "src.train", *arguments)
     assert done.returncode == 0, done.stderr
     assert f"report: {Path('trials/report.html')}" in done.stdout
+    assert SHARE in done.stdout
     return folder / "trials"
 
 
@@ -101,6 +104,8 @@ def test_a_sweeps_page_says_what_its_table_says(sweep: Path) -> None:
     expected = f"{statistics.mean(values):.2%} ± {statistics.stdev(values):.2%}"
     assert ["16", "0.1", "2"] in [cells[:3] for cells in Tables(page).found["sweep1-seeds-table"]]
     assert expected in [cells[-1] for cells in Tables(page).found["sweep1-seeds-table"]]
+    assert page.count(SHARE.replace("'", "&#39;")) == 1
+    assert "reason" not in header
 
 
 def test_a_page_is_whole_in_itself(sweep: Path) -> None:
@@ -154,6 +159,105 @@ def test_runs_in_one_plot(train: Train, tmp_path: Path) -> None:
     drawn = (tmp_path / "report" / "run-model1-confusion.svg").read_text()
     for count in confusion.diag().tolist():
         assert f">{count}</text>" in drawn
+
+
+def test_values_on_different_data_do_not_compare(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A toy of five points is easy; each data set has curves, a table and a best run of its own."""
+
+    def unavailable(*_: object) -> None:
+        raise UnavailableError("there is no network")
+
+    monkeypatch.setattr(Published, "_download", unavailable)
+    monkeypatch.delenv("DATA_ROOT", raising=False)
+    monkeypatch.chdir(tmp_path)
+    np.savez(tmp_path / "mine.npz", x=np.eye(40, 4), y=np.arange(40) % 2)
+    np.savez(tmp_path / "other.npz", x=np.eye(40, 4), y=np.arange(40) % 2)
+    runs = [
+        train("trainer.max_epochs=1"),
+        train("data=toy", "trainer.max_epochs=5"),
+        train("data=mnist", "trainer.max_epochs=2"),  # takes the digits
+        train("data=npz", f"data.path={tmp_path / 'mine.npz'}"),
+        train("data=npz", f"data.path={tmp_path / 'other.npz'}"),
+    ]
+    page = write_report([run.folder for run in runs], models=False).read_text()
+    found = Tables(page).found
+    names = [sorted(row[0] for row in found[f"runs{number}-table"][1:]) for number in (1, 2, 3, 4)]
+    assert names == [["run1", "run3"], ["run2"], ["run4"], ["run5"]]
+    titles = re.findall("<h2>(Runs.*)</h2>", page)
+    paths = [tmp_path / name for name in ("mine.npz", "other.npz")]
+    assert titles == [
+        "Runs on digits", "Runs on toy", *(f"Runs on npz {path}" for path in paths)
+    ]  # fmt: skip
+    assert page.count('class="card best"') == 4
+    better = max(runs[0], runs[2], key=lambda run: float(run.result["best"]["val/acc"]))
+    assert f"best: {better.folder.name}</p>" in page
+    assert {path.stem for path in (tmp_path / "report").iterdir()} == {
+        f"runs{number}" for number in (1, 2, 3, 4)
+    }
+
+
+def test_a_sweep_over_data_sets_has_a_best_trial_on_each(warm: Warm, tmp_path: Path) -> None:
+    arguments = (
+        "-m",
+        "hydra/launcher=fused",
+        *SMALL[1:],
+        "data=digits,toy",
+        "seed=0,1",
+        "hydra.sweep.dir=trials",
+    )
+    done = warm(tmp_path, "src.train", *arguments)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    best = [line for line in lines if line.startswith("best alone")]
+    assert [line.partition(":")[0] for line in best] == [
+        "best alone on digits",
+        "best alone on toy",
+    ]
+    assert ["data=digits" in line for line in best] == [True, False]
+    trials = [line.split()[0] for line in lines if re.match(r" +\d+  finished", line)]
+    assert [sorted(trials[:2]), sorted(trials[2:])] == [["0", "1"], ["2", "3"]]
+    page = (tmp_path / "trials" / "report.html").read_text()
+    found = Tables(page).found
+    for number, expected in ((1, {"0", "1"}), (2, {"2", "3"})):
+        assert {row[0] for row in found[f"sweep{number}-table"][1:]} == expected
+    assert "<h2>Sweep trials on digits</h2>" in page
+    assert "<h1>a sweep on 2 data sets</h1>" in page
+
+
+def test_runs_that_did_not_finish_show_what_they_came_to_and_why(
+    train: Train, tmp_path: Path
+) -> None:
+    """Their best epoch so far, from the history; the signal, the error's first line, the step."""
+    runs = {name: train("trainer.max_epochs=4") for name in ("SIGTERM", "failed", "early", "went")}
+    results = {
+        "SIGTERM": {"status": "interrupted", "signal": "SIGTERM", "epochs": 2, "steps": 9},
+        "failed": {"status": "failed", "error": "ValueError: no\n  such thing"},
+        "early": {"status": "interrupted", "signal": "SIGINT", "epochs": 0, "steps": 0},
+    }
+    for name, result in results.items():
+        rows = runs[name].history
+        runs[name].write_history(rows[:1] if name == "early" else rows[:3])
+        runs[name].write_result(result)
+    runs["went"].write_result(runs["went"].result | {"status": "diverged", "diverged_step": 7})
+    page = write_report([tmp_path], models=False).read_text()
+    header, *rows = Tables(page).found["runs-table"]
+    shown = {row[0]: dict(zip(header, row, strict=True)) for row in rows}
+    for name, epochs, reason in (
+        ("SIGTERM", "2", "SIGTERM"),
+        ("failed", "2", "ValueError: no"),
+        ("early", "0", "SIGINT"),
+        ("went", "4", "at step 7"),
+    ):
+        cells = shown[runs[name].folder.name]
+        assert (cells["epochs"], cells["reason"]) == (epochs, reason)
+        if name in ("SIGTERM", "failed"):
+            best = max(runs[name].history[1:], key=lambda row: row["val/acc"] or 0)
+            assert cells["val/acc"] == f"{best['val/acc']:.2%}"
+            assert cells["val/loss"] == f"{best['val/loss']:.4g}"
+            assert cells["test/acc"] == "–"
+    assert shown[runs["early"].folder.name]["val/acc"] == "–"
 
 
 def test_what_augmentation_does_is_shown(train: Train) -> None:
@@ -375,6 +479,15 @@ def test_confusion_is_coloured_by_what_is_wrong() -> None:
     assert not axis.texts  # too many to read
     (image,) = axis.images
     assert np.argwhere(np.asarray(image.get_array())).tolist() == [[3, 7]]
+
+
+def test_people_read_accuracies_in_percent(sweep: Path) -> None:
+    """Programs read plain numbers of the same table."""
+    rows = list(csv.DictReader(io.StringIO((sweep / "results.csv").read_text())))
+    lines = Sweep(sweep).table().splitlines()
+    for row in rows:
+        (line,) = [line for line in lines if line.split()[:2] == [row["trial"], "finished"]]
+        assert line.split()[-3:-1] == [f"{float(row[key]):.2%}" for key in ("val/acc", "test/acc")]
 
 
 @pytest.mark.parametrize("runs", [1, 8])

@@ -13,7 +13,7 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from src.benchmarks.measure import Seconds, ratio, report
-from src.sweep import Sweep
+from src.sweep import Sweep, shown_as
 
 ROOT = Path(__file__).parent.parent.parent
 FUSED = ("-m", "hydra/launcher=fused")
@@ -69,8 +69,8 @@ def run(rounds: int, data: str) -> tuple[str, str]:
     ratios = {f"{above}/{below}": ratio(seconds, above, below) for above, below in RATIOS}
     best = {name: {"trial": each.best, "val/acc": each.value} for name, each in found.items()}
     table, line = report("search", seconds, ratios, data=data, best=best)
-    rows = [[name, each.value, each.best] for name, each in found.items()]
-    trials = tabulate(rows, ["contender", "best val/acc", "trial"], floatfmt=".4f")
+    rows = [[name, shown_as("val/acc", each.value), each.best] for name, each in found.items()]
+    trials = tabulate(rows, ["contender", "best val/acc", "trial"])
     return f"{table}\n\n{trials}", line
 
 

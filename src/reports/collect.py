@@ -14,6 +14,7 @@ from src.errors import InputError
 from src.run import Row, Run, is_sweep
 
 LABEL = 60
+REASON = 200  # characters of an error that are shown
 TYPED = 8  # characters: few numbers that a person types have more
 
 
@@ -39,16 +40,42 @@ class Entry:
         return self.settings.get("checkpoint.monitor", "val/acc")
 
     @property
+    def data(self) -> str:
+        """The data set really used, as far as is known; of the user's own, with its path."""
+        used = self.result.get("data")
+        name = used.get("name") if isinstance(used, Mapping) else None
+        asked = self.settings.get("data.name", "")
+        return " ".join(filter(None, [str(name or asked), self.settings.get("data.path")]))
+
+    @property
+    def reason(self) -> str:
+        """Why it did not finish, in one line: a signal, an error, or the step that diverged."""
+        name = {"interrupted": "signal", "failed": "error", "diverged": "diverged_step"}
+        found = self.result.get(name.get(self.status, ""))
+        if found is None:
+            return ""
+        text = next(iter(str(found).strip().splitlines()), "")[:REASON]
+        return f"at step {text}" if self.status == "diverged" else text
+
+    @property
     def value(self) -> float | None:
         """The best monitored value; None without one, and of a run that came to no good end."""
-        if self.status in ("failed", "diverged"):
+        return None if self.status in ("failed", "diverged") else self.best(self.monitor)
+
+    def best(self, name: str) -> float | None:
+        """A metric of the best epoch; of a run without a result, of the best so far."""
+        if "best" in self.result:
+            return self.number("best", name)
+        rows = [row for row in self.history[1:] if _is_finite(row[self.monitor])]
+        if not rows:
             return None
-        found = self.number("best", self.monitor)
-        if found is None:
-            values = [row[self.monitor] for row in self.history[1:]]
-            numbers = [value for value in values if value is not None and math.isfinite(value)]
-            found = (min, max)[self.higher_is_better](numbers, default=None)
-        return found
+        best = (min, max)[self.higher_is_better](rows, key=lambda row: row[self.monitor] or 0)
+        return best[name] if _is_finite(best[name]) else None
+
+    @property
+    def epochs(self) -> float | None:
+        known = self.number("epochs")
+        return max(0, len(self.history) - 1) if known is None and self.history else known
 
     @property
     def higher_is_better(self) -> bool:
@@ -80,7 +107,8 @@ class Entry:
 
 @dataclass(frozen=True)
 class SweepEntries:
-    """A sweep: its trials in order of their number, and the keys in which they differ."""
+    """A sweep, or its part on one data set: its trials in order of their number, and the keys in
+    which they differ."""
 
     folder: Path
     name: str
@@ -144,11 +172,19 @@ def collect(paths: Sequence[Path]) -> Collection:
             trials.setdefault(folder.parent, []).append(entry)
         else:
             runs.append(entry)
-    sweeps = [_sweep(folder, entries, base) for folder, entries in trials.items()]
+    sweeps = [sweep for folder, found in trials.items() for sweep in _sweeps(folder, found, base)]
     if not runs and not sweeps:
         reasons = "".join(f"\n  {path}: {reason}" for path, reason in skipped)
         raise InputError(f"nothing to report; name runs, sweeps, or folders of them{reasons}")
     return Collection(runs, sweeps, skipped)
+
+
+def by_data(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """Those of each data set: values on different ones do not compare."""
+    found: dict[str, list[Entry]] = {}
+    for entry in entries:
+        found.setdefault(entry.data, []).append(entry)
+    return found
 
 
 def differing(entries: Sequence[Entry]) -> list[str]:
@@ -202,8 +238,18 @@ def short(text: str) -> str:
         return text
 
 
-def _sweep(folder: Path, trials: Sequence[Entry], base: Path) -> SweepEntries:
-    """Its keys are those that were typed, where Hydra has left them; else those that differ."""
+def _sweeps(folder: Path, trials: Sequence[Entry], base: Path) -> list[SweepEntries]:
+    """A part for each data set. The keys are those that were typed, where Hydra has left them;
+    else those that differ."""
+    parts = by_data(trials)
+    name = _name(folder, base)
+    return [
+        _part(folder, f"{name} on {data}" if len(parts) > 1 else name, entries)
+        for data, entries in parts.items()
+    ]
+
+
+def _part(folder: Path, name: str, trials: Sequence[Entry]) -> SweepEntries:
     typed = dict.fromkeys(key for trial in trials for key in trial.overrides)
     keys = [key for key in typed if len({trial.overrides.get(key) for trial in trials}) > 1]
     if keys:
@@ -216,7 +262,11 @@ def _sweep(folder: Path, trials: Sequence[Entry], base: Path) -> SweepEntries:
         replace(trial, label=_label({key: trial.settings.get(key, "–") for key in keys}))
         for trial in trials
     ]
-    return SweepEntries(folder, _name(folder, base), trials, keys)
+    return SweepEntries(folder, name, trials, keys)
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
 
 
 def _is_number(value: Any) -> bool:

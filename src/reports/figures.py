@@ -150,7 +150,7 @@ def heat_map(grid: Grid, quantity: str) -> Figure:
         if not np.isnan(value):
             red, green, blue, _ = colours(image.norm(value))
             bright = 0.3 * red + 0.59 * green + 0.11 * blue > 0.5
-            text = f"{value:.1%}" if accuracy else f"{value:.3g}"
+            text = f"{value:.2%}" if accuracy else f"{value:.3g}"
             axis.text(
                 column, row, text, ha="center", va="center", color="black" if bright else "white"
             )

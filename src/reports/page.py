@@ -14,11 +14,15 @@ from markupsafe import Markup
 from src.errors import InputError
 from src.files import write_durably
 from src.reports import analysis, figures
-from src.reports.collect import Collection, Entry, SweepEntries, collect, differing
+from src.reports.collect import Collection, Entry, SweepEntries, by_data, collect, differing
 from src.reports.figures import Picture
-from src.sweep import spread
+from src.sweep import SHARE, shown_as, spread
 
 MARK = '<meta name="generator" content="kindling report">'
+CURVES = (
+    "Accuracy and loss over epochs; the axes fit the epochs from 1 on, and epoch 0, before "
+    "training, may lie beyond them"
+)
 MOST_MODELS = 4  # of single runs, those with a section of their own
 
 
@@ -67,7 +71,7 @@ def write_report(
         "title": _title(found),
         "when": datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
         "skipped": found.skipped,
-        "runs": sections.runs(found.runs) if found.runs else None,
+        "runs": sections.all_runs(found.runs),
         "sweeps": [sections.sweep(number, sweep) for number, sweep in enumerate(found.sweeps, 1)],
         "environments": _environments(found.entries),
         "pictures": folder.name,
@@ -109,7 +113,9 @@ def _title(found: Collection) -> str:
     if len(found.sweeps) == 1:
         parts.append(f"a sweep of {len(found.sweeps[0].trials):,} trials")
     elif found.sweeps:
-        parts.append(f"{len(found.sweeps):,} sweeps")
+        folders = len({sweep.folder for sweep in found.sweeps})
+        sets = f"on {len(found.sweeps)} data sets" if folders == 1 else ""
+        parts.append(f"a sweep {sets}" if sets else f"{folders:,} sweeps")
     return " and ".join(parts)
 
 
@@ -123,17 +129,28 @@ class _Sections:
     def _shown(self, picture: Picture) -> Shown:
         return Shown(Markup(picture.save(self.folder)), picture.caption, picture.name)
 
-    def runs(self, entries: Sequence[Entry]) -> dict[str, Any]:
-        caption = "Accuracy and loss over epochs; epoch 0, before training, lies outside"
+    def all_runs(self, entries: Sequence[Entry]) -> list[dict[str, Any]]:
+        """A section for each data set: values on different ones do not compare."""
+        groups = by_data(entries)
+        if len(groups) == 1:
+            return [self.runs("runs", "run", "Runs", entries)]
+        return [
+            self.runs(f"runs{number}", f"run{number}", f"Runs on {data}", found)
+            for number, (data, found) in enumerate(groups.items(), 1)
+        ]
+
+    def runs(self, name: str, prefix: str, title: str, entries: Sequence[Entry]) -> dict[str, Any]:
         keys = differing(entries)
         ranked = sorted(entries, key=lambda entry: entry.rank)
         chosen = ranked[: MOST_MODELS if len(entries) <= MOST_MODELS else 1]
         return {
+            "title": title,
             "best": _best(ranked[0], ranked[0].name if len(entries) > 1 else None),
-            "curves": self._show("runs", caption, partial(figures.curves, entries)),
-            "table": _table("runs", "run", ranked, keys),
+            "curves": self._show(name, CURVES, partial(figures.curves, entries)),
+            "table": _table(name, "run", ranked, keys),
+            "share": _share(entries),
             "shared": _shared(entries),
-            "models": self._models(chosen, "run"),
+            "models": self._models(chosen, prefix),
         }
 
     def sweep(self, number: int, sweep: SweepEntries) -> dict[str, Any]:
@@ -156,8 +173,7 @@ class _Sections:
             )
             draw = partial(figures.effects, found, monitor)
             shown.append(self._show(f"{name}-effects", caption, draw))
-        caption = "Accuracy and loss over epochs"
-        shown.append(self._show(f"{name}-curves", caption, partial(figures.curves, sweep.trials)))
+        shown.append(self._show(f"{name}-curves", CURVES, partial(figures.curves, sweep.trials)))
         seconds = [trial.seconds for trial in sweep.trials if trial.seconds is not None]
         if seconds and max(seconds) > 1.05 * min(seconds):  # else one stack, of equal shares
             caption = "Time per trial; of a stack, an equal share"
@@ -172,6 +188,7 @@ class _Sections:
             "pictures": shown,
             "seeds": _seeds(name, sweep),
             "table": _table(name, "trial", ranked, sweep.keys),
+            "share": _share(sweep.trials),
             "shared": _shared(sweep.trials),
             "models": self._models([best], name) if best else [],
         }
@@ -204,37 +221,30 @@ def _best(entry: Entry, name: str | None) -> dict[str, Any] | None:
         "name": name,
         "command": entry.run.command,
         "facts": [
-            (f"best {entry.monitor}", _text(entry.monitor, entry.value)),
-            ("test accuracy", _text("acc", test)),
-            ("parameters", _text("parameters", parameters)),
-            ("seconds", _text("seconds", seconds)),
+            (f"best {entry.monitor}", shown_as(entry.monitor, entry.value)),
+            ("test accuracy", shown_as("acc", test)),
+            ("parameters", shown_as("parameters", parameters)),
+            ("seconds", shown_as("seconds", seconds)),
         ],
     }
 
 
-def _text(name: str, value: float | None) -> str:
-    if value is None:
-        return "–"
-    if name.endswith("acc"):
-        return f"{value:.2%}"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-
-
 def _cell(name: str, value: float | None) -> Cell:
-    return Cell(_text(name, value), "" if value is None else value, number=True)
+    return Cell(shown_as(name, value), "" if value is None else value, number=True)
 
 
 def _table(name: str, kind: str, entries: Sequence[Entry], keys: Sequence[str]) -> Table:
     first, others = ("val/acc", "test/acc"), ("val/loss", "test/loss")
+    reasons = any(entry.reason for entry in entries)
     header = [kind, "status", *first, *keys, *others, "epochs", "seconds", "parameters"]
-    table = Table(name, header)
+    table = Table(name, [*header, *["reason"] * reasons])
     for entry in entries:
         numbers = {
-            "val/acc": entry.number("best", "val/acc"),
-            "val/loss": entry.number("best", "val/loss"),
+            "val/acc": entry.best("val/acc"),
+            "val/loss": entry.best("val/loss"),
             "test/acc": entry.number("test/acc"),
             "test/loss": entry.number("test/loss"),
-            "epochs": entry.number("epochs"),
+            "epochs": entry.epochs,
             "seconds": entry.seconds,
             "parameters": entry.number("parameters"),
         }
@@ -247,6 +257,7 @@ def _table(name: str, kind: str, entries: Sequence[Entry], keys: Sequence[str]) 
                 *(_cell(key, numbers[key]) for key in first),
                 *map(_of_text, settings),
                 *(_cell(key, value) for key, value in numbers.items() if key not in first),
+                *[Cell(entry.reason, entry.reason)] * reasons,
             ]
         )
     return table
@@ -277,6 +288,10 @@ def _seeds(name: str, sweep: SweepEntries) -> Table | None:
 def _statuses(entries: Sequence[Entry]) -> list[tuple[str, int]]:
     names = [entry.status for entry in entries]
     return [(name, names.count(name)) for name in dict.fromkeys(names)]
+
+
+def _share(entries: Sequence[Entry]) -> str | None:
+    return SHARE if any((entry.number("stacked") or 1) > 1 for entry in entries) else None
 
 
 def _shared(entries: Sequence[Entry]) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ import logging
 import os
 import shutil
 import sqlite3
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager, nullcontext
@@ -26,7 +27,7 @@ from src.config import Config
 from src.data.sources import Source
 from src.errors import InputError, Interrupted
 from src.evaluation import Evaluation, evaluate
-from src.extras import missing_loggers
+from src.extras import LOGGERS, missing_loggers
 from src.run import HISTORY, Row, Run
 from src.trained import open_trained
 from src.training import ranks
@@ -83,7 +84,9 @@ class Loggers(Callback):
             raise InputError("\n  ".join(absent))
         values = hyperparameters(self.config) | {"data.used": self.source.name}
         for name in chosen:
-            opener = OPENERS[name]
+            opener, package = OPENERS[name], LOGGERS[name][0]
+            if package not in sys.modules:
+                log.info("logger=%s: %s is imported, which may take half a minute", name, package)
             self.loggers[name] = opener(self.config.logger, values, self.run, self.history.seconds)
 
     def __enter__(self) -> Self:
