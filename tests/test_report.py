@@ -177,7 +177,7 @@ def test_values_on_different_data_do_not_compare(
     runs = [
         train("trainer.max_epochs=1"),
         train("data=toy", "trainer.max_epochs=5"),
-        train("data=mnist", "trainer.max_epochs=2"),  # takes the digits
+        train("data=mnist_or_digits"),  # takes the digits
         train("data=npz", f"data.path={tmp_path / 'mine.npz'}"),
         train("data=npz", f"data.path={tmp_path / 'other.npz'}"),
     ]
@@ -231,14 +231,13 @@ def test_runs_that_did_not_finish_show_what_they_came_to_and_why(
 ) -> None:
     """Their best epoch so far, from the history; the signal, the error's first line, the step."""
     runs = {name: train("trainer.max_epochs=4") for name in ("SIGTERM", "failed", "early", "went")}
-    results = {
+    results: dict[str, dict[str, object]] = {
         "SIGTERM": {"status": "interrupted", "signal": "SIGTERM", "epochs": 2, "steps": 9},
         "failed": {"status": "failed", "error": "ValueError: no\n  such thing"},
         "early": {"status": "interrupted", "signal": "SIGINT", "epochs": 0, "steps": 0},
     }
     for name, result in results.items():
-        rows = runs[name].history
-        runs[name].write_history(rows[:1] if name == "early" else rows[:3])
+        runs[name].write_history(runs[name].history[: 1 if name == "early" else 3])
         runs[name].write_result(result)
     runs["went"].write_result(runs["went"].result | {"status": "diverged", "diverged_step": 7})
     page = write_report([tmp_path], models=False).read_text()
@@ -341,7 +340,7 @@ def test_a_sweep_in_which_everything_failed(sweep: Path, tmp_path: Path) -> None
         run.write_result({"status": "failed", "error": "ValueError: no"})
     page = write_report([copy]).read_text()
     rows = Tables(page).found["sweep1-table"][1:]
-    assert [row[1:4] for row in rows] == [["failed", "–", "–"]] * 8
+    assert [row[1:5] for row in rows] == [["failed", "ValueError: no", "–", "–"]] * 8
     assert not (copy / "report" / "sweep1-time.png").exists()
 
 

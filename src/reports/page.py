@@ -236,8 +236,8 @@ def _cell(name: str, value: float | None) -> Cell:
 def _table(name: str, kind: str, entries: Sequence[Entry], keys: Sequence[str]) -> Table:
     first, others = ("val/acc", "test/acc"), ("val/loss", "test/loss")
     reasons = any(entry.reason for entry in entries)
-    header = [kind, "status", *first, *keys, *others, "epochs", "seconds", "parameters"]
-    table = Table(name, [*header, *["reason"] * reasons])
+    names = [kind, "status", *["reason"] * reasons, *first, *keys, *others]
+    table = Table(name, [*names, "epochs", "seconds", "parameters"])
     for entry in entries:
         numbers = {
             "val/acc": entry.best("val/acc"),
@@ -254,10 +254,10 @@ def _table(name: str, kind: str, entries: Sequence[Entry], keys: Sequence[str]) 
             [
                 _of_text(label),
                 _of_text(entry.status),
+                *[Cell(entry.reason, entry.reason)] * reasons,
                 *(_cell(key, numbers[key]) for key in first),
                 *map(_of_text, settings),
                 *(_cell(key, value) for key, value in numbers.items() if key not in first),
-                *[Cell(entry.reason, entry.reason)] * reasons,
             ]
         )
     return table
