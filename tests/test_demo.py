@@ -168,6 +168,24 @@ def test_a_drawn_stroke_moves_the_probabilities(
     page.close()
 
 
+def test_two_drawings_are_told(browser: Browser, served: Served) -> None:
+    page = browser.new_page(viewport={"width": 1200, "height": 800})
+    page.goto(served.url)
+    page.wait_for_selector("#classes li")
+    box = paper(page)
+    for count, side in enumerate((0.25, 0.75), 1):
+        page.mouse.move(box["x"] + side * box["width"], box["y"] + 0.2 * box["height"])
+        page.mouse.down()
+        page.mouse.move(box["x"] + side * box["width"], box["y"] + 0.8 * box["height"], steps=5)
+        page.mouse.up()
+        page.wait_for_function(SETTLED)
+        told = page.inner_text("#sure")
+        assert told.endswith(" %") if count == 1 else told.endswith(" %, 2 drawings")
+    page.keyboard.press("Escape")
+    assert page.inner_text("#sure") == ""
+    page.close()
+
+
 def test_a_finger_on_a_phone(browser: Browser, served: Served) -> None:
     context = browser.new_context(
         viewport={"width": 390, "height": 844}, has_touch=True, color_scheme="dark"
@@ -242,6 +260,7 @@ def test_the_answer_is_the_models(served: Served) -> None:
         expected = open_trained(served.run.folder).model(features).softmax(-1)[0]
     assert found["probabilities"] == pytest.approx(expected.tolist(), abs=1e-6)
     assert sum(found["probabilities"]) == pytest.approx(1)
+    assert found["drawings"] == 1
 
 
 def test_bytes_go_to_a_model_of_bytes(served: Served) -> None:
@@ -261,7 +280,7 @@ def test_bytes_go_to_a_model_of_bytes(served: Served) -> None:
 
 def test_an_empty_paper(served: Served) -> None:
     status, found = post(served, png(Image.new("L", (280, 280))))
-    assert (status, found["probabilities"]) == (200, None)
+    assert (status, found["probabilities"], found["drawings"]) == (200, None, 0)
     assert base64.b64decode(found["pixels"]) == bytes(784)
 
 

@@ -435,6 +435,28 @@ def test_several_are_chosen_as_a_list(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("loaded", [False, True])
+def test_a_library_that_takes_long_is_announced(
+    loaded: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Before it is imported, and never again."""
+    config = compose(*SMALL, "logger=mlflow")
+    mine = Loggers(config, Run(tmp_path), History([]), open_source(config.data))
+    told: list[list[str]] = []
+
+    def opener(*_: object) -> Any:
+        told.append(caplog.messages)
+
+    monkeypatch.setitem(loggers.OPENERS, "mlflow", opener)
+    if not loaded:
+        monkeypatch.delitem(sys.modules, "mlflow")
+    trainer: Any = SimpleNamespace(is_global_zero=True)
+    with caplog.at_level("INFO"):
+        mine.setup(trainer, LightningModule(), "fit")
+    line = "logger=mlflow: mlflow is imported, which may take half a minute"
+    assert told == [[] if loaded else [line]]
+
+
 def test_every_rank_hears_of_rank_0s_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:

@@ -72,6 +72,9 @@ def test_a_run_is_repeated_bit_for_bit(bundle: Path, tmp_path: Path) -> None:
     assert found.metrics["test/acc"] == (found.original.result["test/acc"],) * 2
     assert "identical" in describe(found)
     assert "environment: the same" in describe(found)
+    there, here = found.metrics["test/acc"]
+    assert there == here is not None
+    assert describe(found).splitlines()[4].split() == ["test/acc", f"{there:.2%}", f"{here:.2%}"]
 
 
 @pytest.mark.parametrize(("off", "agrees"), [(0.004, True), (0.006, False)])
