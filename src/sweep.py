@@ -120,7 +120,7 @@ def _finished_on(run: Run) -> tuple[bool, str]:
     if result["status"] != "finished":
         return True, ""
     path = run.overrides.get("data.path", "")
-    return False, f"{result['data']['name']} {path}".strip()
+    return False, f"{result.get('data', {}).get('name', '')} {path}".strip()
 
 
 def _rank(run: Run) -> float:
@@ -139,7 +139,12 @@ def _over_seeds(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> str:
     if not any(len(found) > 1 for found in points.values()):
         return ""
     lines = []
-    for point, found in sorted(points.items(), key=lambda item: -_mean(item[1], "val/acc")):
+
+    def rank(item: tuple[tuple[str, ...], list[dict[str, Any]]]) -> tuple[str, float]:
+        first = item[1][0]
+        return f"{first.get('data')} {first.get('data.path')}", -_mean(item[1], "val/acc")
+
+    for point, found in sorted(points.items(), key=rank):
         values = [[row[metric] for row in found] for metric in ("val/acc", "test/acc")]
         lines.append([*point, len(found), *(spread(numbers) for numbers in values)])
     return "\n" + tabulate(lines, [*keys, "seeds", "val/acc", "test/acc"], disable_numparse=True)

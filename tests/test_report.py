@@ -218,6 +218,8 @@ def test_a_sweep_over_data_sets_has_a_best_trial_on_each(warm: Warm, tmp_path: P
     assert ["data=digits" in line for line in best] == [True, False]
     trials = [line.split()[0] for line in lines if re.match(r" +\d+  finished", line)]
     assert [sorted(trials[:2]), sorted(trials[2:])] == [["0", "1"], ["2", "3"]]
+    over_seeds = [line.split()[:2] for line in lines if " ± " in line]
+    assert over_seeds == [["digits", "2"], ["toy", "2"]]
     page = (tmp_path / "trials" / "report.html").read_text()
     found = Tables(page).found
     for number, expected in ((1, {"0", "1"}), (2, {"2", "3"})):

@@ -9,7 +9,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from src.config import flat
+from src.config import flat, standing
 from src.errors import InputError
 from src.run import Row, Run, is_sweep
 
@@ -69,7 +69,7 @@ class Entry:
         rows = [row for row in self.history[1:] if _is_finite(row[self.monitor])]
         if not rows:
             return None
-        best = (min, max)[self.higher_is_better](rows, key=lambda row: row[self.monitor] or 0)
+        best = min(rows, key=lambda row: standing(self.monitor, row[self.monitor]))
         return best[name] if _is_finite(best[name]) else None
 
     @property
