@@ -121,7 +121,13 @@ def processes(folder: Path, *commands: tuple[list[str], dict[str, str]]) -> list
         )
         for arguments, environment in commands
     ]
-    outputs = [process.communicate(timeout=120)[0] for process in running]
+    try:
+        outputs = [process.communicate(timeout=120)[0] for process in running]
+    finally:
+        for process in running:
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
     assert [process.returncode for process in running] == [0] * len(running), outputs
     return outputs
 
