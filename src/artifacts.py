@@ -6,6 +6,7 @@ model is served without it.
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -178,6 +179,7 @@ def open_onnx(path: Path, *, threads: int = 0) -> OnnxModel:
     give what its metadata say, or has an operation that onnxruntime lacks for its precision. The
     content is read here, not by onnxruntime, which so follows no path out of it.
     """
+    os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # it reports home, and tells when it cannot
     import onnxruntime
 
     content = read_bounded(path, ONNX_LIMIT)

@@ -662,13 +662,13 @@ def _reason(detail: Any, value: Any) -> str:
 def _example(key: str, name: Any) -> str:
     """What to type: the shipped value of the key."""
     section = key.partition(".")[0]
-    shipped = yaml.safe_load((CONF / "train.yaml").read_text())
-    shipped |= yaml.safe_load((CONF / "search.yaml").read_text())
+    shipped = yaml.safe_load((CONF / "train.yaml").read_text("utf-8"))
+    shipped |= yaml.safe_load((CONF / "search.yaml").read_text("utf-8"))
     unnamed = [] if name else options(section)  # of a section that does not tell its choice, any
     for choice in (name, "default", "_common", *unnamed):
         path = CONF / section / f"{choice}.yaml"
         if path.exists():
-            shipped = {**shipped, section: yaml.safe_load(path.read_text())}
+            shipped = {**shipped, section: yaml.safe_load(path.read_text("utf-8"))}
         value = _Values(shipped)[key]
         if value is not None:
             return f", for example {key}={written(value)}"

@@ -23,10 +23,11 @@ def write_durably(path: Path, content: bytes | str) -> None:
     """The file is the old one or the new one at every instant, and after a power cut too.
 
     Written beside the target, synced, renamed over it, and the folder synced. One writer at a
-    time: what a killed one left is overwritten by the next. Raises OSError with the old file as
+    time: what a killed one left is overwritten by the next. Text is UTF-8; the bytes of a file's
+    name that no character stands for are written as escapes. Raises OSError with the old file as
     it was.
     """
-    data = content.encode() if isinstance(content, str) else content
+    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     with replacing(path) as part:
         part.write_bytes(data)
 

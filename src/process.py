@@ -80,8 +80,11 @@ def open_outputs() -> Output:
     """Makes the standard output and error never fail; returns the standard output.
 
     A stream that is closed stays so: no file that is opened later gets its number, and what the
-    program writes to it.
+    program writes to it. Characters that the stream's encoding lacks, and bytes of a file's name
+    that no character stands for, are printed as escapes. Matplotlib, which torchmetrics imports,
+    is kept from telling in each command that the home folder cannot be written.
     """
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
     for descriptor in (STDIN, STDOUT, STDERR):
         try:
             os.fstat(descriptor)
@@ -96,7 +99,7 @@ def open_outputs() -> Output:
         stream = io.TextIOWrapper(
             output if unbuffered else io.BufferedWriter(output),
             getattr(before, "encoding", "utf-8"),
-            getattr(before, "errors", "backslashreplace"),
+            "backslashreplace",
             line_buffering=name == "stderr" or output.isatty(),
             write_through=unbuffered,
         )

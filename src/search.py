@@ -29,7 +29,7 @@ from src.training.signals import handled
 
 def main() -> None:
     summary, _, usage = (__doc__ or "").partition("\n")
-    keys = (CONF / "search.yaml").read_text().partition("search:\n")[2]
+    keys = (CONF / "search.yaml").read_text("utf-8").partition("search:\n")[2]
     parser = argparse.ArgumentParser(
         "python -m src.search",
         description=summary,

@@ -88,7 +88,7 @@ def _sorted_out(
 ) -> tuple[dict[str, object], list[str], list[Parameter]]:
     """The search's own keys over their defaults, what is fixed, and the space in the order of its
     keys; each fault is added to the others."""
-    own: dict[str, object] = dict(yaml.safe_load((CONF / "search.yaml").read_text())["search"])
+    own: dict[str, object] = yaml.safe_load((CONF / "search.yaml").read_text("utf-8"))["search"]
     fixed: list[str] = []
     space: dict[str, Parameter] = {}
     keys: list[str] = []

@@ -54,6 +54,7 @@ NOISE = (
     ".*in eval mode at the start of training.*",
     ".*Profiler default schedule will be overridden.*",
     ".*resuming from a checkpoint that ended before the epoch ended.*",  # the loader knows where
+    ".*`srun` command is available on your system but is not used.*",  # src.process.place asks it
 )
 
 
@@ -462,7 +463,7 @@ def _trainer(
         logger=False,  # src/training/loggers.py has them
         callbacks=callbacks,
         profiler=_profiler(trainer.profiler, runs[0]),
-        plugins=[SlotIO()],
+        plugins=[SlotIO(), ranks.cluster()],
         # The whole validation before training: row 0 of the history.
         num_sanity_val_steps=0 if resumed else -1,
         use_distributed_sampler=False,
@@ -502,8 +503,8 @@ class _LogFiles(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = self.format(record)
         for run in self.runs:
-            with suppress(OSError), run.log_file.open("a") as file:
-                file.write(f"{line}\n")
+            with suppress(OSError), run.log_file.open("ab") as file:
+                file.write(f"{line}\n".encode(errors="backslashreplace"))
 
 
 @contextmanager

@@ -19,6 +19,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from lightning.pytorch.plugins.environments import (
+    ClusterEnvironment,
+    LightningEnvironment,
+    SLURMEnvironment,
+    TorchElasticEnvironment,
+)
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.distributed.elastic.multiprocessing import SignalException
@@ -63,6 +69,18 @@ class Held:
 
 def _received(sent: Any) -> Held:
     return Held(sent.detach())
+
+
+def cluster() -> ClusterEnvironment:
+    """Where the ranks are, for Lightning. Its own guess takes a plain process of a batch job of
+    Slurm or LSF for a rank, and fails where the job has several tasks."""
+    match place().by:
+        case "torchrun":
+            return TorchElasticEnvironment()
+        case "srun":
+            return SLURMEnvironment(auto_requeue=False)  # src/training/signals.py ends a run
+        case _:
+            return LightningEnvironment()
 
 
 def launch(
