@@ -468,7 +468,8 @@ def test_the_command_starts_without_torch_and_ends_in_good_order(
     assert started.stdout is not None
     with started:
         url = started.stdout.readline().split(" is served at ")[1].split()[0]
-        with urllib.request.urlopen(f"{url}/model") as response:
+        directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with directly.open(f"{url}/model") as response:
             assert json.load(response)["data"] == "digits"
         started.send_signal(signal.SIGINT)
         assert started.stdout.read() == "stopped\n"

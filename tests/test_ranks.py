@@ -178,11 +178,11 @@ def test_torchrun_in_a_sweep(tmp_path: Path, own_ranks: Run) -> None:
 
 
 def test_srun(tmp_path: Path, own_ranks: Run) -> None:
-    """As Slurm's srun starts two tasks, by the variables that it sets."""
+    """As `srun --ntasks=2` starts two tasks, by the variables that it sets."""
     command = ["-m", "src.train", *DROPPED, "trainer.devices=2", "hydra.run.dir=run", "resume=auto"]
     slurm = {
         "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "2", "SLURM_NNODES": "1",
-        "SLURM_NTASKS_PER_NODE": "2", "SLURM_NODELIST": "localhost", "SLURM_JOB_NAME": "train",
+        "SLURM_NODELIST": "localhost", "SLURM_JOB_NAME": "train",
         "SLURM_NODEID": "0", "MASTER_PORT": str(free_port()),
     }  # fmt: skip
     tasks = [

@@ -465,9 +465,9 @@ def foreign(file: Path) -> None:
 
 
 def of_optuna(file: Path) -> None:
-    study = optuna.create_study(storage=f"sqlite:///{file}", study_name="theirs")
+    storage = RDBStorage(f"sqlite:///{file}", {"poolclass": NullPool})  # closes what it opens
+    study = optuna.create_study(storage=storage, study_name="theirs")
     study.add_trial(optuna.trial.create_trial(value=1.0))
-    study._storage.remove_session()
 
 
 def damaged(file: Path) -> None:

@@ -113,7 +113,8 @@ def _become(order: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(order["environment"])
     module, *arguments = order["command"]
-    sys.argv[1:] = arguments
+    # As an interpreter of this one's locale reads them.
+    sys.argv[1:] = [os.fsdecode(each.encode(errors="surrogateescape")) for each in arguments]
     status = 1
     try:
         runpy.run_module(module, run_name="__main__", alter_sys=True)

@@ -78,6 +78,8 @@ def cluster() -> ClusterEnvironment:
         case "torchrun":
             return TorchElasticEnvironment()
         case "srun":
+            # Lightning refuses tasks that were not counted by the node.
+            os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(place().ranks_per_node))
             return SLURMEnvironment(auto_requeue=False)  # src/training/signals.py ends a run
         case _:
             return LightningEnvironment()
