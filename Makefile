@@ -1,12 +1,14 @@
 # make train   sets everything up and trains the default model: make train ARGS="optimizer.lr=0.1"
 # make test    sets everything up and runs the tests
+# make quick   runs the tests that a new Python or machine would fail first
 # make torture kills runs and mutates files, for half an hour
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 ARGS ?=
+QUICK := $(patsubst %,tests/test_%.py,environments search stopping evaluation training)
 
-.PHONY: setup train test torture gpu-check lint bench constraints
+.PHONY: setup train test quick torture gpu-check lint bench constraints
 .DEFAULT_GOAL := setup
 
 setup: $(READY)
@@ -22,6 +24,9 @@ train: $(READY)
 
 test: $(READY)
 	$(VENV)/bin/python -m pytest $(ARGS)
+
+quick: $(READY)
+	$(VENV)/bin/python -m pytest $(QUICK) $(ARGS)
 
 # Two hundred kills and ten thousand mutated files.
 torture: $(READY)

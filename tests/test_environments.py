@@ -109,11 +109,11 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command
     for key, value in {
         **dict.fromkeys(("HOME", "XDG_CONFIG_HOME", "XDG_CACHE_HOME", "XDG_DATA_HOME"), home),
         **dict.fromkeys(("LANG", "MPLCONFIGDIR"), ""),
-        **{"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"},  # ASCII alone
+        "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0",  # ASCII alone
         **ENVIRONMENTS["sbatch"], **ENVIRONMENTS["a display that is gone"],
         **ENVIRONMENTS["a proxy"], **ENVIRONMENTS["a time zone"],
-        **{"CUDA_VISIBLE_DEVICES": "",},
-        **{"PATH": f"{with_srun(tmp_path)}{os.pathsep}{os.environ['PATH']}"},
+        "CUDA_VISIBLE_DEVICES": "",
+        "PATH": f"{with_srun(tmp_path)}{os.pathsep}{os.environ['PATH']}",
     }.items():  # fmt: skip
         monkeypatch.setenv(key, value)
     warm = Warm()

@@ -15,6 +15,8 @@ import optuna
 import pytest
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from optuna.storages import RDBStorage
+from sqlalchemy.pool import NullPool
 
 from src import composition
 from src.config import Config
@@ -508,6 +510,17 @@ def test_a_file_that_is_no_study(
     assert answer in text
     assert "\n" not in text
     assert file.read_bytes() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_study_keeps_no_connection_open(pretended: Trained, tmp_path: Path) -> None:
+    """Neither while it is in use nor behind an error. From 3.13 on Python warns of those left."""
+    command = checked(tmp_path / "s", "search.trials=2")
+    study = open_study(command)
+    search(command, study)
+    refusal(lambda: open_study(checked(tmp_path / "s", "search.seed=1")))
+    found = [file.readlink() for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+    assert "study.db" not in {target.name for target in found}
 
 
 def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
