@@ -14,7 +14,6 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
 from src.composition import SweepLoader
-from src.errors import InputError
 
 
 @dataclass
@@ -44,11 +43,6 @@ class FusedLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        if self.halving is not None and self.halving < 2:
-            raise InputError(
-                f"hydra.launcher.halving={self.halving}: must be at least 2: the best 1/N of "
-                "a stack goes on; for example hydra.launcher.halving=2"
-            )
         from src.training.launcher import launch_fused
 
         return launch_fused(

@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
 from src.data.tables import Columns
 from src.errors import InputError, all_at_once
 from src.extras import missing
-from src.files import MIB, read_bounded
+from src.files import MIB, open_regular, read_bounded
 from src.run import checkpoint_of
 
 FormatName = Literal["onnx", "torch", "safetensors"]
@@ -151,7 +151,7 @@ def input_shape(shape: Sequence[int]) -> list[int]:
 
 
 def sha256(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

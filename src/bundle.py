@@ -17,7 +17,7 @@ from typing import Any
 from src import config as schema
 from src.config import Config
 from src.errors import InputError
-from src.files import MIB, write_durably
+from src.files import MIB, require_contained, write_durably
 from src.run import HISTORY_LIMIT, RESULT_LIMIT, Run
 
 FORMAT = 1
@@ -47,6 +47,7 @@ def write_bundle(paths: Sequence[Path], target: Path, *, force: bool = False) ->
     run = Run(paths[0])
     if not run.folder.is_dir():
         raise InputError(f"{run.folder}: there is no such folder; name a run, runs/DATE/TIME")
+    require_contained(run.folder)  # else a link puts any file of the user's into the bundle
     lacking = [n for n in PARTS if n not in OPTIONAL and not (run.folder / n).is_file()]
     if lacking:
         raise InputError(f"{run.folder}: is no run that came to its end, it lacks {lacking[0]}")

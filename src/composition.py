@@ -8,21 +8,26 @@ checked against src/config.py.
 import copy
 import functools
 import itertools
+import math
 import sys
-from collections.abc import Iterable, Sequence
+from argparse import Namespace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra._internal.config_loader_impl import get_overrides_dirname
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf, flag_override
 from omegaconf.errors import OmegaConfBaseException
@@ -32,13 +37,18 @@ from src.config import CONF, Config
 from src.data.paths import path_faults
 from src.errors import InputError
 from src.extras import missing_loggers
-from src.files import read_yaml
+from src.files import read_yaml, require_contained
 from src.process import place
 
 if TYPE_CHECKING:
     from src.run import Run
 
 
+MOST_JOBS = 256  # processes of the joblib launcher; -1: one for each core
+MOST_POINTS = 10_000  # of a sweep: each is composed and checked before the first one trains
+# Characters of all overrides. Hydra's parser takes a time that grows with their square: half a
+# second for 5,000.
+OVERRIDES_LIMIT = 10_000
 LAUNCHERS = ("basic", "fused", "joblib")
 LAUNCHER_KEYS = (
     "hydra/launcher",
@@ -76,7 +86,7 @@ def compose(*overrides: str) -> Config:
 
     Raises InputError with every fault at once.
     """
-    points, faults = _points(overrides, sweep=False)
+    points, _, faults = _points(overrides, sweep=False)
     if not faults:
         config, faults = schema.find_faults(points[0])
         if config is not None:
@@ -107,48 +117,115 @@ def values_of(composed: DictConfig) -> dict[str, Any]:
 def check_command_line(argv: Sequence[str]) -> Command:
     """Checks what `python -m src.train` was given, every point of a sweep included.
 
-    A sweep gets its folder fixed here, so that every later reader knows it. Raises InputError
-    with every fault at once.
+    A folder that the command line names is fixed here, and so is that of every sweep: Hydra is
+    told it again, so that it writes where this has looked. Raises InputError with every fault at
+    once.
     """
     arguments = get_args_parser().parse_args(list(argv))
-    asks = (arguments.help, arguments.hydra_help, arguments.info, arguments.cfg)
-    if any(asks) or arguments.shell_completion or arguments.experimental_rerun:
-        return Command(list(argv))
-    resume = _given(arguments.overrides, "resume")
-    if resume not in (None, "null", "auto"):
-        assert resume is not None
-        return _resume(Path(resume), arguments.overrides, arguments.multirun)
-    points, faults = _points(arguments.overrides, arguments.multirun, arguments.config_dir)
+    flags, texts = _flags(arguments), list(arguments.overrides)
+    if arguments.cfg:
+        _checked_points(arguments)
+    asks = arguments.help or arguments.hydra_help or arguments.info or arguments.shell_completion
+    if arguments.cfg or asks:
+        return Command([*flags, *texts])
+    resumed = _resumed_folder(texts)
+    if resumed is not None:
+        others = [text for text in texts if _key_of(text) != "resume"]
+        return _resume(resumed, others, arguments.multirun, arguments.config_dir)
+    overrides, configs = _checked_points(arguments)
+    for config in configs:
+        check_machine(config)
+    folder = _named_folder(overrides, arguments)
+    if arguments.multirun:
+        folder = _sweep_folder(folder, overrides, configs)
+        argv = [*flags, *_with(texts, "hydra.sweep.dir", folder)]
+        return Command(argv, folder, points=configs)
+    if folder is not None:
+        if _last(overrides, "resume") == "auto" and _run(folder).config_file.exists():
+            _refuse_another(folder, configs[0])
+            return Command([], resumes=(folder, configs[0]))
+        texts = _with(texts, "hydra.run.dir", folder)
+    return Command([*flags, *texts], points=configs)
+
+
+def _checked_points(arguments: Namespace) -> tuple[list[Override], list[Config]]:
+    """The overrides of a command line and the configuration of each point.
+
+    Raises InputError with every fault at once, those that points share once.
+    """
+    points, overrides, faults = _points(
+        arguments.overrides, arguments.multirun, arguments.config_dir
+    )
+    configs: list[Config] = []
     faulty: dict[str, list[str]] = {}
     for number, point in enumerate(points):
         config, point_faults = find_faults(point)
         for fault in point_faults:
             faulty.setdefault(fault, []).append(str(number))
-        if config is not None and not faults and not faulty:
-            check_machine(config)
+        configs += [config] if config is not None else []
     for fault, numbers in faulty.items():
         which = f"point{'s'[: len(numbers) > 1]} {', '.join(numbers)}: " if len(points) > 1 else ""
         faults.append(which + fault)
     if faults:
         raise InputError(schema.report(faults))
-    configs = [schema.check(point) for point in points]
-    folder = _named_folder(arguments.overrides, arguments.multirun, resume == "auto")
-    if not arguments.multirun:
-        if resume == "auto" and folder is not None and _run(folder).config_file.exists():
-            _refuse_another(folder, configs[0])
-            return Command(list(argv), resumes=(folder, configs[0]))
-        return Command(list(argv), points=configs)
-    if place().by is not None and _given(arguments.overrides, "hydra/launcher") is not None:
+    return overrides, configs
+
+
+def _sweep_folder(
+    named: Path | None, overrides: Sequence[Override], configs: Sequence[Config]
+) -> Path:
+    """The folder of a sweep, made of the time where none is named.
+
+    Raises InputError when trials of other configurations lie in it.
+    """
+    if place().by is not None and _last(overrides, "hydra/launcher") is not None:
         raise InputError(
             f"hydra/launcher: with {place().by} the trials run one after the other; leave the "
             "launcher out, or start the command alone with trainer.devices=N"
         )
-    if folder is not None:
-        for number, config in enumerate(configs):
-            _refuse_another(folder / str(number), config)
-        return Command(list(argv), folder, points=configs)
-    folder = timestamped("sweeps")
-    return Command([*argv, f"hydra.sweep.dir={folder}"], folder, points=configs)
+    for number, config in enumerate(configs if named is not None else ()):
+        assert named is not None
+        _refuse_another(named / str(number), config)
+    return named or timestamped("sweeps")
+
+
+def _flags(arguments: Namespace) -> list[str]:
+    """The flags of a command line, written out, for Hydra to read before the overrides.
+
+    Raises InputError for those that this project does not have, and for two that exclude each
+    other.
+    """
+    if arguments.experimental_rerun is not None:
+        raise InputError(
+            "--experimental-rerun: the file is a pickle, which runs any code that is in it, and "
+            "nothing of it is checked; type resume=FOLDER to go on with a run"
+        )
+    if arguments.config_name is not None or arguments.config_path is not None:
+        name = "--config-name" if arguments.config_name is not None else "--config-path"
+        raise InputError(
+            f"{name}: conf/train.yaml is the one configuration; put what differs into "
+            "DIR/experiment/NAME.yaml and type --config-dir=DIR experiment=NAME"
+        )
+    if arguments.config_dir is not None and not Path(arguments.config_dir).is_dir():
+        raise InputError(f"--config-dir={arguments.config_dir}: there is no such folder")
+    exclusive = {
+        "--run": arguments.run,
+        "--multirun": arguments.multirun,
+        "--cfg": arguments.cfg,
+        "--info": arguments.info,
+        "--shell-completion": arguments.shell_completion,
+    }
+    chosen = [name for name, given in exclusive.items() if given]
+    if len(chosen) > 1:
+        raise InputError(f"{', '.join(chosen)}: exclude each other; type one of them")
+    for name in ("resolve", "package"):
+        if getattr(arguments, name) and not (arguments.cfg or arguments.help):
+            raise InputError(f"--{name}: goes with --cfg; type --cfg job --{name} too")
+    flags = []
+    for name, given in vars(arguments).items():
+        if name != "overrides" and given not in (None, False):
+            flags.append(f"--{name.replace('_', '-')}" + ("" if given is True else f"={given}"))
+    return flags
 
 
 def find_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
@@ -168,37 +245,135 @@ def timestamped(base: str) -> Path:
     return Path(base, f"{now:%Y-%m-%d}", f"{now:%H-%M-%S.%f}")
 
 
-def _given(overrides: Sequence[str], key: str) -> str | None:
-    """The value that a key was given on the command line, if any."""
-    given = [text.partition("=")[2] for text in overrides if text.startswith(f"{key}=")]
-    return given[-1].strip("'\"") if given else None
+def _last(overrides: Sequence[Override], key: str) -> Any:
+    """The value that a key was given on the command line, the last one; None if there is none."""
+    given = [each.value() for each in overrides if each.key_or_group == key]
+    return given[-1] if given else None
 
 
-def _named_folder(overrides: Sequence[str], sweep: bool, resume: bool) -> Path | None:
-    """The folder that the command line names, if any.
+def _resumed_folder(texts: Sequence[str]) -> Path | None:
+    """The folder that `resume=FOLDER` names, if any.
 
-    Raises InputError when it is in use and not to be gone on with, and when there is none to go
-    on with.
+    Hydra never sees this override, so a name that its grammar cannot read is taken as it is, and
+    so is the name of a folder that is there.
     """
-    key = "hydra.sweep.dir" if sweep else "hydra.run.dir"
-    given = _given(overrides, key)
-    if given is None or "${" in given:
-        if resume:
-            raise InputError(
-                f"resume=auto needs a folder that is the same each time; type {key}=FOLDER too"
-            )
+    given = [text.partition("=")[2] for text in texts if text.lstrip("+").startswith("resume=")]
+    if not given or given[-1] in ("null", "auto"):
         return None
-    folder = Path(given)
-    if resume or place().rank:  # rank 0 looks, before it writes there itself
+    override = parse(f"resume={given[-1]}", [])
+    value = override.value() if override is not None else None
+    return Path(value if isinstance(value, str) and not Path(given[-1]).is_dir() else given[-1])
+
+
+def _with(texts: Sequence[str], key: str, folder: Path) -> list[str]:
+    """Overrides that end with the one by which Hydra gives a key the path of a folder, whatever
+    the path holds."""
+    if "${" in str(folder):
+        raise InputError(f"{folder}: Hydra would replace what begins with ${{; rename the folder")
+    plain = parse(f"{key}={folder}", [])
+    readable = plain is not None and plain.value() == str(folder)
+    fixed = f"{key}={folder if readable else _quoted(str(folder))}"
+    return [*(text for text in texts if text != fixed), fixed]
+
+
+def _quoted(text: str) -> str:
+    return QuotedString(text, Quote.single).with_quotes()
+
+
+# What a run, a sweep or a search leaves in its folder.
+RECORDS = (
+    "history.csv", "result.json", "results.csv", "multirun.yaml", "search.yaml",
+    ".hydra/config.yaml",
+)  # fmt: skip
+
+
+def _named_folder(overrides: Sequence[Override], arguments: Namespace) -> Path | None:
+    """The folder that the command line names, if any, as Hydra composes it.
+
+    Raises InputError when it is in use and not to be gone on with, when there is none to go on
+    with, and for what would have Hydra write elsewhere.
+    """
+    sweep, resume = arguments.multirun, _last(overrides, "resume") == "auto"
+    key, folder = "hydra.sweep.dir" if sweep else "hydra.run.dir", None
+    if arguments.config_dir or any(_is_hydras(each.key_or_group) for each in overrides):
+        folder = _composed_folder(overrides, arguments, resume)
+    if folder is None and resume:
+        raise InputError(
+            f"resume=auto needs a folder that is the same each time; type {key}=FOLDER too"
+        )
+    if folder is None or place().rank:  # rank 0 looks, before it writes there itself
         return folder
-    for name in ("history.csv", "result.json", "results.csv", "multirun.yaml"):
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{key}={folder}: is no folder; name another one")
+    foreign = ".hydra/config.yaml" if sweep else "multirun.yaml"  # one run is no sweep
+    for name in (foreign,) if resume else RECORDS:
         if (folder / name).exists():
             raise InputError(
                 f"{key}={folder}: holds a {'sweep' if sweep else 'run'} already ({name}), which "
                 f"would be overwritten; name another folder, or type resume={folder} to go on "
                 "with it"
             )
+    require_contained(folder)
     return folder
+
+
+def _composed_folder(
+    overrides: Sequence[Override], arguments: Namespace, resume: bool
+) -> Path | None:
+    """hydra.run.dir or hydra.sweep.dir as Hydra composes it, however it was spelt; None where it
+    is the default, or where it is another one each time and cannot be resumed.
+
+    Raises InputError for other keys of Hydra that would have files written elsewhere.
+    """
+    texts = [each.input_line or "" for each in overrides if not each.is_sweep_override()]
+    try:
+        with _initialized():
+            composed = hydra_compose(
+                "train", [*_searchpath(arguments.config_dir), *texts], return_hydra_config=True
+            )
+            HydraConfig.instance().set_config(composed)
+            _require_usual(composed.hydra, arguments.multirun)
+            section = "sweep" if arguments.multirun else "run"
+            typed = OmegaConf.to_container(composed.hydra[section])["dir"]  # type: ignore[call-overload,index]
+            shipped = yaml.safe_load((CONF / "train.yaml").read_text())["hydra"][section]["dir"]
+            if typed == shipped or (resume and "${now:" in str(typed)):
+                return None
+            return Path(str(composed.hydra[section].dir))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise InputError(" ".join(str(error).split())) from None
+
+
+def _require_usual(node: DictConfig, sweep: bool) -> None:
+    """Raises InputError where Hydra's node has trials and configurations written to places where
+    nothing looks for them, another number of runs than was checked, or a launcher's number out of
+    its range."""
+    values: Any = OmegaConf.to_container(node, enum_to_str=True)
+    mode = "MULTIRUN" if sweep else "RUN"
+    for path, allowed, remedy in (
+        ("mode", (None, mode), "type -m for a sweep" if not sweep else "leave out -m for one run"),
+        ("sweep.subdir", ("${hydra.job.num}",), "trials have the folders 0, 1, 2, …; leave it out"),
+        ("output_subdir", (".hydra",), "a run has its configuration there; leave it out"),
+        ("job.chdir", (None, False), "paths are relative to where you are; leave it out"),
+    ):
+        found = functools.reduce(lambda inner, key: inner[key], path.split("."), values)
+        if found not in allowed:
+            raise InputError(f"hydra.{path}={schema.written(found)}: {remedy}")
+    for name, least, most in (
+        ("max_trials", 1, MOST_POINTS), ("halving", 2, MOST_POINTS), ("n_jobs", -1, MOST_JOBS)
+    ):  # fmt: skip
+        found = node.launcher.get(name)
+        if found is not None and not (isinstance(found, int) and found and least <= found <= most):
+            raise InputError(
+                f"hydra.launcher.{name}={found}: must be at least {least} and at most {most:,}; "
+                f"for example hydra.launcher.{name}={max(least, 2)}"
+            )
+
+
+def _searchpath(config_dir: str | None) -> list[str]:
+    """The override for `--config-dir`."""
+    if config_dir is None:
+        return []
+    return [f"hydra.searchpath=[{_quoted(f'file://{Path(config_dir).resolve()}')}]"]
 
 
 def _run(folder: Path) -> "Run":
@@ -217,14 +392,13 @@ def _refuse_another(folder: Path, config: Config) -> None:
         raise InputError("\n  ".join([f"{folder}: holds another run", *found]))
 
 
-def _resume(folder: Path, overrides: Sequence[str], multirun: bool) -> Command:
+def _resume(folder: Path, others: Sequence[str], multirun: bool, config_dir: str | None) -> Command:
     """`resume=FOLDER`, of a run or a sweep, which goes on with its own configuration.
 
     Raises InputError when the folder is neither, and for every other key that differs from it.
     """
     from src.run import is_search, is_sweep, resume_command
 
-    others = [text for text in overrides if not text.startswith("resume=")]
     if is_search(folder):
         raise InputError(f"resume={folder}: is a search; type {resume_command(folder)}")
     if is_sweep(folder):
@@ -232,7 +406,7 @@ def _resume(folder: Path, overrides: Sequence[str], multirun: bool) -> Command:
             raise InputError(
                 f"resume={folder}: a sweep goes on as it was; leave out {' '.join(others)}"
             )
-        return check_command_line(_sweep_command(folder))
+        return check_command_line(_sweep_command(folder, config_dir))
     run = _run(folder)
     if multirun and run.config_file.exists():
         raise InputError(f"resume={folder}: is one run, not a sweep; leave out -m")
@@ -246,7 +420,16 @@ def _resume(folder: Path, overrides: Sequence[str], multirun: bool) -> Command:
             f"resume={folder}: is a trial of a sweep that has not ended; type "
             f"{resume_command(folder.parent)}"
         )
+    if config_dir is not None:
+        raise InputError(
+            f"--config-dir={config_dir}: resume={folder} goes on with its own configuration; leave "
+            "--config-dir out"
+        )
+    require_contained(folder)
     config = run.config
+    hydras = [text for text in others if _is_hydras(_key_of(text))]
+    if hydras:
+        raise InputError(f"resume={folder}: goes on in its folder; leave out {' '.join(hydras)}")
     if others:
         config = _grown(folder, config, others)
     absent = missing_loggers(config.logger.chosen) + path_faults(config.data)
@@ -263,12 +446,12 @@ def _grown(folder: Path, config: Config, overrides: Sequence[str]) -> Config:
     unsaid = compose().to_primitives()
     values = config.to_primitives()
     for text in overrides:
-        key, _, choice = text.lstrip("+").partition("=")
+        key, choice = _key_of(text), text.partition("=")[2]
         if key in schema.GROUPS and values.get(key, {}).get("name") != said.get(key, {}).get(
             "name"
         ):
             raise InputError(f"resume={folder}: its {key} is not {choice}; leave out {text}")
-    typed = {text.lstrip("+").partition("=")[0] for text in overrides}
+    typed = {_key_of(text) for text in overrides}
     for section, before in values.items():
         if not isinstance(before, dict):
             if section in typed or said[section] != unsaid[section]:
@@ -286,13 +469,15 @@ def _grown(folder: Path, config: Config, overrides: Sequence[str]) -> Config:
     return schema.check(values)
 
 
-def _sweep_command(folder: Path) -> list[str]:
+def _sweep_command(folder: Path, config_dir: str | None) -> list[str]:
     """The command that made a sweep, from Hydra's record of it, to go on in its folder.
 
-    Of Hydra's own keys only the launchers that are known pass: a record may come from a stranger,
-    and Hydra imports what its configuration names.
+    A record may come from a stranger, and Hydra imports what its configuration names. So what
+    passes is what Hydra's parser reads as an override of a key of this project, and of Hydra's own
+    keys the launchers that are known.
     """
-    record = read_yaml(folder / "multirun.yaml")
+    file = folder / "multirun.yaml"
+    record = read_yaml(file)
     try:
         given = record["hydra"]["overrides"]
         task, own = given["task"], given["hydra"]
@@ -300,18 +485,32 @@ def _sweep_command(folder: Path) -> list[str]:
             if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
                 raise TypeError
     except (KeyError, TypeError):
-        raise InputError(f"{folder / 'multirun.yaml'}: is not Hydra's record of a sweep") from None
-    keys = [text.lstrip("+~").partition("=")[0] for text in task]
-    strange = [key for key in keys if key.startswith("hydra") or "@" in key]
-    launcher = [text for text in own if text.split("=")[0] in LAUNCHER_KEYS]
-    named = _given(launcher, "hydra/launcher")
-    if strange or named not in (None, *LAUNCHERS):
-        raise InputError(
-            f"{folder / 'multirun.yaml'}: names {', '.join(strange) or named}, which a sweep of "
-            "this project does not"
-        )
-    task = [text for text in task if not text.startswith("resume=")]
-    return ["-m", *task, "resume=auto", *launcher, f"hydra.sweep.dir={folder}"]
+        raise InputError(f"{file}: is not Hydra's record of a sweep") from None
+    faults: list[str] = []
+    overrides = parse_all(task, faults)
+    faults += [
+        f"{each.input_line}: a sweep of this project has no such key"
+        for each in overrides
+        if _is_hydras(each.key_or_group)
+    ]
+    faults += [fault for each in overrides if (fault := override_fault(each, config_dir))]
+    launcher = [
+        each
+        for each in parse_all(own, [])
+        if each.key_or_group in LAUNCHER_KEYS and not override_fault(each)
+    ]
+    named = _last(launcher, "hydra/launcher")
+    if named not in (None, *LAUNCHERS):
+        faults.append(f"hydra/launcher={named}: must be one of {', '.join(LAUNCHERS)}")
+    if faults:
+        raise InputError("\n  ".join([f"{file}: is no record of a sweep of this project", *faults]))
+    kept = [each.input_line or "" for each in overrides if each.key_or_group != "resume"]
+    chosen = [each.input_line or "" for each in launcher]
+    return [
+        "-m",
+        *([] if config_dir is None else [f"--config-dir={config_dir}"]),
+        *_with([*kept, "resume=auto", *chosen], "hydra.sweep.dir", folder),
+    ]
 
 
 def check_machine(config: Config) -> None:
@@ -342,35 +541,58 @@ def check_machine(config: Config) -> None:
 
 
 def _points(
-    overrides: Sequence[str], sweep: bool, config_dir: str | None = None
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """The values of every point, from the overrides that are right, and the others' faults."""
+    texts: Sequence[str], sweep: bool, config_dir: str | None = None
+) -> tuple[list[dict[str, Any]], list[Override], list[str]]:
+    """The values of every point, the overrides that are right, and the faults of all."""
     right: list[Override] = []
     faults: list[str] = []
-    for text in overrides:
-        override = parse(text, faults)
-        if override is None:
-            continue
+    for override in parse_all(texts, faults):
+        fault = override_fault(override, config_dir)
         if override.is_sweep_override() and not sweep:
-            faults.append(f"{text}: several values need a sweep; type -m too")
-            continue
-        fault = override_fault(override)
+            fault = f"{override.input_line}: several values need a sweep; type -m too"
         if fault:
             faults.append(fault)
         else:
             right.append(override)
+    values = [_texts(override) for override in right]
+    if math.prod(map(len, values)) > MOST_POINTS:
+        return (
+            [],
+            right,
+            [*faults, f"a sweep of more than {MOST_POINTS:,} points; type fewer values"],
+        )
     # In the order of Hydra's sweeper, so that a point's number is its trial's.
-    points, found = compose_points(itertools.product(*map(_texts, right)), config_dir)
-    return points, faults + found
+    points, found = compose_points(itertools.product(*values), config_dir)
+    return points, right, faults + found
+
+
+def parse_all(texts: Sequence[str], faults: list[str]) -> list[Override]:
+    """The overrides that can be read, and one more fault for each other text."""
+    length = sum(map(len, texts))
+    if length > OVERRIDES_LIMIT:
+        faults.append(
+            f"the overrides have {length:,} characters, at most {OVERRIDES_LIMIT:,} are read; type "
+            "range(…) for a list of numbers, or put values into DIR/experiment/NAME.yaml and type "
+            "--config-dir=DIR experiment=NAME"
+        )
+        return []
+    parsed = [parse(text, faults) for text in texts]
+    return [override for override in parsed if override is not None]
 
 
 def parse(text: str, faults: list[str]) -> Override | None:
     """An override, or None and one more fault."""
     try:
-        return OverridesParser.create().parse_override(text)
-    except HydraException as error:
-        faults.append(f"{text}: cannot be read ({str(error).splitlines()[0]})")
+        return _parsed(text)
+    except (HydraException, ValueError, RecursionError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        faults.append(f"{text}: cannot be read ({reason})")
         return None
+
+
+@functools.lru_cache(4096)  # the points of a sweep share most of theirs
+def _parsed(text: str) -> Override:
+    return OverridesParser.create().parse_override(text)
 
 
 def compose_points(
@@ -381,7 +603,7 @@ def compose_points(
     Only the choices of groups are composed once more for each of their combinations; plain values
     are set on a copy, which costs a thousandth of it.
     """
-    searchpath = [f"hydra.searchpath=[file://{Path(config_dir).resolve()}]"] if config_dir else []
+    searchpath = _searchpath(config_dir)
     points, faults = [], []
     failed: set[tuple[str, ...]] = set()
     for texts in combinations:
@@ -404,9 +626,16 @@ def compose_points(
 @functools.lru_cache(64)
 def _base(chosen: tuple[str, ...]) -> DictConfig:
     """What Hydra composes of choices of groups; kept for the batches of a search, and for tests."""
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), version_base="1.3"):
+    with _initialized():
         return hydra_compose("train", list(chosen))
+
+
+@contextmanager
+def _initialized() -> Iterator[None]:
+    """Hydra as `python -m src.train` has it."""
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(str(CONF), job_name="train", version_base="1.3"):
+        yield
 
 
 def _key_of(text: str) -> str:
@@ -414,17 +643,20 @@ def _key_of(text: str) -> str:
 
 
 def _is_value(key: str) -> bool:
-    return not key.startswith("hydra") and "/" not in key and key not in schema.GROUPS
+    return not _is_hydras(key) and "/" not in key and key not in schema.GROUPS
+
+
+def _is_hydras(key: str) -> bool:
+    return key == "hydra" or key.startswith(("hydra.", "hydra/"))
 
 
 def _texts(override: Override) -> list[str]:
-    """The override itself, or one for each value that it sweeps over."""
+    """The override itself, or one for each value that it sweeps over: of too many a part."""
     if not override.is_sweep_override():
         return [override.input_line or ""]
     try:
-        return [
-            f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()
-        ]
+        values = itertools.islice(override.sweep_string_iterator(), MOST_POINTS + 1)
+        return [f"{override.get_key_element()}={value}" for value in values]
     except HydraException:  # an interval: the sweeper chooses, and each job is checked as it starts
         return []
 
@@ -432,29 +664,48 @@ def _texts(override: Override) -> list[str]:
 def _assign(base: DictConfig, texts: Sequence[str]) -> dict[str, Any]:
     config = base.copy()
     OmegaConf.set_struct(config, False)
-    for override in OverridesParser.create().parse_overrides(list(texts)):
+    for override in map(_parsed, texts):
+        key, text = override.key_or_group, override.input_line or ""
+        found = OmegaConf.select(config, key)
         if override.is_delete():
-            section, _, key = override.key_or_group.rpartition(".")
-            OmegaConf.select(config, section).pop(key, None)
+            section, _, name = key.rpartition(".")
+            OmegaConf.select(config, section).pop(name, None)
+        elif override.is_add() and found is not None:
+            raise HydraException(f"{text}: the key is there already; type {text.lstrip('+')}")
         else:
-            OmegaConf.update(config, override.key_or_group, override.value(), merge=True)
+            OmegaConf.update(config, key, override.value(), merge=True)
     return values_of(config)
 
 
-def override_fault(override: Override) -> str | None:
+def override_fault(override: Override, config_dir: str | None = None) -> str | None:
+    """What is wrong with an override by itself; the values of keys are checked where they are
+    composed."""
     key, text = override.key_or_group, override.input_line or ""
-    if key.startswith("hydra"):
-        return None
+    if _is_hydras(key):
+        return _hydras_fault(override)
+    if override.package is not None and key not in schema.GROUPS:
+        return f"{text}: unknown key"
     if key not in schema.GROUPS:
         return schema.unknown_key(key, text.lstrip("+"))
-    if override.is_delete() or override.package is not None:
+    if "=" not in text or text[0] in "+~" or override.package is not None:
         return f"{text}: a group is chosen by {key}=CHOICE"
-    allowed = schema.options(key)
+    allowed = schema.options(key) + (schema.options(key, Path(config_dir)) if config_dir else [])
     for given in _texts(override) if override.is_sweep_override() else [text]:
         for choice in _choices(key, given.partition("=")[2]):
             if choice not in allowed and not (choice == "null" and key == "experiment"):
                 hint = schema.did_you_mean(choice, allowed)
                 return f"{key}={choice}: must be one of {', '.join(allowed)}{hint}"
+    return None
+
+
+def _hydras_fault(override: Override) -> str | None:
+    key, text = override.key_or_group, override.input_line or ""
+    if key == "hydra.searchpath":
+        return f"{text}: type --config-dir=FOLDER"
+    if key == "hydra" or override.is_delete() or override.package is not None:
+        return f"{text}: Hydra's own keys are set by hydra.KEY=VALUE, one by one"
+    if override.is_sweep_override():
+        return f"{text}: Hydra's own keys have one value for a whole sweep"
     return None
 
 

@@ -572,9 +572,9 @@ def known_keys() -> frozenset[str]:
     return frozenset(keys)
 
 
-def options(group: str) -> list[str]:
-    """The choices of a configuration group."""
-    return sorted(path.stem for path in (CONF / group).glob("[!_]*.yaml"))
+def options(group: str, folder: Path = CONF) -> list[str]:
+    """The choices of a configuration group that a folder has."""
+    return sorted(path.stem for path in (folder / group).glob("[!_]*.yaml"))
 
 
 GROUPS = (

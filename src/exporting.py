@@ -33,7 +33,7 @@ from src.data.loader import CHUNK
 from src.data.sources import Source, Split, as_float
 from src.errors import InputError
 from src.evaluation import source_of
-from src.files import MIB, replacing
+from src.files import MIB, open_regular, replacing
 from src.trained import Trained, open_trained, rebuild
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def open_safetensors(path: Path) -> tuple[Raw, Description]:
     from safetensors import SafetensorError, safe_open
 
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             header = int.from_bytes(file.read(8), "little")
         if path.stat().st_size > SAFETENSORS_LIMIT or header > HEADER_LIMIT:
             raise ValueError(f"a header of {header:,} bytes")

@@ -1,9 +1,15 @@
-"""Files that survive a crash, files that strangers sent, and who may write."""
+"""Files that survive a crash, files that strangers sent, and who may write.
+
+A folder may come from a stranger: a link in it leads anywhere, and a named pipe never answers.
+Files are opened here, and nowhere else by their bare name.
+"""
 
 import errno
 import fcntl
+import io
 import os
 import socket
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,20 +18,24 @@ from typing import Any
 
 import yaml
 
-from src.errors import InputError
+from src.errors import InputError, all_at_once
 
 MIB = 2**20
 # A composed configuration has some 2 KB, Hydra's own record of a sweep some 10 KB.
 YAML_LIMIT = MIB // 4
+FAULTS_SHOWN = 20
+
+
+# --- writing ---------------------------------------------------------------------------------
 
 
 def write_durably(path: Path, content: bytes | str) -> None:
     """The file is the old one or the new one at every instant, and after a power cut too.
 
-    Written beside the target, synced, renamed over it, and the folder synced. One writer at a
-    time: what a killed one left is overwritten by the next. Text is UTF-8; the bytes of a file's
-    name that no character stands for are written as escapes. Raises OSError with the old file as
-    it was.
+    Written beside the target, synced, renamed over it, and the folder synced. A link is replaced,
+    never followed. One writer at a time: what a killed one left is removed by the next. Text is
+    UTF-8; the bytes of a file's name that no character stands for are written as escapes. Raises
+    OSError with the old file as it was.
     """
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     with replacing(path) as part:
@@ -34,12 +44,18 @@ def write_durably(path: Path, content: bytes | str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """As write_durably, for a body that writes the file it is given, and may test it.
+    """As write_durably, for a body that writes the file it is given, which is empty, and may test
+    it.
 
-    When the body raises, whatever it is, the old file stays and the new one is removed.
+    When the body raises, whatever it is, the old file stays and the new one is removed. Raises
+    InputError where a pipe or a device is in place of the old file.
     """
+    if path.exists():
+        require_regular(path, path.stat())
     part = beside(path)
     try:
+        part.unlink(missing_ok=True)
+        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
         yield part
         with part.open("r+b") as file:
             os.fsync(file.fileno())
@@ -68,28 +84,140 @@ def sync_folder(folder: Path) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Adds a line in one write: a killed process leaves all of it or nothing."""
-    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND)
+    """Adds a line in one write: a killed process leaves all of it or nothing.
+
+    Raises as open_in_place.
+    """
+    descriptor = open_in_place(path, os.O_WRONLY | os.O_APPEND)
     try:
-        data = line.encode()
+        data = line.encode(errors="backslashreplace")
         if os.write(descriptor, data) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
     finally:
         os.close(descriptor)
 
 
-def read_bounded(path: Path, limit: int) -> bytes:
-    """The content of a file of at most `limit` bytes. Raises InputError for any other."""
+def open_in_place(path: Path, flags: int) -> int:
+    """A descriptor of a file that is written in place, which is made where there is none.
+
+    Raises InputError for a link, for a file with a second name (a hard link), and for what is no
+    regular file: what is written would go elsewhere.
+    """
+    with suppress(FileNotFoundError):  # looked at first: to open a device may be an act
+        require_own(path, path.lstat())
+    flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
     try:
-        with path.open("rb") as file:
-            content = file.read(limit + 1)
+        require_own(path, os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def require_own(path: Path, status: os.stat_result) -> None:
+    """Raises InputError for all but a regular file that has no other name."""
+    if stat.S_ISLNK(status.st_mode):
+        raise InputError(f"{path}: is a link, and would be written through; remove it")
+    require_regular(path, status)
+    if status.st_nlink > 1:
+        raise InputError(
+            f"{path}: has a second name (a hard link), whose content would change too; put a copy "
+            "in its place"
+        )
+
+
+def require_contained(folder: Path) -> None:
+    """Raises InputError with all that leads out of a folder which is written into, or hangs:
+    links to elsewhere, files that have another name elsewhere, pipes, sockets and devices.
+
+    The folder itself may be a link, and need not be there. Links within it may lead to each other.
+    """
+    faults: list[str] = []
+    root = os.path.realpath(folder)
+    names: dict[tuple[int, int], list[str]] = {}  # of each file that has several
+    left = [str(folder)] if folder.is_dir() else []
+    while left:
+        with os.scandir(left.pop()) as entries:
+            for entry in entries:
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:  # another process has removed it in between
+                    continue
+                if stat.S_ISLNK(status.st_mode):
+                    target = os.path.realpath(entry.path)
+                    if os.path.commonpath([root, target]) != root:
+                        faults.append(f"{entry.path}: is a link to {target}")
+                elif stat.S_ISDIR(status.st_mode):
+                    left.append(entry.path)
+                elif not stat.S_ISREG(status.st_mode):
+                    faults.append(f"{entry.path}: is {kind(status)}")
+                elif status.st_nlink > 1:
+                    key = status.st_dev, status.st_ino
+                    names.setdefault(key, []).append(entry.path)
+                    if len(names[key]) == status.st_nlink:
+                        del names[key]
+    faults += [f"{paths[0]}: has another name elsewhere (a hard link)" for paths in names.values()]
+    if faults:
+        shown = faults[:FAULTS_SHOWN]
+        if faults[FAULTS_SHOWN:]:
+            shown.append(f"and {len(faults) - FAULTS_SHOWN:,} more")
+        raise all_at_once(shown, "no file outside of the folder is written; remove them")
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Opens a file for reading; links are followed.
+
+    Raises OSError when it cannot be opened, and InputError for a folder, pipe, socket or device,
+    which is not opened: a pipe waits for a writer, and a device may act.
+    """
+    require_regular(path, path.stat())
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        require_regular(path, os.fstat(descriptor))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def require_regular(path: Path, status: os.stat_result) -> None:
+    """Raises InputError for all but a regular file."""
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{path}: is {kind(status)}, must be a file")
+
+
+def kind(status: os.stat_result) -> str:
+    """What is no regular file, with its article."""
+    kinds = {
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a named pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFLNK: "a link",
+    }
+    return kinds.get(stat.S_IFMT(status.st_mode), "a device")
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """The content of a file of at most `limit` bytes, in memory of its size.
+
+    Raises InputError for any other.
+    """
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > limit:
+                raise InputError(
+                    f"{path}: has more than {limit:,} bytes, which none of this project has"
+                )
+            return file.read(size)
     except FileNotFoundError:
         raise InputError(f"{path}: there is no such file or folder") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
-    if len(content) > limit:
-        raise InputError(f"{path}: has more than {limit:,} bytes, which none of this project has")
-    return content
 
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where it was built
@@ -116,21 +244,24 @@ def read_yaml(path: Path) -> Any:
         raise InputError(f"{path}: cannot be read as YAML ({reason})") from None
 
 
+# --- who may write ---------------------------------------------------------------------------
+
+
 @contextmanager
 def lock(path: Path, patience: float = 0) -> Iterator[int]:
     """Holds a file's lock and gives the file's descriptor. The system releases the lock when the
     last process that has the descriptor ends, however it ends.
 
-    Raises InputError when another process holds it for `patience` more seconds.
+    Raises InputError when another process holds it for `patience` more seconds, and as
+    open_in_place.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     until = time.monotonic() + patience
     while True:
-        file = path.open("a+")
+        file = os.fdopen(open_in_place(path, os.O_RDWR), "r+", errors="replace")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.seek(0)
             holder = file.read(100).strip() or "another process"
             file.close()
             if time.monotonic() < until:
@@ -151,3 +282,17 @@ def lock(path: Path, patience: float = 0) -> Iterator[int]:
         with suppress(OSError):
             path.unlink(missing_ok=True)
         file.close()
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Waits until no other process holds a file's lock, and holds it; the file stays.
+
+    Raises as open_in_place.
+    """
+    descriptor = open_in_place(path, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

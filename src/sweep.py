@@ -1,7 +1,6 @@
 """A sweep's folder: its trials and its table. Nothing here imports torch."""
 
 import csv
-import fcntl
 import io
 import logging
 import math
@@ -14,7 +13,7 @@ from typing import Any
 from tabulate import tabulate
 
 from src.config import standing
-from src.files import write_durably
+from src.files import alone, write_durably
 from src.run import Run
 
 log = logging.getLogger(__name__)
@@ -60,8 +59,7 @@ class Sweep:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Waits until no other process writes what all of them share."""
-        with (self.folder / ".lock").open("w") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        with alone(self.folder / ".lock"):
             yield
 
     def table(self) -> str:

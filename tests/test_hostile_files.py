@@ -402,7 +402,7 @@ def test_hydras_own_keys_of_a_record_are_left_behind(tmp_path: Path) -> None:
     (tmp_path / "multirun.yaml").write_text(yaml.safe_dump({"hydra": {"overrides": given}}))
     command = check_command_line([f"resume={tmp_path}"])
     assert command.argv == [
-        "-m", "seed=1,2", "data=toy", "resume=auto", "hydra/launcher=fused",
+        "--multirun", "seed=1,2", "data=toy", "resume=auto", "hydra/launcher=fused",
         f"hydra.sweep.dir={tmp_path}",
     ]  # fmt: skip
 

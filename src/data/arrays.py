@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from src.errors import InputError
-from src.files import MIB
+from src.files import MIB, open_regular
 
 WRITTEN_BY = "write it by numpy.savez(FILE, x=SAMPLES, y=LABELS)"
 
@@ -21,15 +21,18 @@ def read_arrays(path: Path, names: Sequence[str], limit: int) -> dict[str, NDArr
     whose arrays hold objects.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(record.file_size for record in archive.infolist())
-        if size > limit:
-            raise InputError(
-                f"{path}: unpacks to more than {limit // MIB:,} MiB; split it into several files"
-            )
-        with np.load(path, allow_pickle=False) as content:
-            there = list(content)
-            found = {name: content[name] for name in names if name in there}
+        with open_regular(path) as file:
+            with zipfile.ZipFile(file) as archive:
+                size = sum(record.file_size for record in archive.infolist())
+            if size > limit:
+                raise InputError(
+                    f"{path}: unpacks to more than {limit // MIB:,} MiB; split it into several "
+                    "files"
+                )
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as content:
+                there = list(content)
+                found = {name: content[name] for name in names if name in there}
     except InputError:
         raise
     except Exception as error:  # a parser over hostile bytes: nothing that it raises is a surprise

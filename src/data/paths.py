@@ -6,6 +6,7 @@ from src import config as schema
 from src.data.folders import class_folders
 from src.data.tables import read_header
 from src.errors import InputError
+from src.files import kind
 
 
 def path_faults(config: schema.Data) -> list[str]:
@@ -28,6 +29,8 @@ def path_faults(config: schema.Data) -> list[str]:
                 f"data.path={path}: is a folder; name a file, or type data=image_folder for "
                 "pictures in folders"
             )
+        elif not path.is_file():
+            raise InputError(f"data.path={path}: is {kind(path.stat())}, must be a file")
         elif isinstance(config, schema.Csv):
             read_header(path).require([config.target], "data.target")
     except InputError as error:

@@ -1,6 +1,7 @@
 """Tables with a header, separated by commas. No torch here: a wrong cell is told at once."""
 
 import csv
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 
 from src.config import did_you_mean
 from src.errors import InputError
+from src.files import open_regular
 
 FAULTS_SHOWN = 20
 
@@ -123,7 +125,7 @@ def read_table(path: Path) -> Table:
 def _read(path: Path, *, header_alone: bool) -> Table:
     rows, lines, faults = [], [], []
     try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
+        with io.TextIOWrapper(open_regular(path), "utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             names = [name.strip() for name in next(reader, [])]
             faults += _header_faults(names)

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup
 
 from src.errors import InputError
-from src.files import write_durably
+from src.files import open_regular, write_durably
 from src.reports import analysis, figures
 from src.reports.collect import Collection, Entry, SweepEntries, by_data, collect, differing
 from src.reports.figures import Picture
@@ -64,6 +64,8 @@ def write_report(
     page = output or _beside(paths)
     _refuse_strangers(page, force)
     folder = page.with_suffix("")
+    if folder.is_symlink():
+        raise InputError(f"{folder}: is a link, and pictures would be written there; remove it")
     folder.mkdir(parents=True, exist_ok=True)
     sections = _Sections(folder, models)
     content = {
@@ -102,7 +104,7 @@ def _refuse_strangers(page: Path, force: bool) -> None:
 
 
 def _beginning(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return file.read(4096).decode(errors="replace")
 
 

@@ -32,7 +32,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
 from src.errors import InputError
-from src.files import MIB, replacing, write_durably
+from src.files import MIB, replacing, require_contained, write_durably
 from src.run import SEARCH
 from src.searching.command import Command
 from src.searching.space import Choice, Parameter
@@ -59,6 +59,7 @@ def open_study(command: Command) -> "Study":
                 f"{folder}: holds no search but {strange[0]}; name a new folder by "
                 "search.folder=FOLDER"
             )
+        require_contained(folder)
         folder.mkdir(parents=True, exist_ok=True)
         with Sweep(folder).locked():
             study = Study(command)
@@ -93,7 +94,6 @@ class Study:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         if not self.file.exists():
             with self._written(), replacing(self.file) as part:
-                part.unlink(missing_ok=True)  # of a process that was killed
                 made = optuna.create_study(
                     storage=_storage(part, new=True), study_name=NAME, direction=self.direction
                 )

@@ -21,7 +21,7 @@ from src.data.loader import Order, SeededOrder, StreamOrder
 from src.data.module import DataModule
 from src.data.sources import Source, open_source
 from src.errors import InputError, Interrupted, storage_faults
-from src.files import lock
+from src.files import append_line, lock, require_contained
 from src.models import build_model
 from src.run import Run, resume_command
 from src.training import batch_size, machine, ranks, sharding
@@ -88,6 +88,9 @@ def fit_stack(
     """
     runs = [Run(folder) for folder in folders]
     slot = Slot(shared or runs[0].checkpoints)
+    if ranks.rank() == 0:
+        for folder in [*folders, *([shared] if shared else [])]:
+            require_contained(folder)
     locked = lock(slot.folder / ".lock", patience=LOCK_PATIENCE)
     with storage_faults(slot.folder), locked if ranks.rank() == 0 else nullcontext() as held:
         if ranks.rank() == 0:
@@ -503,8 +506,8 @@ class _LogFiles(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         line = self.format(record)
         for run in self.runs:
-            with suppress(OSError), run.log_file.open("ab") as file:
-                file.write(f"{line}\n".encode(errors="backslashreplace"))
+            with suppress(OSError, InputError):
+                append_line(run.log_file, f"{line}\n")
 
 
 @contextmanager

@@ -6,15 +6,14 @@ logger is brought to hold exactly its rows whenever training begins or goes on. 
 rank 0.
 """
 
-import fcntl
 import logging
 import os
 import shutil
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import closing, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -28,6 +27,7 @@ from src.data.sources import Source
 from src.errors import InputError, Interrupted
 from src.evaluation import Evaluation, evaluate
 from src.extras import LOGGERS, missing_loggers
+from src.files import alone, require_regular
 from src.run import HISTORY, Row, Run
 from src.trained import open_trained
 from src.training import ranks
@@ -229,7 +229,8 @@ class _MLflow:
         file = Path(shared) if shared else run.folder / "mlflow.db"
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            with _alone(file) if shared else nullcontext():
+            # Another process may make the tables, or the experiment, of the same database.
+            with alone(file.with_name(f".{file.name}.lock")) if shared else nullcontext():
                 _require_database(file)
                 self.client = MlflowClient(f"sqlite:///{quote(str(file.absolute()))}")
                 self.run_id, self.held = self._find(config.project, run)
@@ -339,16 +340,10 @@ def _name(run: Run) -> str:
     return "/".join(run.folder.absolute().parts[-2:])
 
 
-@contextmanager
-def _alone(file: Path) -> Iterator[None]:
-    """Waits until no other process makes the tables, or the experiment, of the same database."""
-    with file.with_name(f".{file.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
-
-
 def _require_database(file: Path) -> None:
     """Raises what SQLite finds wrong with a file, or with the place for a new one, at once; MLflow
     would ask ten times, for minutes."""
+    if file.exists():
+        require_regular(file, file.stat())
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("BEGIN IMMEDIATE")

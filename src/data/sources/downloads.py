@@ -12,6 +12,7 @@ from http.client import HTTPException
 from pathlib import Path
 
 from src.errors import InputError
+from src.files import open_regular
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +93,7 @@ def read_known(path: Path, limit: int, digest: str | None, title: str) -> bytear
     Raises InputError for any other content, and leaves it as it is.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             content = bytearray(file.read(limit + 1))
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None

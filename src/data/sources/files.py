@@ -27,7 +27,7 @@ from src.data.folders import (
 from src.data.sources.split import Source, Split, held_out, with_test
 from src.data.tables import Columns, read_table
 from src.errors import InputError, all_at_once
-from src.files import MIB
+from src.files import MIB, open_regular
 from src.resources import free_memory
 
 log = logging.getLogger(__name__)
@@ -296,7 +296,7 @@ def _classes(targets: Sequence[str], path: Path, target: str) -> list[str]:
 
 
 def _digest(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
