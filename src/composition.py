@@ -11,8 +11,7 @@ import itertools
 import math
 import sys
 from argparse import Namespace
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -325,22 +324,32 @@ def _composed_folder(
 
     Raises InputError for other keys of Hydra that would have files written elsewhere.
     """
-    texts = [each.input_line or "" for each in overrides if not each.is_sweep_override()]
+    single = [each for each in overrides if not each.is_sweep_override()]
+    texts = [each.input_line or "" for each in single]
+    section = "sweep" if arguments.multirun else "run"
     try:
-        with _initialized():
-            composed = hydra_compose(
-                "train", [*_searchpath(arguments.config_dir), *texts], return_hydra_config=True
-            )
-            HydraConfig.instance().set_config(composed)
-            _require_usual(composed.hydra, arguments.multirun)
-            section = "sweep" if arguments.multirun else "run"
-            typed = OmegaConf.to_container(composed.hydra[section])["dir"]  # type: ignore[call-overload,index]
-            shipped = yaml.safe_load((CONF / "train.yaml").read_text())["hydra"][section]["dir"]
-            if typed == shipped or (resume and "${now:" in str(typed)):
-                return None
-            return Path(str(composed.hydra[section].dir))
+        chosen = [text for text in texts if not _is_value(_key_of(text))]
+        composed = _composed((*_searchpath(arguments.config_dir), *chosen)).copy()
+        _set(composed, [text for text in texts if text not in chosen])
+        _name_job(composed, [each for each in single if not _is_hydras(each.key_or_group)])
+        HydraConfig.instance().set_config(composed)
+        _require_usual(composed.hydra, arguments.multirun)
+        typed = OmegaConf.to_container(composed.hydra[section])["dir"]  # type: ignore[call-overload,index]
+        shipped = yaml.safe_load((CONF / "train.yaml").read_text())["hydra"][section]["dir"]
+        if typed == shipped or (resume and "${now:" in str(typed)):
+            return None
+        return Path(str(composed.hydra[section].dir))
     except (HydraException, OmegaConfBaseException) as error:
         raise InputError(" ".join(str(error).split())) from None
+
+
+def _name_job(composed: DictConfig, overrides: list[Override]) -> None:
+    """Gives a copy of what Hydra composed the override_dirname of its own overrides."""
+    job = composed.hydra.job
+    naming = job.config.override_dirname
+    job.override_dirname = get_overrides_dirname(
+        overrides, naming.exclude_keys, naming.item_sep, naming.kv_sep
+    )
 
 
 def _require_usual(node: DictConfig, sweep: bool) -> None:
@@ -625,17 +634,17 @@ def compose_points(
 
 @functools.lru_cache(64)
 def _base(chosen: tuple[str, ...]) -> DictConfig:
-    """What Hydra composes of choices of groups; kept for the batches of a search, and for tests."""
-    with _initialized():
-        return hydra_compose("train", list(chosen))
+    """What Hydra composes of choices of groups, without its own node."""
+    composed = _composed(chosen)
+    return OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
 
 
-@contextmanager
-def _initialized() -> Iterator[None]:
-    """Hydra as `python -m src.train` has it."""
+@functools.lru_cache(64)
+def _composed(chosen: tuple[str, ...]) -> DictConfig:
+    """As `python -m src.train` has it; kept for the batches of a search, and for tests."""
     GlobalHydra.instance().clear()
     with initialize_config_dir(str(CONF), job_name="train", version_base="1.3"):
-        yield
+        return hydra_compose("train", list(chosen), return_hydra_config=True)
 
 
 def _key_of(text: str) -> str:
@@ -663,18 +672,22 @@ def _texts(override: Override) -> list[str]:
 
 def _assign(base: DictConfig, texts: Sequence[str]) -> dict[str, Any]:
     config = base.copy()
+    _set(config, texts)
+    return values_of(config)
+
+
+def _set(config: DictConfig, texts: Sequence[str]) -> None:
+    """Sets plain values as Hydra does. Raises HydraException for a key that is added twice."""
     OmegaConf.set_struct(config, False)
     for override in map(_parsed, texts):
         key, text = override.key_or_group, override.input_line or ""
-        found = OmegaConf.select(config, key)
         if override.is_delete():
             section, _, name = key.rpartition(".")
             OmegaConf.select(config, section).pop(name, None)
-        elif override.is_add() and found is not None:
+        elif override.is_add() and OmegaConf.select(config, key) is not None:
             raise HydraException(f"{text}: the key is there already; type {text.lstrip('+')}")
         else:
             OmegaConf.update(config, key, override.value(), merge=True)
-    return values_of(config)
 
 
 def override_fault(override: Override, config_dir: str | None = None) -> str | None:
@@ -775,10 +788,6 @@ class SweepLoader:
         with flag_override(point, ["struct", "readonly"], False):
             for override in values:
                 OmegaConf.update(point, override.key_or_group, override.value(), merge=True)
-            job = point.hydra.job
             point.hydra.overrides.task = list(sweep_overrides)
-            naming = job.config.override_dirname
-            job.override_dirname = get_overrides_dirname(
-                overrides, naming.exclude_keys, naming.item_sep, naming.kv_sep
-            )
+            _name_job(point, overrides)
         return point

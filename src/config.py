@@ -13,6 +13,7 @@ import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -35,10 +36,29 @@ CONF = Path(__file__).absolute().parent.parent / "conf"
 NO_DEFAULT = "has no default"
 PLACEHOLDERS = {"data.path": "PATH", "data.target": "COLUMN"}  # of the keys that have none
 
-PositiveInt = Annotated[int, Field(gt=0)]
-NonNegativeInt = Annotated[int, Field(ge=0)]
-PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# Numbers have two ends: what lies beyond is a slip of the keyboard or a stranger's, and would cost
+# hours or all memory before it failed.
+MOST = 2**31 - 1
+LEAST_FLOAT, MOST_FLOAT = 1e-12, 1e12  # float32 holds their squares
+MOST_LAYERS = 256
+MOST_MILESTONES = 100
+MOST_WEIGHTS = 2**40  # of a layer, or numbers of a data set: four terabytes
+MOST_FEATURES = 2**24  # of a sample
+SHOWN = 80  # characters of a value in a message
+
+
+def _in_range(value: float) -> float:
+    if value and not LEAST_FLOAT <= value <= MOST_FLOAT:
+        raise ValueError(f"must lie between {LEAST_FLOAT:g} and {MOST_FLOAT:g}")
+    return value
+
+
+PositiveInt = Annotated[int, Field(gt=0, le=MOST)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=MOST)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_in_range)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_in_range)]
+Factor = Annotated[float, Field(ge=1, allow_inf_nan=False), AfterValidator(_in_range)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
 
@@ -57,6 +77,12 @@ def _given(value: Any) -> Any:
     return _as_text(value)
 
 
+def _as_duration(value: str) -> str:
+    if not set(value) - set("0:"):
+        raise ValueError("must be a second or more")
+    return value
+
+
 def _as_project(value: str) -> str:
     if not 1 <= len(value) <= 128 or set(value) & set("/\\#?%:"):  # W&B's own rule
         raise ValueError("must have 1 to 128 characters, none of / \\ # ? % :")
@@ -71,11 +97,11 @@ class _Data(Section):
     root: str | None  # None: $DATA_ROOT, else the folder "data"
     batch_size: PositiveInt | Literal["auto"]  # per device
     val_fraction: Fraction | None  # None: nothing is held out, validation measures the training set
-    split_seed: NonNegativeInt
+    split_seed: Seed
     drop_last: bool
     order: Literal["seeded", "stream"]  # see src/data/loader.py
     loader: Literal["resident", "workers"]
-    num_workers: NonNegativeInt
+    num_workers: Annotated[int, Field(ge=0, le=256)]  # processes
     pin_memory: bool
     persistent_workers: bool
 
@@ -108,8 +134,10 @@ class Synthetic(_Data):
     name: Literal["synthetic"]
     samples: PositiveInt
     test_samples: PositiveInt
-    shape: Annotated[list[PositiveInt], Field(min_length=1), BeforeValidator(_as_list)]
-    classes: Annotated[int, Field(ge=2)]
+    shape: Annotated[
+        list[PositiveInt], Field(min_length=1, max_length=8), BeforeValidator(_as_list)
+    ]
+    classes: Annotated[int, Field(ge=2, le=2**20)]
 
 
 class _Files(_Data):
@@ -119,7 +147,7 @@ class _Files(_Data):
 
 class ImageFolder(_Files):
     name: Literal["image_folder"]
-    size: PositiveInt  # pixels a side
+    size: Annotated[int, Field(gt=0, le=2**12)]  # pixels a side
     channels: Literal[1, 3]
     skip_broken: bool
 
@@ -139,9 +167,15 @@ class LogisticRegression(Section):
 
 class Mlp(Section):
     name: Literal["mlp"]
-    hidden_sizes: Annotated[list[PositiveInt], Field(min_length=1), BeforeValidator(_as_list)]
+    hidden_sizes: Annotated[
+        list[PositiveInt],
+        Field(min_length=1, max_length=MOST_LAYERS),
+        BeforeValidator(_as_list),
+    ]
     activation: Literal["relu", "tanh", "gelu"]
-    dropout: Probability | list[Probability]  # of each hidden layer
+    dropout: (
+        Probability | Annotated[list[Probability], Field(max_length=MOST_LAYERS)]
+    )  # of each hidden layer
     input_dropout: Probability
     norm: Literal["batch", "layer"] | None
     max_norm: PositiveFloat | None
@@ -179,8 +213,8 @@ class NoScheduler(_Scheduler):
 
 class MultiStep(_Scheduler):
     name: Literal["multistep"]
-    milestones: list[PositiveInt]
-    gamma: PositiveFloat
+    milestones: Annotated[list[PositiveInt], Field(max_length=MOST_MILESTONES)]
+    gamma: Annotated[PositiveFloat, Field(le=10)]  # to the power of the milestones it stays finite
 
 
 class Cosine(_Scheduler):
@@ -193,8 +227,8 @@ class OneCycle(Section):
     spread: ClassVar[bool] = True
     name: Literal["onecycle"]
     pct_start: Fraction
-    div_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)]
-    final_div_factor: Annotated[float, Field(ge=1, allow_inf_nan=False)]
+    div_factor: Factor
+    final_div_factor: Factor
 
 
 class Trainer(Section):
@@ -205,7 +239,10 @@ class Trainer(Section):
     max_restarts: NonNegativeInt
     precision: Annotated[Literal["32", "64", "bf16-mixed", "16-mixed"], BeforeValidator(_as_text)]
     max_epochs: PositiveInt
-    max_time: Annotated[str, Field(pattern=r"^\d\d:\d\d:\d\d:\d\d$")] | None
+    max_time: (
+        Annotated[str, Field(pattern=r"^[0-9]{2}(:[0-9]{2}){3}$"), AfterValidator(_as_duration)]
+        | None
+    )
     accumulate_grad_batches: PositiveInt
     gradient_clip_val: PositiveFloat | None
     label_smoothing: Probability
@@ -277,15 +314,15 @@ class Search(Section):
     """What conf/search.yaml has: how `python -m src.search` goes about it."""
 
     trials: PositiveInt
-    batch: PositiveInt
+    batch: Annotated[int, Field(gt=0, le=10_000)]
     sampler: Literal["tpe", "random"]
-    seed: Annotated[int, Field(ge=0, lt=2**32)]
+    seed: Seed
     halving: Annotated[int, Field(ge=2)] | None
     folder: str | None  # None: a folder of searches/ that the space gives its name
 
 
 class Config(Section):
-    seed: Annotated[int, Field(ge=0, lt=2**32)]
+    seed: Seed
     data: Annotated[Data, Field(discriminator="name")]
     augmentation: Augmentation
     model: Annotated[Model, Field(discriminator="name")]
@@ -411,6 +448,7 @@ def _rules(v: _Values) -> Iterator[tuple[bool, str]]:
             f"model.dropout={written(dropout)}: is one number, or one for each of the "
             f"{len(hidden)} hidden layers",
         )
+    yield from _sizes(v)
     yield (
         v["data.loader"] != "resident" or v["data.num_workers"] in (0, None),
         f"data.num_workers={v['data.num_workers']} has no use with data.loader=resident; "
@@ -489,6 +527,29 @@ def _rules(v: _Values) -> Iterator[tuple[bool, str]]:
         f"checkpoint.mode={v['checkpoint.mode']} would keep the worst "
         f"{v['checkpoint.monitor']}; type checkpoint.mode={best}",
     )
+
+
+def _sizes(v: _Values) -> Iterator[tuple[bool, str]]:
+    """That what the numbers make together fits into some memory, each by itself in its range."""
+    hidden, shape = v["model.hidden_sizes"], _as_list(v["data.shape"])
+    if _whole_numbers(hidden):
+        weights = max((a * b for a, b in pairwise(hidden)), default=0)
+        yield (
+            weights <= MOST_WEIGHTS,
+            f"model.hidden_sizes={_shown(hidden)}: a layer of {weights:,} weights, at most "
+            f"{MOST_WEIGHTS:,}",
+        )
+    if _whole_numbers(shape):
+        features = math.prod(shape)
+        yield (
+            features <= MOST_FEATURES,
+            f"data.shape={_shown(shape)}: {features:,} features of a sample, at most "
+            f"{MOST_FEATURES:,}",
+        )
+
+
+def _whole_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int and 0 < item <= MOST for item in value)
 
 
 def autograd_alone(config: Config) -> dict[str, str]:
@@ -629,7 +690,7 @@ def _schema_fault(key: str, details: Sequence[Any], values: Mapping[str, Any]) -
     section = key.partition(".")[0]
     read = _Values(values)
     name = read[f"{section}.name"]
-    given = f"{key}={written(read[key])}"
+    given = f"{key}={_shown(read[key])}"
     if "extra_forbidden" in kinds:
         if key in known_keys():
             return f"{given}: {section}={name} has no such key"
@@ -673,6 +734,12 @@ def _example(key: str, name: Any) -> str:
         if value is not None:
             return f", for example {key}={written(value)}"
     return ""
+
+
+def _shown(value: Any) -> str:
+    """As `written`; of what is long the beginning."""
+    text = written(value)
+    return text if len(text) <= SHOWN else f"{text[:SHOWN]}…"
 
 
 def written(value: Any) -> str:

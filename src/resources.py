@@ -3,6 +3,10 @@
 import os
 from pathlib import Path
 
+from src.errors import InputError
+
+MIB = 2**20
+
 
 def cpu_count() -> int:
     """CPU cores that this process may use."""
@@ -16,3 +20,13 @@ def free_memory() -> int:
         lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
         return int(lines["MemAvailable"].split()[0]) * 1024
     return 4 * 2**30  # macOS tells its free memory to nobody who asks simply
+
+
+def require_memory(what: str, needed: int, remedy: str) -> None:
+    """Raises InputError where this machine cannot lend that many bytes; `what` ends with a verb."""
+    free = free_memory()
+    if needed > free:
+        raise InputError(
+            f"{what} {needed / MIB:,.0f} MiB of memory, of which {free / MIB:,.0f} MiB are free; "
+            f"type {remedy}"
+        )

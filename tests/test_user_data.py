@@ -118,7 +118,7 @@ def test_what_does_not_fit_is_told_before_decoding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_pictures(tmp_path, {"a": 3, "b": 3})
-    monkeypatch.setattr("src.data.sources.files.free_memory", lambda: 6 * 3 * 100 * 100)
+    monkeypatch.setattr("src.resources.free_memory", lambda: 6 * 3 * 100 * 100)
     monkeypatch.setattr("src.data.sources.files.decode_all", None)
     with pytest.raises(
         InputError, match=r"6 pictures of 3 × 100 × 100 need .* data\.loader=workers"

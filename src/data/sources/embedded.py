@@ -1,9 +1,12 @@
 """Data that need no file of the user's and no download."""
 
+import math
+
 import torch
 
 from src import config as schema
 from src.data.sources.split import DIGITS, Source, Split
+from src.resources import require_memory
 
 
 def digits() -> Source:
@@ -35,6 +38,7 @@ def toy(factor: int) -> Source:
         torch.tensor([0, 0, 0, 1, 1]),
     )
     test = Split(torch.tensor([[-0.8, 2.8], [2.6, -1.6]]), torch.tensor([0, 1]))
+    require_memory(f"data.factor={factor}: the points need", 100 * factor, "a smaller data.factor")
     if factor > 1:
         noise = torch.Generator().manual_seed(123)
 
@@ -49,6 +53,13 @@ def toy(factor: int) -> Source:
 
 def synthetic(config: schema.Synthetic) -> Source:
     """Standard normal features (N, *shape), uniform random labels; the same on every machine."""
+    samples = config.samples + config.test_samples
+    require_memory(
+        f"data.samples={config.samples} data.test_samples={config.test_samples}: their features "
+        f"need",
+        4 * samples * math.prod(config.shape),
+        "fewer of them, or a smaller data.shape",
+    )
     stream = torch.Generator().manual_seed(0)
 
     def draw(samples: int) -> Split:

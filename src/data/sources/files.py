@@ -27,8 +27,8 @@ from src.data.folders import (
 from src.data.sources.split import Source, Split, held_out, with_test
 from src.data.tables import Columns, read_table
 from src.errors import InputError, all_at_once
-from src.files import MIB, open_regular
-from src.resources import free_memory
+from src.files import open_regular
+from src.resources import free_memory, require_memory
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def image_folder(config: schema.ImageFolder) -> Source:
     parts = [part for part in (listing.train, listing.test) if part is not None]
     if config.loader == "resident":
         count = sum(len(part.paths) for part in parts)
-        _require_memory(
+        require_memory(
             f"data.path={root}: {count:,} pictures of {config.channels} × {config.size} × "
             f"{config.size} need",
             COPIES * count * config.channels * config.size**2,
@@ -234,7 +234,7 @@ def csv_table(config: schema.Csv) -> Source:
     """
     path = Path(config.path)
     with_size = path.stat().st_size if path.is_file() else 0
-    _require_memory(f"data.path={path}: it needs", TEXT_COST * with_size, "fewer rows")
+    require_memory(f"data.path={path}: it needs", TEXT_COST * with_size, "fewer rows")
     table = read_table(path)
     table.require([config.target], "data.target")
     names = [name for name in table.names if name != config.target]
@@ -298,12 +298,3 @@ def _classes(targets: Sequence[str], path: Path, target: str) -> list[str]:
 def _digest(path: Path) -> str:
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _require_memory(what: str, needed: int, remedy: str) -> None:
-    free = free_memory()
-    if needed > free:
-        raise InputError(
-            f"{what} {needed / MIB:,.0f} MiB of memory, of which {free / MIB:,.0f} MiB are free; "
-            f"type {remedy}"
-        )
