@@ -9,6 +9,7 @@ import copy
 import functools
 import itertools
 import math
+import os
 import sys
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
@@ -120,7 +121,7 @@ def check_command_line(argv: Sequence[str]) -> Command:
     told it again, so that it writes where this has looked. Raises InputError with every fault at
     once.
     """
-    arguments = get_args_parser().parse_args(list(argv))
+    arguments = get_args_parser().parse_intermixed_args(list(argv))
     flags, texts = _flags(arguments), list(arguments.overrides)
     if arguments.cfg:
         _checked_points(arguments)
@@ -338,7 +339,8 @@ def _composed_folder(
         shipped = yaml.safe_load((CONF / "train.yaml").read_text())["hydra"][section]["dir"]
         if typed == shipped or (resume and "${now:" in str(typed)):
             return None
-        return Path(str(composed.hydra[section].dir))
+        # A/B/.. is A once Hydra has made B, and is looked at as such.
+        return Path(os.path.normpath(str(composed.hydra[section].dir)))
     except (HydraException, OmegaConfBaseException) as error:
         raise InputError(" ".join(str(error).split())) from None
 

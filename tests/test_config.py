@@ -46,6 +46,15 @@ def faults(*argv: str) -> str:
         ("trainer.accelerator=gpuu", "must be one of auto, cpu, cuda, mps"),
         ("trainer.devices=0", "must be greater than 0 or auto"),
         ("trainer.max_time=1h", "must be DD:HH:MM:SS"),
+        ("trainer.max_time=00:00:00:00", "trainer.max_time=00:00:00:00: must be a second or more"),
+        (f"model.hidden_sizes={10**30}", "must be less than or equal to 2147483647"),
+        (f"model.hidden_sizes=[{'4,' * 999}4]", "must have at most 256 items"),
+        ("model.hidden_sizes=[2000000000,2000000000]", "4,000,000,000,000,000,000 weights"),
+        (f"trainer.steps_per_call={10**30}", "must be less than or equal to 2147483647 or auto"),
+        ("model.max_norm=1e-300", "model.max_norm=1e-300: must lie between 1e-12 and 1e+12"),
+        ("optimizer.lr=1e300", "must lie between 1e-12 and 1e+12"),
+        ("data.num_workers=100000", "must be less than or equal to 256"),
+        ("scheduler.gamma=1e9", "must be less than or equal to 10"),
         ("optimizer.momentum=1", "must be less than 1"),
         ("optimizer.nesterov=true", "type optimizer.momentum=0.9"),
         ("scheduler.milestones=[5,3]", "for example scheduler.milestones=[3,5]"),
@@ -77,6 +86,20 @@ def test_a_fault_names_key_value_and_remedy(override: str, answer: str) -> None:
 )
 def test_rules_across_keys(overrides: list[str], answer: str) -> None:
     assert answer in faults(*overrides)
+
+
+def test_every_number_has_two_ends() -> None:
+    """Whatever the key, 10^30 and its inverse are answered; nothing of that size is made."""
+    numbers = [
+        f"{section}.{key}"
+        for section, values in compose().to_primitives().items()
+        for key, value in (values.items() if isinstance(values, dict) else ())
+        if type(value) in (int, float)
+    ]
+    assert len(numbers) > 20
+    for key in numbers:
+        for text in (f"{key}={10**30}", f"{key}=1e30", f"{key}=-1e-30"):
+            assert key in faults(text)
 
 
 def test_all_faults_come_at_once() -> None:

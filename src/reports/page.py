@@ -64,8 +64,8 @@ def write_report(
     page = output or _beside(paths)
     _refuse_strangers(page, force)
     folder = page.with_suffix("")
-    if folder.is_symlink():
-        raise InputError(f"{folder}: is a link, and pictures would be written there; remove it")
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise InputError(f"{folder}: is no folder, and pictures are written there; remove it")
     folder.mkdir(parents=True, exist_ok=True)
     sections = _Sections(folder, models)
     content = {
