@@ -24,6 +24,7 @@ MIB = 2**20
 # A composed configuration has some 2 KB, Hydra's own record of a sweep some 10 KB.
 YAML_LIMIT = MIB // 4
 FAULTS_SHOWN = 20
+REPLACED = (".ckpt", ".part")  # never written in place: a second name keeps its content
 
 
 # --- writing ---------------------------------------------------------------------------------
@@ -129,40 +130,44 @@ def require_own(path: Path, status: os.stat_result) -> None:
 
 def require_contained(folder: Path) -> None:
     """Raises InputError with all that leads out of a folder which is written into, or hangs:
-    links to elsewhere, files that have another name elsewhere, pipes, sockets and devices.
+    links to elsewhere, files with a second name, pipes, sockets and devices.
 
     The folder itself may be a link, and need not be there. Links within it may lead to each other.
     """
     faults: list[str] = []
     root = os.path.realpath(folder)
-    names: dict[tuple[int, int], list[str]] = {}  # of each file that has several
     left = [str(folder)] if folder.is_dir() else []
     while left:
-        with os.scandir(left.pop()) as entries:
-            for entry in entries:
-                try:
-                    status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:  # another process has removed it in between
-                    continue
-                if stat.S_ISLNK(status.st_mode):
-                    target = os.path.realpath(entry.path)
-                    if os.path.commonpath([root, target]) != root:
-                        faults.append(f"{entry.path}: is a link to {target}")
-                elif stat.S_ISDIR(status.st_mode):
-                    left.append(entry.path)
-                elif not stat.S_ISREG(status.st_mode):
-                    faults.append(f"{entry.path}: is {kind(status)}")
-                elif status.st_nlink > 1:
-                    key = status.st_dev, status.st_ino
-                    names.setdefault(key, []).append(entry.path)
-                    if len(names[key]) == status.st_nlink:
-                        del names[key]
-    faults += [f"{paths[0]}: has another name elsewhere (a hard link)" for paths in names.values()]
+        for entry in _entries(left.pop()):
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:  # another process has removed it in between
+                continue
+            if stat.S_ISLNK(status.st_mode):
+                target = os.path.realpath(entry.path)
+                if os.path.commonpath([root, target]) != root:
+                    faults.append(f"{entry.path}: is a link to {target}")
+            elif stat.S_ISDIR(status.st_mode):
+                left.append(entry.path)
+            elif not stat.S_ISREG(status.st_mode):
+                faults.append(f"{entry.path}: is {kind(status)}")
+            elif status.st_nlink > 1 and not entry.name.endswith(REPLACED):
+                faults.append(f"{entry.path}: has a second name (a hard link)")
     if faults:
         shown = faults[:FAULTS_SHOWN]
         if faults[FAULTS_SHOWN:]:
             shown.append(f"and {len(faults) - FAULTS_SHOWN:,} more")
         raise all_at_once(shown, "no file outside of the folder is written; remove them")
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read ({error.strerror})") from None
 
 
 # --- reading ---------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from src.bundle import write_bundle
 from src.composition import LAUNCHER_KEYS, check_command_line, compose, parse
 from src.errors import InputError
 from src.files import (
+    REPLACED,
     alone,
     append_line,
     lock,
@@ -116,14 +117,15 @@ def test_a_run_folder_that_leads_out_is_not_written_into(
     plant(kind, run.folder / name, outside)
     before = contents(outside)
     more = compose(*TINY, "trainer.max_epochs=3")
-    with pytest.raises(InputError):
-        check_command_line([f"resume={run.folder}", "trainer.max_epochs=3"])
-    with pytest.raises(InputError):
-        fit(more, run.folder, resume=True)
-    with pytest.raises(InputError):
-        check_command_line([*TINY, "resume=auto", f"hydra.run.dir={run.folder}"])
-    with pytest.raises(InputError):
-        write_bundle([run.folder], tmp_path / "run.zip")
+    harmless = kind == "hard link" and name.endswith(REPLACED)
+    for action in (
+        lambda: check_command_line([f"resume={run.folder}", "trainer.max_epochs=3"]),
+        lambda: check_command_line([*TINY, "resume=auto", f"hydra.run.dir={run.folder}"]),
+        lambda: fit(more, run.folder, resume=True),
+        lambda: write_bundle([run.folder], tmp_path / "run.zip"),
+    ):
+        with suppress(InputError) if harmless else pytest.raises(InputError):
+            action()
     with suppress(InputError):
         open_trained(run.folder)
     assert contents(outside) == before
@@ -157,11 +159,10 @@ def test_a_sweep_that_leads_out_is_not_written_into(
     (sweep / "multirun.yaml").write_text(yaml.safe_dump(record))
     plant(kind, sweep / name, outside)
     before = contents(outside)
-    for argv in (
-        [f"resume={sweep}"],
-        ["-m", "seed=1,2", "resume=auto", f"hydra.sweep.dir={sweep}"],
-    ):
-        with pytest.raises(InputError):
+    harmless = kind == "hard link" and name.endswith(REPLACED)
+    typed = ["-m", "seed=1,2", "resume=auto", f"hydra.sweep.dir={sweep}"]
+    for argv in ([f"resume={sweep}"], typed):
+        with suppress(InputError) if harmless else pytest.raises(InputError):
             check_command_line(argv)
     if name == ".lock":
         with pytest.raises(InputError):
