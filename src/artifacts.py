@@ -117,7 +117,7 @@ class Description(BaseModel):
     input_shape: list[PositiveInt]  # of one sample as the exported model takes it
     input_dtype: Literal["uint8", "float32"]  # uint8 is divided by 255 within
     dtype: Literal["float32", "float64"]  # of weights and logits
-    columns: Columns | None  # of a table: inputs are its values, standardised by these
+    columns: Columns | None  # of a table: what makes its rows the inputs
     config: dict[str, Any]
 
     def to_metadata(self) -> dict[str, str]:

@@ -9,15 +9,24 @@ python -m src.benchmark suite=devices      (or precision, batch_size, hidden_siz
                                            picture)
 """
 
-import sys
+import argparse
 
 from src.process import run
 
 
 def main() -> None:
+    summary, _, usage = (__doc__ or "").partition("\n")
+    parser = argparse.ArgumentParser(
+        "python -m src.benchmark",
+        description=summary,
+        epilog=usage,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
+    arguments = parser.parse_args()
     from src.benchmarks.settings import read_settings
 
-    settings = read_settings(sys.argv[1:])
+    settings = read_settings(arguments.settings)
     from src.benchmarks import run_suite
 
     table, line = run_suite(settings)

@@ -22,7 +22,7 @@ from src.files import beside, read_bounded, sync_folder, write_durably
 
 log = logging.getLogger(__name__)
 
-FORMAT = 2  # of the "kindling" part; a reader refuses any other
+FORMAT = 3  # of the "kindling" part; a reader refuses any other
 LIMIT = 16 * 2**30  # bytes
 _LABEL = b"sha256="
 _COMMENT = len(_LABEL) + 64

@@ -5,6 +5,7 @@ overrides are looked at first, each by itself; what is left is composed point by
 checked against src/config.py.
 """
 
+import argparse
 import copy
 import functools
 import itertools
@@ -39,6 +40,7 @@ from src.errors import InputError
 from src.extras import missing_loggers
 from src.files import read_yaml, require_contained
 from src.process import place
+from src.resources import versions
 
 if TYPE_CHECKING:
     from src.run import Run
@@ -121,7 +123,7 @@ def check_command_line(argv: Sequence[str]) -> Command:
     told it again, so that it writes where this has looked. Raises InputError with every fault at
     once.
     """
-    arguments = get_args_parser().parse_intermixed_args(list(argv))
+    arguments = _arguments().parse_intermixed_args(list(argv))
     flags, texts = _flags(arguments), list(arguments.overrides)
     if arguments.cfg:
         _checked_points(arguments)
@@ -228,14 +230,27 @@ def _flags(arguments: Namespace) -> list[str]:
     return flags
 
 
+def _arguments() -> argparse.ArgumentParser:
+    """Hydra's, but --version tells the project's own."""
+    parser = argparse.ArgumentParser(
+        parents=[get_args_parser()],
+        add_help=False,
+        conflict_handler="resolve",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    told = "\n".join(f"{name} {text}" for name, text in versions().items())
+    parser.add_argument("--version", action="version", version=told)
+    return parser
+
+
 def find_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
     """Those of the schema, and what this machine has not: packages, the user's own data."""
     config, faults = schema.find_faults(point)
     if config is not None:
         faults += missing_loggers(config.logger.chosen)
-    data = schema.find_data(point)  # which may be right where other sections are wrong
-    if data is not None:
-        faults += path_faults(data)
+    section = point.get("data")
+    if isinstance(section, dict):
+        faults += path_faults(section)
     return config, faults
 
 
@@ -443,7 +458,7 @@ def _resume(folder: Path, others: Sequence[str], multirun: bool, config_dir: str
         raise InputError(f"resume={folder}: goes on in its folder; leave out {' '.join(hydras)}")
     if others:
         config = _grown(folder, config, others)
-    absent = missing_loggers(config.logger.chosen) + path_faults(config.data)
+    absent = missing_loggers(config.logger.chosen) + path_faults(config.data.model_dump())
     if absent:
         raise InputError("\n  ".join([f"resume={folder}: cannot go on here", *absent]))
     check_machine(config)

@@ -10,6 +10,7 @@ import hashlib
 import json
 import math
 import re
+import shlex
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    TypeAdapter,
     ValidationError,
 )
 
@@ -69,6 +69,10 @@ def _as_list(value: Any) -> Any:
 
 def _as_text(value: Any) -> Any:
     return str(value) if type(value) is int else value
+
+
+def _as_texts(value: Any) -> Any:
+    return [_as_text(item) for item in (value if isinstance(value, list) else [value])]
 
 
 def _given(value: Any) -> Any:
@@ -159,6 +163,9 @@ class Npz(_Files):
 class Csv(_Files):
     name: Literal["csv"]
     target: Annotated[str, BeforeValidator(_given)]
+    drop: Annotated[list[str], BeforeValidator(_as_texts)]
+    encode: Literal["onehot"] | None  # of columns of text; see src/data/tables.py
+    fill: Literal["mean", "median", "most_frequent"] | None  # of empty cells
 
 
 class LogisticRegression(Section):
@@ -395,15 +402,6 @@ def find_search_faults(values: Mapping[str, Any]) -> tuple[Search | None, list[s
         return None, [_schema_fault(key, details, read) for key, details in by_key.items()]
 
 
-def find_data(values: Mapping[str, Any]) -> Data | None:
-    """The section of the data where it has no fault of its own."""
-    section: TypeAdapter[Data] = TypeAdapter(Annotated[Data, Field(discriminator="name")])
-    try:
-        return section.validate_python(values.get("data"))
-    except ValidationError:
-        return None
-
-
 def report(faults: Sequence[str]) -> str:
     count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
     lines = "\n".join(f"  {fault}" for fault in faults)
@@ -461,6 +459,12 @@ def _rules(v: _Values) -> Iterator[tuple[bool, str]]:
     yield (
         not v["data.persistent_workers"] or v.number("data.num_workers") > 0,
         "data.persistent_workers=true needs workers; type data.num_workers=2 too",
+    )
+    dropped = v["data.drop"]
+    yield (
+        v["data.target"] not in ([dropped] if isinstance(dropped, str) else dropped or []),
+        f"data.drop={written(dropped)}: has data.target={v['data.target']}, the column of classes; "
+        "leave it out of data.drop",
     )
     moved = [name for name in MOVES if v[f"augmentation.{name}"]]
     shape = {"toy": [2], "synthetic": _as_list(v["data.shape"])}.get(str(v["data.name"]))
@@ -747,5 +751,20 @@ def written(value: Any) -> str:
     if isinstance(value, bool) or value is None:
         return {True: "true", False: "false", None: "null"}[value]
     if isinstance(value, list):
-        return "[" + ",".join(written(item) for item in value) + "]"
+        return "[" + ",".join(_item(item) for item in value) + "]"
     return str(value)
+
+
+def _item(value: Any) -> str:
+    """An element of a list, in quotes where Hydra would read its text as something else."""
+    plain = not isinstance(value, str) or re.fullmatch(r"[^\W\d][\w.-]*", value)
+    if plain and str(value).lower() not in ("true", "false", "null", "nan", "inf"):
+        return written(value)
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def typed(key: str, value: Any) -> str:
+    """KEY=VALUE as one types it in a shell."""
+    text = f"{key}={written(value)}"
+    return text if re.fullmatch(r"[\w.,=\[\]+-]+", text) else shlex.quote(text)

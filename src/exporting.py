@@ -9,7 +9,6 @@ import io
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -34,6 +33,7 @@ from src.data.sources import Source, Split, as_float
 from src.errors import InputError
 from src.evaluation import source_of
 from src.files import MIB, open_regular, replacing
+from src.resources import versions
 from src.trained import Trained, open_trained, rebuild
 
 if TYPE_CHECKING:
@@ -117,13 +117,9 @@ def export(plan: Plan) -> Exported:
 def describe_model(trained: Trained, source: Source, digest: str) -> Description:
     example = source.test.take(slice(1)).features
     dtypes = {torch.uint8: "uint8", torch.float32: "float32", torch.float64: "float64"}
-    try:
-        ours = version("kindling")
-    except PackageNotFoundError:  # a copy of the sources
-        ours = "unknown"
     return Description.model_validate(
         {
-            "version": ours,
+            "version": versions().get("kindling", "unknown"),
             "config_hash": trained.config.hash(),
             "checkpoint_sha256": digest,
             "data": trained.data,

@@ -8,7 +8,7 @@ import torch
 from tabulate import tabulate
 
 from src import composition
-from src.resources import cpu_count
+from src.resources import cpu_count, versions
 from src.training import machine
 
 # Vector instructions that matrix products use, as /proc/cpuinfo (x86, Arm) spells them.
@@ -23,7 +23,7 @@ def survey() -> dict[str, Any]:
         "cuda": _cuda(),
         "mps": _mps(),
         "auto": _auto(),
-        "versions": machine.versions(),
+        "versions": versions(),
     }
 
 

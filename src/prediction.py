@@ -239,10 +239,10 @@ def _samples_of(trained: Trained, table: Table) -> Samples:
             f"{table.path}: {trained.checkpoint} was trained on data={trained.data}, not on a "
             f"table; name an .npz file with x of {_rows(trained)} in its place"
         )
-    table.require(columns.names)
+    features = columns.features(table)
     labels = None
     if section.target in table.names:
-        targets = table.column(section.target)
+        targets = table.classes(section.target)
         strange = sorted(set(targets) - set(trained.labels))
         if strange:
             raise InputError(
@@ -250,7 +250,7 @@ def _samples_of(trained: Trained, table: Table) -> Samples:
                 f"{trained.checkpoint} does not know; leave the column out"
             )
         labels = np.array([trained.labels.index(target) for target in targets])
-    return Samples(table.path, columns.standardise(table.numbers(columns.names)), labels)
+    return Samples(table.path, features, labels)
 
 
 def _of_samples(trained: Trained, samples: Samples, likeness: Likeness | None) -> list[Prediction]:

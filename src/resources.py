@@ -1,11 +1,16 @@
-"""What this machine lends to a process; nothing here imports torch."""
+"""What this machine lends to a process, and what is installed; nothing here imports torch."""
 
 import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from src.errors import InputError
 
 MIB = 2**20
+PACKAGES = (
+    "kindling", "torch", "lightning", "torchvision", "torchmetrics", "hydra-core", "numpy",
+)  # fmt: skip
 
 
 def cpu_count() -> int:
@@ -30,3 +35,12 @@ def require_memory(what: str, needed: int, remedy: str) -> None:
             f"{what} {needed / MIB:,.0f} MiB of memory, of which {free / MIB:,.0f} MiB are free; "
             f"type {remedy}"
         )
+def versions() -> dict[str, str]:
+    """Name → version of Python and of the packages that are installed."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # kindling itself, where its sources were only copied
+            continue
+    return {**found, "python": platform.python_version()}

@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from tabulate import tabulate
 from tqdm import tqdm
 
+from src.resources import versions
 from src.training import machine
 
 Seconds = dict[str, list[float]]
@@ -85,7 +86,7 @@ def report(
         "ratio_spreads": {name: spread.to_primitives() for name, spread in ratios.items()},
         **facts,
         "hardware": machine.hardware(torch.device("cpu")),
-        "versions": machine.versions(),
+        "versions": versions(),
         "commit": machine.commit(),
     }
     return f"{table}\n\n{shares}", json.dumps(content)

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from typing import Literal, get_args
 
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
+from yaml import YAMLError
 
 from src.config import PositiveInt, Section, options
 from src.errors import InputError
@@ -31,12 +33,14 @@ class Settings(Section):
 def read_settings(argv: Sequence[str]) -> Settings:
     """key=value arguments. Raises InputError with every fault and the usage."""
     try:
-        settings = Settings.model_validate(
-            OmegaConf.to_container(OmegaConf.from_dotlist(list(argv)))
-        )
+        values = OmegaConf.to_container(OmegaConf.from_dotlist(list(argv)), resolve=True)
+        settings = Settings.model_validate(values)
     except ValidationError as error:
         faults = [f"{detail['loc'][0]}: {detail['msg']}" for detail in error.errors()]
         raise InputError(f"{'; '.join(faults)}; {USAGE}") from None
+    except (YAMLError, OmegaConfBaseException) as error:
+        reason = str(error).splitlines()[0]
+        raise InputError(f"{' '.join(argv)}: cannot be read ({reason}); {USAGE}") from None
     if settings.data not in options("data"):
         raise InputError(f"data={settings.data}: must be one of {', '.join(options('data'))}")
     return settings

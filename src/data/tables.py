@@ -1,35 +1,267 @@
-"""Tables with a header, separated by commas. No torch here: a wrong cell is told at once."""
+"""Tables with a header, separated by commas. No torch here: a wrong cell is told at once.
+
+What is learnt of a column is numbers and texts, which a checkpoint may hold. scikit-learn's imputer
+and encoder would hide the same in objects of their own.
+"""
 
 import csv
 import io
+import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
-from src.config import did_you_mean
+from src import config as schema
+from src.config import PositiveFloat, did_you_mean, typed
 from src.errors import InputError
 from src.files import open_regular
 
+log = logging.getLogger(__name__)
+
 FAULTS_SHOWN = 20
+MOST_CATEGORIES = 100  # of an encoded column: names and numbers of tickets are no categories
+GAPS = ("", "?", "na", "n/a", "nan", "null")  # cells that count as empty, whatever their case
+
+Mask = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class Columns(BaseModel):
-    """A table's columns of features, standardised as (x - mean) / deviation."""
-
+class _Learnt(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    names: list[str]
-    mean: list[float]
-    deviation: list[float]
 
-    def standardise(self, values: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Values (N, columns) as they are written in the table."""
-        standard: NDArray[np.float64] = (values - np.array(self.mean)) / np.array(self.deviation)
-        return standard.astype(np.float32)
+class NumberColumn(_Learnt):
+    """A column of numbers: one feature, (number - mean) / deviation.
+
+    An empty cell is read as `fill`, and refused where that is None.
+    """
+
+    name: str
+    fill: FiniteFloat | None
+    mean: FiniteFloat
+    deviation: PositiveFloat
+    width: ClassVar[int] = 1
+
+    def fault(self, cells: "Cells") -> str:
+        return cells.fault(texts=False, gaps=self.fill is not None)
+
+    def features(self, cells: "Cells") -> Floats:
+        """(rows, 1), of cells without a fault."""
+        return ((cells.filled(self.fill) - self.mean) / self.deviation)[:, None]
+
+
+class TextColumn(_Learnt):
+    """A column of texts: a feature for each category, 1 for the row's own and 0 for the others.
+
+    An empty cell is read as `fill`, and refused where that is None. Any other text than the
+    categories gives zeros alone, and a line in the log.
+    """
+
+    name: str
+    fill: str | None
+    categories: list[str]
+
+    @property
+    def width(self) -> int:
+        return len(self.categories)
+
+    def fault(self, cells: "Cells") -> str:
+        return cells.fault(texts=True, gaps=self.fill is not None)
+
+    def features(self, cells: "Cells") -> Floats:
+        """(rows, categories), of cells without a fault."""
+        number_of = {text: number for number, text in enumerate(self.categories)}
+        texts = zip(cells.texts, cells.gaps, strict=True)
+        numbers = np.array([number_of.get(str(self.fill) if gap else t, -1) for t, gap in texts])
+        unknown = numbers < 0
+        if unknown.any():
+            log.warning(
+                "%s: column %s: %s that training did not see; all features of the column are 0",
+                cells.path, self.name, cells.told(unknown, "is a text", "are texts"),
+            )  # fmt: skip
+        found = np.zeros((len(numbers), self.width))
+        found[~unknown, numbers[~unknown]] = 1
+        return found
+
+
+class Columns(_Learnt):
+    """How a row of a table becomes the features of a sample: its columns in their order, each with
+    what the samples that are trained on have taught of it."""
+
+    columns: list[NumberColumn | TextColumn]
+
+    @property
+    def width(self) -> int:
+        return sum(column.width for column in self.columns)
+
+    def features(self, table: "Table") -> NDArray[np.float32]:
+        """(rows, width). The table may have its columns in any order, and others too.
+
+        Raises InputError with a line for each column that is missing or has wrong cells.
+        """
+        table.require([column.name for column in self.columns])
+        found = np.empty((len(table.rows), self.width), np.float32)
+        faults, first = [], 0
+        for column in self.columns:
+            cells = table.cells(column.name)
+            fault = column.fault(cells)
+            if fault:
+                faults.append(f"{fault}; correct that, or leave the rows out")
+            else:
+                found[:, first : first + column.width] = column.features(cells)
+            first += column.width
+        table.refuse(faults)
+        return found
+
+
+class Cells:
+    """The cells of one column, by rows: as they are written, and which of them are empty."""
+
+    def __init__(self, path: Path, name: str, texts: Sequence[str], lines: Sequence[int]) -> None:
+        self.path, self.name, self.texts, self.lines = path, name, texts, lines
+        self.gaps: Mask = np.array([text.lower() in GAPS for text in texts], bool)
+
+    @cached_property
+    def numbers(self) -> Floats:
+        """NaN for empty cells, and for those that are no numbers."""
+        try:
+            return np.array(self.texts, np.float64)
+        except ValueError:
+            return np.array([_number(text) for text in self.texts])
+
+    @cached_property
+    def strange(self) -> Mask:
+        """Which are neither empty nor a number."""
+        return np.isnan(self.numbers) & ~self.gaps
+
+    @property
+    def infinite(self) -> Mask:
+        with np.errstate(over="ignore"):
+            return np.isinf(self.numbers.astype(np.float32))
+
+    def filled(self, value: float | None) -> Floats:
+        """The numbers with `value` in empty cells."""
+        return self.numbers if value is None else np.where(self.gaps, value, self.numbers)
+
+    def counts(self, chosen: Mask) -> Counter[str]:
+        """How often each text stands in the chosen cells that are not empty."""
+        texts = zip(self.texts, chosen & ~self.gaps, strict=True)
+        return Counter(text for text, counted in texts if counted)
+
+    def told(self, chosen: Mask, one: str, several: str) -> str:
+        """How many are chosen, what they are, and the first of them."""
+        first, count = int(chosen.argmax()), int(chosen.sum())
+        place = f"{'the first in ' if count > 1 else ''}line {self.lines[first]}"
+        if self.texts[first]:
+            place += f": {self.texts[first][:40]!r}"
+        told = f"{count:,} of {len(self.texts):,} cells {several if count > 1 else one}"
+        return f"{told} ({place})"
+
+    def fault(self, *, texts: bool, gaps: bool) -> str:
+        """What is wrong with the column; "" for one without a fault. `texts` and `gaps` are
+        whether texts and empty cells are allowed."""
+        found = []
+        if not texts:
+            found += [(self.strange, "is no number", "are no numbers")]
+            found += [(self.infinite, "is not finite", "are not finite")]
+        if not gaps:
+            found += [(self.gaps, "is empty", "are empty")]
+        told = [self.told(*each) for each in found if each[0].any()]
+        return f"column {self.name}: {', '.join(told)}" if told else ""
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return np.nan
+
+
+def learn_columns(table: "Table", config: schema.Csv, trained_on: Mask) -> Columns:
+    """What the rows that are trained on, a mask (rows,), teach of all columns but the target and
+    those that are left out.
+
+    Raises InputError with a line for each column that cannot be used, and what to type.
+    """
+    names = [name for name in table.names if name not in (config.target, *config.drop)]
+    if not names:
+        raise InputError(f"{table.path}: data.drop leaves no column of features; leave out fewer")
+    columns, faults, wrong = [], [], list(config.drop)
+    for name in names:
+        try:
+            columns.append(_learn(table.cells(name), config, trained_on))
+        except InputError as error:
+            faults.append(str(error))
+            wrong.append(name)
+    all_out = 1 < len(faults) < len(names) and len(wrong) <= FAULTS_SHOWN
+    table.refuse(faults, f"or type {typed('data.drop', wrong)}" if all_out else "")
+    told = ", ".join(f"{c.name} ({c.width})" for c in columns if isinstance(c, TextColumn))
+    if told:
+        log.info("%s: columns of text, and their categories: %s", table.path, told)
+    return Columns(columns=columns)
+
+
+def _learn(cells: Cells, config: schema.Csv, trained_on: Mask) -> NumberColumn | TextColumn:
+    of_text = bool(cells.strange.any())
+    different = len(cells.counts(~cells.gaps)) if of_text else 0
+    encoded = of_text and config.encode is not None and different <= MOST_CATEGORIES
+    fault = cells.fault(texts=encoded, gaps=config.fill is not None)
+    leave_out = f"type {typed('data.drop', [*config.drop, cells.name])}"
+    if fault:
+        keys = []
+        if of_text and not encoded:
+            if 2 * cells.strange.sum() < (~cells.gaps).sum():
+                raise InputError(f"{fault}; write numbers there, or {leave_out}")
+            if different > MOST_CATEGORIES:
+                raise InputError(
+                    f"{fault}; its {different:,} different texts are more than data.encode=onehot "
+                    f"takes, {MOST_CATEGORIES}; {leave_out}"
+                )
+            keys.append("data.encode=onehot")
+        if cells.gaps.any() and config.fill is None:
+            keys.append(f"data.fill={'most_frequent' if of_text else 'median'}")
+        remedy = f"type {' '.join(keys)}" if keys else "correct that"
+        raise InputError(f"{fault}; {remedy}, or {leave_out}")
+    known = trained_on & ~cells.gaps
+    if not known.any():
+        raise InputError(
+            f"column {cells.name}: is empty in all rows that are trained on; {leave_out}"
+        )
+    if encoded:
+        counts = cells.counts(known)
+        frequent = min(counts, key=lambda text: (-counts[text], text))
+        fill = None if config.fill is None else frequent
+        return TextColumn(name=cells.name, fill=fill, categories=sorted(counts))
+    value = _typical(cells.numbers[known], config.fill)
+    numbers = cells.filled(value)[trained_on]
+    constant = numbers.min() == numbers.max()  # its deviation is 0, or what rounding leaves
+    return NumberColumn(
+        name=cells.name,
+        fill=value,
+        mean=float(numbers.mean()),
+        deviation=1.0 if constant else float(numbers.std()),
+    )
+
+
+def _typical(numbers: Floats, which: str | None) -> float | None:
+    """The mean or median; or the most frequent, of several the smallest."""
+    match which:
+        case "mean":
+            return float(numbers.mean())
+        case "median":
+            return float(np.median(numbers))
+        case "most_frequent":
+            values, counts = np.unique(numbers, return_counts=True)
+            return float(values[counts.argmax()])
+    return None
 
 
 @dataclass(frozen=True)
@@ -41,68 +273,52 @@ class Table:
     rows: Sequence[Sequence[str]]
     lines: Sequence[int]
 
-    def column(self, name: str) -> list[str]:
-        """Raises InputError when there is no such column, or a cell of it is empty."""
-        at = self.names.index(name)
-        cells = [row[at].strip() for row in self.rows]
-        faults = [
-            f"line {line}, column {name}: is empty"
-            for line, cell in zip(self.lines, cells, strict=True)
-            if not cell
-        ]
-        self._refuse(faults)
-        return cells
+    @cached_property
+    def _numbers(self) -> dict[str, int]:
+        return {name: number for number, name in enumerate(self.names)}
 
-    def numbers(self, names: Sequence[str]) -> NDArray[np.float64]:
-        """The columns, (rows, columns). Raises InputError with every cell that is no number."""
-        chosen = [self.names.index(name) for name in names]
-        try:
-            cells = [[row[at] for at in chosen] for row in self.rows]
-            values = np.array(cells, np.float64).reshape(len(cells), len(chosen))
-            if np.isfinite(values.astype(np.float32)).all():
-                return values
-        except ValueError:
-            pass
-        self._refuse(
-            [
-                f"line {line}, column {self.names[at]}: {fault}"
-                for line, row in zip(self.lines, self.rows, strict=True)
-                for at in chosen
-                for fault in _faults_of(row[at].strip())
-            ]
-        )
-        raise AssertionError("NumPy refuses a table whose cells are numbers, each by itself")
+    def cells(self, name: str) -> Cells:
+        at = self._numbers[name]
+        return Cells(self.path, name, [row[at].strip() for row in self.rows], self.lines)
+
+    def classes(self, name: str) -> Sequence[str]:
+        """The column that names the class of each row. Raises InputError for an empty cell."""
+        cells = self.cells(name)
+        empty = np.array([not text for text in cells.texts])
+        if empty.any():
+            told = cells.told(empty, "is empty", "are empty")
+            self.refuse([f"column {name}: {told}; write a class there, or leave the rows out"])
+        return cells.texts
+
+    def missing(self, names: Sequence[str], key: str = "") -> list[str]:
+        """A text for each column that the table lacks; `key` is what named it."""
+        return [
+            f"{self.path}: {_unknown(name, self.names, key)}"
+            for name in names
+            if name not in self._numbers
+        ]
 
     def require(self, names: Sequence[str], key: str = "") -> None:
         """Raises InputError for each column that the table lacks; `key` is what named it."""
-        missing = [name for name in names if name not in self.names]
-        self._refuse([_unknown(name, self.names, key) for name in missing])
+        self.refuse([text.removeprefix(f"{self.path}: ") for text in self.missing(names, key)])
 
-    def _refuse(self, faults: list[str]) -> None:
+    def refuse(self, faults: Sequence[str], instead: str = "") -> None:
+        """Raises InputError with the faults, if there are any, and what mends them together."""
         if not faults:
             return
-        shown = faults[:FAULTS_SHOWN]
+        shown = [*faults[:FAULTS_SHOWN]]
         if len(faults) > len(shown):
             shown.append(f"and {len(faults) - len(shown):,} more")
         if len(shown) == 1:
             raise InputError(f"{self.path}: {shown[0]}")
-        raise InputError("\n  ".join([f"{self.path}: {len(faults):,} faults", *shown]))
+        count = f"{self.path}: {len(faults):,} faults"
+        raise InputError("\n  ".join([count, *shown, *([instead] if instead else [])]))
 
 
 def _unknown(name: str, names: Sequence[str], key: str) -> str:
     given = f"{key}={name}: there is no such column" if key else f"there is no column {name}"
     listed = ", ".join(names)
     return f"{given}{did_you_mean(name, names) or f'; it has {listed[:200]}'}"
-
-
-def _faults_of(cell: str) -> list[str]:
-    if not cell:
-        return ["is empty; fill it in, or leave the row out"]
-    try:
-        value = np.float32(float(cell))
-    except ValueError:
-        return [f"{cell[:40]!r} is no number; leave the column out, or write numbers for it"]
-    return [] if np.isfinite(value) else [f"{cell[:40]} is not finite"]
 
 
 def read_header(path: Path) -> Table:
@@ -140,7 +356,7 @@ def _read(path: Path, *, header_alone: bool) -> Table:
     except (ValueError, csv.Error) as error:
         raise InputError(f"{path}: is no table in UTF-8, separated by commas ({error})") from None
     table = Table(path, names, rows, lines)
-    table._refuse(faults)
+    table.refuse(faults)
     return table
 
 
@@ -154,5 +370,5 @@ def _header_faults(names: Sequence[str]) -> list[str]:
         for number, name in enumerate(names, 1)
         if not name
     ]
-    twice = dict.fromkeys(name for name in names if name and names.count(name) > 1)
+    twice = [name for name, count in Counter(names).items() if name and count > 1]
     return faults + [f"has two columns {name}; give each a name of its own" for name in twice]

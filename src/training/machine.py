@@ -6,7 +6,6 @@ import resource
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ from src.errors import InputError
 from src.process import place
 from src.resources import cpu_count
 
-PACKAGES = ("torch", "lightning", "torchvision", "torchmetrics", "hydra-core", "numpy")
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 KEPT = 128 * 2**20  # bytes
 
@@ -125,16 +123,6 @@ def peak_memory(device: torch.device) -> dict[str, int]:
     if device.type == "cuda":
         found["peak_gpu_allocated_bytes"] = torch.cuda.max_memory_allocated(device)
         found["peak_gpu_reserved_bytes"] = torch.cuda.max_memory_reserved(device)
-    return found
-
-
-def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
     return found
 
 

@@ -8,6 +8,7 @@ from tabulate import tabulate
 
 from src.data.module import DataModule
 from src.models import count_parameters
+from src.resources import versions
 from src.run import Row, Run
 from src.training import machine
 from src.training.callbacks import Utilisation
@@ -38,7 +39,7 @@ def facts(
         | {"threads": classifier.threads},
         **machine.peak_memory(trainer.strategy.root_device),
         "gpu_utilisation": meters[0].mean if meters else None,
-        "versions": machine.versions(),
+        "versions": versions(),
         "commit": machine.commit(),
     }
 

@@ -3,12 +3,12 @@
 A new data set is a function, a section in src/config.py, a YAML in conf/data and a case here.
 """
 
-import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from src import config as schema
+from src.data.paths import FOLDERS, named_root
 from src.data.sources.cifar import cifar10, cifar100
 from src.data.sources.downloads import UnavailableError
 from src.data.sources.embedded import digits, synthetic, toy
@@ -22,12 +22,12 @@ __all__ = [
     "as_float", "at_hand", "digits", "held_out", "mnist", "open_source", "toy",
 ]  # fmt: skip
 
-PUBLISHED: dict[str, tuple[Callable[[Path], Source], str]] = {
-    "mnist": (mnist, "MNIST/raw"),
-    "fashion_mnist": (fashion_mnist, "FashionMNIST/raw"),
-    "kmnist": (kmnist, "KMNIST/raw"),
-    "cifar10": (cifar10, "cifar-10-batches-py"),
-    "cifar100": (cifar100, "cifar-100-python"),
+PUBLISHED: dict[str, Callable[[Path], Source]] = {
+    "mnist": mnist,
+    "fashion_mnist": fashion_mnist,
+    "kmnist": kmnist,
+    "cifar10": cifar10,
+    "cifar100": cifar100,
 }
 
 
@@ -35,7 +35,7 @@ def open_source(config: schema.Data) -> Source:
     """Loads the configured data set, or its fallback where it cannot be had.
 
     Raises InputError for damaged or missing files, a root that cannot be written, and for a data
-    set without fallback that cannot be had.
+    set that cannot be had and has no fallback, or whose folder somebody named.
     """
     match config:
         case schema.Mnist() | schema.Torchvision():
@@ -54,21 +54,22 @@ def at_hand(config: schema.Data) -> bool:
     """Whether `open_source` will read files, or make the data, without a download."""
     if not isinstance(config, schema.Mnist | schema.Torchvision):
         return True
-    folder = _root(config) / PUBLISHED[config.name][1]
+    folder = _root(config) / FOLDERS[config.name]
     return folder.is_dir() and any(folder.iterdir())
 
 
 def _root(config: schema.Mnist | schema.Torchvision) -> Path:
-    return Path(config.root or os.environ.get("DATA_ROOT") or "data")
+    named = named_root(config.root)
+    return Path("data") if named is None else named[0]
 
 
 def _published(config: schema.Mnist | schema.Torchvision) -> Source:
-    read, folder = PUBLISHED[config.name]
-    root = _root(config)
+    root, folder = _root(config), FOLDERS[config.name]
     try:
-        return read(root)
+        return PUBLISHED[config.name](root)
     except UnavailableError as error:
-        if isinstance(config, schema.Mnist) and config.fallback is not None:
+        unnamed = named_root(config.root) is None
+        if isinstance(config, schema.Mnist) and config.fallback is not None and unnamed:
             return replace(digits(), instead_of=f"mnist, for {error}")
         raise InputError(
             f"data={config.name}: {error}. Either put its files, unpacked, into {root / folder} or "

@@ -67,7 +67,7 @@ class Published:
                 if not target.exists():  # else another run was faster
                     raise
         except (OSError, RuntimeError, HTTPException) as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            reason = " ".join(str(error).split())[:300] or type(error).__name__
             raise UnavailableError(f"the download failed ({reason})") from None
         finally:
             shutil.rmtree(beside, ignore_errors=True)

@@ -25,7 +25,7 @@ from src.data.folders import (
     read_pixels,
 )
 from src.data.sources.split import Source, Split, held_out, with_test
-from src.data.tables import Columns, read_table
+from src.data.tables import learn_columns, read_table
 from src.errors import InputError, all_at_once
 from src.files import open_regular
 from src.resources import free_memory, require_memory
@@ -226,49 +226,48 @@ def _split(x: NDArray[Any], y: NDArray[Any]) -> Split:
 
 
 def csv_table(config: schema.Csv) -> Source:
-    """A table whose column `target` names the classes; all other columns must be numbers.
+    """A table whose column `target` names the classes.
 
-    Features (N, columns), float32, standardised by mean and standard deviation of the samples that
-    are trained on: neither validation nor test has a part in them. Classes are numbered in their
-    order, of numbers or of texts. Raises InputError with every fault of the table at once.
+    Features (N, width), float32, by what the samples that are trained on teach of each column
+    (src/data/tables.py): neither validation nor test has a part in that. Classes are numbered in
+    their order, of numbers or of texts. Raises InputError with the faults of the table.
     """
     path = Path(config.path)
     with_size = path.stat().st_size if path.is_file() else 0
     require_memory(f"data.path={path}: it needs", TEXT_COST * with_size, "fewer rows")
     table = read_table(path)
     table.require([config.target], "data.target")
-    names = [name for name in table.names if name != config.target]
-    faults: list[str] = []
-    values, targets = np.zeros((0, 0)), [""]
-    for read in ("numbers", "targets"):
+    table.require(config.drop, "data.drop")
+    try:
+        targets = table.classes(config.target)
+        labels = _classes(targets, path, config.target)
+    except InputError as error:
+        faults = [str(error)]
         try:
-            if read == "numbers":
-                values = table.numbers(names)
-            else:
-                targets = table.column(config.target)
-        except InputError as error:
-            faults.append(str(error))
-    if faults:
-        raise all_at_once(faults, "nothing was read")
-    labels = _classes(targets, path, config.target)
+            learn_columns(table, config, np.ones(len(table.rows), bool))
+        except InputError as more:
+            faults.append(str(more))
+        raise all_at_once(faults, "nothing was read") from None
     number_of = {label: number for number, label in enumerate(labels)}
-    everything = Split(
-        torch.from_numpy(values), torch.tensor([number_of[target] for target in targets])
+    rows = Split(
+        torch.arange(len(targets)), torch.tensor([number_of[target] for target in targets])
     )
-    train, test = with_test(everything, config.test_fraction, config.split_seed)
-    trained_on = held_out(train, config.val_fraction, config.split_seed)[0].features
-    deviation = trained_on.std(0, correction=0)
-    deviation[deviation == 0] = 1  # a column without variation stays one
-    columns = Columns(names=names, mean=trained_on.mean(0).tolist(), deviation=deviation.tolist())
-
-    def standard(split: Split) -> Split:
-        features = torch.from_numpy(columns.standardise(split.features.numpy()))
-        return Split(features, split.labels)
-
+    parts = with_test(rows, config.test_fraction, config.split_seed)
+    trained_on = np.zeros(len(targets), bool)
+    learning, _ = held_out(parts[0], config.val_fraction, config.split_seed)
+    trained_on[learning.features.numpy()] = True
+    columns = learn_columns(table, config, trained_on)
+    _require_memory(
+        f"data.path={path}: as {columns.width:,} features of each row it needs",
+        4 * COPIES * len(targets) * columns.width,
+        "fewer rows, or leave out columns of text by data.drop",
+    )
+    features = torch.from_numpy(columns.features(table))
+    train, test = (Split(features[part.features], part.labels) for part in parts)
     return Source(
         config.name,
-        standard(train),
-        standard(test),
+        train,
+        test,
         tuple(printable(label) for label in labels),
         digest=_digest(path),
         columns=columns,
