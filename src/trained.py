@@ -14,7 +14,7 @@ from src.checkpoint import FORMAT
 from src.config import Config
 from src.data.tables import Columns
 from src.errors import InputError
-from src.models import build_model
+from src.models import construct_model
 from src.run import checkpoint_of
 
 
@@ -103,7 +103,7 @@ def rebuild(
     Raises ValueError when the weights are not those of the configuration.
     """
     with torch.device("meta"):
-        model = build_model(config.model, shape, classes)
+        model = construct_model(config.model, shape, classes)
     state = model.state_dict()
     expected = {name: tuple(value.shape) for name, value in state.items()}
     found = {name: tuple(value.shape) for name, value in weights.items()}

@@ -1,15 +1,18 @@
 """The contract: faults are found whole, early and by name; what is shipped is valid."""
 
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from src import config as schema
 from src.composition import check_command_line, compose, load
 from src.config import CONF, GROUPS
+from src.data.paths import FOLDERS
 from src.errors import InputError
 from tests.conftest import ROOT
 
@@ -82,6 +85,8 @@ def test_a_fault_names_key_value_and_remedy(override: str, answer: str) -> None:
         (["trainer.devices=999", "trainer.accelerator=cpu"], "this machine lends"),
         (["optimizer=adam", "optimizer.momentum=0.9"], "optimizer=adam has no such key"),
         (["model=logistic_regression", "model.hidden_sizes=3"], "has no such key"),
+        (["data=csv", "data.target=a", "data.drop=[b,a]"], "has data.target=a, the column of"),
+        (["data=csv", "data.target=a", "data.drop=a"], "data.drop=a: has data.target=a"),
     ],
 )
 def test_rules_across_keys(overrides: list[str], answer: str) -> None:
@@ -125,6 +130,42 @@ def test_every_point_of_a_sweep_is_checked() -> None:
 def test_groups_can_be_swept() -> None:
     check_command_line(["-m", "model=mlp,logistic_regression", "seed=range(0,3)"])
     assert "point 1: data.batch_size=0" in faults("-m", "model=mlp", "data.batch_size=1,0")
+
+
+def test_a_named_root_must_have_its_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nope, empty, file = tmp_path / "nope", tmp_path / "empty", tmp_path / "file"
+    empty.mkdir()
+    file.write_text("")
+    for data, folder in FOLDERS.items():
+        assert f"there is no such folder; name the one that has {folder}, or make it" in faults(
+            f"data={data}", f"data.root={nope}"
+        )
+        check_command_line([f"data={data}", f"data.root={empty}"])  # to be downloaded there
+    for key, given in (("data.root", ["data.root={}"]), ("DATA_ROOT", [])):
+        for root, answer in (
+            (nope, "there is no such folder; name the one that has MNIST/raw, or leave it out"),
+            (empty, "has no MNIST/raw; name the folder that has, or type data=mnist"),
+            (file, "is no folder"),
+        ):
+            if not given:
+                monkeypatch.setenv("DATA_ROOT", str(root))
+            told = faults(*(text.format(root) for text in given), "optimizer.lr=-1")
+            assert f"{key}={root}: {answer}" in told
+            assert "optimizer.lr=-1" in told
+    (empty / "MNIST" / "raw").mkdir(parents=True)
+    check_command_line([f"data.root={empty}"])
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a", "x=[a]"), ("a b", "'x=[\"a b\"]'"), ("null", "'x=[\"null\"]'"), ("1", "'x=[\"1\"]'"),
+     ("it's [1], \\ \"2\" = ${x}", None)],
+)  # fmt: skip
+def test_what_is_typed_is_read_as_it_was(name: str, text: str | None) -> None:
+    shown = schema.typed("x", [name])
+    assert text in (None, shown)
+    (given,) = shlex.split(shown)
+    assert OverridesParser.create().parse_override(given).value() == [name]
 
 
 def test_a_sweep_gets_its_folder_before_it_starts() -> None:

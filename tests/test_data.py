@@ -256,7 +256,7 @@ def test_a_set_that_cannot_be_had_says_what_to_type(
 
 def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: Any, **options: Any) -> None:
-        raise RuntimeError("Error downloading train-images-idx3-ubyte.gz")
+        raise RuntimeError("Error downloading train-images-idx3-ubyte.gz:\n<no network>")
 
     monkeypatch.setattr("torchvision.datasets.MNIST", fail)
 
@@ -265,11 +265,18 @@ def test_mnist_by_default_falls_back_to_digits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _no_network(monkeypatch)
-    source = open_source(compose(f"data.root={tmp_path}/new/data").data)
+    monkeypatch.delenv("DATA_ROOT", raising=False)
+    monkeypatch.chdir(tmp_path)
+    source = open_source(compose().data)
     assert source.name == "digits"
-    assert source.instead_of is not None
-    assert source.instead_of.startswith("mnist, for the download failed")
+    reason = "Error downloading train-images-idx3-ubyte.gz: <no network>"
+    assert source.instead_of == f"mnist, for the download failed ({reason})"
     assert not list(tmp_path.iterdir())  # no trace of the attempt
+    with pytest.raises(InputError, match="the download failed"):
+        open_source(compose(f"data.root={tmp_path}/new/data").data)
+    monkeypatch.setenv("DATA_ROOT", str(tmp_path))
+    with pytest.raises(InputError, match="the download failed"):
+        open_source(compose().data)
 
 
 def test_mnist_by_name_tells_both_remedies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

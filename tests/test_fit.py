@@ -332,7 +332,8 @@ def test_the_fallback_is_told_everywhere(
     def fail(root: Path) -> sources.Source:
         raise sources.UnavailableError("the download failed (no network)")
 
-    monkeypatch.setitem(sources.PUBLISHED, "mnist", (fail, "MNIST/raw"))
+    monkeypatch.setitem(sources.PUBLISHED, "mnist", fail)
+    monkeypatch.delenv("DATA_ROOT", raising=False)
     with caplog.at_level(logging.INFO, "src"):
         run = fit(compose("trainer=cpu", "trainer.max_epochs=1"), tmp_path / "run")
     reason = "mnist, for the download failed (no network)"

@@ -8,7 +8,7 @@ import csv
 import io
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -185,6 +185,15 @@ def _number(text: str) -> float:
         return np.nan
 
 
+class _UnusableError(InputError):
+    """A column that cannot be used as it is. `keys` are what to type for it; with none it must be
+    corrected or left out."""
+
+    def __init__(self, fault: str, advice: str, keys: Sequence[str] = ()) -> None:
+        super().__init__(f"{fault}; {advice}")
+        self.keys = keys
+
+
 def learn_columns(table: "Table", config: schema.Csv, trained_on: Mask) -> Columns:
     """What the rows that are trained on, a mask (rows,), teach of all columns but the target and
     those that are left out.
@@ -194,19 +203,29 @@ def learn_columns(table: "Table", config: schema.Csv, trained_on: Mask) -> Colum
     names = [name for name in table.names if name not in (config.target, *config.drop)]
     if not names:
         raise InputError(f"{table.path}: data.drop leaves no column of features; leave out fewer")
-    columns, faults, wrong = [], [], list(config.drop)
+    columns: list[NumberColumn | TextColumn] = []
+    faults: dict[str, _UnusableError] = {}
     for name in names:
         try:
             columns.append(_learn(table.cells(name), config, trained_on))
-        except InputError as error:
-            faults.append(str(error))
-            wrong.append(name)
-    all_out = 1 < len(faults) < len(names) and len(wrong) <= FAULTS_SHOWN
-    table.refuse(faults, f"or type {typed('data.drop', wrong)}" if all_out else "")
+        except _UnusableError as error:
+            faults[name] = error
+    together = _together(faults, config) if 1 < len(faults) <= FAULTS_SHOWN else ""
+    table.refuse([str(error) for error in faults.values()], together)
     told = ", ".join(f"{c.name} ({c.width})" for c in columns if isinstance(c, TextColumn))
     if told:
         log.info("%s: columns of text, and their categories: %s", table.path, told)
     return Columns(columns=columns)
+
+
+def _together(faults: Mapping[str, _UnusableError], config: schema.Csv) -> str:
+    """What to type for several columns at once."""
+    keys = {key for error in faults.values() for key in error.keys}
+    if "data.fill=median" in keys:  # of text it fills in the most frequent too
+        keys.discard("data.fill=most_frequent")
+    hopeless = [name for name, error in faults.items() if not error.keys]
+    dropped = [typed("data.drop", [*config.drop, *hopeless])] if hopeless else []
+    return f"all together: type {' '.join([*sorted(keys), *dropped])}"
 
 
 def _learn(cells: Cells, config: schema.Csv, trained_on: Mask) -> NumberColumn | TextColumn:
@@ -216,24 +235,21 @@ def _learn(cells: Cells, config: schema.Csv, trained_on: Mask) -> NumberColumn |
     fault = cells.fault(texts=encoded, gaps=config.fill is not None)
     leave_out = f"type {typed('data.drop', [*config.drop, cells.name])}"
     if fault:
-        keys = []
-        if of_text and not encoded:
-            if 2 * cells.strange.sum() < (~cells.gaps).sum():
-                raise InputError(f"{fault}; write numbers there, or {leave_out}")
-            if different > MOST_CATEGORIES:
-                raise InputError(
-                    f"{fault}; its {different:,} different texts are more than data.encode=onehot "
-                    f"takes, {MOST_CATEGORIES}; {leave_out}"
-                )
-            keys.append("data.encode=onehot")
+        keys = ["data.encode=onehot"] if of_text and not encoded else []
+        if keys and 2 * cells.strange.sum() < (~cells.gaps).sum():
+            raise _UnusableError(fault, f"write numbers there, or {leave_out}")
+        if keys and different > MOST_CATEGORIES:
+            many = f"{different:,} different texts are more than data.encode=onehot takes"
+            raise _UnusableError(fault, f"{many} ({MOST_CATEGORIES}); {leave_out}")
+        if cells.infinite.any() and not encoded:
+            raise _UnusableError(fault, f"correct that, or {leave_out}")
         if cells.gaps.any() and config.fill is None:
             keys.append(f"data.fill={'most_frequent' if of_text else 'median'}")
-        remedy = f"type {' '.join(keys)}" if keys else "correct that"
-        raise InputError(f"{fault}; {remedy}, or {leave_out}")
+        raise _UnusableError(fault, f"type {' '.join(keys)}, or {leave_out}", keys)
     known = trained_on & ~cells.gaps
     if not known.any():
-        raise InputError(
-            f"column {cells.name}: is empty in all rows that are trained on; {leave_out}"
+        raise _UnusableError(
+            f"column {cells.name}: is empty in all rows that are trained on", leave_out
         )
     if encoded:
         counts = cells.counts(known)

@@ -1,5 +1,6 @@
 """What a run came to: result.json, and its summary for people."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,12 @@ from src.run import Row, Run
 from src.training import machine
 from src.training.callbacks import Utilisation
 from src.training.classifier import Classifier
+
+FEW_STEPS = 1000
+FEW_SAMPLES = (
+    "few steps, and the loss has hardly fallen; type experiment=few_samples, which takes many "
+    "small steps by Adam"
+)
 
 
 def facts(
@@ -92,6 +99,15 @@ def shown(folder: Path) -> Path:
     return folder.relative_to(here) if folder.is_relative_to(here) else folder
 
 
+def _learnt_little(run: Run, result: dict[str, Any]) -> bool:
+    """Whether SGD's few steps, mostly too large for few samples, left more than half of the loss
+    that there was before training."""
+    before, *rows = (row["val/loss"] for row in run.history)
+    least = min((loss for loss in rows if loss is not None), default=math.inf)
+    few = run.config.optimizer.name == "sgd" and result["steps"] < FEW_STEPS
+    return few and before is not None and not least < before / 2
+
+
 def summary(run: Run) -> str:
     """A finished run as a table for people."""
     result = run.result
@@ -104,6 +120,8 @@ def summary(run: Run) -> str:
         rows.append(("!", f"{data['skipped']} broken pictures left out"))
     if result["status"] == "diverged":
         rows.append(("!", f"diverged at step {result['diverged_step']}"))
+    if _learnt_little(run, result):
+        rows.append(("!", FEW_SAMPLES))
     if result["stopped"]:
         trainer = run.config.trainer
         patience = f"{trainer.early_stopping_patience} epochs"
