@@ -757,10 +757,12 @@ def written(value: Any) -> str:
 
 def _item(value: Any) -> str:
     """An element of a list, in quotes where Hydra would read its text as something else."""
-    plain = not isinstance(value, str) or re.fullmatch(r"[^\W\d][\w.-]*", value)
+    plain = not isinstance(value, str) or re.fullmatch(r"(?a)[^\W\d][\w.-]*", value)
     if plain and str(value).lower() not in ("true", "false", "null", "nan", "inf"):
         return written(value)
-    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    # Hydra takes a backslash as such, but before a quote.
+    escaped = re.sub(r'(\\*)"', r'\1\1\\"', str(value))
+    escaped += "\\" * (len(escaped) - len(escaped.rstrip("\\")))
     return f'"{escaped}"'
 
 

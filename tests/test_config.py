@@ -30,7 +30,7 @@ def faults(*argv: str) -> str:
         ("+model.hiden_sizes=64", "unknown key; did you mean model.hidden_sizes?"),
         ("+foo.bar=1", "foo.bar=1: unknown key"),
         ("lr=0.1", "did you mean optimizer.lr?"),
-        ("experiment=raschka", "must be one of gpu_guide_mlp,"),
+        ("experiment=raschka", "must be one of few_samples, gpu_guide_mlp,"),
         ("model=mpl", "must be one of logistic_regression, mlp; did you mean mlp?"),
         ("optimizer.lr=0", "optimizer.lr=0: must be greater than 0, for example optimizer.lr=0.5"),
         ("optimizer.lr=-1", "must be greater than 0"),
@@ -159,7 +159,7 @@ def test_a_named_root_must_have_its_data(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("name", "text"),
     [("a", "x=[a]"), ("a b", "'x=[\"a b\"]'"), ("null", "'x=[\"null\"]'"), ("1", "'x=[\"1\"]'"),
-     ("it's [1], \\ \"2\" = ${x}", None)],
+     ("it's [1], \\ \\\"2\" =\\", None)],
 )  # fmt: skip
 def test_what_is_typed_is_read_as_it_was(name: str, text: str | None) -> None:
     shown = schema.typed("x", [name])

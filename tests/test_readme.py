@@ -35,28 +35,47 @@ def apply(diff: str, root: Path) -> None:
             path.write_text(text.replace(before, "".join(f"{line}\n" for line in new)))
 
 
+@pytest.fixture(scope="module")
+def added(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sources with everything that the README adds to them."""
+    root = tmp_path_factory.mktemp("added")
+    for folder in ("src", "conf", "hydra_plugins"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / folder, root / folder, ignore=ignored)
+    for diff in re.findall(r"```diff\n(.*?)```", README, re.S):
+        added = [line for line in diff.splitlines() if line[0] == "+" and line[1:].strip("+ ")]
+        assert len(added) <= 20
+        apply(diff, root)
+    return root
+
+
+def train(added: Path, *overrides: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "src.train", *overrides, "trainer=cpu"],
+        cwd=added, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("block", "choice", "accuracy"),
-    [(0, ("model=cnn", "data=digits"), 0.7), (1, ("data=iris", "model=logistic_regression"), 0.6)],
+    ("choice", "accuracy"),
+    [(("model=cnn", "data=digits"), 0.7), (("data=iris", "model=logistic_regression"), 0.6)],
     ids=["a model", "a data set"],
 )
 def test_what_is_added_as_the_readme_says_trains(
-    block: int, choice: tuple[str, ...], accuracy: float, tmp_path: Path
+    choice: tuple[str, ...], accuracy: float, added: Path, tmp_path: Path
 ) -> None:
-    for folder in ("src", "conf", "hydra_plugins"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=ignored)
-    diff = re.findall(r"```diff\n(.*?)```", README, re.S)[block]
-    added = [line for line in diff.splitlines() if line[0] == "+" and line[1:].strip("+ ")]
-    assert len(added) <= 20
     assert f"python -m src.train {' '.join(choice)}" in README
-    apply(diff, tmp_path)
-    recipe = ("data.batch_size=10", "optimizer.lr=0.05", "trainer=cpu", "trainer.max_epochs=3")
-    done = subprocess.run(
-        [sys.executable, "-m", "src.train", *choice, *recipe, "hydra.run.dir=run"],
-        cwd=tmp_path, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    recipe = ("data.batch_size=10", "optimizer.lr=0.05", "trainer.max_epochs=3")
+    done = train(added, *choice, *recipe, f"hydra.run.dir={tmp_path}/run")
     assert done.returncode == 0, done.stderr
     result = Run(tmp_path / "run").result
     assert result["test/acc"] > accuracy
     assert result["data"]["name"] == dict(text.split("=") for text in choice)["data"]
+
+
+def test_a_model_of_pictures_and_a_table_say_what_to_type(added: Path, tmp_path: Path) -> None:
+    done = train(added, "model=cnn", "data=iris", f"hydra.run.dir={tmp_path}/run")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: model=cnn: cannot take samples of shape [4] (Expected 3D")
+    assert "type model=logistic_regression or model=mlp, which take any shape" in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -238,23 +238,23 @@ def csv_table(config: schema.Csv) -> Source:
     table = read_table(path)
     table.require([config.target], "data.target")
     table.require(config.drop, "data.drop")
+    trained_on = np.zeros(len(table.rows), bool)
     try:
         targets = table.classes(config.target)
         labels = _classes(targets, path, config.target)
+        number_of = {label: number for number, label in enumerate(labels)}
+        rows = Split(
+            torch.arange(len(targets)), torch.tensor([number_of[target] for target in targets])
+        )
+        parts = with_test(rows, config.test_fraction, config.split_seed)
+        learning, _ = held_out(parts[0], config.val_fraction, config.split_seed)
     except InputError as error:
         faults = [str(error)]
         try:
-            learn_columns(table, config, np.ones(len(table.rows), bool))
+            learn_columns(table, config, ~trained_on)
         except InputError as more:
             faults.append(str(more))
         raise all_at_once(faults, "nothing was read") from None
-    number_of = {label: number for number, label in enumerate(labels)}
-    rows = Split(
-        torch.arange(len(targets)), torch.tensor([number_of[target] for target in targets])
-    )
-    parts = with_test(rows, config.test_fraction, config.split_seed)
-    trained_on = np.zeros(len(targets), bool)
-    learning, _ = held_out(parts[0], config.val_fraction, config.split_seed)
     trained_on[learning.features.numpy()] = True
     columns = learn_columns(table, config, trained_on)
     _require_memory(
