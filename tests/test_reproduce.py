@@ -100,8 +100,12 @@ def test_what_differs_is_told(
     assert f"{verdict}: best weights differ by" in describe(found)
 
 
-def test_the_data_really_used_are_used_again(train: Train, tmp_path: Path) -> None:
-    run = train("data=mnist_or_digits", f"data.root={tmp_path / 'nothing'}")
+def test_the_data_really_used_are_used_again(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("DATA_ROOT", raising=False)
+    monkeypatch.chdir(tmp_path)
+    run = train("data=mnist_or_digits")
     if run.result["data"]["name"] != "digits":
         pytest.skip("MNIST was downloaded")
     write_bundle([run.folder], tmp_path / "run.zip")
