@@ -35,6 +35,8 @@ def require_memory(what: str, needed: int, remedy: str) -> None:
             f"{what} {needed / MIB:,.0f} MiB of memory, of which {free / MIB:,.0f} MiB are free; "
             f"type {remedy}"
         )
+
+
 def versions() -> dict[str, str]:
     """Name → version of Python and of the packages that are installed."""
     found = {}

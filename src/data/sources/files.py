@@ -233,8 +233,8 @@ def csv_table(config: schema.Csv) -> Source:
     their order, of numbers or of texts. Raises InputError with the faults of the table.
     """
     path = Path(config.path)
-    with_size = path.stat().st_size if path.is_file() else 0
-    require_memory(f"data.path={path}: it needs", TEXT_COST * with_size, "fewer rows")
+    size = path.stat().st_size if path.is_file() else 0
+    require_memory(f"data.path={path}: it needs", TEXT_COST * size, "fewer rows")
     table = read_table(path)
     table.require([config.target], "data.target")
     table.require(config.drop, "data.drop")
@@ -257,7 +257,7 @@ def csv_table(config: schema.Csv) -> Source:
         raise all_at_once(faults, "nothing was read") from None
     trained_on[learning.features.numpy()] = True
     columns = learn_columns(table, config, trained_on)
-    _require_memory(
+    require_memory(
         f"data.path={path}: as {columns.width:,} features of each row it needs",
         4 * COPIES * len(targets) * columns.width,
         "fewer rows, or leave out columns of text by data.drop",
