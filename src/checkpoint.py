@@ -11,6 +11,8 @@ import os
 import pickletools
 import struct
 import zipfile
+from collections import OrderedDict
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,7 @@ log = logging.getLogger(__name__)
 
 FORMAT = 3  # of the "kindling" part; a reader refuses any other
 LIMIT = 16 * 2**30  # bytes
+DEPTH = 16  # of nested values; a state has eight levels
 _LABEL = b"sha256="
 _COMMENT = len(_LABEL) + 64
 _ZIP_END = 22  # bytes of a zip archive's end record, the length of the comment last
@@ -34,6 +37,15 @@ _GLOBALS = {
     *(f"torch {kind}Storage" for kind in ("Float", "Double", "Half", "BFloat16", "Int", "Long")),
     *(f"torch {kind}Storage" for kind in ("Short", "Byte", "Char", "Bool")),
 }
+# The operations of a pickle that torch.save writes, by what they do to the unpickler's stack.
+_VALUES = {
+    "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT",
+    "BINUNICODE", "GLOBAL",
+}  # fmt: skip
+_CONTAINERS = {"EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE"}
+_SHORT_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+_OF_A_MARK = {"TUPLE", "APPENDS", "SETITEMS"}
+_OF_THE_TOP = {"APPEND": 1, "BUILD": 1, "REDUCE": 1, "SETITEM": 2, "BINPERSID": 0}
 
 
 class DamagedError(InputError):
@@ -44,9 +56,10 @@ def pack(content: dict[str, Any]) -> bytes:
     """The bytes of a checkpoint file."""
     archive = io.BytesIO()
     torch.save(content, archive)
-    body = archive.getvalue()
-    comment = _LABEL + hashlib.sha256(body).hexdigest().encode()
-    return body[:-2] + struct.pack("<H", len(comment)) + comment
+    comment = _LABEL + hashlib.sha256(archive.getbuffer()).hexdigest().encode()
+    archive.seek(-2, io.SEEK_END)
+    archive.write(struct.pack("<H", len(comment)) + comment)
+    return archive.getvalue()
 
 
 def unpack(data: bytes, path: Path) -> dict[str, Any]:
@@ -59,6 +72,9 @@ def unpack(data: bytes, path: Path) -> dict[str, Any]:
         content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         if not isinstance(content, dict):
             raise ValueError("it holds no dictionary")
+        # A tensor may name each of its elements many times.
+        if sum(tensor.nbytes for tensor in _tensors(content)) > 2 * len(data):
+            raise ValueError("its tensors are larger than the file")
     except Exception as error:  # a parser over hostile bytes: nothing that it raises is a surprise
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise DamagedError(
@@ -67,12 +83,27 @@ def unpack(data: bytes, path: Path) -> dict[str, Any]:
     return content
 
 
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Raises ValueError where an attribute hides a method of a dictionary."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        if isinstance(value, OrderedDict) and vars(value).keys() - {"_metadata"}:
+            raise ValueError(f"it has a dictionary with the attribute {next(iter(vars(value)))}")
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(item)
+
+
 def _verify(data: bytes) -> None:
-    """Raises ValueError unless the checksum is right and only tensors and primitives are named."""
-    body, comment = data[:-_COMMENT], data[-_COMMENT:]
-    if not comment.startswith(_LABEL) or body[-2:] != struct.pack("<H", _COMMENT):
+    """Raises ValueError unless the checksum is right, and the content is what `pack` writes."""
+    comment = data[-_COMMENT:]
+    if not comment.startswith(_LABEL) or data[-_COMMENT - 2 : -_COMMENT] != struct.pack(
+        "<H", _COMMENT
+    ):
         raise ValueError("it has no checksum")
-    if comment[len(_LABEL) :] != hashlib.sha256(body[:-2] + b"\0\0").hexdigest().encode():
+    digest = hashlib.sha256(memoryview(data)[: -_COMMENT - 2])
+    digest.update(b"\0\0")
+    if comment[len(_LABEL) :] != digest.hexdigest().encode():
         raise ValueError("its checksum is wrong")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         records = archive.infolist()
@@ -83,11 +114,61 @@ def _verify(data: bytes) -> None:
         pickled = [record for record in records if record.filename.endswith("/data.pkl")]
         if len(pickled) != 1:
             raise ValueError("it has no data.pkl")
-        for opcode, argument, _ in pickletools.genops(archive.read(pickled[0])):
-            if opcode.name in ("STACK_GLOBAL", "INST", "EXT1", "EXT2", "EXT4") or (
-                opcode.name == "GLOBAL" and argument not in _GLOBALS
-            ):
+        _verify_pickle(archive.read(pickled[0]))
+
+
+def _verify_pickle(pickled: bytes) -> None:
+    """Raises ValueError unless unpickling makes a tree: then it, and whatever walks the content
+    afterwards, does work in proportion to the bytes.
+
+    The unpickler's stack is followed with the depth of each value in place of the value, 0 for
+    one that holds no other. Only such values, and short tuples of them, may be used twice: few
+    lists that hold each other unfold to more than memory holds. Keys of dictionaries are such
+    values too, because the hash of nested tuples is not cached.
+    """
+    stack: list[int] = []
+    marks: list[int] = []
+    memo: dict[int, int | None] = {}  # None: may not be used again
+    before = ""
+    for opcode, argument, _ in pickletools.genops(pickled):
+        name = opcode.name
+        if name in _VALUES:
+            if name == "GLOBAL" and argument not in _GLOBALS:
                 raise ValueError(f"it names {argument}, and only tensors are allowed")
+            if name == "LONG1" and not -(2**63) <= argument < 2**63:
+                raise ValueError("it has a number of more than 64 bits")
+            if name == "BINUNICODE":
+                argument.encode()  # half a surrogate pair cannot be printed
+            stack.append(0)
+        elif name in ("BINPUT", "LONG_BINPUT"):
+            again = stack[-1] == 0 or (stack[-1] == 1 and before in _SHORT_TUPLES)
+            memo[argument] = stack[-1] if again else None
+        elif name in ("BINGET", "LONG_BINGET"):
+            depth = memo[argument]
+            if depth is None:
+                raise ValueError("it holds a value twice")
+            stack.append(depth)
+        elif name in _CONTAINERS:
+            stack.append(1)
+        elif name == "MARK":
+            marks.append(len(stack))
+        elif name in _OF_A_MARK or name in _SHORT_TUPLES or name in _OF_THE_TOP:
+            first = marks.pop() if name in _OF_A_MARK else len(stack)
+            first -= _SHORT_TUPLES.get(name, _OF_THE_TOP.get(name, 0))
+            items = stack[first:]
+            del stack[first:]
+            if name.startswith("SETITEM") and any(items[::2]):
+                raise ValueError("it has a dictionary whose keys hold other values")
+            deeper = 1 + max(items, default=0)
+            if name.startswith("TUPLE"):
+                stack.append(deeper)
+            else:
+                stack[-1] = max(stack[-1], deeper)
+            if stack[-1] > DEPTH:
+                raise ValueError("it is nested too deeply")
+        elif name not in ("PROTO", "STOP"):
+            raise ValueError(f"it has {name} {argument or ''}, and only tensors are allowed")
+        before = name
 
 
 def read(path: Path) -> dict[str, Any]:
