@@ -6,13 +6,14 @@ anything of it is written, and nothing of it chooses where. Nothing here imports
 
 import hashlib
 import io
-import json
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from src import config as schema
 from src.config import Config
@@ -32,8 +33,25 @@ PARTS = {
     "checkpoints/last.ckpt": CHECKPOINT_LIMIT,
 }
 OPTIONAL = (".hydra/overrides.yaml", "checkpoints/last.ckpt")
-MANIFEST = "bundle.json"  # {"format", "sha256": {name: hex}, "packages": {name: version}}
+MANIFEST = "bundle.json"
+# How many bytes a file of some bytes may unpack to: text shrinks to a tenth, weights hardly.
+UNPACKED, RATIO = 64 * MIB, 20
 DATE = (1980, 1, 1, 0, 0, 0)  # the same run gives the same bytes
+
+
+Packages = dict[
+    Annotated[str, Field(max_length=200)], Annotated[str, Field(max_length=200)]
+]  # name → version
+
+
+class Manifest(BaseModel):
+    """bundle.json: the checksum of each file, and the packages that the run had."""
+
+    model_config = ConfigDict(strict=True)
+
+    format: int
+    sha256: dict[str, str] = Field(default_factory=dict)
+    packages: Packages = Field(default_factory=dict)
 
 
 def write_bundle(paths: Sequence[Path], target: Path, *, force: bool = False) -> None:
@@ -51,20 +69,20 @@ def write_bundle(paths: Sequence[Path], target: Path, *, force: bool = False) ->
     lacking = [n for n in PARTS if n not in OPTIONAL and not (run.folder / n).is_file()]
     if lacking:
         raise InputError(f"{run.folder}: is no run that came to its end, it lacks {lacking[0]}")
-    if run.result.get("status") != "finished":
-        status = run.result.get("status")
+    status = run.result["status"]
+    if status != "finished":
         raise InputError(f"{run.folder}: is {status}, only a finished run can be repeated")
     if target.is_dir() or (target.exists() and not force):
         raise InputError(f"{target}: is there already; type another name, or --force")
     contents = {
         name: (run.folder / name).read_bytes() for name in PARTS if (run.folder / name).is_file()
     }
-    manifest = {
-        "format": FORMAT,
-        "sha256": {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()},
-        "packages": packages(),
-    }
-    contents[MANIFEST] = (json.dumps(manifest, indent=2) + "\n").encode()
+    manifest = Manifest(
+        format=FORMAT,
+        sha256={name: hashlib.sha256(data).hexdigest() for name, data in contents.items()},
+        packages=packages(),
+    )
+    contents[MANIFEST] = f"{manifest.model_dump_json(indent=2)}\n".encode()
     write_durably(target, _zipped(contents))
 
 
@@ -89,21 +107,19 @@ def open_bundle(path: Path, folder: Path, accelerator: str | None = None) -> Bun
     Raises InputError for a file that `write_bundle` did not write, with nothing written, and for
     a configuration that is none.
     """
-    contents = _read(path)
-    manifest = contents.pop(MANIFEST)
+    contents, manifest = _read(path)
     for name, data in contents.items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
     run = Run(folder)
-    return Bundle(run, _config_here(run, accelerator), _packages(manifest))
+    return Bundle(run, _config_here(run, accelerator), manifest.packages)
 
 
 def _config_here(run: Run, accelerator: str | None) -> Config:
     """Data come from here, and are of the set that was really used."""
     values = run.config.to_primitives()
-    used = run.result.get("data")
-    name = used.get("name") if isinstance(used, Mapping) else None
+    name = run.result.get("data", {}).get("name")
     data = values["data"]
     if "fallback" in data and name != data["name"]:  # it fell back to another set
         data["name"] = name
@@ -116,57 +132,64 @@ def _config_here(run: Run, accelerator: str | None) -> Config:
     return schema.check(values)
 
 
-def _read(bundle: Path) -> dict[str, bytes]:
+def _read(bundle: Path) -> tuple[dict[str, bytes], Manifest]:
     if not bundle.is_file():
         raise InputError(f"{bundle}: there is no such file; name what --bundle wrote")
     try:
         with zipfile.ZipFile(bundle) as archive:
-            contents = _checked(archive)
-        manifest = json.loads(contents[MANIFEST])
-        if manifest["format"] != FORMAT:
-            raise ValueError(f"its format is {manifest['format']}, expected {FORMAT}")
+            contents = _checked(archive, bundle.stat().st_size)
+        manifest = Manifest.model_validate_json(contents.pop(MANIFEST))
+        if manifest.format != FORMAT:
+            raise ValueError(f"its format is {manifest.format}, expected {FORMAT}")
         for name, data in contents.items():
-            if name != MANIFEST and manifest["sha256"][name] != hashlib.sha256(data).hexdigest():
+            if manifest.sha256.get(name) != hashlib.sha256(data).hexdigest():
                 raise ValueError(f"the checksum of {name} is wrong")
-    except (
-        zipfile.BadZipFile, ValueError, KeyError, TypeError, RecursionError, OSError,
-        NotImplementedError, RuntimeError, EOFError,
-    ) as error:  # fmt: skip
-        raise InputError(f"{bundle}: is no bundle of this project ({error})") from None
-    return contents
+    except ValidationError as error:
+        fault = error.errors(include_url=False, include_input=False)[0]
+        key = ".".join(map(str, fault["loc"]))
+        reason = f"{MANIFEST}: {key[:80]}: {fault['msg'][:200]}"
+        raise InputError(f"{bundle}: is no bundle of this project ({reason})") from None
+    except Exception as error:  # a parser over hostile bytes: nothing that it raises is a surprise
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(f"{bundle}: is no bundle of this project ({reason})") from None
+    return contents, manifest
 
 
-def _checked(archive: zipfile.ZipFile) -> dict[str, bytes]:
-    """Raises ValueError for any name but those a bundle has, and for more bytes than it may have.
+def _checked(archive: zipfile.ZipFile, size: int) -> dict[str, bytes]:
+    """The files of an archive of `size` bytes.
 
-    Names are compared, never joined to a path before.
+    Raises ValueError for any name but those a bundle has, and for more bytes than it may have,
+    before anything is unpacked. Names are compared, never joined to a path before.
     """
     limits: Mapping[str, int] = {**PARTS, MANIFEST: MIB}
     contents: dict[str, bytes] = {}
-    for record in archive.infolist():
+    records = archive.infolist()
+    for record in records:
         name = record.filename
-        if name not in limits or name in contents:
+        if name not in limits:
             raise ValueError(f"it holds {name[:100]!r}, which no bundle does")
-        with archive.open(record) as file:
-            contents[name] = file.read(limits[name] + 1)
-        if len(contents[name]) > limits[name]:
+        if record.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise ValueError(f"{name} is compressed as no bundle is")
+        if record.file_size > limits[name]:
             raise ValueError(f"{name} has more than {limits[name]:,} bytes")
+    if sum(record.file_size for record in records) > UNPACKED + RATIO * size:
+        raise ValueError(f"it unpacks to more than {RATIO} times its size")
+    for record in records:
+        if record.filename in contents:
+            raise ValueError(f"it holds {record.filename!r} twice")
+        contents[record.filename] = archive.read(record)
     lacking = [name for name in limits if name not in contents and name not in OPTIONAL]
     if lacking:
         raise ValueError(f"it lacks {lacking[0]}")
     return contents
 
 
-def _packages(manifest: bytes) -> dict[str, str]:
-    found: Any = json.loads(manifest).get("packages")
-    if not isinstance(found, dict):
-        return {}
-    return {str(name)[:100]: str(version)[:100] for name, version in found.items()}
-
-
 def _zipped(contents: Mapping[str, bytes]) -> bytes:
     archive = io.BytesIO()
-    with zipfile.ZipFile(archive, "w", zipfile.ZIP_DEFLATED) as zipped:
+    with zipfile.ZipFile(archive, "w") as zipped:
         for name, data in contents.items():
-            zipped.writestr(zipfile.ZipInfo(name, DATE), data, zipfile.ZIP_DEFLATED)
+            # Weights hardly shrink, and what is stored never unpacks to too much.
+            weights = name.endswith(".ckpt")
+            kind = zipfile.ZIP_STORED if weights else zipfile.ZIP_DEFLATED
+            zipped.writestr(zipfile.ZipInfo(name, DATE), data, kind)
     return archive.getvalue()

@@ -44,8 +44,11 @@ _VALUES = {
 }  # fmt: skip
 _CONTAINERS = {"EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE"}
 _SHORT_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-_OF_A_MARK = {"TUPLE", "APPENDS", "SETITEMS"}
-_OF_THE_TOP = {"APPEND": 1, "BUILD": 1, "REDUCE": 1, "SETITEM": 2, "BINPERSID": 0}
+# How many values each takes; None: those above the last mark.
+_TAKING: dict[str, int | None] = {
+    "TUPLE": None, "APPENDS": None, "SETITEMS": None, **_SHORT_TUPLES,
+    "APPEND": 1, "BUILD": 1, "REDUCE": 1, "SETITEM": 2, "BINPERSID": 0,
+}  # fmt: skip
 
 
 class DamagedError(InputError):
@@ -128,47 +131,58 @@ def _verify_pickle(pickled: bytes) -> None:
     """
     stack: list[int] = []
     marks: list[int] = []
-    memo: dict[int, int | None] = {}  # None: may not be used again
+    memo: dict[Any, int] = {}
     before = ""
     for opcode, argument, _ in pickletools.genops(pickled):
         name = opcode.name
         if name in _VALUES:
-            if name == "GLOBAL" and argument not in _GLOBALS:
-                raise ValueError(f"it names {argument}, and only tensors are allowed")
-            if name == "LONG1" and not -(2**63) <= argument < 2**63:
-                raise ValueError("it has a number of more than 64 bits")
-            if name == "BINUNICODE":
-                argument.encode()  # half a surrogate pair cannot be printed
+            _verify_value(name, argument)
             stack.append(0)
         elif name in ("BINPUT", "LONG_BINPUT"):
-            again = stack[-1] == 0 or (stack[-1] == 1 and before in _SHORT_TUPLES)
-            memo[argument] = stack[-1] if again else None
+            short = stack[-1] == 1 and before in _SHORT_TUPLES
+            if stack[-1] == 0 or short:
+                memo[argument] = stack[-1]
+            else:
+                memo.pop(argument, None)
         elif name in ("BINGET", "LONG_BINGET"):
-            depth = memo[argument]
-            if depth is None:
+            if argument not in memo:
                 raise ValueError("it holds a value twice")
-            stack.append(depth)
+            stack.append(memo[argument])
         elif name in _CONTAINERS:
             stack.append(1)
         elif name == "MARK":
             marks.append(len(stack))
-        elif name in _OF_A_MARK or name in _SHORT_TUPLES or name in _OF_THE_TOP:
-            first = marks.pop() if name in _OF_A_MARK else len(stack)
-            first -= _SHORT_TUPLES.get(name, _OF_THE_TOP.get(name, 0))
-            items = stack[first:]
-            del stack[first:]
-            if name.startswith("SETITEM") and any(items[::2]):
-                raise ValueError("it has a dictionary whose keys hold other values")
-            deeper = 1 + max(items, default=0)
-            if name.startswith("TUPLE"):
-                stack.append(deeper)
-            else:
-                stack[-1] = max(stack[-1], deeper)
-            if stack[-1] > DEPTH:
-                raise ValueError("it is nested too deeply")
+        elif name in _TAKING:
+            _take(name, stack, marks)
         elif name not in ("PROTO", "STOP"):
             raise ValueError(f"it has {name} {argument or ''}, and only tensors are allowed")
         before = name
+
+
+def _verify_value(name: str, argument: Any) -> None:
+    if name == "GLOBAL" and argument not in _GLOBALS:
+        raise ValueError(f"it names {argument}, and only tensors are allowed")
+    if name == "LONG1" and not -(2**63) <= argument < 2**63:
+        raise ValueError("it has a number of more than 64 bits")
+    if name == "BINUNICODE":
+        argument.encode()  # half a surrogate pair cannot be printed
+
+
+def _take(name: str, stack: list[int], marks: list[int]) -> None:
+    """Follows an operation that puts what is on the stack into another value."""
+    count = _TAKING[name]
+    first = marks.pop() if count is None else len(stack) - count
+    items = stack[first:]
+    del stack[first:]
+    if name in ("SETITEM", "SETITEMS") and any(items[::2]):
+        raise ValueError("it has a dictionary whose keys hold other values")
+    deeper = 1 + max(items, default=0)
+    if name == "TUPLE" or name in _SHORT_TUPLES:
+        stack.append(deeper)
+    else:
+        stack[-1] = max(stack[-1], deeper)
+    if stack[-1] > DEPTH:
+        raise ValueError("it is nested too deeply")
 
 
 def read(path: Path) -> dict[str, Any]:

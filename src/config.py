@@ -33,6 +33,7 @@ from src.resources import cpu_count
 
 CONF = Path(__file__).absolute().parent.parent / "conf"
 
+MAX_EPOCHS = 10**6  # a history holds no more rows than this
 NO_DEFAULT = "has no default"
 PLACEHOLDERS = {"data.path": "PATH", "data.target": "COLUMN"}  # of the keys that have none
 
@@ -245,7 +246,7 @@ class Trainer(Section):
     strategy: Literal["auto", "ddp", "fsdp"]
     max_restarts: NonNegativeInt
     precision: Annotated[Literal["32", "64", "bf16-mixed", "16-mixed"], BeforeValidator(_as_text)]
-    max_epochs: PositiveInt
+    max_epochs: Annotated[int, Field(gt=0, le=MAX_EPOCHS)]
     max_time: (
         Annotated[str, Field(pattern=r"^[0-9]{2}(:[0-9]{2}){3}$"), AfterValidator(_as_duration)]
         | None

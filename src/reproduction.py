@@ -1,19 +1,20 @@
 """A run repeated from its bundle, and how near it came."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from tabulate import tabulate
+from torch import nn
 
-from src import checkpoint
 from src.bundle import Bundle, packages
 from src.errors import InputError
-from src.run import HISTORY, Run
+from src.run import HISTORY, Result, Row, Run
 from src.sweep import shown_as
+from src.trained import open_trained
 from src.training.fit import fit
 
 NEAR = 0.005  # of the test accuracy
@@ -48,17 +49,20 @@ class Comparison:
 def reproduce(bundle: Bundle, folder: Path) -> Comparison:
     """Trains the configuration of a bundle anew into a new folder, and compares.
 
-    Raises InputError when the folder holds anything, and for data or devices that are not here.
+    Raises InputError when the folder holds anything, when the bundle holds no model, and for data
+    or devices that are not here.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: is there already; type --output FOLDER")
-    original, repeated = bundle.run, fit(bundle.config, folder)
+    original = bundle.run
+    rows, model = original.history, open_trained(original.folder).model
+    repeated = fit(bundle.config, folder)
     return Comparison(
         original,
         repeated,
         {n: (_metric(original.result, n), _metric(repeated.result, n)) for n in METRICS},
-        _between_histories(original, repeated),
-        _between_weights(original, repeated),
+        _between_histories(rows, repeated.history),
+        _between_weights(model, open_trained(repeated.folder).model),
         _environment(original.result, repeated.result, bundle.packages),
     )
 
@@ -87,47 +91,55 @@ def describe(found: Comparison) -> str:
     return "\n\n".join([*parts, verdict, f"folder: {found.repeated.folder}"])
 
 
-def _metric(result: Mapping[str, Any], name: str) -> float | None:
-    best = result.get("best")
-    value = result.get(name, best.get(name) if isinstance(best, Mapping) else None)
-    return float(value) if isinstance(value, int | float) else None
+def _metric(result: Result, name: str) -> float | None:
+    values: Mapping[str, float | None] = {**result.get("best", {}), **result}  # type: ignore[dict-item]
+    return values.get(name)
 
 
-def _between_histories(original: Run, repeated: Run) -> float:
-    rows, others = original.history, repeated.history
+def _between_histories(rows: Sequence[Row], others: Sequence[Row]) -> float:
     if len(rows) != len(others):
         return math.inf
-    distance = 0.0
-    for row, other in zip(rows, others, strict=True):
-        for name in HISTORY:
-            a, b = row[name], other[name]
-            if name == "seconds" or a == b:
-                continue
-            distance = max(distance, math.inf if a is None or b is None else abs(a - b))
-    return distance
+    return max(
+        (
+            _distance(row[name], other[name])
+            for row, other in zip(rows, others, strict=True)
+            for name in HISTORY
+            if name != "seconds"
+        ),
+        default=0.0,
+    )
 
 
-def _between_weights(original: Run, repeated: Run) -> float:
-    a, b = (checkpoint.read(run.best_checkpoint)["state_dict"] for run in (original, repeated))
-    if not isinstance(a, dict) or a.keys() != b.keys():
+def _distance(a: float | None, b: float | None) -> float:
+    """Infinite where one of the two is no number."""
+    if a == b or (a is not None and b is not None and math.isnan(a) and math.isnan(b)):
+        return 0.0
+    distance = math.inf if a is None or b is None else abs(a - b)
+    return math.inf if math.isnan(distance) else distance
+
+
+def _between_weights(model: nn.Module, other: nn.Module) -> float:
+    a, b = model.state_dict(), other.state_dict()
+    if a.keys() != b.keys():
         return math.inf
     distance = 0.0
     for name, value in b.items():
-        other = a[name]
-        if not isinstance(other, torch.Tensor) or other.shape != value.shape:
+        if a[name].shape != value.shape:
             return math.inf
-        distance = max(distance, (other.double() - value.double()).abs().max().item())
+        if not torch.equal(a[name], value):
+            differences = (a[name].double() - value.double()).abs()
+            distance = max(distance, differences.nan_to_num(math.inf).max().item())
     return distance
 
 
 def _environment(
-    there: Mapping[str, Any], here: Mapping[str, Any], installed: Mapping[str, str]
+    there: Result, here: Result, installed: Mapping[str, str]
 ) -> list[tuple[str, str, str]]:
     """What the results say of both, and packages that this one has in another version."""
     sections: list[tuple[str, Any, Any]] = [
         ("commit", there.get("commit"), here.get("commit")),
-        *_items("hardware", there, here),
-        *_items("versions", there, here),
+        *_items(there.get("hardware", {}), here.get("hardware", {})),
+        *_items(there.get("versions", {}), here.get("versions", {})),
     ]
     told = {name for name, *_ in sections}
     own = packages()
@@ -139,10 +151,5 @@ def _environment(
     return [(name, str(a), str(b)) for name, a, b in sections if a != b]
 
 
-def _items(
-    section: str, there: Mapping[str, Any], here: Mapping[str, Any]
-) -> list[tuple[str, Any, Any]]:
-    a, b = there.get(section), here.get(section)
-    if not isinstance(a, Mapping) or not isinstance(b, Mapping):
-        return [(section, a, b)]
-    return [(str(name), a.get(name), b.get(name)) for name in dict.fromkeys([*a, *b])]
+def _items(a: Mapping[str, Any], b: Mapping[str, Any]) -> list[tuple[str, Any, Any]]:
+    return [(name, a.get(name), b.get(name)) for name in dict.fromkeys([*a, *b])]

@@ -14,21 +14,98 @@ import shlex
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import yaml
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from src import composition
-from src.config import Config
+from src.config import MAX_EPOCHS, Config
 from src.errors import InputError
 from src.files import MIB, append_line, read_bounded, read_yaml, write_durably
 
 HISTORY = ("epoch", "step", "seconds", "lr", "train/loss", "train/acc", "val/loss", "val/acc")
-HISTORY_LIMIT = 256 * MIB
-RESULT_LIMIT = 16 * MIB
+ROW_LIMIT = 256  # bytes; eight numbers in full precision have some 170
+HISTORY_LIMIT = 192 * MIB  # bytes, of MAX_EPOCHS rows
+RESULT_LIMIT = MIB  # a result has some 3 KB
 SEARCH = "search.yaml"  # in the folder of a search: what was typed
 
 Row = dict[str, float | int | None]
+
+# --- result.json -----------------------------------------------------------------------------
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Monitor = Literal["val/acc", "val/loss", "train/acc", "train/loss"]
+
+Values = TypedDict(
+    "Values",
+    {
+        "epoch": Count | None,
+        "train/loss": Number | None,
+        "train/acc": Number | None,
+        "val/loss": Number | None,
+        "val/acc": Number | None,
+    },
+    total=False,
+)  # of one epoch
+
+
+class DataUsed(TypedDict, total=False):
+    name: str
+    instead_of: str | None
+    train: Count
+    val: Count
+    test: Count
+    skipped: Count
+
+
+_Tested = TypedDict("_Tested", {"test/loss": Number | None, "test/acc": Number | None}, total=False)
+
+
+class Result(_Tested, total=False):
+    """result.json, as src/training/outcome.py and src/training/fit.py write it.
+
+    Only the status is always there: a run that was interrupted or that failed has little more, and
+    an older version wrote less.
+    """
+
+    status: Literal["finished", "diverged", "interrupted", "failed"]
+    error: str
+    signal: str
+    resume: str
+    before: "Result"  # what the run had come to before it was trained on
+    diverged_step: Count | None
+    stopped: str | None
+    monitor: Monitor
+    best: Values
+    last: Values
+    epochs: Count
+    steps: Count
+    samples_per_second: Seconds
+    parameters: Count
+    config_hash: str
+    seconds: dict[str, Seconds]
+    stacked: Annotated[int, Field(ge=1, lt=2**63)]
+    step: str
+    data: DataUsed
+    ranks: Annotated[int, Field(ge=1, lt=2**63)]
+    effective_batch_size: Count
+    hardware: dict[str, str | int]
+    peak_memory_bytes: Count
+    peak_gpu_allocated_bytes: Count
+    peak_gpu_reserved_bytes: Count
+    gpu_utilisation: Number | None
+    versions: dict[str, str]
+    commit: str | None
+
+
+_RESULT: TypeAdapter[Result] = TypeAdapter(Result)
+
+
+# --- the folder ------------------------------------------------------------------------------
 
 
 class Run:
@@ -76,39 +153,55 @@ class Run:
         A last row that a crash cut in half is left out.
         """
         content = read_bounded(self.history_file, HISTORY_LIMIT)
-        try:
-            text = content[: content.rfind(b"\n") + 1].decode()
-            rows = list(csv.reader(io.StringIO(text), strict=True))
-        except (ValueError, csv.Error) as error:
-            raise InputError(f"{self.history_file}: cannot be read ({error})") from None
-        if rows and tuple(rows[0]) != HISTORY:
-            raise InputError(f"{self.history_file}: its columns are not {','.join(HISTORY)}")
-        return [self._parse(number, row) for number, row in enumerate(rows[1:], 2)]
+        rows: list[Row] = []
+        for number, line in enumerate(io.BytesIO(content), 1):
+            if not line.endswith(b"\n"):
+                break
+            if number == 1:
+                if line.rstrip(b"\r\n") != ",".join(HISTORY).encode():
+                    raise InputError(
+                        f"{self.history_file}: its columns are not {','.join(HISTORY)}"
+                    )
+            elif number > MAX_EPOCHS + 2:
+                raise InputError(f"{self.history_file}: has more than {MAX_EPOCHS:,} epochs")
+            else:
+                rows.append(self._parse(number, line))
+        return rows
 
-    def _parse(self, number: int, row: Sequence[str]) -> Row:
+    def _parse(self, number: int, line: bytes) -> Row:
         try:
-            epoch, step = int(row[0]), int(row[1])
+            epoch, step, *cells = line[: ROW_LIMIT + 1].decode("ascii").rstrip("\r\n").split(",")
             measured = {
                 name: float(text) if text else None
-                for name, text in zip(HISTORY[2:], row[2:], strict=True)
+                for name, text in zip(HISTORY[2:], cells, strict=True)
             }
-        except (ValueError, IndexError):
-            raise InputError(
-                f"{self.history_file}: line {number} is no row of a history: {str(row)[:100]}"
-            ) from None
-        return {"epoch": epoch, "step": step, **measured}
+            row: Row = {"epoch": int(epoch), "step": int(step), **measured}
+            if len(line) <= ROW_LIMIT and all(0 <= int(text) < 2**63 for text in (epoch, step)):
+                return row
+        except ValueError:
+            pass
+        raise InputError(
+            f"{self.history_file}: line {number} is no row of a history: {str(line[:100])[1:]}"
+        )
 
     @property
-    def result(self) -> dict[str, Any]:
+    def result(self) -> Result:
         """result.json, or {} where it is not written yet."""
         if not self.result_file.exists():
             return {}
+        content = read_bounded(self.result_file, RESULT_LIMIT)
         try:
-            result = json.loads(read_bounded(self.result_file, RESULT_LIMIT))
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{self.result_file}: is not JSON ({error})") from None
-        if not isinstance(result, dict):
-            raise InputError(f"{self.result_file}: holds no result of a run")
+            result = _RESULT.validate_json(content, strict=True)
+        except ValidationError as error:
+            fault = error.errors(include_url=False, include_input=False)[0]
+            if fault["type"] == "json_invalid":
+                raise InputError(f"{self.result_file}: is not JSON ({fault['msg']})") from None
+            key = ".".join(map(str, fault["loc"])) or "it"
+            raise InputError(
+                f"{self.result_file}: is no result of a run: {key[:80]}: {fault['msg'][:200]}"
+            ) from None
+        if "status" not in result:
+            raise InputError(f"{self.result_file}: is no result of a run: it has no status")
         return result
 
     @property
@@ -135,8 +228,8 @@ class Run:
     def monitored(self) -> float:
         """The best value of checkpoint.monitor, for a sweeper; NaN where there is none."""
         result = self.result
-        value = result.get("best", {}).get(result.get("monitor"))
-        return math.nan if value is None else float(value)
+        value = result.get("best", {}).get(result.get("monitor", "val/acc"))
+        return math.nan if value is None else value
 
     # --- writing ---
 

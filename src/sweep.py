@@ -5,7 +5,7 @@ import io
 import logging
 import math
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -98,16 +98,16 @@ class Sweep:
 
 def _row(run: Run) -> dict[str, Any]:
     result = run.result
-    best = result.get("best", {})
+    best: Mapping[str, Any] = result.get("best", {})
     values = {key: result.get(key, best.get(key)) for key in METRICS}
-    seconds = result.get("seconds", {})
+    seconds = result.get("seconds")
     return {
         "trial": int(run.folder.name),
         "status": result["status"],
         **run.overrides,
         **values,
         "epochs": result.get("epochs"),
-        "seconds": round(sum(seconds.values()) / result["stacked"], 3) if seconds else None,
+        "seconds": round(sum(seconds.values()) / result.get("stacked", 1), 3) if seconds else None,
         "error": result.get("error"),
     }
 
@@ -124,15 +124,17 @@ def _finished_on(run: Run) -> tuple[bool, str]:
 def _rank(run: Run) -> float:
     result = run.result
     return (
-        standing(result["monitor"], run.monitored) if result["status"] == "finished" else math.inf
+        standing(result.get("monitor", "val/acc"), run.monitored) if result["status"] == "finished" else math.inf
     )
 
 
 def _over_seeds(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> str:
-    """A table of mean ± standard deviation over the seeds of each point, or nothing."""
+    """A table of mean ± standard deviation over the seeds of each point, or nothing. Trials without
+    an accuracy are left out."""
     points: dict[tuple[str, ...], list[dict[str, Any]]] = {}
     for row in rows:
-        if row["status"] == "finished":
+        known = None not in (row["val/acc"], row["test/acc"])
+        if row["status"] == "finished" and known:
             points.setdefault(tuple(str(row.get(key)) for key in keys), []).append(row)
     if not any(len(found) > 1 for found in points.values()):
         return ""

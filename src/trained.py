@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, PositiveInt
-from torch import nn
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from torch import Tensor, nn
 
 from src import checkpoint
 from src import config as schema
@@ -18,16 +18,25 @@ from src.models import construct_model
 from src.run import checkpoint_of
 
 
-class _Origin(BaseModel):
+class Part(BaseModel):
+    """A part of a checkpoint's content; what no reader asks for is left out."""
+
+    model_config = ConfigDict(strict=True, arbitrary_types_allowed=True, extra="ignore")
+
+
+class _Origin(Part):
     """What a checkpoint says of its data, as src/training/classifier.py writes it."""
 
-    model_config = ConfigDict(extra="ignore", strict=True)
-
+    config: dict[str, Any]
     data: str
-    shape: Annotated[list[PositiveInt], Field(min_length=1)]
+    shape: Annotated[list[Annotated[int, Field(gt=0, lt=2**31)]], Field(min_length=1)]
     labels: Annotated[list[str], Field(min_length=1)]
     digest: str | None
     columns: Columns | None
+
+
+class _Weights(Part):
+    state_dict: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -58,16 +67,18 @@ def open_trained(path: Path) -> Trained:
     content = checkpoint.read(file)
     saved = require_format(content.get("kindling"), file)
     try:
-        config = schema.check(saved["config"])
         origin = _Origin.model_validate(saved)
-        weights = {
-            name.removeprefix("model."): weight for name, weight in content["state_dict"].items()
-        }
+        config = schema.check(origin.config)
+        state = _Weights.model_validate(content).state_dict
+        weights = {name.removeprefix("model."): weight for name, weight in state.items()}
         model = rebuild(config, tuple(origin.shape), len(origin.labels), weights)
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, InputError) as error:
+    except ValidationError as error:
         raise InputError(
-            f"{file}: is not a checkpoint of this project ({_first_line(error)})"
+            f"{file}: is not a checkpoint of this project (missing or wrong: {wrong_fields(error)})"
         ) from None
+    except (ValueError, RuntimeError, InputError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(f"{file}: is not a checkpoint of this project ({reason})") from None
     return Trained(
         file,
         config,
@@ -78,6 +89,15 @@ def open_trained(path: Path) -> Trained:
         origin.digest,
         origin.columns,
     )
+
+
+def wrong_fields(error: ValidationError) -> str:
+    """The first five, and what is wrong with all of them together."""
+    fields = dict.fromkeys(
+        (".".join(map(str, fault["loc"])) or fault["msg"])[:100]
+        for fault in error.errors(include_url=False, include_input=False)
+    )
+    return ", ".join([*fields][:5])
 
 
 def require_format(saved: Any, file: Path) -> dict[str, Any]:
@@ -96,12 +116,15 @@ def require_format(saved: Any, file: Path) -> dict[str, Any]:
 
 
 def rebuild(
-    config: Config, shape: tuple[int, ...], classes: int, weights: dict[str, torch.Tensor]
+    config: Config, shape: tuple[int, ...], classes: int, weights: dict[str, Tensor]
 ) -> nn.Module:
     """The model with its weights. Shapes are compared before anything of their size is made.
 
     Raises ValueError when the weights are not those of the configuration.
     """
+    layers = len(getattr(config.model, "hidden_sizes", ()))
+    if layers > len(weights):  # each would be made, if without memory
+        raise ValueError(f"it has {len(weights)} weights, the configuration {layers} hidden layers")
     with torch.device("meta"):
         model = construct_model(config.model, shape, classes)
     state = model.state_dict()
@@ -118,7 +141,3 @@ def rebuild(
             )
     model.load_state_dict(weights, assign=True)
     return model.requires_grad_(True)
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

@@ -56,7 +56,7 @@ def test_dropout_in_a_graph_draws_anew(tmp_path: Path) -> None:
     """With the same masks in every replay half of the units would never be trained."""
     run = fit(compose(*ON_GPU, "model.dropout=0.5"), tmp_path / "run")
     assert "blocks run without CUDA graphs" not in run.log_file.read_text()
-    assert 0.5 < run.result["best"]["val/acc"] <= 1
+    assert 0.5 < (run.result["best"]["val/acc"] or 0) <= 1
 
 
 def test_a_stack_is_its_single_runs(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ def test_a_resumed_run_is_bit_identical(tmp_path: Path) -> None:
 def test_memory_of_the_gpu_is_reported(tmp_path: Path) -> None:
     result = fit(compose(*ON_GPU), tmp_path / "run").result
     assert 0 < result["peak_gpu_allocated_bytes"] <= result["peak_gpu_reserved_bytes"]
-    assert 0 <= result["gpu_utilisation"] <= 100
+    assert 0 <= (result["gpu_utilisation"] or 0) <= 100
     assert result["hardware"]["gpu"] == torch.cuda.get_device_name()
 
 

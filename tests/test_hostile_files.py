@@ -181,7 +181,7 @@ def test_checkpoints_that_say_something_else(
     file.write_bytes(checkpoint.pack(content))
     own_error(lambda: open_trained(file))
     origin = checkpoint.read(base.last_checkpoint)["kindling"]
-    own_error(lambda: check(checkpoint.read(file), file, [origin], 1))
+    own_error(lambda: check(checkpoint.read(file), file, [origin], 1, 9))
 
 
 @pytest.mark.parametrize(
@@ -469,7 +469,7 @@ def test_another_model_or_version_is_told_by_its_field(base: Run, tmp_path: Path
     with pytest.raises(InputError, match=r"is \(.*\), the configuration says \("):
         open_trained(path)
     with pytest.raises(InputError, match=r"config\.model\.hidden_sizes: it was \[4\], now \[3\]"):
-        check(checkpoint.read(path), path, [saved], 1)
+        check(checkpoint.read(path), path, [saved], 1, 9)
 
 
 # --- written durably ---------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from src.reports import analysis, figures
 from src.reports.collect import Entry, SweepEntries, collect, short
 from src.reports.models import augmented_samples, most_confident_mistakes, pictures
 from src.reports.page import MARK, write_report
-from src.run import Row, Run
+from src.run import Result, Row, Run
 from src.sweep import SHARE, Sweep
 from tests.browser import opened
 from tests.conftest import SMALL, Train
@@ -154,7 +154,7 @@ def test_runs_in_one_plot(train: Train, tmp_path: Path) -> None:
     assert "trainer.max_epochs" not in header  # they have it in common
     assert "<code>trainer.max_epochs</code></td><td><code>2</code>" in text
     assert f"torch {torch.__version__.partition('+')[0]}" in text
-    best = max(runs, key=lambda run: float(run.result["best"]["val/acc"]))
+    best = max(runs, key=lambda run: float(run.result["best"]["val/acc"] or 0))
     confusion = evaluate_path(best.folder, None).confusion
     drawn = (tmp_path / "report" / "run-model1-confusion.svg").read_text()
     for count in confusion.diag().tolist():
@@ -326,7 +326,7 @@ def test_what_strangers_wrote_is_shown_and_does_nothing(train: Train) -> None:
     run = train("model=logistic_regression")
     attack = '<script>document.title="had"</script>'
     run.overrides_file.write_text(json.dumps([f"seed={attack}", "seed=$\\frac", "a=`id`"]))
-    result = run.result | {"status": attack, "commit": attack, "hardware": {attack: attack}}
+    result = run.result | {"commit": attack, "hardware": {attack: attack}}
     run.write_result(result)
     page = write_report([run.folder]).read_text()
     assert "<script>document" not in page
@@ -351,7 +351,9 @@ def test_a_sweep_in_which_everything_failed(sweep: Path, tmp_path: Path) -> None
 
 def entry(value: float | None, **settings: str) -> Entry:
     """A trial that came to this validation accuracy."""
-    result = {"status": "finished", "best": {"val/acc": value}} if value is not None else {}
+    result: Result = {}
+    if value is not None:
+        result = {"status": "finished", "best": {"val/acc": value}}
     return Entry(Run(Path("none")), str(settings), "", settings, settings, [], result)
 
 

@@ -168,7 +168,7 @@ def test_trials_of_a_stack_end_as_their_single_runs_do(
             for name, value in expected.items():
                 assert torch.allclose(found[name], value, rtol=1e-3, atol=1e-5), name
         for key in ("val/acc", "test/acc"):
-            values = [(r.result | r.result["best"])[key] for r in (run, solo)]
+            values = [{**r.result["best"], **r.result}[key] for r in (run, solo)]
             assert values[0] == pytest.approx(values[1], abs=1e-9)
     assert len(ends) >= 3  # the stack was cut more than once
 

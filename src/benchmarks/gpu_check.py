@@ -21,6 +21,7 @@ from src.benchmarks import questions
 from src.benchmarks.loops import default_lightning
 from src.errors import InputError
 from src.hardware import survey
+from src.run import Result
 from src.training.fit import fit
 
 ROOT = Path(__file__).parent.parent.parent
@@ -78,7 +79,7 @@ def _figures(data: str) -> dict[str, float]:
     """Seconds per epoch of 784-32-10 at batch 100, and what stands beside them."""
     overrides = (f"data={data}", "trainer.accelerator=cuda", "scheduler=none", "optimizer.lr=0.1")
 
-    def seconds(*more: str) -> tuple[float, dict[str, Any]]:
+    def seconds(*more: str) -> tuple[float, Result]:
         config = composition.compose(*overrides, "trainer.max_epochs=10", *more)
         with tempfile.TemporaryDirectory() as folder:
             run = fit(config, Path(folder))

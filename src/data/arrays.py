@@ -23,8 +23,11 @@ def read_arrays(path: Path, names: Sequence[str], limit: int) -> dict[str, NDArr
     try:
         with open_regular(path) as file:
             with zipfile.ZipFile(file) as archive:
-                size = sum(record.file_size for record in archive.infolist())
-            if size > limit:
+                records = archive.infolist()
+            kinds = {record.compress_type for record in records}
+            if not kinds <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+                raise ValueError("it is compressed as NumPy never does")
+            if sum(record.file_size for record in records) > limit:
                 raise InputError(
                     f"{path}: unpacks to more than {limit // MIB:,} MiB; split it into several "
                     "files"

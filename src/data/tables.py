@@ -308,11 +308,11 @@ class Table:
 
     def missing(self, names: Sequence[str], key: str = "") -> list[str]:
         """A text for each column that the table lacks; `key` is what named it."""
-        return [
-            f"{self.path}: {_unknown(name, self.names, key)}"
-            for name in names
-            if name not in self._numbers
-        ]
+        lacking = [name for name in names if name not in self._numbers]
+        # To look for a name that is like another takes long: only for those that are shown.
+        told = [_unknown(name, self.names, key) for name in lacking[:FAULTS_SHOWN]]
+        told += [f"there is no column {name}" for name in lacking[FAULTS_SHOWN:]]
+        return [f"{self.path}: {text}" for text in told]
 
     def require(self, names: Sequence[str], key: str = "") -> None:
         """Raises InputError for each column that the table lacks; `key` is what named it."""

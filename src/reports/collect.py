@@ -5,13 +5,13 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tqdm import tqdm
 
 from src.config import flat, standing
 from src.errors import InputError
-from src.run import Row, Run, is_sweep
+from src.run import Result, Row, Run, is_sweep
 
 LABEL = 60
 REASON = 200  # characters of an error that are shown
@@ -28,12 +28,11 @@ class Entry:
     settings: Mapping[str, str]  # every key of its configuration, as typed
     overrides: Mapping[str, str]  # those that the command line set
     history: Sequence[Row]
-    result: Mapping[str, Any]
+    result: Result
 
     @property
     def status(self) -> str:
-        status = self.result.get("status", "unfinished")
-        return status if isinstance(status, str) else "unfinished"
+        return self.result.get("status", "unfinished")
 
     @property
     def monitor(self) -> str:
@@ -42,20 +41,18 @@ class Entry:
     @property
     def data(self) -> str:
         """The data set really used, as far as is known; of the user's own, with its path."""
-        used = self.result.get("data")
-        name = used.get("name") if isinstance(used, Mapping) else None
         asked = self.settings.get("data.name", "")
-        return " ".join(filter(None, [str(name or asked), self.settings.get("data.path")]))
+        name = self.result.get("data", {}).get("name", asked)
+        return " ".join(filter(None, [name, self.settings.get("data.path")]))
 
     @property
     def reason(self) -> str:
         """Why it did not finish, in one line: a signal, an error, or the step that diverged."""
-        name = {"interrupted": "signal", "failed": "error", "diverged": "diverged_step"}
-        found = self.result.get(name.get(self.status, ""))
-        if found is None:
-            return ""
-        text = next(iter(str(found).strip().splitlines()), "")[:REASON]
-        return f"at step {text}" if self.status == "diverged" else text
+        result = self.result
+        if self.status == "diverged":
+            return f"at step {result.get('diverged_step')}"
+        found = result.get("signal" if self.status == "interrupted" else "error", "")
+        return next(iter(found.strip().splitlines()), "")[:REASON]
 
     @property
     def value(self) -> float | None:
@@ -93,16 +90,14 @@ class Entry:
     def seconds(self) -> float | None:
         """Of set-up, training and test; of a trial of a stack, its share."""
         parts = self.result.get("seconds")
-        if not isinstance(parts, Mapping) or not all(map(_is_number, parts.values())):
-            return None
-        return sum(parts.values()) / (self.number("stacked") or 1)
+        return None if parts is None else sum(parts.values()) / self.result.get("stacked", 1)
 
     def number(self, *path: str) -> float | None:
-        """A finite number of the result, by the keys that lead to it."""
+        """A number of the result, by the keys that lead to it."""
         value: Any = self.result
         for key in path:
-            value = value.get(key) if isinstance(value, Mapping) else None
-        return value if _is_number(value) else None
+            value = None if value is None else value.get(key)
+        return cast(float | None, value)
 
 
 @dataclass(frozen=True)
@@ -267,7 +262,3 @@ def _part(folder: Path, name: str, trials: Sequence[Entry]) -> SweepEntries:
 
 def _is_finite(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

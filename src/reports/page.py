@@ -310,11 +310,8 @@ def _environments(entries: Sequence[Entry]) -> list[tuple[str, int]]:
     """Hardware, versions and commit in words, and how many runs each had."""
     counts: dict[str, int] = {}
     for entry in entries:
-        parts = []
-        for name in ("hardware", "versions"):
-            section = entry.result.get(name)
-            if isinstance(section, dict):
-                parts += [f"{key} {value}" for key, value in section.items()]
+        sections = (entry.result.get("hardware", {}), entry.result.get("versions", {}))
+        parts = [f"{key} {value}" for section in sections for key, value in section.items()]
         if entry.result.get("commit"):
             parts.append(f"commit {entry.result['commit']}")
         if parts:

@@ -289,15 +289,16 @@ class _Fit:
                     _begin_anew(run)
             return None
         content, path = found
-        check(content, path, self.classifier.saved_with, ranks_now)
-        self.classifier.share_out(content["threads"])  # else sums come in another order
-        if self.classifier.stacked != content["stacked"]:
-            self.classifier.restrict(content["stacked"])
+        batches = self.classifier.when.batches_per_epoch
+        state = check(content, path, self.classifier.saved_with, ranks_now, batches)
+        self.classifier.share_out(state.threads)  # else sums come in another order
+        if self.classifier.stacked != state.stacked:
+            self.classifier.restrict(state.stacked)
         if not ranks.rank():
-            self.history.load_state_dict(content["callbacks"]["History"])
+            self.history.load_state_dict(state.callbacks.History.model_dump())
             self.history.rewrite()
-            at = content["position"]
-            log.info("going on from epoch %d, batch %d", at["epoch"], at["batch"])
+            at = state.position
+            log.info("going on from epoch %d, batch %d", at.epoch, at.batch)
             self._tell_of_new_shape(content["kindling"])
         return path
 
@@ -317,8 +318,9 @@ class _Fit:
     def _fit(self) -> None:
         try:
             self.trainer.fit(self.classifier, datamodule=self.data, ckpt_path=self.resumed_from)
-        except (KeyError, TypeError, ValueError, AttributeError, IndexError, RuntimeError) as error:
-            if self.resumed_from is None or self.checkpoints.begun:
+        except Exception as error:  # of a state from a stranger nothing that it raises surprises
+            known = isinstance(error, InputError | OSError | MemoryError)
+            if known or self.resumed_from is None or self.checkpoints.begun:
                 raise
             reason = next(iter(str(error).splitlines()), type(error).__name__)
             raise InputError(

@@ -8,6 +8,8 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from pydantic import TypeAdapter, ValidationError
+
 from src.config import Config
 from src.errors import InputError
 from src.files import MIB, read_bounded, write_durably
@@ -17,6 +19,8 @@ from src.training.fit import fit_stack
 from src.training.fusion import Group, plan
 
 log = logging.getLogger(__name__)
+
+_GROUPS = TypeAdapter(list[Group])
 
 
 class Stacks:
@@ -32,12 +36,10 @@ class Stacks:
         kept = self.folder / f"{name}.json"
         if kept.exists():
             try:
-                found = json.loads(read_bounded(kept, MIB))
-                groups = [
-                    Group([int(t) for t in group["trials"]], group["alone"]) for group in found
-                ]
-            except (ValueError, TypeError, KeyError, RecursionError) as error:
-                raise InputError(f"{kept}: cannot be read ({error})") from None
+                groups = _GROUPS.validate_json(read_bounded(kept, MIB), strict=True)
+            except ValidationError as error:
+                reason = error.errors(include_url=False, include_input=False)[0]["msg"]
+                raise InputError(f"{kept}: cannot be read ({reason})") from None
             if sorted(t for group in groups for t in group.trials) == list(range(len(configs))):
                 return groups
         groups = plan(configs, max_trials)
