@@ -6,6 +6,7 @@ model is served without it.
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,18 +14,30 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, PositiveInt, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from src.data.tables import Columns
 from src.errors import InputError, all_at_once
 from src.extras import missing
 from src.files import MIB, open_regular, read_bounded
-from src.run import checkpoint_of
+from src.run import Size, checkpoint_of
 
 FormatName = Literal["onnx", "torch", "safetensors"]
 INPUT, OUTPUT = "inputs", "logits"
 ANOTHER = "; try another --format"  # what to type when a model does not come to a file
 ONNX_LIMIT = 2048 * MIB  # bytes; protobuf has no larger message
+# What layers of classifiers are exported as: no operator that takes a size, a path, a subgraph or
+# a random number from the file.
+OPERATORS = frozenset(
+    (
+        "Add", "AveragePool", "BatchNormalization", "Cast", "Clip", "Concat", "Conv", "Div", "Elu",
+        "Erf", "Flatten", "Gelu", "Gemm", "GlobalAveragePool", "Identity", "InstanceNormalization",
+        "LayerNormalization", "LeakyRelu", "MatMul", "MaxPool", "Mul", "Pow", "ReduceMean", "Relu",
+        "Reshape", "Sigmoid", "Softmax", "Softplus", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose",
+        "Unsqueeze",
+    )
+)  # fmt: skip
+ELEMENTS = 2**26  # of a sample within the model, at most
 
 
 @dataclass(frozen=True)
@@ -113,8 +126,8 @@ class Description(BaseModel):
     checkpoint_sha256: str  # of the checkpoint file that was exported
     data: str  # the data set that the model was trained on
     labels: list[str]  # of the logits, in their order
-    shape: list[PositiveInt]  # of one sample within the model
-    input_shape: list[PositiveInt]  # of one sample as the exported model takes it
+    shape: list[Size]  # of one sample within the model
+    input_shape: list[Size]  # of one sample as the exported model takes it
     input_dtype: Literal["uint8", "float32"]  # uint8 is divided by 255 within
     dtype: Literal["float32", "float64"]  # of weights and logits
     columns: Columns | None  # of a table: what makes its rows the inputs
@@ -139,9 +152,9 @@ class Description(BaseModel):
             }
             return cls.model_validate(values)
         except (ValidationError, ValueError, RecursionError) as error:
-            reason = str(error).replace("\n", " ")[:200]
             raise InputError(
-                f"{path}: was not exported by this project, its metadata cannot be read ({reason})"
+                f"{path}: was not exported by this project, its metadata cannot be read "
+                f"({_first_words(error)})"
             ) from None
 
 
@@ -153,6 +166,10 @@ def input_shape(shape: Sequence[int]) -> list[int]:
 def sha256(path: Path) -> str:
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _first_words(error: Exception) -> str:
+    return str(error).replace("\n", " ")[:200]
 
 
 # --- ONNX ------------------------------------------------------------------------------------
@@ -172,6 +189,39 @@ class OnnxModel:
         return found
 
 
+def _check_graph(content: bytes) -> None:
+    """Raises ValueError for a model that the export never writes: one with other operators, with
+    weights in other files, or whose values may be larger for a sample than ELEMENTS.
+
+    Without it a file of some bytes lets onnxruntime compute for ever, or fill the memory.
+    """
+    import onnx
+
+    model = onnx.load_model_from_string(content)
+    graph = model.graph
+    for node in graph.node:
+        if node.domain or node.op_type not in OPERATORS:
+            raise ValueError(f"it has the operator {node.op_type[:80]}, which no export has")
+    if model.functions or graph.sparse_initializer:
+        raise ValueError("it has functions or sparse weights, which no export has")
+    if any(tensor.external_data for tensor in graph.initializer):
+        raise ValueError("its weights lie in another file")
+    del graph.value_info[:]  # what it says itself of its shapes
+    for value in graph.output:
+        value.type.tensor_type.ClearField("shape")
+    for value in graph.input:
+        value.type.tensor_type.shape.dim[0].dim_value = 1
+    inferred = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
+    sizes = {
+        value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in (*inferred.value_info, *inferred.output)
+        if value.type.tensor_type.HasField("shape")
+    }
+    for name in (name for node in graph.node for name in node.output if name):
+        if not 0 < math.prod(sizes.get(name, [0])) <= ELEMENTS:
+            raise ValueError(f"the size of its value {name[:80]} is not known, or too large")
+
+
 def open_onnx(path: Path, *, threads: int = 0) -> OnnxModel:
     """`threads` 0: as many as there are cores.
 
@@ -183,6 +233,10 @@ def open_onnx(path: Path, *, threads: int = 0) -> OnnxModel:
     import onnxruntime
 
     content = read_bounded(path, ONNX_LIMIT)
+    try:
+        _check_graph(content)
+    except Exception as error:  # a parser over what may be hostile bytes
+        raise InputError(f"{path}: cannot be read as ONNX ({_first_words(error)})") from None
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # what it has to say is in the exception too
     options.intra_op_num_threads = threads
@@ -196,9 +250,8 @@ def open_onnx(path: Path, *, threads: int = 0) -> OnnxModel:
             (value.name, value.type, value.shape[1:])
             for value in (*session.get_inputs(), *session.get_outputs())
         ]
-    except Exception as error:  # a parser over what may be hostile bytes
-        reason = str(error).replace("\n", " ")[:200]
-        raise InputError(f"{path}: onnxruntime cannot run it ({reason})") from None
+    except Exception as error:
+        raise InputError(f"{path}: onnxruntime cannot run it ({_first_words(error)})") from None
     description = Description.from_metadata(metadata, path)
     kinds = {"uint8": "uint8", "float32": "float", "float64": "double"}
     expected = [

@@ -244,8 +244,9 @@ def read_yaml(path: Path) -> Any:
             depth -= isinstance(event, yaml.CollectionEndEvent)
             if isinstance(event, yaml.AliasEvent) or depth > YAML_DEPTH:
                 raise ValueError("it has aliases or is nested too deeply")
-            if getattr(event, "tag", None) is not None:
-                raise ValueError(f"it has the tag {event.tag[:80]}")
+            tag = getattr(event, "tag", None)
+            if tag is not None:
+                raise ValueError(f"it has the tag {tag[:80]}")
         return yaml.load(text, LOADER)
     except Exception as error:  # a parser over hostile bytes: nothing that it raises is a surprise
         reason = next(iter(str(error).splitlines()), type(error).__name__)

@@ -36,6 +36,7 @@ Row = dict[str, float | int | None]
 # --- result.json -----------------------------------------------------------------------------
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
+Size = Annotated[int, Field(gt=0, lt=2**31)]  # of a sample along one axis
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Monitor = Literal["val/acc", "val/loss", "train/acc", "train/loss"]

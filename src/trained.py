@@ -15,7 +15,7 @@ from src.config import Config
 from src.data.tables import Columns
 from src.errors import InputError
 from src.models import construct_model
-from src.run import checkpoint_of
+from src.run import Size, checkpoint_of
 
 
 class Part(BaseModel):
@@ -29,7 +29,7 @@ class _Origin(Part):
 
     config: dict[str, Any]
     data: str
-    shape: Annotated[list[Annotated[int, Field(gt=0, lt=2**31)]], Field(min_length=1)]
+    shape: Annotated[list[Size], Field(min_length=1)]
     labels: Annotated[list[str], Field(min_length=1)]
     digest: str | None
     columns: Columns | None

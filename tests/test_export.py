@@ -420,7 +420,56 @@ def test_a_model_that_names_files_outside_itself(
     weight.external_data.add(key="location", value="secret")
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
-    with pytest.raises(InputError, match=r"model\.onnx: onnxruntime cannot run it"):
+    with pytest.raises(InputError, match=r"its weights lie in another file"):
+        open_onnx(path)
+
+
+def _of_nodes(*nodes: onnx.NodeProto, **weights: np.ndarray[Any, Any]) -> onnx.ModelProto:
+    """Of inputs (N, 4), to logits (N, 2)."""
+    shaped = onnx.helper.make_tensor_value_info
+    graph = onnx.helper.make_graph(
+        nodes,
+        "g",
+        [shaped("inputs", onnx.TensorProto.FLOAT, ["N", 4])],
+        [shaped("logits", onnx.TensorProto.FLOAT, ["N", 2])],
+        [onnx.numpy_helper.from_array(value, name) for name, value in weights.items()],
+    )
+    return onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 20)])
+
+
+NODE = onnx.helper.make_node
+LARGE = np.zeros((2**20, 1), np.float32)
+HARMFUL = {
+    "a chosen size": _of_nodes(NODE("Expand", ["inputs", "to"], ["logits"]), to=np.array([9, 4])),
+    "random": _of_nodes(NODE("RandomNormalLike", ["inputs"], ["logits"])),
+    "of another domain": _of_nodes(NODE("Gelu", ["inputs"], ["logits"], domain="com.microsoft")),
+    "a subgraph": _of_nodes(
+        NODE("Loop", ["most", "yes"], ["logits"], body=_of_nodes().graph),
+        most=np.array(2**60), yes=np.array(True),
+    ),
+    "an outer product": _of_nodes(
+        NODE("MatMul", ["large", "across"], ["all"]), NODE("Identity", ["inputs"], ["logits"]),
+        large=LARGE, across=LARGE.T,
+    ),
+    "growing sums": _of_nodes(
+        NODE("Add", ["inputs", "one"], ["sum"]), NODE("Add", ["sum", "other"], ["all"]),
+        NODE("Reshape", ["all", "flat"], ["logits"]),
+        one=np.zeros((4096, 1, 1), np.float32), other=np.zeros((9999, 1, 1, 1), np.float32),
+        flat=np.array([-1, 2]),
+    ),
+    "padding": _of_nodes(
+        NODE("Reshape", ["inputs", "square"], ["picture"]),
+        NODE("MaxPool", ["picture"], ["logits"], kernel_shape=[9, 9], pads=[10**9] * 4),
+        square=np.array([-1, 1, 2, 2]),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", HARMFUL)
+def test_operators_that_the_export_never_writes(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(HARMFUL[kind].SerializeToString())
+    with pytest.raises(InputError, match=r"model\.onnx: cannot be read as ONNX"):
         open_onnx(path)
 
 
