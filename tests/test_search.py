@@ -484,12 +484,58 @@ def changed(file: Path) -> None:
         database.commit()
 
 
+def executing(*statements: str) -> Callable[[Path], None]:
+    def make(file: Path) -> None:
+        with closing(sqlite3.connect(file)) as database:
+            for statement in statements:
+                database.execute(statement)
+            database.commit()
+
+    return make
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
+OF_ANOTHER = "that are not Optuna's"
+HARMFUL = [
+    (executing(f"CREATE VIEW v AS {ENDLESS}"), OF_ANOTHER),
+    (executing("DROP TABLE trial_values", f"CREATE VIEW trial_values AS {ENDLESS}"), "it has not"),
+    (
+        executing(f"CREATE TRIGGER t AFTER INSERT ON trials BEGIN {ENDLESS}; END"),
+        OF_ANOTHER,
+    ),
+    (executing("CREATE INDEX i ON trials (abs(number))"), OF_ANOTHER),
+    (
+        executing("ALTER TABLE trials ADD COLUMN x AS (length(zeroblob(1000000000)))"),
+        "it has not Optuna's tables",
+    ),
+    (executing("UPDATE trial_user_attributes SET value_json = 1e9 WHERE key = 'size'"), "batch 0"),
+    (executing("UPDATE trial_values SET value = NULL"), "is no study"),
+    (executing("INSERT INTO trial_values VALUES (99, 1, 1, 0.5, 'FINITE')"), "has no value"),
+    (executing("UPDATE study_directions SET direction = 'MINIMIZE'"), "its direction"),
+    (executing("INSERT INTO study_directions VALUES (9, 'MINIMIZE', 1, 1)"), "its direction"),
+    (executing("UPDATE trial_user_attributes SET value_json = '[' "), "is no study"),
+    (executing("UPDATE trials SET state = 'MAYBE'"), "is no study"),
+]
+
+
+def test_a_study_that_would_do_work_or_makes_no_sense(pretended: Trained, tmp_path: Path) -> None:
+    file = tmp_path / "s" / "study.db"
+    searched(tmp_path / "s", "search.trials=2")
+    good = file.read_bytes()
+    for make, answer in HARMFUL:
+        file.write_bytes(good)
+        make(file)
+        text = refusal(lambda: told(tmp_path / "s", "search.trials=2"))
+        assert text.startswith(f"{file}: is no study of a search (")
+        assert answer in text
+
+
 @pytest.mark.parametrize(
     ("make", "answer"),
     [
         (lambda file: file.write_bytes(b"no database" * 1000), "file is not a database"),
         (lambda file: file.write_bytes(b""), "it has not Optuna's tables"),
-        (foreign, "it has not Optuna's tables"),
+        (foreign, OF_ANOTHER),
         (of_optuna, "is no study of a search"),
         (damaged, "it is damaged"),
         (changed, "trial 0 is not of this search"),

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +29,7 @@ from optuna.storages import RDBStorage
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState, create_trial
 from sqlalchemy.exc import SQLAlchemyError
-from sqlalchemy.pool import NullPool
+from sqlalchemy.pool import NullPool, StaticPool
 
 from src.errors import InputError
 from src.files import MIB, replacing, require_contained, write_durably
@@ -40,6 +40,7 @@ from src.sweep import Sweep
 
 NAME = "kindling"  # of the one study of a file
 LIMIT = 256 * MIB  # a trial takes some KB
+ROWS = 10**6  # of all tables; a trial has some ten
 WAIT = 60  # seconds, for another program that writes the file
 
 
@@ -101,6 +102,8 @@ class Study:
         with self._read():
             _check_database(self.file)
             self.study = optuna.load_study(study_name=NAME, storage=_storage(self.file, new=False))
+            if self.study.directions != [self.direction]:
+                raise ValueError("its direction is another")
             before = self.study.user_attrs.get("search")
             if not isinstance(before, dict):
                 raise ValueError("it is another program's")
@@ -123,13 +126,18 @@ class Study:
             for number, trial in enumerate(self.trials):
                 if trial.number != number or trial.distributions != self._distributions():
                     raise ValueError(f"trial {number} is not of this search")
+                values = trial.values or [math.nan]
+                done = trial.state == TrialState.COMPLETE
+                if done and not (len(values) == 1 and math.isfinite(values[0])):
+                    raise ValueError(f"trial {number} is complete and has no value")
                 found.setdefault(int(trial.user_attrs["batch"]), []).append(trial)
             if sorted(found) != list(range(len(found))):
                 raise ValueError("a batch is missing")
-            return [
-                Batch(number, int(found[number][0].user_attrs["size"]), found[number])
-                for number in sorted(found)
-            ]
+            sizes = {number: int(trials[0].user_attrs["size"]) for number, trials in found.items()}
+            for number, size in sizes.items():
+                if not len(found[number]) <= size <= self.settings.batch:
+                    raise ValueError(f"batch {number} is of {size} trials")
+            return [Batch(number, sizes[number], found[number]) for number in sorted(found)]
 
     def ask(self, number: int, size: int) -> Batch:
         """A new batch, or what a killed process did not write of one."""
@@ -137,7 +145,9 @@ class Study:
         there = [trial for trial in asked if trial.user_attrs["batch"] == number]
         before = asked[: there[0].number] if there else asked
         distributions = self._distributions()
-        for trial in self._proposed(number, size, before)[len(there) :]:
+        with self._read():
+            proposed = self._proposed(number, size, before)[len(there) :]
+        for trial in proposed:
             written = create_trial(
                 state=TrialState.RUNNING,
                 params=trial.params,
@@ -252,12 +262,33 @@ def _check_database(file: Path) -> None:
     if file.stat().st_size > LIMIT:
         raise ValueError(f"it has more than {LIMIT:,} bytes")
     with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True)) as database:
-        tables = {name for (name,) in database.execute("SELECT name FROM sqlite_master")}
-        if not {"studies", "trials", "version_info", "alembic_version"} <= tables:
+        found, expected = _schema(database), _schema_of_optuna()
+        if {name for _, name, _ in found} - {name for _, name, _ in expected}:
+            raise ValueError("it has tables, views or triggers that are not Optuna's")
+        if found != expected:
             raise ValueError("it has not Optuna's tables")
-        (found,) = database.execute("PRAGMA quick_check(1)").fetchone()
-        if found != "ok":
-            raise ValueError(f"it is damaged: {found}")
+        (answer,) = database.execute("PRAGMA quick_check(1)").fetchone()
+        if answer != "ok":
+            raise ValueError(f"it is damaged: {answer}")
+        tables = [name for kind, name, _ in found if kind == "table"]
+        counts = [database.execute(f"SELECT count(*) FROM {name}").fetchone() for name in tables]
+        if sum(count for (count,) in counts) > ROWS:
+            raise ValueError(f"it has more than {ROWS:,} rows")
+
+
+def _schema(database: sqlite3.Connection) -> set[tuple[str, str, str]]:
+    """Kind, name and definition of everything in a database."""
+    rows = database.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_master")
+    return {(kind, name, " ".join(sql.split())) for kind, name, sql in rows}
+
+
+@cache
+def _schema_of_optuna() -> set[tuple[str, str, str]]:
+    """All that a study may have: a trigger, a view in place of a table or an expression in an index
+    or a column can do any work whenever the file is read or written."""
+    with closing(sqlite3.connect(":memory:", check_same_thread=False)) as database:
+        RDBStorage("sqlite://", {"creator": lambda: database, "poolclass": StaticPool})
+        return _schema(database)
 
 
 def _differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
