@@ -33,6 +33,7 @@ from src.resources import cpu_count
 
 CONF = Path(__file__).absolute().parent.parent / "conf"
 
+FAULTS_SHOWN = 50
 MAX_EPOCHS = 10**6  # a history holds no more rows than this
 NO_DEFAULT = "has no default"
 PLACEHOLDERS = {"data.path": "PATH", "data.target": "COLUMN"}  # of the keys that have none
@@ -679,7 +680,9 @@ def _schema_faults(error: ValidationError, values: Mapping[str, Any]) -> list[st
     by_key: dict[str, list[Any]] = {}
     for detail in error.errors():
         by_key.setdefault(_key(detail["loc"]), []).append(detail)
-    return [_schema_fault(key, details, values) for key, details in by_key.items()]
+    shown = [*by_key.items()][:FAULTS_SHOWN]  # what to type instead of a key takes long to find
+    more = [f"and {len(by_key) - len(shown):,} more"] if len(by_key) > len(shown) else []
+    return [_schema_fault(key, details, values) for key, details in shown] + more
 
 
 def _key(location: tuple[int | str, ...]) -> str:

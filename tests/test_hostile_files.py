@@ -1,7 +1,8 @@
 """Files that strangers sent: damaged ones, mutated ones, and some that mean harm.
 
-Whatever they hold, opening them ends in success or in one of the project's own errors. The few
-hundred examples of the default run become ten thousand with `make torture`.
+Whatever they hold, opening them ends in success or in one of the project's own errors, within some
+memory and time. The few hundred examples of the default run become a hundred thousand with
+`make torture`.
 """
 
 import errno
@@ -11,10 +12,12 @@ import json
 import os
 import pickle
 import resource
+import signal
 import zipfile
 import zlib
-from collections.abc import Callable
-from contextlib import suppress
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,14 +31,19 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from src import checkpoint, composition
+from src.bundle import MANIFEST, open_bundle, write_bundle
 from src.checkpoint import Slot
 from src.composition import check_command_line, compose
 from src.data.sources import mnist
 from src.data.sources.idx import read_idx
+from src.data.tables import read_table
 from src.errors import InputError
-from src.files import YAML_LIMIT, read_yaml, write_durably
+from src.files import MIB, YAML_LIMIT, read_bounded, read_yaml, write_durably
 from src.inputs import read_inputs
-from src.run import Run
+from src.reports import page
+from src.reports.collect import collect
+from src.run import HISTORY, HISTORY_LIMIT, Run
+from src.sweep import Sweep
 from src.trained import open_trained
 from src.training.fit import fit
 from src.training.state import check
@@ -46,9 +54,9 @@ GIB = 2**30
 
 
 def examples(share: int) -> Callable[[Any], Any]:
-    """Settings for a share of the ten thousand, or a fortieth of it."""
+    """Settings for a share of the hundred thousand, or a 320th of it."""
     return settings(
-        max_examples=share if MANY else share // 40,
+        max_examples=8 * share if MANY else share // 40,
         deadline=timedelta(seconds=10),
         derandomize=not MANY,
         database=None,
@@ -63,11 +71,40 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return fit(compose(*SMALL, "data=toy", "model.hidden_sizes=[3]"), folder)
 
 
+@contextmanager
+def little_memory(share: int) -> Iterator[None]:
+    """Within it the process cannot have more than this many bytes beyond what it has."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = Path("/proc/self/statm")
+    if pages.exists():
+        used = int(pages.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + share, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@contextmanager
+def little_time(seconds: int = 60) -> Iterator[None]:
+    """Ends the body where it would go on for ever."""
+
+    def end(number: int, frame: Any) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
 @pytest.fixture(autouse=True)
-def _bounded_memory() -> Any:
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    yield
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 2**20  # KiB
+def _bounded_memory() -> Iterator[None]:
+    with little_memory(GIB):
+        yield
 
 
 Mutation = list[tuple[str, float, bytes]]
@@ -155,21 +192,26 @@ def test_mutated_pickles_in_whole_archives(mutations: Mutation, base: Run, tmp_p
     own_error(lambda: open_trained(path))
 
 
+ODD = [10**400, -(2**63), 2**63, -1, 0, 1e308, 5e-324, "\ud800", "x" * 10**5, "nan", "1" * 5000]
 JUNK: st.SearchStrategy[Any] = st.recursive(
-    st.none() | st.booleans() | st.integers(-(2**40), 2**40) | st.floats() | st.text(max_size=5),
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**40), 2**40)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(ODD),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
     max_leaves=5,
 )
 
 
-@examples(1000)
-@given(path=st.lists(st.integers(0, 20), min_size=1, max_size=6), junk=JUNK)
-def test_checkpoints_that_say_something_else(
-    path: list[int], junk: Any, base: Run, tmp_path: Path
-) -> None:
-    """One value somewhere in the content is replaced by another."""
-    content = checkpoint.read(base.last_checkpoint)
-    node, parent, key = content, content, next(iter(content))
+PLACES = st.lists(st.integers(0, 20), min_size=1, max_size=6)
+
+
+def replace_one(content: dict[str, Any], path: list[int], junk: Any) -> None:
+    """Replaces one value of nested dictionaries and lists, which `path` leads to."""
+    node: Any = content
+    parent, key = node, next(iter(node))
     for number in path:
         if not isinstance(node, dict | list) or not node:
             break
@@ -177,6 +219,16 @@ def test_checkpoints_that_say_something_else(
         key = [*node][number % len(node)] if isinstance(node, dict) else number % len(node)
         node = parent[key]
     parent[key] = junk
+
+
+@examples(1000)
+@given(path=PLACES, junk=JUNK)
+def test_checkpoints_that_say_something_else(
+    path: list[int], junk: Any, base: Run, tmp_path: Path
+) -> None:
+    """One value somewhere in the content is replaced by another."""
+    content = checkpoint.read(base.last_checkpoint)
+    replace_one(content, path, junk)
     file = tmp_path / "other.ckpt"
     file.write_bytes(checkpoint.pack(content))
     own_error(lambda: open_trained(file))
@@ -223,6 +275,32 @@ def test_mutated_results(mutations: Mutation, base: Run, tmp_path: Path) -> None
     run.replace_config(base.config)
     run.result_file.write_bytes(mutated(base.result_file.read_bytes(), mutations))
     own_error(lambda: (run.result, run.ended, run.monitored))
+
+
+@examples(1000)
+@given(path=PLACES, junk=JUNK)
+def test_results_that_say_something_else(
+    path: list[int], junk: Any, base: Run, tmp_path: Path
+) -> None:
+    """What evaluates, sums up and reports a run reads the same checked result."""
+    run = Run(tmp_path / "0")
+    run.replace_config(base.config)
+    result = json.loads(base.result_file.read_text())
+    replace_one(result, path, junk)
+    run.result_file.write_text(json.dumps(result))
+    sweep = Sweep(tmp_path)
+    own_error(lambda: (run.ended, run.monitored))
+    own_error(sweep.write_results)
+    own_error(lambda: (sweep.table(), sweep.failures()))
+    own_error(lambda: write_page(tmp_path))
+
+
+def write_page(folder: Path) -> None:
+    """The texts of a report, without its figures."""
+    runs = collect([folder]).runs
+    page._table("runs", "run", sorted(runs, key=lambda entry: entry.rank), [])
+    page._best(runs[0], None)
+    page._environments(runs)
 
 
 @examples(500)
@@ -440,6 +518,278 @@ def test_bombs_are_refused_before_they_are_opened(base: Run, tmp_path: Path) -> 
     run.result_file.write_text("[" * 100_000)
     with pytest.raises(InputError, match="is not JSON"):
         _ = run.result
+
+
+def test_a_file_is_read_into_as_much_memory_as_it_has(base: Run, tmp_path: Path) -> None:
+    with little_memory(64 * MIB):
+        assert checkpoint.read(base.last_checkpoint)["kindling"]["data"] == "toy"
+    sparse = tmp_path / "sparse"
+    with sparse.open("wb") as file:
+        file.truncate(HISTORY_LIMIT + 1)
+    with little_memory(MIB), pytest.raises(InputError, match="has more than 201,326,592 bytes"):
+        read_bounded(sparse, HISTORY_LIMIT)
+
+
+def pickled(content: Any) -> bytes:
+    return checkpoint_of_pickle(pickle.dumps(content, 2))
+
+
+def checkpoint_of_pickle(data: bytes) -> bytes:
+    records = {"data.pkl": data, "version": b"3\n", "byteorder": b"little"}
+    return signed(zipped({f"archive/{name}": content for name, content in records.items()}))
+
+
+LAYERS = st.lists(
+    st.tuples(st.sampled_from([list, tuple, dict, OrderedDict]), st.integers(2, 3)),
+    min_size=20,
+    max_size=60,
+)
+
+
+@examples(1000)
+@given(layers=LAYERS)
+def test_few_values_that_unfold_to_many(
+    layers: list[tuple[type, int]], base: Run, tmp_path: Path
+) -> None:
+    """Each layer holds the one before several times: by walking them they are 2 to the 60."""
+    value: Any = 0
+    for kind, times in layers:
+        if kind in (list, tuple):
+            value = kind([value] * times)
+        else:
+            value = kind((str(number), value) for number in range(times))
+    path = tmp_path / "bomb.ckpt"
+    path.write_bytes(pickled(checkpoint.read(base.last_checkpoint)["kindling"] | {"x": value}))
+    with little_time():
+        own_error(lambda: open_trained(path))
+        path.write_bytes(pickled({"kindling": value, "state_dict": value}))
+        with pytest.raises(InputError, match="is damaged or no checkpoint"):
+            open_trained(path)
+
+
+def _text(value: str) -> bytes:
+    return b"X" + len(value.encode()).to_bytes(4, "little") + value.encode()
+
+
+HIDING = OrderedDict(a=1)
+HIDING.values = "no method"  # type: ignore[assignment,method-assign]
+HEAD = b"\x80\x02}" + _text("kindling")
+PICKLES = {
+    "nested lists": HEAD + b"]" * 10**6 + b"a" * (10**6 - 1) + b"s.",
+    "a nested tuple as a key": b"\x80\x02})" + b"\x85" * 10**6 + b"K\x01s.",
+    "a dictionary within itself": b"\x80\x02}q\x00" + _text("kindling") + b"h\x00s.",
+    "tuples that share tuples as a key": b"\x80\x02})q\x00" + b"".join(
+        b"h" + bytes([n]) + b"h" + bytes([n]) + b"\x86q" + bytes([n + 1]) for n in range(60)
+    ) + b"K\x01s.",
+    "a list that grows after it was named": b"\x80\x02}(" + b"".join(
+        b"]q" + bytes([n]) for n in range(60)
+    ) + b"".join(b"h" + bytes([n]) + b"h" + bytes([n + 1]) + b"a" for n in range(59)) + b"t.",
+    "a value on the stack twice": HEAD + b"]22\x86s.",
+    "a number of a thousand digits": pickle.dumps({"kindling": 10**400}, 2),
+    "half a pair of surrogates": HEAD + b"X\x03\x00\x00\x00\xed\xa0\x80s.",
+    "an attribute that hides a method": pickle.dumps({"state_dict": HIDING}, 2),
+    "bytes": pickle.dumps({"kindling": b"x"}, 3),
+    "frames": pickle.dumps({"kindling": ["x" * 10] * 10}, 4),
+    "a set": pickle.dumps({"kindling": {1, 2}}, 2),
+    "nothing": b"",
+    "no end": b"\x80\x02}",
+    "nothing on the stack": b"\x80\x02\x85\x86\x87.",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PICKLES)
+def test_pickles_that_torch_never_writes(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "bomb.ckpt"
+    path.write_bytes(checkpoint_of_pickle(PICKLES[kind]))
+    with little_time(), pytest.raises(InputError, match="is damaged or no checkpoint"):
+        open_trained(path)
+
+
+def test_tensors_that_name_an_element_many_times(base: Run, tmp_path: Path) -> None:
+    path, content = tmp_path / "bomb.ckpt", checkpoint.read(base.best_checkpoint)
+    content["state_dict"]["model.layers.0.weight"] = torch.zeros(1).expand(10**6, 10**6)
+    path.write_bytes(checkpoint.pack(content))
+    with pytest.raises(InputError, match="its tensors are larger than the file"):
+        open_trained(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("stacked", [7]), ("stacked", [-1]), ("stacked", [0, 0]), ("stacked", []),
+        ("diverged", {1: 3}), ("diverged", {0: 0}), ("stopped", {-1: "early_stopping"}),
+        ("position", {"epoch": -1, "batch": 0}), ("position", {"epoch": 10**9, "batch": 0}),
+        ("position", {"epoch": 0, "batch": 10}), ("position", {"epoch": 0, "batch": -1}),
+        ("average", [{}, {}]), ("average", {}), ("ranks", []), ("loops", {"fit_loop": {"a": -1}}),
+        ("callbacks", {"History": {"seconds": 0.0, "ended": [], "rows": [[[1]]]}}),
+        ("state_dict", None), ("state_dict", {"a": 1}),
+    ],
+)  # fmt: skip
+def test_a_state_out_of_range(key: str, value: Any, base: Run, tmp_path: Path) -> None:
+    content = checkpoint.read(base.last_checkpoint)
+    origins = [content["kindling"]]
+    assert check(content, tmp_path, origins, 1, 9).stacked == [0]
+    with pytest.raises(InputError):
+        check(content | {key: value}, tmp_path, origins, 1, 9)
+
+
+@pytest.mark.parametrize("key", ["kindling", "state_dict"])
+def test_a_checkpoint_without_a_part(key: str, base: Run, tmp_path: Path) -> None:
+    content = checkpoint.read(base.best_checkpoint)
+    del content[key]
+    path = tmp_path / "part.ckpt"
+    path.write_bytes(checkpoint.pack(content))
+    with pytest.raises(InputError, match=key):
+        open_trained(path)
+
+
+TAGS = "bool int float timestamp binary set omap pairs null str seq map merge value python/none"
+SCALARS = [
+    *(f"!!{tag} foo" for tag in TAGS.split()),
+    *("! x", "!a x", "=", "<<: 1", "<<", "? [a]", "{a: 1}: b", "2001-99-99", "2001-01-01"),
+    *("1:99:99", "0x", "0b1", "1e400", ".nan", "-.inf", "9" * 5000, "9" * 400, "1_000", "~"),
+    *("&a b", "*a", "%a", "@", "`", "\x00", "\x85", "'", '"\\ud800"', '"\\U0010ffff"'),
+    *("- - - - a", "|9\n a", "null: null"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["seed", "trainer.max_epochs", "model.hidden_sizes", "model", ""])
+def test_odd_scalars_in_a_configuration(key: str, base: Run, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    values = base.config.to_primitives()
+    first, _, last = key.partition(".")
+    section = values[first] if last else values
+    section[last or first] = "PLACE"
+    text = yaml.safe_dump(values) if key else "PLACE"
+    for scalar in SCALARS:
+        path.write_bytes(text.replace("PLACE", scalar).encode())
+        own_error(lambda: composition.load(path))
+
+
+def test_a_configuration_of_very_many_unknown_keys(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("".join(f"k{number}: 1\n" for number in range(20_000)))
+    with little_time(), pytest.raises(InputError, match="and 19,960 more"):
+        composition.load(path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["0,0,,,,,,,", "0,0,,,,,", "-1,0,,,,,,", "1,-1,,,,,,", f"{10**400},0,,,,,,", "1.5,0,,,,,,",
+     "0,0,a,,,,,", "0,0,'1',,,,,", "٣,0,,,,,,", "0,0," + "1" * 10**7 + ",,,,,", "," * 10**7,
+     '"0,0,,,,,,\n' * 3, "\0"],
+    ids=lambda line: line[:12],
+)  # fmt: skip
+def test_lines_that_are_no_row_of_a_history(line: str, tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.history_file.write_text(f"{','.join(HISTORY)}\n{line}\n")
+    with little_time(), pytest.raises(InputError, match="line 2 is no row of a history"):
+        _ = run.history
+
+
+def test_a_history_of_more_rows_than_epochs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path)
+    monkeypatch.setattr("src.run.MAX_EPOCHS", 5)
+    run.write_history([dict.fromkeys(HISTORY, number) for number in range(6)])
+    assert len(run.history) == 6
+    run.append_history(dict.fromkeys(HISTORY, 6))
+    with pytest.raises(InputError, match="has more than 5 epochs"):
+        _ = run.history
+
+
+def test_a_result_is_read_as_it_was_written(base: Run) -> None:
+    assert base.result == json.loads(base.result_file.read_text())
+
+
+@pytest.fixture(scope="module")
+def bundle(base: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bundle") / "run.zip"
+    write_bundle([base.folder], path)
+    return path
+
+
+def opened(path: Path, folder: Path) -> None:
+    """Opens a bundle and reads what `reproduce` reads of it before it trains."""
+    found = open_bundle(path, folder)
+    assert found.run.history
+    assert open_trained(found.run.folder).data == "toy"
+
+
+@examples(500)
+@given(mutations=MUTATIONS)
+def test_mutated_bundles(mutations: Mutation, bundle: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mutated.zip"
+    path.write_bytes(mutated(bundle.read_bytes(), mutations))
+    own_error(lambda: opened(path, tmp_path / "opened"))
+
+
+@examples(500)
+@given(number=st.integers(0, 9), mutations=MUTATIONS)
+def test_mutated_files_in_whole_bundles(
+    number: int, mutations: Mutation, bundle: Path, tmp_path: Path
+) -> None:
+    """Archive and checksums are right."""
+    with zipfile.ZipFile(bundle) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    name = [*contents][number % len(contents)]
+    contents[name] = mutated(contents[name], mutations)
+    if name != MANIFEST:
+        manifest = json.loads(contents[MANIFEST])
+        manifest["sha256"][name] = hashlib.sha256(contents[name]).hexdigest()
+        contents[MANIFEST] = json.dumps(manifest).encode()
+    path = tmp_path / "mutated.zip"
+    path.write_bytes(zipped(contents))
+    own_error(lambda: opened(path, tmp_path / "opened"))
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "kind", "reason"),
+    [
+        ("history.csv", 160 * MIB, zipfile.ZIP_DEFLATED, "unpacks to more than 20 times its size"),
+        ("checkpoints/best.ckpt", 200 * MIB, zipfile.ZIP_DEFLATED, "unpacks to more than"),
+        ("result.json", MIB + 1, zipfile.ZIP_DEFLATED, "result.json has more than 1,048,576 bytes"),
+        ("history.csv", 9, zipfile.ZIP_LZMA, "history.csv is compressed as no bundle is"),
+        ("history.csv", 9, zipfile.ZIP_BZIP2, "history.csv is compressed as no bundle is"),
+    ],
+)
+def test_bundles_that_unpack_to_too_much(
+    name: str, size: int, kind: int, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "bomb.zip"
+    with (
+        zipfile.ZipFile(path, "w", kind, compresslevel=1) as archive,
+        archive.open(name, "w") as file,
+    ):
+        for first in range(0, size, MIB):
+            file.write(bytes(min(MIB, size - first)))
+    with little_memory(64 * MIB), pytest.raises(InputError, match=reason):
+        open_bundle(path, tmp_path / "opened")
+
+
+def test_arrays_that_are_packed_as_numpy_never_does(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    np.save(file, np.zeros((2, 3)))
+    for kind in (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2):
+        path = tmp_path / "x.npz"
+        path.write_bytes(zipped({"x.npy": file.getvalue()}, kind))
+        with pytest.raises(InputError, match="is compressed as NumPy never does"):
+            read_inputs([path])
+
+
+def test_tables_of_very_many_columns(tmp_path: Path) -> None:
+    """Work in proportion to the columns, not to their square."""
+    path, names = tmp_path / "wide.csv", [f"c{number}" for number in range(10**5)]
+    with little_time():
+        path.write_text(f"{','.join(names * 2)}\n{',1' * len(names)}\n")
+        with pytest.raises(InputError, match="100,000 faults"):
+            read_table(path)
+        path.write_text(f"{','.join(names)}\n{'1,' * (len(names) - 1)}1\n")
+        table = read_table(path)
+        assert table.numbers(names).shape == (1, 10**5)
+        with pytest.raises(InputError, match=r"100,000 faults(.|\n)*and 99,980 more"):
+            table.require([f"strange {number}" for number in range(10**5)])
 
 
 def test_a_tensor_larger_than_its_record(base: Run, tmp_path: Path) -> None:

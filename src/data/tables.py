@@ -32,6 +32,7 @@ GAPS = ("", "?", "na", "n/a", "nan", "null")  # cells that count as empty, whate
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
+ALIKE = 1000  # names that are compared with one that is unknown
 
 
 class _Learnt(BaseModel):
@@ -333,8 +334,8 @@ class Table:
 
 def _unknown(name: str, names: Sequence[str], key: str) -> str:
     given = f"{key}={name}: there is no such column" if key else f"there is no column {name}"
-    listed = ", ".join(names)
-    return f"{given}{did_you_mean(name, names) or f'; it has {listed[:200]}'}"
+    listed = ", ".join(names[:ALIKE])
+    return f"{given}{did_you_mean(name, names[:ALIKE]) or f'; it has {listed[:200]}'}"
 
 
 def read_header(path: Path) -> Table:
