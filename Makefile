@@ -28,7 +28,7 @@ test: $(READY)
 quick: $(READY)
 	$(VENV)/bin/python -m pytest $(QUICK) $(ARGS)
 
-# Two hundred kills and ten thousand mutated files.
+# Two hundred kills and a hundred thousand mutated files.
 torture: $(READY)
 	TORTURE=1 $(VENV)/bin/python -m pytest -n0 -m "torture or not torture" tests/test_torture.py tests/test_hostile_files.py $(ARGS)
 

@@ -43,6 +43,9 @@ from src.inputs import read_inputs
 from src.reports import page
 from src.reports.collect import collect
 from src.run import HISTORY, HISTORY_LIMIT, Run
+from src.searching.command import Command
+from src.searching.command import check_command_line as search_command
+from src.searching.study import open_study
 from src.sweep import Sweep
 from src.trained import open_trained
 from src.training.fit import fit
@@ -385,6 +388,29 @@ def test_mutated_arrays(mutations: Mutation, packed: bool, inside: bool, tmp_pat
     archive = zipped({"x.npy": x}, compression)
     path.write_bytes(archive if inside else mutated(archive, mutations))
     own_error(lambda: read_inputs([path]))
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Command:
+    """A search of which a batch was asked for and a trial told."""
+    folder = tmp_path_factory.mktemp("search") / "s"
+    space = ("optimizer.lr=interval(0.1,1)", "search.trials=2", "search.batch=2")
+    command = search_command([*SMALL, *space, f"search.folder={folder}"])
+    found = open_study(command)
+    found.tell(found.ask(0, 2).trials[0], 0.5, diverged=False)
+    return command
+
+
+@examples(120)
+@given(mutations=MUTATIONS)
+def test_mutated_studies(mutations: Mutation, study: Command) -> None:
+    file = study.folder / "study.db"
+    content = file.read_bytes()
+    file.write_bytes(mutated(content, mutations))
+    try:
+        own_error(lambda: open_study(study).best())
+    finally:
+        file.write_bytes(content)
 
 
 # --- meaning harm ------------------------------------------------------------------------------
