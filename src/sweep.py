@@ -124,7 +124,9 @@ def _finished_on(run: Run) -> tuple[bool, str]:
 def _rank(run: Run) -> float:
     result = run.result
     return (
-        standing(result.get("monitor", "val/acc"), run.monitored) if result["status"] == "finished" else math.inf
+        standing(result.get("monitor", "val/acc"), run.monitored)
+        if result["status"] == "finished"
+        else math.inf
     )
 
 

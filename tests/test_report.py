@@ -191,7 +191,7 @@ def test_values_on_different_data_do_not_compare(
         "Runs on digits", "Runs on toy", *(f"Runs on npz {path}" for path in paths)
     ]  # fmt: skip
     assert page.count('class="card best"') == 4
-    better = max(runs[0], runs[2], key=lambda run: float(run.result["best"]["val/acc"]))
+    better = max(runs[0], runs[2], key=lambda run: float(run.result["best"]["val/acc"] or 0))
     assert f"best: {better.folder.name}</p>" in page
     assert {path.stem for path in (tmp_path / "report").iterdir()} == {
         f"runs{number}" for number in (1, 2, 3, 4)

@@ -50,8 +50,10 @@ class Entry:
         """Why it did not finish, in one line: a signal, an error, or the step that diverged."""
         result = self.result
         if self.status == "diverged":
-            return f"at step {result.get('diverged_step')}"
-        found = result.get("signal" if self.status == "interrupted" else "error", "")
+            step = result.get("diverged_step")
+            return "" if step is None else f"at step {step}"
+        signal, error = result.get("signal", ""), result.get("error", "")
+        found = signal if self.status == "interrupted" else error
         return next(iter(found.strip().splitlines()), "")[:REASON]
 
     @property
