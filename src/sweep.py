@@ -123,11 +123,8 @@ def _finished_on(run: Run) -> tuple[bool, str]:
 
 def _rank(run: Run) -> float:
     result = run.result
-    return (
-        standing(result.get("monitor", "val/acc"), run.monitored)
-        if result["status"] == "finished"
-        else math.inf
-    )
+    finished = result["status"] == "finished"
+    return standing(result.get("monitor", "val/acc"), run.monitored) if finished else math.inf
 
 
 def _over_seeds(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> str:

@@ -36,7 +36,7 @@ from src.checkpoint import Slot
 from src.composition import check_command_line, compose
 from src.data.sources import mnist
 from src.data.sources.idx import read_idx
-from src.data.tables import read_table
+from src.data.tables import Columns, NumberColumn, read_table
 from src.errors import InputError
 from src.files import MIB, YAML_LIMIT, read_bounded, read_yaml, write_durably
 from src.inputs import read_inputs
@@ -813,7 +813,8 @@ def test_tables_of_very_many_columns(tmp_path: Path) -> None:
             read_table(path)
         path.write_text(f"{','.join(names)}\n{'1,' * (len(names) - 1)}1\n")
         table = read_table(path)
-        assert table.numbers(names).shape == (1, 10**5)
+        columns = [NumberColumn(name=name, fill=None, mean=0.0, deviation=1.0) for name in names]
+        assert Columns(columns=[*columns]).features(table).shape == (1, 10**5)
         with pytest.raises(InputError, match=r"100,000 faults(.|\n)*and 99,980 more"):
             table.require([f"strange {number}" for number in range(10**5)])
 

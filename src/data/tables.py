@@ -26,13 +26,13 @@ from src.files import open_regular
 log = logging.getLogger(__name__)
 
 FAULTS_SHOWN = 20
+ALIKE = 1000  # names that are compared with one that is unknown
 MOST_CATEGORIES = 100  # of an encoded column: names and numbers of tickets are no categories
 GAPS = ("", "?", "na", "n/a", "nan", "null")  # cells that count as empty, whatever their case
 
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
-ALIKE = 1000  # names that are compared with one that is unknown
 
 
 class _Learnt(BaseModel):

@@ -99,12 +99,12 @@ def shown(folder: Path) -> Path:
     return folder.relative_to(here) if folder.is_relative_to(here) else folder
 
 
-def _learnt_little(run: Run, result: dict[str, Any]) -> bool:
+def _learnt_little(run: Run) -> bool:
     """Whether SGD's few steps, mostly too large for few samples, left more than half of the loss
     that there was before training."""
     before, *rows = (row["val/loss"] for row in run.history)
     least = min((loss for loss in rows if loss is not None), default=math.inf)
-    few = run.config.optimizer.name == "sgd" and result["steps"] < FEW_STEPS
+    few = run.config.optimizer.name == "sgd" and run.result["steps"] < FEW_STEPS
     return few and before is not None and not least < before / 2
 
 
@@ -120,7 +120,7 @@ def summary(run: Run) -> str:
         rows.append(("!", f"{data['skipped']} broken pictures left out"))
     if result["status"] == "diverged":
         rows.append(("!", f"diverged at step {result['diverged_step']}"))
-    if _learnt_little(run, result):
+    if _learnt_little(run):
         rows.append(("!", FEW_SAMPLES))
     if result["stopped"]:
         trainer = run.config.trainer
