@@ -1,7 +1,7 @@
 # make train   sets everything up and trains the default model: make train ARGS="optimizer.lr=0.1"
 # make test    sets everything up and runs the tests
 # make quick   runs the tests that a new Python or machine would fail first
-# make torture kills runs and mutates files, for half an hour
+# make torture kills runs, mutates files and draws configurations, for two hours
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
@@ -28,9 +28,9 @@ test: $(READY)
 quick: $(READY)
 	$(VENV)/bin/python -m pytest $(QUICK) $(ARGS)
 
-# Two hundred kills and a hundred thousand mutated files.
+# Two hundred kills, a hundred thousand mutated files, a thousand random configurations.
 torture: $(READY)
-	TORTURE=1 $(VENV)/bin/python -m pytest -n0 -m "torture or not torture" tests/test_torture.py tests/test_hostile_files.py $(ARGS)
+	TORTURE=1 $(VENV)/bin/python -m pytest -n0 -m "torture or not torture" tests/test_torture.py tests/test_hostile_files.py tests/test_properties.py $(ARGS)
 
 # What needs a CUDA GPU: tests, benchmarks, a sweep; writes gpu_check.json.
 gpu-check: $(READY)
