@@ -99,7 +99,7 @@ OF_A_RUN = (
     ".hydra", ".hydra/config.yaml", ".hydra/overrides.yaml", ".identity", "history.csv",
     ".history.csv.part", "result.json", ".result.json.part", "train.log", "checkpoints",
     "checkpoints/.lock", "checkpoints/last.ckpt", "checkpoints/best.ckpt",
-    "checkpoints/previous.ckpt", "checkpoints/.last.ckpt.part", "tensorboard", "mlflow.db",
+    "checkpoints/previous.ckpt", "checkpoints/.last.ckpt.part", "tensorboard", "wandb", "mlflow.db",
 )  # fmt: skip
 OF_A_SWEEP = (
     ".lock", ".stacks", "results.csv", ".results.csv.part", ".multirun.yaml.part", "0", "0/.hydra",
@@ -171,11 +171,14 @@ def test_a_sweep_that_leads_out_is_not_written_into(
 
 
 def test_links_and_names_within_a_folder_are_its_own(base: Run, tmp_path: Path) -> None:
-    """W&B links to its newest run; a run killed between two checkpoints has one under two names."""
+    """W&B links to its newest run and its logs; a run that was killed between two checkpoints has one
+    under two names."""
     folder = tmp_path / "run"
     shutil.copytree(base.folder, folder)
     (folder / "wandb" / "run-1").mkdir(parents=True)
     (folder / "wandb" / "latest-run").symlink_to("run-1")
+    (folder / "wandb" / "run-1" / "debug-core.log").symlink_to(tmp_path / "cache.log")
+    (folder / "linked.csv").symlink_to("history.csv")
     (folder / "checkpoints" / "previous.ckpt").unlink(missing_ok=True)
     (folder / "checkpoints" / "previous.ckpt").hardlink_to(folder / "checkpoints" / "last.ckpt")
     (tmp_path / "linked").symlink_to(folder)
