@@ -171,8 +171,8 @@ def test_a_sweep_that_leads_out_is_not_written_into(
 
 
 def test_links_and_names_within_a_folder_are_its_own(base: Run, tmp_path: Path) -> None:
-    """W&B links to its newest run and its logs; a run that was killed between two checkpoints has one
-    under two names."""
+    """W&B links to its newest run and its logs; a run killed between two checkpoints has one under
+    two names."""
     folder = tmp_path / "run"
     shutil.copytree(base.folder, folder)
     (folder / "wandb" / "run-1").mkdir(parents=True)
