@@ -37,6 +37,16 @@ def require_memory(what: str, needed: int, remedy: str) -> None:
         )
 
 
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, that of a GPU or of the machine."""
+    texts = ("DefaultCPUAllocator: can't allocate memory", "MPS backend out of memory")
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"  # torch's
+        or any(text in str(error) for text in texts)
+    )
+
+
 def versions() -> dict[str, str]:
     """Name → version of Python and of the packages that are installed."""
     found = {}

@@ -379,7 +379,7 @@ def test_the_exported_model_is_taken_while_it_is_of_these_weights(
         ):
             open_model(run.folder, run.best_checkpoint)
         told = capsys.readouterr().out
-        assert told.startswith(f"{exported}: onnxruntime cannot run it")
+        assert told.startswith(f"{exported}: cannot be read as ONNX")
         assert told.endswith(f"; {keeps} --force keeps it)\n")
         exported.unlink()
         with pytest.raises(InputError):

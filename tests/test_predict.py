@@ -695,7 +695,7 @@ def test_a_file_is_replaced_by_force_alone(train: Train, tmp_path: Path) -> None
     assert "light on dark" in target.read_text()
     target.unlink()
     target.mkdir()  # after it was checked
-    with pytest.raises(InputError, match=r"found\.csv: cannot be written \(Is a directory\)"):
+    with pytest.raises(InputError, match=r"found\.csv: is a folder, must be a file"):
         answer(request)
 
 

@@ -13,6 +13,7 @@ from src import config as schema
 from src.errors import InputError
 from src.models.logistic_regression import LogisticRegression
 from src.models.mlp import Mlp
+from src.resources import out_of_memory
 
 
 def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.Module:
@@ -26,6 +27,8 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             logits = model(torch.zeros(2, *shape))
     except (RuntimeError, ValueError, IndexError) as error:  # what torch says of wrong shapes
+        if out_of_memory(error):
+            raise
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(
             f"model={config.name}: cannot take samples of shape {schema.written(list(shape))} "

@@ -11,6 +11,7 @@ from src.config import Config
 from src.data.sources import Source
 from src.errors import InputError
 from src.models import build_model
+from src.resources import out_of_memory
 from src.training import machine
 from src.training.fusion import bytes_per_trial, free_bytes
 from src.training.optimizers import build_optimizer
@@ -72,7 +73,7 @@ def _steps(config: Config, source: Source, size: int, device: torch.device) -> b
         F.cross_entropy(model(features), labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     except RuntimeError as error:
-        if not machine.out_of_memory(error):
+        if not out_of_memory(error):
             raise
         return False
     finally:

@@ -23,6 +23,7 @@ from src.data.sources import Source, open_source
 from src.errors import InputError, Interrupted, storage_faults
 from src.files import append_line, lock, require_contained
 from src.models import build_model
+from src.resources import out_of_memory
 from src.run import Run, resume_command
 from src.training import batch_size, machine, ranks, sharding
 from src.training.callbacks import History, Progress, StepLines, Utilisation
@@ -417,7 +418,7 @@ def _told_what_to_do(config: Config, runs: Sequence[Run]) -> Iterator[None]:
         with storage_faults(runs[0].folder, f"; {advice}"):
             yield
     except (MemoryError, RuntimeError) as error:
-        if not machine.out_of_memory(error):
+        if not out_of_memory(error):
             raise
         raise InputError(_less_memory(config, str(error))) from error
 

@@ -108,14 +108,6 @@ def slow_precision(config: schema.Trainer, accelerator: str) -> str | None:
     return None
 
 
-def out_of_memory(error: BaseException) -> bool:
-    """Whether memory ran out, of the GPU or of the machine."""
-    texts = ("DefaultCPUAllocator: can't allocate memory", "MPS backend out of memory")
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(
-        text in str(error) for text in texts
-    )
-
-
 def peak_memory(device: torch.device) -> dict[str, int]:
     """Bytes: of the process, and of tensors and of what torch holds for them on a GPU."""
     scale = 1 if sys.platform == "darwin" else 1024
