@@ -98,7 +98,7 @@ def fused(train: Split, seeds: Sequence[int]) -> Callable[[], float]:
         BATCH,
         batches_per_block(batch_bytes, torch.device("cpu")),
     )
-    loader = ResidentLoader(train, sampler, torch.device("cpu"), threads)
+    loader = ResidentLoader(train, sampler, torch.device("cpu"))
     none = schema.NoScheduler(name="none", warmup_epochs=0.0)
     schedules = [Schedule(none, rate, 100, sampler.batches) for rate in rates]
     optimizer = build_stacked_optimizer(sgd, stack)

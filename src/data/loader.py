@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -138,37 +137,20 @@ class Blocks(Dataset[Block]):
         return Block(features.view(*shape, *features.shape[1:]), chosen.labels.view(shape))
 
 
-@contextmanager
-def torch_threads(count: int) -> Iterator[None]:
-    """Within it an operation of torch takes this many threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
 class ResidentLoader:
-    """Blocks of a split that lives on the device; an epoch is a permutation. On a CPU a block is
-    gathered by `threads`, which meet once."""
+    """Blocks of a split that lives on the device; an epoch is a permutation."""
 
     batch_sampler = None  # Lightning looks for it beside `sampler`, on which it calls set_epoch
 
-    def __init__(
-        self, split: Split, sampler: BlockSampler, device: torch.device, threads: int = 1
-    ) -> None:
+    def __init__(self, split: Split, sampler: BlockSampler, device: torch.device) -> None:
         self.blocks, self.sampler, self.device = Blocks(split.to(device)), sampler, device
-        self.threads = threads
 
     def __len__(self) -> int:
         return len(self.sampler)
 
     def __iter__(self) -> Iterator[Block]:
         for indices in self.sampler:
-            with torch_threads(self.threads):
-                block = self.blocks[indices.to(self.device)]
-            yield block
+            yield self.blocks[indices.to(self.device)]
 
 
 class Batch(NamedTuple):

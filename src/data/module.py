@@ -45,7 +45,6 @@ class DataModule(LightningDataModule):
         self.all_orders, self.orders = orders, list(orders)  # the loader holds the list itself
         self.trials, self.steps_per_call, self.ranks = trials, steps_per_call, ranks
         self.start = (0, 0)  # epoch and batch, where training begins or goes on
-        self.threads = 1  # that gather a block on a CPU
         self.train, self.validation = held_out(source.train, config.val_fraction, config.split_seed)
         sampler = self._sampler(rank=0)
         self.batches_per_epoch, self.smallest_batch = sampler.batches, sampler.smallest
@@ -97,7 +96,7 @@ class DataModule(LightningDataModule):
     def train_dataloader(self) -> Any:
         sampler = self._sampler(self._rank)
         if self.config.loader == "resident":
-            return ResidentLoader(self.train, sampler, self._device, self.threads)
+            return ResidentLoader(self.train, sampler, self._device)
         return self._through_workers(Blocks(self.train), sampler)
 
     def val_dataloader(self) -> Any:

@@ -133,7 +133,6 @@ class Classifier(LightningModule):
         products of a lane. Ranks exchange their gradients in one order, and have one lane."""
         lanes = min(threads, len(self.configs)) if self.data.ranks == 1 else 1
         self.threads, self.lanes = threads, Lanes(lanes, threads // lanes)
-        self.data.threads = threads
 
     def restrict(self, trials: Sequence[int]) -> None:
         """Leaves the other trials out of what trains; to be called before the stack is built."""

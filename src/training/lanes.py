@@ -13,7 +13,6 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from src.data.loader import torch_threads
 from src.models import count_parameters
 from src.models.stacked import Architecture
 from src.resources import cpu_count
@@ -68,16 +67,16 @@ class Lanes:
     def opened(self) -> Iterator[None]:
         """The threads are there within it alone, and products of the caller's own take as many
         threads as theirs."""
-        own = self.threads
-        with torch_threads(own):
+        before, own = torch.get_num_threads(), self.threads
+        torch.set_num_threads(own)
+        try:
             if self.count == 1:
                 yield
                 return
             with ThreadPoolExecutor(
                 self.count - 1, "lane", initializer=torch.set_num_threads, initargs=(own,)
-            ) as pool:
-                self.pool = pool
-                try:
-                    yield
-                finally:
-                    self.pool = None
+            ) as self.pool:
+                yield
+        finally:
+            self.pool = None
+            torch.set_num_threads(before)
