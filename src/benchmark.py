@@ -11,7 +11,7 @@ python -m src.benchmark suite=devices      (or precision, batch_size, hidden_siz
 
 import argparse
 
-from src.process import importing, run
+from src.process import run
 
 
 def main() -> None:
@@ -27,8 +27,7 @@ def main() -> None:
     from src.benchmarks.settings import read_settings
 
     settings = read_settings(arguments.settings)
-    with importing():
-        from src.benchmarks import run_suite
+    from src.benchmarks import run_suite
 
     table, line = run_suite(settings)
     print(f"{table}\n\n{line}")

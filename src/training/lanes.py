@@ -14,7 +14,6 @@ import torch
 from torch import nn
 
 from src.models import count_parameters
-from src.models.stacked import Architecture
 from src.resources import cpu_count
 
 T = TypeVar("T")
@@ -28,11 +27,9 @@ WORTH = 1e8
 def threads_for(models: Sequence[nn.Module], batch: int, most: int) -> int:
     """How many of `most` threads the steps of these models keep busy, at batches of this size.
 
-    A step is three products for each weight and sample, of a multiplication and an addition. Of
-    other models than the MLP family nothing is known: they get all.
+    A step is three products for each weight and sample, of a multiplication and an addition. Of a
+    convolution it is more, and counted as that: threads that are too many cost more than too few.
     """
-    if any(Architecture.of(model) is None for model in models):
-        return most
     operations = 6 * batch * sum(map(count_parameters, models))
     return max(1, min(most, int(operations / WORTH)))
 
