@@ -27,8 +27,8 @@ WORTH = 1e8
 def threads_for(models: Sequence[nn.Module], batch: int, most: int) -> int:
     """How many of `most` threads the steps of these models keep busy, at batches of this size.
 
-    A step is three products for each weight and sample, of a multiplication and an addition. Of a
-    convolution it is more, and counted as that: threads that are too many cost more than too few.
+    A step is three products for each weight and sample, of a multiplication and an addition. What a
+    convolution does beyond that is not counted: too many threads cost more than too few.
     """
     operations = 6 * batch * sum(map(count_parameters, models))
     return max(1, min(most, int(operations / WORTH)))
