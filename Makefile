@@ -6,7 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 ARGS ?=
-QUICK := $(patsubst %,tests/test_%.py,environments search stopping evaluation training)
+QUICK := tests/promises/test_environments.py tests/sweeps/test_search.py \
+	tests/training/test_stopping.py tests/training/test_steps.py tests/inference/test_evaluation.py
 
 .PHONY: setup train test quick torture gpu-check lint bench constraints
 .DEFAULT_GOAL := setup
@@ -30,7 +31,8 @@ quick: $(READY)
 
 # Two hundred kills, a hundred thousand mutated files, a thousand random configurations.
 torture: $(READY)
-	TORTURE=1 $(VENV)/bin/python -m pytest -n0 -m "torture or not torture" tests/test_torture.py tests/test_hostile_files.py tests/test_properties.py $(ARGS)
+	TORTURE=1 $(VENV)/bin/python -m pytest -n0 -m "torture or not torture" \
+		tests/benchmarks/test_crashes.py tests/promises/test_hostile_files.py tests/promises/test_properties.py $(ARGS)
 
 # What needs a CUDA GPU: tests, benchmarks, a sweep; writes gpu_check.json.
 gpu-check: $(READY)

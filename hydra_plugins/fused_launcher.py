@@ -1,7 +1,7 @@
 """hydra/launcher=fused: the trials of a sweep train as stacked networks.
 
 Hydra finds launchers in a folder of this name only, and imports it at every start: what is heavy
-waits in src.training.launcher.
+waits in src.sweeps.launcher.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from src.composition import SweepLoader
+from src.config.compose import SweepLoader
 
 
 @dataclass
@@ -43,7 +43,7 @@ class FusedLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        from src.training.launcher import launch_fused
+        from src.sweeps.launcher import launch_fused
 
         return launch_fused(
             self.hydra_context,

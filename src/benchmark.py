@@ -11,7 +11,7 @@ python -m src.benchmark suite=devices      (or precision, batch_size, hidden_siz
 
 import argparse
 
-from src.process import run
+from src.system.process import run
 
 
 def main() -> None:

@@ -8,8 +8,8 @@ python -m src.demo RUN --no-browser    prints the address alone
 import argparse
 from pathlib import Path
 
-from src.process import importing, run
-from src.training.signals import handled
+from src.system.process import importing, run
+from src.system.signals import handled
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     arguments = parser.parse_args()
     with handled(rank=False):
         with importing():
-            from src.demonstration.server import demonstrate
+            from src.inference.demo_server import demonstrate
 
         demonstrate(arguments.run, arguments.port, browser=not arguments.no_browser)
 

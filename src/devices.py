@@ -7,7 +7,7 @@ python -m src.devices --json       for programs
 import argparse
 import json
 
-from src.process import importing, run
+from src.system.process import importing, run
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     with importing():
-        from src.hardware import describe, survey
+        from src.system.survey import describe, survey
 
     found = survey()
     print(json.dumps(found) if arguments.json else describe(found))

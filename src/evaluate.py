@@ -9,7 +9,7 @@ import argparse
 import json
 from pathlib import Path
 
-from src.process import importing, run
+from src.system.process import importing, run
 
 
 def main() -> None:
@@ -25,7 +25,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     with importing():
-        from src.evaluation import describe, evaluate_path
+        from src.inference.evaluation import describe, evaluate_path
 
     found = evaluate_path(arguments.run, arguments.data)
     print(json.dumps(found.to_primitives()) if arguments.json else describe(found))

@@ -9,9 +9,9 @@ python -m src.export RUN --output FILE --force    another name; replace what is 
 import argparse
 from pathlib import Path
 
-from src.artifacts import FORMATS, plan
-from src.process import importing, run
-from src.training.signals import handled
+from src.inference.formats import FORMATS, plan
+from src.system.process import importing, run
+from src.system.signals import handled
 
 
 def main() -> None:
@@ -30,7 +30,7 @@ def main() -> None:
     with handled(rank=False):
         planned = plan(arguments.run, arguments.format, arguments.output, force=arguments.force)
         with importing():
-            from src.exporting import export, report
+            from src.inference.exporters import export, report
 
         print(report(export(planned)))
 

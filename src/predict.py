@@ -23,8 +23,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from src.errors import all_at_once
-from src.process import importing, run
+from src.system.errors import all_at_once
+from src.system.process import importing, run
 
 
 def main() -> None:
@@ -48,13 +48,13 @@ def main() -> None:
     parser.add_argument("--csv", metavar="FILE", help="write every row there; - prints them alone")
     parser.add_argument("--force", action="store_true", help="replace FILE where it exists")
     arguments = parser.parse_args()
-    from src.inputs import read_request
+    from src.inference.inputs import read_request
 
     request = read_request(
         arguments.run, arguments.images, arguments.invert, arguments.csv, arguments.force
     )
     with importing():
-        from src.prediction import answer
+        from src.inference.prediction import answer
 
     found = answer(request)
     print(found.text, end="", flush=True)

@@ -7,7 +7,7 @@ python -m src.report RUN --bundle run.zip
 import argparse
 from pathlib import Path
 
-from src.process import importing, run
+from src.system.process import importing, run
 
 
 def main() -> None:
@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--force", action="store_true", help="replace a file that is there")
     arguments = parser.parse_args()
     if arguments.bundle is not None:
-        from src.bundle import write_bundle
+        from src.runs.bundle import write_bundle
 
         write_bundle(arguments.paths, arguments.bundle, force=arguments.force)
         print(arguments.bundle)

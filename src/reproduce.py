@@ -10,7 +10,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from src.process import importing, run
+from src.system.process import importing, run
 
 
 def main() -> None:
@@ -30,11 +30,12 @@ def main() -> None:
     logging.basicConfig(format="%(message)s", stream=sys.stdout, level=logging.INFO)
     output = arguments.output or Path("reproduced") / arguments.bundle.stem
     with tempfile.TemporaryDirectory() as temporary:
-        from src.bundle import open_bundle
+        from src.runs.bundle import open_bundle
 
         bundle = open_bundle(arguments.bundle, Path(temporary), arguments.accelerator)
         with importing():
-            from src.reproduction import describe, reproduce
+            from src.runs.comparison import describe
+            from src.training.reproduction import reproduce
 
         found = reproduce(bundle, output)
         print(describe(found))

@@ -21,10 +21,10 @@ import argparse
 import logging
 import sys
 
-from src.config import CONF
-from src.process import import_for_ranks, importing, run
-from src.searching.command import check_command_line
-from src.training.signals import handled
+from src.config.schema import CONF
+from src.sweeps.search_command import check_command_line
+from src.system.process import import_for_ranks, importing, run
+from src.system.signals import handled
 
 
 def main() -> None:
@@ -44,11 +44,11 @@ def main() -> None:
             import_for_ranks()
         logging.basicConfig(format="%(message)s", stream=sys.stdout, level=logging.INFO)
         with importing():
-            from src.searching.study import open_study
+            from src.sweeps.search_study import open_study
 
         study = open_study(command)
         with importing():
-            from src.searching.loop import search
+            from src.sweeps.search_loop import search
 
         search(command, study)
 

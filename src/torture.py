@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from src.process import importing, run
+from src.system.process import importing, run
 
 NAMES = ("single", "sweep", "halving", "ranks")
 
@@ -32,7 +32,7 @@ def main() -> None:
     if chosen.keep is not None and chosen.keep.exists():
         parser.error(f"argument --keep: {chosen.keep} exists already")
     with importing():
-        from src.crashes import describe, torture
+        from src.benchmarks.crashes import describe, torture
     tallies = torture(
         chosen.kills,
         chosen.scenario or NAMES,

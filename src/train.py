@@ -9,17 +9,17 @@ python -m src.train --help
 import hydra
 from omegaconf import DictConfig
 
-from src import hydra_files
-from src.composition import main_argv
-from src.config import CONF
-from src.errors import door
-from src.process import import_for_ranks, importing, place, run
+from src.config.compose import main_argv
+from src.config.schema import CONF
+from src.runs import hydra_files
+from src.system.errors import door
+from src.system.process import import_for_ranks, importing, place, run
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
 def job(composed: DictConfig) -> float:
     with importing():
-        from src.training.job import run_training  # only now torch: see src/composition.py
+        from src.sweeps.job import run_training  # only now torch: see src/composition.py
 
     return run_training(composed)
 
@@ -31,20 +31,20 @@ def main() -> None:
         import_for_ranks()
     if command.resumes is not None:
         with importing():
-            from src.training.job import resume_run
+            from src.sweeps.job import resume_run
 
         resume_run(*command.resumes)
         return
     if place().rank and command.points:  # Hydra's folders are rank 0's
         with importing():
-            from src.training.job import follow
+            from src.sweeps.job import follow
 
         follow(command)
         return
     hydra_files.keep_whole()
     job()
     if command.sweep_dir is not None:
-        from src.training.job import finish_sweep
+        from src.sweeps.job import finish_sweep
 
         finish_sweep(command.sweep_dir)
 

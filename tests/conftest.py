@@ -2,11 +2,11 @@
 
 import logging
 import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+
+from tests.helpers.commands import SMALL, Command, Train, run_command
 
 # Of these small products the second thread saves nothing, and where other programs want the core
 # too, each waits for the other: one test took a hundred times as long.
@@ -15,19 +15,13 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import pytest
 from playwright.sync_api import Browser
 
-from src.composition import compose
-from src.data.sources.idx import MNIST_FILES
-from src.resources import cpu_count
-from src.run import Run
+from src.config.compose import compose
+from src.data.sources.mnist import MNIST_FILES
+from src.runs.folder import Run
+from src.system.resources import cpu_count
 from src.training.fit import fit
-from tests.browser import launched
-from tests.warm import Warm
-
-ROOT = Path(__file__).parent.parent
-SMALL = ("data=digits", "trainer=cpu", "trainer.max_epochs=2")
-
-Train = Callable[..., Run]
-Command = Callable[..., "subprocess.CompletedProcess[str]"]
+from tests.helpers.browser import launched
+from tests.helpers.warm import Warm
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -66,20 +60,6 @@ def command(tmp_path: Path, warm: Warm) -> Command:
 def cold_command(tmp_path: Path) -> Command:
     """The same in a process of its own, exactly as a user's."""
     return partial(run_command, tmp_path)
-
-
-def run_command(
-    folder: Path, module: str, *arguments: str, **environment: str
-) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", module, *arguments],
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from src.benchmarks.measure import Seconds, ratio, report
 from src.benchmarks.searches import SWEEP
-from src.run import Run
+from src.runs.folder import Run
 
 ROOT = Path(__file__).parent.parent.parent
 LOOPS = 8

@@ -9,8 +9,8 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
-from src import composition
 from src.benchmarks.measure import Spread, interleave, quiet, ratio, report
+from src.config import compose as composition
 from src.training.fit import fit
 
 EPOCHS = 30

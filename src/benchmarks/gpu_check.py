@@ -16,12 +16,12 @@ from typing import Any
 import torch
 from tabulate import tabulate
 
-from src import composition
 from src.benchmarks import questions
 from src.benchmarks.loops import default_lightning
-from src.errors import InputError
-from src.hardware import survey
-from src.run import Result
+from src.config import compose as composition
+from src.runs.folder import Result
+from src.system.errors import InputError
+from src.system.survey import survey
 from src.training.fit import fit
 
 ROOT = Path(__file__).parent.parent.parent

@@ -26,11 +26,12 @@ from torch.utils.data import (
 )
 from torchvision.transforms import ToTensor
 
-from src import composition
 from src.benchmarks.measure import interleave, quiet, ratio, report
 from src.benchmarks.products import BATCH, CLASSES, HIDDEN, products
-from src.data.sources import Split, as_float, held_out, open_source
-from src.training import machine
+from src.config import compose as composition
+from src.data.sources.catalogue import open_source
+from src.data.sources.source import Split, as_float, held_out
+from src.system import machine
 from src.training.fit import fit
 
 RATE = 0.5

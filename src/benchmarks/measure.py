@@ -16,8 +16,8 @@ from matplotlib.axes import Axes
 from tabulate import tabulate
 from tqdm import tqdm
 
-from src.resources import versions
-from src.training import machine
+from src.system import machine
+from src.system.resources import versions
 
 Seconds = dict[str, list[float]]
 

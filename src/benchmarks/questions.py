@@ -18,14 +18,14 @@ import matplotlib as mpl
 import torch
 from torchvision.transforms import v2
 
-from src import composition
 from src.benchmarks.measure import Seconds, Spread, few_ticks, interleave, quiet, ratio, report
 from src.benchmarks.products import BATCH, products
+from src.config import compose as composition
 from src.data.augmentation import Augmentation
 from src.data.loader import Block, BlockSampler, ResidentLoader, SeededOrder, batches_per_block
-from src.data.sources import Split
-from src.files import replacing
-from src.training import machine
+from src.data.sources.source import Split
+from src.system import machine
+from src.system.files import replacing
 from src.training.fit import fit
 
 SMALL = ("model.hidden_sizes=[32]", "optimizer.lr=0.1")

@@ -8,8 +8,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from src import composition
 from src.benchmarks.measure import interleave, quiet, ratio, report
+from src.config import compose as composition
 from src.training.fit import fit
 
 ROOT = Path(__file__).parent.parent.parent

@@ -13,7 +13,7 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from src.benchmarks.measure import Seconds, ratio, report
-from src.sweep import Sweep, shown_as
+from src.runs.sweep_folder import Sweep, shown_as
 
 ROOT = Path(__file__).parent.parent.parent
 FUSED = ("-m", "hydra/launcher=fused")

@@ -8,8 +8,8 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import YAMLError
 
-from src.config import PositiveInt, Section, options
-from src.errors import InputError
+from src.config.schema import PositiveInt, Section, options
+from src.system.errors import InputError
 
 Suite = Literal[
     "loops", "sweep", "search", "checkpoints", "report", "busy", "devices", "precision",

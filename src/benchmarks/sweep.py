@@ -14,22 +14,18 @@ import torch
 from torch import nn
 from tqdm import tqdm
 
-from src import composition
-from src import config as schema
 from src.benchmarks.loops import bare
 from src.benchmarks.measure import Seconds, Spread, few_ticks, interleave, ratio, report
 from src.benchmarks.products import BATCH, CLASSES, HIDDEN, products
-from src.data.loader import (
-    BlockSampler,
-    ResidentLoader,
-    SeededOrder,
-    batches_per_block,
-)
-from src.data.sources import Split, as_float, held_out, open_source
-from src.files import replacing
+from src.config import compose as composition
+from src.config import schema
+from src.data.loader import BlockSampler, ResidentLoader, SeededOrder, batches_per_block
+from src.data.sources.catalogue import open_source
+from src.data.sources.source import Split, as_float, held_out
 from src.models.mlp import Mlp
-from src.models.stacked import Stack
-from src.training import machine
+from src.models.stack import Stack
+from src.system import machine
+from src.system.files import replacing
 from src.training.lanes import Lanes, available, threads_for
 from src.training.optimizers import Schedule, build_stacked_optimizer
 from src.training.steps import ClosedFormSteps, Stepping

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from src.errors import InputError
-from src.files import MIB, open_regular
+from src.system.errors import InputError
+from src.system.files import MIB, open_regular
 
 WRITTEN_BY = "write it by numpy.savez(FILE, x=SAMPLES, y=LABELS)"
 

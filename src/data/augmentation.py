@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from src import config as schema
+from src.config import schema
 from src.data.loader import Block
-from src.data.sources import Source
-from src.errors import InputError
+from src.data.sources.source import Source
+from src.system.errors import InputError
 
 STREAM = 1  # spawn key: the permutation of an epoch comes from the same seed without one
 UNIFORM = 7  # numbers for a sample: 2 of shift, rotate, 2 of scale, shear, flip

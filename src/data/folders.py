@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from src.errors import InputError, all_at_once
-from src.images import SUFFIXES, read_picture, resize
-from src.resources import cpu_count
+from src.data.pictures import SUFFIXES, read_picture, resize
+from src.system.errors import InputError, all_at_once
+from src.system.resources import cpu_count
 
 AT_ONCE = 256  # pictures that are handed to the threads together: Ctrl-C waits for no more
 FAULTS_SHOWN = 20

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
-from src.data.sources import Split, as_float
+from src.data.sources.source import Split, as_float
 
 # Features of one block on a CPU. 20 to 50 batches of 100 MNIST images were fastest on two cores;
 # larger blocks leave the cache (480 batches at once: 1.3 times the time).

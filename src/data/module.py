@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from lightning.pytorch import LightningDataModule
 
-from src import config as schema
+from src.config import schema
 from src.data.loader import (
     Blocks,
     BlockSampler,
@@ -17,9 +17,8 @@ from src.data.loader import (
     batches_per_block,
     worker_loader,
 )
-from src.data.sources import Source, Split, held_out
-from src.data.sources.split import without_samples
-from src.errors import InputError
+from src.data.sources.source import Source, Split, held_out, without_samples
+from src.system.errors import InputError
 
 
 class DataModule(LightningDataModule):

@@ -7,8 +7,8 @@ from typing import Any
 
 from src.data.folders import class_folders
 from src.data.tables import read_header
-from src.errors import InputError
-from src.files import kind
+from src.system.errors import InputError
+from src.system.files import kind
 
 FOLDERS = {  # of the published data sets, below data.root
     "mnist": "MNIST/raw",

@@ -18,10 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from src import config as schema
-from src.config import PositiveFloat, did_you_mean, typed
-from src.errors import InputError
-from src.files import open_regular
+from src.config import schema
+from src.config.schema import PositiveFloat, did_you_mean, typed
+from src.system.errors import InputError
+from src.system.files import open_regular
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,6 @@
 """Models: plain torch modules from features (N, *shape) to logits (N, classes).
 
-A new model is one class, a section in src/config.py, a YAML in conf/model and a case here.
+A new model is one class, a section in src/config/schema.py, a YAML in conf/model and a case here.
 """
 
 import math
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import torch
 from torch import nn
 
-from src import config as schema
-from src.errors import InputError
+from src.config import schema
 from src.models.logistic_regression import LogisticRegression
 from src.models.mlp import Mlp
-from src.resources import out_of_memory
+from src.system.errors import InputError
+from src.system.resources import out_of_memory
 
 
 def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.Module:

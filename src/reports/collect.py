@@ -9,9 +9,9 @@ from typing import Any, cast
 
 from tqdm import tqdm
 
-from src.config import flat, standing
-from src.errors import InputError
-from src.run import Result, Row, Run, is_sweep
+from src.config.schema import flat, standing
+from src.runs.folder import Result, Row, Run, is_sweep
+from src.system.errors import InputError
 
 LABEL = 60
 REASON = 200  # characters of an error that are shown

@@ -5,7 +5,6 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -14,33 +13,11 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from src.files import write_durably
+from src.plots.style import COLOURS, FAINT, INK, LINE, MOST_COLOURED, STYLE
 from src.reports.analysis import Effect, Grid
 from src.reports.collect import Entry
-from src.run import Row
-
-# Paul Tol's bright scheme: told apart by the colour-blind, and on white as on black.
-COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
-MOST_COLOURED = len(COLOURS)
-MOST_NAMED = 20  # classes of a confusion matrix
-FAINT = "#8e8e98"  # to be seen on white and on black
-INK, LINE = "#1c1c1e", "#d8d8dc"  # of nothing else: in the page its theme replaces them
-STYLE: dict[Any, Any] = {
-    "svg.fonttype": "none",
-    "svg.hashsalt": "kindling",
-    "font.family": "sans-serif",
-    "text.color": INK,
-    "axes.labelcolor": INK,
-    "axes.edgecolor": LINE,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "grid.color": LINE,
-    "grid.linewidth": 0.6,
-    "legend.frameon": False,
-    "text.parse_math": False,  # names are what they are, dollars and all
-}
+from src.runs.folder import Row
+from src.system.files import write_durably
 
 
 @dataclass(frozen=True)
@@ -205,45 +182,6 @@ def times(entries: Sequence[Entry]) -> Figure:
 
 
 # --- models -------------------------------------------------------------------------------------
-
-
-def confusion(counts: np.ndarray, labels: Sequence[str]) -> Figure:
-    """counts[i, j]: samples of class i taken for j. Coloured by what is wrong: the diagonal would
-    drown it. Above MOST_NAMED classes there are colours alone."""
-    classes = len(counts)
-    wrong = counts.astype(float)
-    np.fill_diagonal(wrong, 0)
-    shares = wrong / np.maximum(counts.sum(1, keepdims=True), 1)
-    size = 1.2 + 0.42 * min(classes, MOST_NAMED)
-    figure = Figure(figsize=(size + 0.4, size), layout="constrained")
-    axis = figure.subplots()
-    if classes > MOST_NAMED:
-        axis.imshow(shares, cmap="Reds", vmin=0)
-    else:
-        _write_confusion(axis, counts, shares)
-        axis.set_xticks(range(classes), labels, rotation=90 if max(map(len, labels)) > 2 else 0)
-        axis.set_yticks(range(classes), labels)
-    axis.set(xlim=(-0.5, classes - 0.5), ylim=(classes - 0.5, -0.5), aspect="equal")
-    axis.set(xlabel="taken for", ylabel="is")
-    axis.tick_params(length=0)
-    axis.spines[:].set_visible(False)
-    return figure
-
-
-def _write_confusion(axis: Axes, counts: np.ndarray, shares: np.ndarray) -> None:
-    greatest = shares.max() or 1
-    for row, column in np.ndindex(counts.shape):
-        share = float(shares[row, column] / greatest)
-        if row == column:
-            axis.add_patch(_cell(column, row, COLOURS[0], 0.18))
-        elif share:
-            axis.add_patch(_cell(column, row, COLOURS[1], 0.1 + 0.8 * share))
-        if counts[row, column]:
-            axis.text(column, row, f"{counts[row, column]}", ha="center", va="center", fontsize=8)
-
-
-def _cell(column: int, row: int, colour: str, alpha: float) -> mpl.patches.Rectangle:
-    return mpl.patches.Rectangle((column - 0.5, row - 0.5), 1, 1, color=colour, alpha=alpha, lw=0)
 
 
 def mistakes(pictures: np.ndarray, titles: Sequence[str]) -> Figure:

@@ -11,12 +11,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup
 
-from src.errors import InputError
-from src.files import open_regular, write_durably
 from src.reports import analysis, figures
 from src.reports.collect import Collection, Entry, SweepEntries, by_data, collect, differing
 from src.reports.figures import Picture
-from src.sweep import SHARE, shown_as, spread
+from src.runs.sweep_folder import SHARE, shown_as, spread
+from src.system.errors import InputError
+from src.system.files import open_regular, write_durably
 
 MARK = '<meta name="generator" content="kindling report">'
 CURVES = (
@@ -198,7 +198,7 @@ class _Sections:
     def _models(self, entries: Sequence[Entry], prefix: str) -> list[dict[str, Any]]:
         if not self.with_models:
             return []
-        from src.reports import models  # torch, only now
+        from src.reports import model_pictures as models  # torch, only now
 
         sections = []
         for number, entry in enumerate(entries, 1):

@@ -7,13 +7,13 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional as F
 
-from src.config import Config
-from src.data.sources import Source
-from src.errors import InputError
+from src.config.schema import Config
+from src.data.sources.source import Source
 from src.models import build_model
-from src.resources import out_of_memory
-from src.training import machine
-from src.training.fusion import bytes_per_trial, free_bytes
+from src.system import machine
+from src.system.errors import InputError
+from src.system.resources import out_of_memory
+from src.training.grouping import bytes_per_trial, free_bytes
 from src.training.optimizers import build_optimizer
 
 log = logging.getLogger(__name__)

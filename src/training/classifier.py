@@ -11,15 +11,17 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from src import config as schema
-from src.checkpoint import FORMAT
-from src.config import Config
+from src.config import schema
+from src.config.schema import Config
 from src.data.augmentation import build_augmentation
 from src.data.loader import Batch, Block
 from src.data.module import DataModule
-from src.models.stacked import Stack, step_kind
+from src.data.sources.source import as_float
+from src.models.stack import Stack, step_kind
+from src.runs.checkpoint import FORMAT
 from src.training import random_state, ranks
 from src.training.averaging import Average
+from src.training.fsdp import whole
 from src.training.lanes import Lanes, threads_for
 from src.training.metrics import EpochMetrics, evaluate
 from src.training.optimizers import (
@@ -30,7 +32,6 @@ from src.training.optimizers import (
     to_device,
     trial_state,
 )
-from src.training.sharding import whole
 from src.training.steps import AutogradSteps, ClosedFormSteps, Stepping, Steps
 
 log = logging.getLogger(__name__)
@@ -317,11 +318,22 @@ class Classifier(LightningModule):
             self.evaluation_metrics = EpochMetrics(len(self.configs)).to(self.device)
             self.stack = Stack(self.models, self.batch_of, self.lanes.count)
 
-    def _evaluate(self, batch: Batch) -> None:
+    def classes_of(self, features: Tensor) -> Tensor:
+        """The classes (N,) that the first trial takes features (N, *shape) for."""
+        features = as_float(features).to(self._input_dtype)
+        if self.stack is None:
+            return self.model(features).argmax(-1)  # type: ignore[no-any-return]
+        return self.stack.lanes[0].logits(features)[0].argmax(0)
+
+    @property
+    def _input_dtype(self) -> torch.dtype:
+        """Autograd's mixed precision takes floats of the weights' own type."""
         dtype = next(self.model.parameters()).dtype
-        stack = self.stack
+        return dtype if self.stack is None else LOWER.get(self.trainer_config.precision, dtype)
+
+    def _evaluate(self, batch: Batch) -> None:
+        dtype, stack = self._input_dtype, self.stack
         if stack is not None:
-            dtype = LOWER.get(self.trainer_config.precision, dtype)
             found = self.lanes.map(
                 lambda lane: evaluate(lane.logits, batch, dtype, stack.trials), stack.lanes
             )

@@ -14,26 +14,29 @@ from lightning.pytorch import Callback, Trainer, seed_everything
 from lightning.pytorch.profilers import Profiler, PyTorchProfiler, SimpleProfiler
 from lightning.pytorch.strategies import Strategy
 
-from src import config as schema
-from src.checkpoint import Slot
-from src.config import Config
+from src.config import schema
+from src.config.schema import Config
 from src.data.loader import Order, SeededOrder, StreamOrder
 from src.data.module import DataModule
-from src.data.sources import Source, open_source
-from src.errors import InputError, Interrupted, storage_faults
-from src.files import append_line, lock, require_contained
+from src.data.sources.catalogue import open_source
+from src.data.sources.source import Source
 from src.models import build_model
-from src.resources import out_of_memory
-from src.run import Run, resume_command
-from src.training import batch_size, machine, ranks, sharding
-from src.training.callbacks import History, Progress, StepLines, Utilisation
-from src.training.checkpoints import Checkpoints, SlotIO
+from src.runs.checkpoint import Slot
+from src.runs.folder import Run, resume_command
+from src.system import machine
+from src.system.errors import InputError, Interrupted, storage_faults
+from src.system.files import append_line, lock, require_contained
+from src.system.resources import out_of_memory
+from src.system.signals import Signals, handled
+from src.training import batch_size, ranks
+from src.training import fsdp as sharding
+from src.training.checkpointing import Checkpoints, SlotIO
 from src.training.classifier import Classifier
+from src.training.history import History, Progress, StepLines, Utilisation
 from src.training.lanes import available
 from src.training.loggers import Loggers
-from src.training.outcome import facts, result, shown, summary
-from src.training.signals import Signals, handled
-from src.training.state import check
+from src.training.result import facts, result, shown, summary
+from src.training.resume import check
 from src.training.stopping import Stopping
 
 log = logging.getLogger(__name__)
@@ -55,7 +58,7 @@ NOISE = (
     ".*in eval mode at the start of training.*",
     ".*Profiler default schedule will be overridden.*",
     ".*resuming from a checkpoint that ended before the epoch ended.*",  # the loader knows where
-    ".*`srun` command is available on your system but is not used.*",  # src.process.place asks it
+    ".*`srun` command is available on your system but is not used.*",  # `place` asks it
 )
 
 
@@ -83,7 +86,7 @@ def fit_stack(
 ) -> list[Run]:
     """Trains several configurations as one stack, each into its folder, as `fit` would each alone.
 
-    They may differ in the fusible keys only (src/training/fusion.py). `shared` is the folder that
+    They may differ in the fusible keys only (src/training/grouping.py). `shared` is the folder that
     keeps their common state until they end. Goes on from the state that there is. With `halving`
     the best 1/halving of them go on after each of its rungs (src/training/stopping.py).
     """
@@ -212,7 +215,7 @@ class _Fit:
         source = open_source(config.data)
         if source.instead_of:
             log.warning("%s", _banner(source))
-        slow = machine.slow_precision(config.trainer, devices.accelerator)
+        slow = machine.slow_precision(config.trainer.precision, devices.accelerator)
         if slow and not ranks.rank():
             log.warning(slow)
         models = []
@@ -475,7 +478,7 @@ def _trainer(
         use_distributed_sampler=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        enable_checkpointing=False,  # src/training/checkpoints.py does it
+        enable_checkpointing=False,  # src/training/checkpointing.py does it
         log_every_n_steps=1,
         default_root_dir=runs[0].folder,
     )

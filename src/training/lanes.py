@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from src.models import count_parameters
-from src.resources import cpu_count
+from src.system.resources import cpu_count
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -12,26 +12,28 @@ import shutil
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self
 from urllib.parse import quote
 
+import numpy as np
 from lightning.pytorch import Callback, LightningModule, Trainer
+from torchmetrics.classification import MulticlassConfusionMatrix
 
-from src import config as schema
-from src.config import Config
-from src.data.sources import Source
-from src.errors import InputError, Interrupted
-from src.evaluation import Evaluation, evaluate
-from src.extras import LOGGERS, missing_loggers
-from src.files import alone, require_regular
-from src.run import HISTORY, Row, Run
-from src.trained import open_trained
+from src.config import schema
+from src.config.schema import Config
+from src.data.sources.source import Source
+from src.plots.confusion import confusion
+from src.runs.folder import HISTORY, Row, Run
+from src.system.errors import InputError, Interrupted
+from src.system.extras import LOGGERS, missing_loggers
+from src.system.files import alone, require_regular
 from src.training import ranks
-from src.training.callbacks import History
+from src.training.classifier import Classifier
+from src.training.history import History
 
 log = logging.getLogger(__name__)
 
@@ -39,12 +41,21 @@ TESTED = ("test/loss", "test/acc")
 MLFLOW_STATUS = {"finished": "FINISHED", "interrupted": "KILLED"}  # of all others: FAILED
 
 
+class Tested(NamedTuple):
+    """confusion[i, j]: test samples of class i that were taken for class j."""
+
+    metrics: dict[str, float]
+    step: int
+    confusion: np.ndarray
+    labels: Sequence[str]
+
+
 class _Logger(Protocol):
     """`rows`, at opening and later, are those of the history that it is to hold, each once."""
 
     def add(self, row: Row) -> None: ...
 
-    def finish(self, tested: dict[str, float], step: int, found: Evaluation | None) -> None: ...
+    def finish(self, tested: Tested) -> None: ...
 
     def close(self, status: str) -> None: ...
 
@@ -111,6 +122,20 @@ class Loggers(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._catch_up()
 
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.counted = MulticlassConfusionMatrix(self.source.classes).to(pl_module.device)
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
+    ) -> None:
+        assert isinstance(pl_module, Classifier)
+        if self.config.logger.chosen:
+            self.counted.update(pl_module.classes_of(batch.features), batch.labels)
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.config.logger.chosen:
+            self.confusion = self.counted.compute().cpu().numpy()  # over all ranks
+
     def _catch_up(self) -> None:
         rows = self.history.rows[0]
         for row in rows[self.given :]:
@@ -122,11 +147,9 @@ class Loggers(Callback):
         if not self.loggers:
             return
         self._catch_up()  # a run that went on from its end has no epoch left
-        found = None
-        if self.run.best_checkpoint.exists():
-            found = evaluate(open_trained(self.run.folder), self.source)
-        tested = {name: result[name] for name in TESTED if result[name] is not None}
-        self._each("finish", lambda logger: logger.finish(tested, result["steps"], found))
+        metrics = {name: result[name] for name in TESTED if result[name] is not None}
+        tested = Tested(metrics, result["steps"], self.confusion, self.source.labels)
+        self._each("finish", lambda logger: logger.finish(tested))
         self.status = result["status"]
 
     def _each(self, what: str, action: Callable[[_Logger], None]) -> None:
@@ -196,14 +219,11 @@ class _TensorBoard:
             self.writer.add_scalar(name, value, step, walltime=clock)
         self.writer.flush()
 
-    def finish(self, tested: dict[str, float], step: int, found: Evaluation | None) -> None:
-        for name, value in tested.items():
-            self.writer.add_scalar(name, value, step)
-        if found is not None:
-            from src.reports.figures import confusion
-
-            figure = confusion(found.confusion.numpy(), found.labels)
-            self.writer.add_figure("test/confusion", figure, step)
+    def finish(self, tested: Tested) -> None:
+        for name, value in tested.metrics.items():
+            self.writer.add_scalar(name, value, tested.step)
+        figure = confusion(tested.confusion, tested.labels)
+        self.writer.add_figure("test/confusion", figure, tested.step)
         self.add_summary(self.end)
 
     def close(self, status: str) -> None:
@@ -269,8 +289,8 @@ class _MLflow:
         values = _measured(row)
         self._log(values, int(values.pop("step")))
 
-    def finish(self, tested: dict[str, float], step: int, found: Evaluation | None) -> None:
-        self._log(tested, step)
+    def finish(self, tested: Tested) -> None:
+        self._log(tested.metrics, tested.step)
 
     def _log(self, values: Mapping[str, float], step: int) -> None:
         now = int(time.time() * 1000)
@@ -321,8 +341,8 @@ class _Wandb:
     def add(self, row: Row) -> None:
         self.run.log(_measured(row))
 
-    def finish(self, tested: dict[str, float], step: int, found: Evaluation | None) -> None:
-        self.run.summary.update(tested)
+    def finish(self, tested: Tested) -> None:
+        self.run.summary.update(tested.metrics)
 
     def close(self, status: str) -> None:
         self.run.finish(exit_code=0 if status == "finished" else 1)

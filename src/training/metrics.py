@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torchmetrics import Metric
 
 from src.data.loader import CHUNK, Batch
-from src.data.sources import as_float
+from src.data.sources.source import as_float
 
 
 class EpochMetrics(Metric):

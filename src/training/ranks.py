@@ -33,10 +33,10 @@ from torch.distributed.elastic.multiprocessing.errors import (
 )
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from src.errors import InputError, Interrupted
-from src.process import import_for_ranks, note_output_fault, open_outputs, place
-from src.resources import cpu_count
-from src.training.signals import HANDLED
+from src.system.errors import InputError, Interrupted
+from src.system.process import import_for_ranks, note_output_fault, open_outputs, place
+from src.system.resources import cpu_count
+from src.system.signals import HANDLED
 
 INPUT_ERROR = "InputError: "  # how the record of an exception begins
 
@@ -78,7 +78,7 @@ def cluster() -> ClusterEnvironment:
         case "srun":
             # Lightning refuses tasks that were not counted by the node.
             os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(place().ranks_per_node))
-            return SLURMEnvironment(auto_requeue=False)  # src/training/signals.py ends a run
+            return SLURMEnvironment(auto_requeue=False)  # src/system/signals.py ends a run
         case _:
             return LightningEnvironment()
 

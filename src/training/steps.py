@@ -18,13 +18,13 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from src.data.loader import Block
-from src.errors import InputError
-from src.models.stacked import Lane, Part, Segment, Stack
+from src.models.stack import Lane, Part, Segment, Stack
+from src.system.errors import InputError
 from src.training.averaging import Average
-from src.training.graphs import BlockGraph
+from src.training.cuda_graph import BlockGraph
+from src.training.fsdp import own_part
 from src.training.lanes import Lanes
 from src.training.optimizers import Schedule, StackedOptimizer, StackedSgd
-from src.training.sharding import own_part
 
 log = logging.getLogger(__name__)
 

@@ -8,12 +8,12 @@ from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from src.config import Config, standing
+from src.config.schema import Config, standing
 from src.models import count_parameters
-from src.run import Row
+from src.runs.folder import Row
 from src.training import ranks
-from src.training.callbacks import History
 from src.training.classifier import Classifier
+from src.training.history import History
 
 log = logging.getLogger(__name__)
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from src.data.sources.downloads import Published, read_known
-from src.data.sources.split import Source, Split
-from src.errors import InputError
-from src.files import MIB
+from src.data.sources.source import Source, Split
+from src.system.errors import InputError
+from src.system.files import MIB
 
 BATCH_LIMIT = 256 * MIB  # CIFAR-100's training batch has 155,249,918 bytes
 # Of what the published files name; numpy.core is where NumPy 1 had it.

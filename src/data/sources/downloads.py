@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from http.client import HTTPException
 from pathlib import Path
 
-from src.errors import InputError
-from src.files import open_regular
+from src.system.errors import InputError
+from src.system.files import open_regular
 
 log = logging.getLogger(__name__)
 

@@ -4,9 +4,9 @@ import math
 
 import torch
 
-from src import config as schema
-from src.data.sources.split import DIGITS, Source, Split
-from src.resources import require_memory
+from src.config import schema
+from src.data.sources.source import DIGITS, Source, Split
+from src.system.resources import require_memory
 
 
 def digits() -> Source:

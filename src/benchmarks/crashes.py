@@ -1,0 +1,341 @@
+"""Runs that are killed at random instants, and whether they come to what an undisturbed one does.
+
+The commands are those that users type, started from a process that has imported everything
+already: a start costs a tenth of a second, and two hundred kills some minutes.
+"""
+
+import csv
+import hashlib
+import json
+import multiprocessing
+import os
+import random
+import statistics
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from importlib import import_module
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from tabulate import tabulate
+from torch import Tensor
+from tqdm import tqdm
+
+from src.runs import checkpoint
+from src.runs.folder import HISTORY, Run
+from src.runs.sweep_folder import Sweep
+from src.system.slow_files import SECONDS, slow_down_with_children
+
+MEASURED = (
+    "seconds", "samples_per_second", "peak_memory_bytes", "peak_gpu_allocated_bytes",
+    "peak_gpu_reserved_bytes", "gpu_utilisation",
+)  # fmt: skip  # what no two runs have alike
+
+# Small and hard: dropout, momentum, a schedule by the step, checkpoints within an epoch, gradients
+# that come together over a block's end. An epoch takes some tenths of a second.
+COMMON = (
+    "data=synthetic",
+    "data.samples=40000",
+    "data.batch_size=50",
+    "data.shape=[784]",
+    "trainer=cpu",
+    "trainer.progress_bar=false",
+    "checkpoint.every_n_steps=70",
+)
+SCENARIOS: dict[str, tuple[str, ...]] = {
+    "single": (
+        *COMMON,
+        "model.dropout=0.2",
+        "optimizer=adamw",
+        "scheduler=onecycle",
+        "trainer.accumulate_grad_batches=3",
+        "trainer.max_epochs=8",
+    ),
+    "sweep": (
+        "-m",
+        *COMMON,
+        "hydra/launcher=fused",
+        "model.dropout=0.2",
+        "model.hidden_sizes=16,24",
+        "optimizer.momentum=0.5,0.9",
+        "optimizer.lr=0.01",
+        "trainer.max_epochs=5",
+    ),
+    "halving": (  # trials leave their stack, averages and pictures' changes go on
+        "-m",
+        *COMMON,
+        "data.shape=[1,28,28]",
+        "data.samples=10000",
+        "augmentation=digits",
+        "hydra/launcher=fused",
+        "hydra.launcher.halving=2",
+        "trainer.ema_decay=0.9",
+        "model.hidden_sizes=16,24",
+        "optimizer.lr=0.01,0.1",
+        "trainer.max_epochs=5",
+    ),
+    "ranks": (
+        *COMMON,
+        "trainer.devices=2",
+        "trainer.strategy=ddp",
+        "model.dropout=0.2",
+        "optimizer.momentum=0.9",
+        "optimizer.lr=0.01",
+        "trainer.max_epochs=6",
+    ),
+}
+
+
+# --- what two runs have alike ------------------------------------------------------------------
+
+
+def fingerprint(run: Run) -> dict[str, str]:
+    """A digest of each thing that a resumed run must have in common with an undisturbed one."""
+    last, best = checkpoint.read(run.last_checkpoint), checkpoint.read(run.best_checkpoint)
+    rows = [{key: row[key] for key in row if key not in MEASURED} for row in run.history]
+    result = {key: value for key, value in run.result.items() if key not in MEASURED}
+    return {
+        "weights": digest(last["state_dict"]),
+        "average": digest(last["average"]),
+        "optimizer": digest(last["optimizer_states"]),
+        "random": digest(last["ranks"]),
+        "best": digest(best),
+        "history": digest(rows),
+        "result": digest(result),
+    }
+
+
+def digest(value: Any) -> str:
+    """Of nested primitives and tensors, to the last bit."""
+    found = hashlib.sha256()
+    for part in _bytes(value):
+        found.update(part)
+    return found.hexdigest()[:16]
+
+
+def _bytes(value: Any) -> Iterator[bytes]:
+    if isinstance(value, Tensor):
+        yield f"{value.dtype}{tuple(value.shape)}".encode()
+        yield value.detach().cpu().contiguous().flatten().view(-1).numpy().tobytes()
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield f"{key!r}:".encode()
+            yield from _bytes(item)
+    elif isinstance(value, list | tuple):
+        yield f"[{len(value)}".encode()
+        for item in value:
+            yield from _bytes(item)
+    else:
+        yield repr(value).encode()
+
+
+# --- one process -------------------------------------------------------------------------------
+
+
+def _command(arguments: Sequence[str], folder: Path, slow: Path | None) -> None:
+    """The body of a process: `python -m src.train` with these arguments, in `folder`."""
+    os.setsid()
+    with (folder / "output.txt").open("a") as output:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+    os.chdir(folder)
+    tqdm.set_lock(threading.RLock())  # its own is shared between processes, and would be leaked
+    if slow is not None:
+        slow_down_with_children(slow, folder)
+    sys.argv[1:] = arguments
+    import_module("src.train").main()
+
+
+@dataclass
+class Tally:
+    """What happened to the runs of a scenario."""
+
+    scenario: str
+    runs: int = 0
+    kills: int = 0
+    during_write: int = 0
+    identical: int = 0
+    lost: list[float] = field(default_factory=list)  # seconds of training since the checkpoint
+    different: list[str] = field(default_factory=list)
+
+    def to_primitives(self) -> dict[str, Any]:
+        lost = statistics.median(self.lost) if self.lost else None
+        return {
+            "scenario": self.scenario,
+            "kills": self.kills,
+            "during_write": self.during_write,
+            "runs": self.runs,
+            "identical": self.identical,
+            "lost_seconds": lost,
+            "different": self.different,
+        }
+
+
+class Torture:
+    """Kills the runs of a scenario until there were enough kills, each run until it ends."""
+
+    def __init__(self, scenario: str, base: Path, overrides: Sequence[str], seed: int) -> None:
+        self.scenario, self.base = scenario, base
+        self.sweep = "-m" in SCENARIOS[scenario]
+        self.arguments = [*SCENARIOS[scenario], *overrides, "resume=auto"]
+        self.random = random.Random(f"{scenario} {seed}")
+        self.context = multiprocessing.get_context("forkserver")
+        # What tracks semaphores sees those of killed processes, and would say so at the end.
+        os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
+        self.context.set_forkserver_preload(["src.sweeps.job", "src.train"])
+        self.tally = Tally(scenario)
+
+    def run(self, kills: int, told: Callable[[], Any]) -> Tally:
+        """`told` is called after each kill. Raises RuntimeError when a command fails by itself."""
+        idle = self.context.Process(target=int)
+        idle.start()
+        idle.join()  # what others are forked from has imported everything now
+        began = time.monotonic()
+        self._finish(self._start(self.base / "undisturbed"), self.base / "undisturbed")
+        self.duration = time.monotonic() - began
+        expected = self._fingerprints(self.base / "undisturbed")
+        while self.tally.kills < kills:
+            folder = self.base / f"killed-{self.tally.runs}"
+            self._one(folder, kills, told)
+            self.tally.runs += 1
+            found = self._fingerprints(folder)
+            if found == expected:
+                self.tally.identical += 1
+            else:
+                self.tally.different.append(str(folder))
+        return self.tally
+
+    def _one(self, folder: Path, kills: int, told: Callable[[], Any]) -> None:
+        """One run: killed at most ten times, the last process is left alone."""
+        for _ in range(10):
+            if self.tally.kills >= kills:
+                break
+            process, during_write = self._killed(folder)
+            if process.exitcode == 0:
+                return
+            self.tally.kills += 1
+            self.tally.during_write += during_write
+            self._check_readable(folder)
+            told()
+        self._finish(self._start(folder), folder)
+
+    def _killed(self, folder: Path) -> tuple[BaseProcess, bool]:
+        """A process that was killed, unless it was faster; and whether within a write."""
+        slow = self.random.random() < 0.5
+        wait = self.random.uniform(0, 0.6 * self.duration)  # start-up included
+        with _pipe(self.base / "pipe") as told_of_writes:
+            process = self._start(folder, self.base / "pipe" if slow else None)
+            began = time.monotonic()
+            process.join(wait)
+            writing = slow and _awaited(told_of_writes, process)
+            if writing:
+                time.sleep(self.random.uniform(0, 2 * SECONDS))
+            if process.is_alive():
+                self.tally.lost.append(self._lost(folder, began))
+                process.kill()
+            process.join()
+        if process.exitcode not in (0, -9):
+            self._finish(process, folder)
+        return process, writing
+
+    def _lost(self, folder: Path, began: float) -> float:
+        """Seconds since the newest checkpoint, or since the process began."""
+        written = [path.stat().st_mtime for path in folder.rglob("last.ckpt")]
+        since = time.monotonic() - began
+        return min(since, time.time() - max(written)) if written else since
+
+    def _start(self, folder: Path, slow: Path | None = None) -> BaseProcess:
+        folder.mkdir(parents=True, exist_ok=True)
+        key = "hydra.sweep.dir" if self.sweep else "hydra.run.dir"
+        arguments = [*self.arguments, f"{key}=run"]
+        process = self.context.Process(target=_command, args=(arguments, folder, slow))
+        process.start()
+        return process
+
+    def _finish(self, process: BaseProcess, folder: Path) -> None:
+        process.join()
+        if process.exitcode:
+            output = (folder / "output.txt").read_text()[-3000:]
+            raise RuntimeError(f"{folder}: exit status {process.exitcode}\n{output}")
+
+    def _runs(self, folder: Path) -> list[Run]:
+        return Sweep(folder / "run").trials if self.sweep else [Run(folder / "run")]
+
+    def _fingerprints(self, folder: Path) -> list[dict[str, str]]:
+        return [fingerprint(run) for run in self._runs(folder)]
+
+    def _check_readable(self, folder: Path) -> None:
+        """Any reader of CSV and JSON must be able to read histories and results at this instant."""
+        for path in folder.rglob("history.csv"):
+            with path.open(newline="") as file:
+                rows = list(csv.reader(file, strict=True))
+            if not rows or any(len(row) != len(HISTORY) for row in rows):
+                raise RuntimeError(f"{path}: has half a row")
+        for path in folder.rglob("result.json"):
+            json.loads(path.read_text())
+
+
+@contextmanager
+def _pipe(path: Path) -> Iterator[int]:
+    """The reading end of a named pipe."""
+    os.mkfifo(path)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+        path.unlink()
+
+
+def _awaited(pipe: int, process: BaseProcess) -> bool:
+    """Waits for the next write of a process; False when it ends first."""
+    with suppress(BlockingIOError):
+        while os.read(pipe, 4096):  # those that are over
+            pass
+    while process.is_alive():
+        with suppress(BlockingIOError):
+            if os.read(pipe, 4096):
+                return True
+        time.sleep(0.001)
+    return False
+
+
+@contextmanager
+def _folder(kept: Path | None) -> Iterator[Path]:
+    if kept is not None:
+        kept.mkdir(parents=True)
+        yield kept.absolute()
+        return
+    with tempfile.TemporaryDirectory(prefix="torture-") as folder:
+        yield Path(folder)
+
+
+def torture(
+    kills: int,
+    scenarios: Sequence[str],
+    *,
+    seed: int = 0,
+    overrides: Sequence[str] = (),
+    keep: Path | None = None,
+) -> list[Tally]:
+    """Distributes `kills` over the scenarios. `keep` is a new folder that the runs stay in."""
+    tallies = []
+    shares = [kills // len(scenarios) + (i < kills % len(scenarios)) for i in range(len(scenarios))]
+    with _folder(keep) as base, tqdm(total=kills, unit="kill", disable=None) as bar:
+        for scenario, share in zip(scenarios, shares, strict=True):
+            bar.set_description_str(scenario)
+            one = Torture(scenario, base / scenario, overrides, seed)
+            tallies.append(one.run(share, bar.update))
+    return tallies
+
+
+def describe(tallies: Sequence[Tally]) -> str:
+    names = ("scenario", "kills", "during_write", "runs", "identical", "lost_seconds")
+    rows = [[tally.to_primitives()[name] for name in names] for tally in tallies]
+    return tabulate(rows, [name.replace("_", " ") for name in names], floatfmt=".2f")

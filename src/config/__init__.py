@@ -1,0 +1,1 @@
+"""Every key of a configuration, and how a command line becomes one."""

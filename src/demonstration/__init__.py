@@ -1,1 +1,0 @@
-"""The demonstration: a page to draw on (page.html), and the server that answers it (server)."""

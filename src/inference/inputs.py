@@ -1,0 +1,184 @@
+"""What is to be predicted: pictures, folders of them, arrays, tables. Everything that can be wrong
+with a file by itself is told here, before torch is imported.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from numpy.typing import NDArray
+
+from src.data.arrays import as_float32, feature_faults, label_faults, read_arrays
+from src.data.folders import printable
+from src.data.pictures import SUFFIXES, read_picture
+from src.data.tables import Table, read_table
+from src.inference.drawings import Drawing, Invert, find
+from src.runs.folder import checkpoint_of
+from src.system.errors import InputError, all_at_once
+from src.system.files import MIB
+
+ARRAYS_LIMIT = 1024 * MIB  # that an .npz may unpack to; all of MNIST has 55
+NAMES_SHOWN = 5
+
+
+@dataclass(frozen=True)
+class Picture:
+    path: Path
+    drawing: Drawing
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Features (N, ...), uint8 or float32, and labels (N,) where they are known."""
+
+    path: Path
+    features: NDArray[Any]
+    labels: NDArray[Any] | None
+
+
+@dataclass(frozen=True)
+class Unread:
+    """A file or folder that cannot be read; `fault` begins with its path."""
+
+    path: Path
+    fault: str
+
+
+Input: TypeAlias = Picture | Samples | Table | Unread
+
+
+@dataclass(frozen=True)
+class Request:
+    """A checked command: by which run, of what, and where every row goes besides; "-" is in place
+    of the table. `left_out` says which files of the folders are of other kinds."""
+
+    run: Path
+    inputs: Sequence[Input]
+    left_out: Sequence[str]
+    csv_file: str | None
+
+
+def read_request(
+    run: Path, paths: Sequence[Path], invert: Invert, csv_file: str | None, force: bool
+) -> Request:
+    """Checks and reads what `python -m src.predict` was given.
+
+    Raises InputError when nothing can be read, with every fault at once; for a path that is no
+    run; and for a CSV file that exists, unless `force` says to replace it.
+    """
+    if run.suffix.lower() in (*SUFFIXES, ".npz", ".csv"):
+        raise InputError(
+            f"{run}: is no run; name one before the pictures: python -m src.predict RUN {run}"
+        )
+    checkpoint_of(run)
+    if csv_file in (None, "-"):
+        return Request(run, read_inputs(paths, invert), left_out(paths), csv_file)
+    target = Path(str(csv_file))
+    _check_target(target, force)
+    inputs = read_inputs(paths, invert)
+    if target.exists() and any(i.path.exists() and i.path.samefile(target) for i in inputs):
+        raise InputError(f"--csv {target}: is to be predicted itself; name another file")
+    return Request(run, inputs, left_out(paths), csv_file)
+
+
+def _check_target(target: Path, force: bool) -> None:
+    if target.is_dir():
+        raise InputError(f"--csv {target}: is a folder; type --csv {target / 'predictions.csv'}")
+    if not target.parent.is_dir():
+        raise InputError(f"--csv {target}: there is no folder {target.parent}; make it first")
+    if target.exists() and not force:
+        raise InputError(
+            f"--csv {target}: exists already; name another file, or type --force to replace it"
+        )
+
+
+def read_inputs(paths: Sequence[Path], invert: Invert = "auto") -> list[Input]:
+    """What the paths hold; of a folder its PNG and JPEG files by name, hidden ones left out.
+
+    A file that cannot be read is an Unread in its place. Raises InputError with every fault at
+    once when no file can be read.
+    """
+    inputs: list[Input] = []
+    for path in paths:
+        try:
+            files = _pictures_of(path) if path.is_dir() else [path]
+        except InputError as error:
+            inputs.append(Unread(path, str(error)))
+            continue
+        except OSError as error:
+            inputs.append(Unread(path, f"{path}: cannot be read ({error.strerror})"))
+            continue
+        for file in files:
+            try:
+                inputs.append(_read(file, invert))
+            except InputError as error:
+                inputs.append(Unread(file, str(error)))
+    faults = [item.fault for item in inputs if isinstance(item, Unread)]
+    if len(faults) == len(inputs):
+        raise all_at_once(faults, "nothing was predicted")
+    return inputs
+
+
+def left_out(paths: Sequence[Path]) -> list[str]:
+    """A line for each folder that holds more than pictures, with the first names of the rest;
+    hidden files do not count."""
+    lines = []
+    for path in paths:
+        if not path.is_dir():
+            continue
+        others = [
+            f"{file.name}/" if file.is_dir() else file.name
+            for file in sorted(path.iterdir())
+            if not file.name.startswith(".") and not _is_picture(file)
+        ]
+        if others:
+            more = f" and {len(others) - NAMES_SHOWN:,} more" if others[NAMES_SHOWN:] else ""
+            named = printable(", ".join(others[:NAMES_SHOWN]))
+            lines.append(f"{path}: {len(others):,} left out, no PNG or JPEG: {named}{more}")
+    return lines
+
+
+def _pictures_of(folder: Path) -> list[Path]:
+    found = sorted(
+        file for file in folder.iterdir() if _is_picture(file) and not file.name.startswith(".")
+    )
+    if not found:
+        raise InputError(
+            f"{folder}: has no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file; name a folder "
+            "that has, or the files themselves"
+        )
+    return found
+
+
+def _is_picture(file: Path) -> bool:
+    return file.suffix.lower() in SUFFIXES and file.is_file()
+
+
+def _read(file: Path, invert: Invert) -> Input:
+    """Raises InputError for a file that is absent, damaged or of another kind."""
+    try:
+        if not file.exists():
+            raise InputError(f"{file}: there is no such file or folder")
+        if not file.is_file():
+            raise InputError(f"{file}: is neither a file nor a folder; name a PNG or JPEG file")
+    except OSError as error:
+        raise InputError(f"{file}: cannot be read ({error.strerror})") from None
+    if file.suffix.lower() == ".npz":
+        return read_samples(file)
+    if file.suffix.lower() == ".csv":
+        return read_table(file)
+    return Picture(file, find(read_picture(file), invert))
+
+
+def read_samples(path: Path) -> Samples:
+    """The arrays x and y of an .npz file. Floats become float32; pictures of floats lie in [0, 1].
+
+    Raises InputError for what is no such file, and for each fault of its arrays.
+    """
+    content = read_arrays(path, ("x", "y"), ARRAYS_LIMIT)
+    x, y = as_float32(content["x"]), content.get("y")
+    faults = [*feature_faults("x", x), *label_faults("y", y, len(x) if x.ndim else 0)]
+    if faults:
+        raise InputError(f"{path}: {'; '.join(faults)}")
+    return Samples(path, x, y)

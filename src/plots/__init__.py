@@ -1,0 +1,1 @@
+"""Drawing that training, reports and benchmarks share."""

@@ -1,0 +1,247 @@
+"""The checkpoint file: Lightning's content, tensors and primitives only, with a checksum.
+
+It is what torch.save writes, a zip archive, whose comment holds the SHA-256 of everything before
+it: `torch.load(path, weights_only=True)` and every zip tool open it as ever.
+"""
+
+import hashlib
+import io
+import logging
+import os
+import pickletools
+import struct
+import zipfile
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from src.system.errors import InputError
+from src.system.files import beside, read_bounded, sync_folder, write_durably
+
+log = logging.getLogger(__name__)
+
+FORMAT = 3  # of the "kindling" part; a reader refuses any other
+LIMIT = 16 * 2**30  # bytes
+DEPTH = 16  # of nested values; a state has eight levels
+_LABEL = b"sha256="
+_COMMENT = len(_LABEL) + 64
+_ZIP_END = 22  # bytes of a zip archive's end record, the length of the comment last
+# What tensors and ordered dicts are rebuilt by; torch's weights-only loader allows more.
+_GLOBALS = {
+    "collections OrderedDict",
+    "torch._utils _rebuild_tensor_v2",
+    *(f"torch {kind}Storage" for kind in ("Float", "Double", "Half", "BFloat16", "Int", "Long")),
+    *(f"torch {kind}Storage" for kind in ("Short", "Byte", "Char", "Bool")),
+}
+# The operations of a pickle that torch.save writes, by what they do to the unpickler's stack.
+_VALUES = {
+    "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT",
+    "BINUNICODE", "GLOBAL",
+}  # fmt: skip
+_CONTAINERS = {"EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE"}
+_SHORT_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
+# How many values each takes; None: those above the last mark.
+_TAKING: dict[str, int | None] = {
+    "TUPLE": None, "APPENDS": None, "SETITEMS": None, **_SHORT_TUPLES,
+    "APPEND": 1, "BUILD": 1, "REDUCE": 1, "SETITEM": 2, "BINPERSID": 0,
+}  # fmt: skip
+
+
+class DamagedError(InputError):
+    """A file that is no checkpoint of this project, or no longer one."""
+
+
+def pack(content: dict[str, Any]) -> bytes:
+    """The bytes of a checkpoint file."""
+    archive = io.BytesIO()
+    torch.save(content, archive)
+    comment = _LABEL + hashlib.sha256(archive.getbuffer()).hexdigest().encode()
+    archive.seek(-2, io.SEEK_END)
+    archive.write(struct.pack("<H", len(comment)) + comment)
+    return archive.getvalue()
+
+
+def unpack(data: bytes, path: Path) -> dict[str, Any]:
+    """The content of a checkpoint file, on the CPU. `path` is for the message.
+
+    Raises DamagedError for anything that `pack` did not write.
+    """
+    try:
+        _verify(data)
+        content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        if not isinstance(content, dict):
+            raise ValueError("it holds no dictionary")
+        # A tensor may name each of its elements many times.
+        if sum(tensor.nbytes for tensor in _tensors(content)) > 2 * len(data):
+            raise ValueError("its tensors are larger than the file")
+    except Exception as error:  # a parser over hostile bytes: nothing that it raises is a surprise
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise DamagedError(
+            f"{path}: is damaged or no checkpoint of this project ({reason})"
+        ) from None
+    return content
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """Raises ValueError where an attribute hides a method of a dictionary."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        if isinstance(value, OrderedDict) and vars(value).keys() - {"_metadata"}:
+            raise ValueError(f"it has a dictionary with the attribute {next(iter(vars(value)))}")
+        for item in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(item)
+
+
+def _verify(data: bytes) -> None:
+    """Raises ValueError unless the checksum is right, and the content is what `pack` writes."""
+    comment = data[-_COMMENT:]
+    if not comment.startswith(_LABEL) or data[-_COMMENT - 2 : -_COMMENT] != struct.pack(
+        "<H", _COMMENT
+    ):
+        raise ValueError("it has no checksum")
+    digest = hashlib.sha256(memoryview(data)[: -_COMMENT - 2])
+    digest.update(b"\0\0")
+    if comment[len(_LABEL) :] != digest.hexdigest().encode():
+        raise ValueError("its checksum is wrong")
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        records = archive.infolist()
+        if any(record.compress_type != zipfile.ZIP_STORED for record in records):
+            raise ValueError("it is compressed")  # as torch never does, and bombs do
+        if sum(record.file_size for record in records) > len(data):
+            raise ValueError("its records are larger than the file")
+        pickled = [record for record in records if record.filename.endswith("/data.pkl")]
+        if len(pickled) != 1:
+            raise ValueError("it has no data.pkl")
+        _verify_pickle(archive.read(pickled[0]))
+
+
+def _verify_pickle(pickled: bytes) -> None:
+    """Raises ValueError unless unpickling makes a tree: then it, and whatever walks the content
+    afterwards, does work in proportion to the bytes.
+
+    The unpickler's stack is followed with the depth of each value in place of the value, 0 for
+    one that holds no other. Only such values, and short tuples of them, may be used twice: few
+    lists that hold each other unfold to more than memory holds. Keys of dictionaries are such
+    values too, because the hash of nested tuples is not cached.
+    """
+    stack: list[int] = []
+    marks: list[int] = []
+    memo: dict[Any, int] = {}
+    before = ""
+    for opcode, argument, _ in pickletools.genops(pickled):
+        name = opcode.name
+        if name in _VALUES:
+            _verify_value(name, argument)
+            stack.append(0)
+        elif name in ("BINPUT", "LONG_BINPUT"):
+            short = stack[-1] == 1 and before in _SHORT_TUPLES
+            if stack[-1] == 0 or short:
+                memo[argument] = stack[-1]
+            else:
+                memo.pop(argument, None)
+        elif name in ("BINGET", "LONG_BINGET"):
+            if argument not in memo:
+                raise ValueError("it holds a value twice")
+            stack.append(memo[argument])
+        elif name in _CONTAINERS:
+            stack.append(1)
+        elif name == "MARK":
+            marks.append(len(stack))
+        elif name in _TAKING:
+            _take(name, stack, marks)
+        elif name not in ("PROTO", "STOP"):
+            raise ValueError(f"it has {name} {argument or ''}, and only tensors are allowed")
+        before = name
+
+
+def _verify_value(name: str, argument: Any) -> None:
+    if name == "GLOBAL" and argument not in _GLOBALS:
+        raise ValueError(f"it names {argument}, and only tensors are allowed")
+    if name == "LONG1" and not -(2**63) <= argument < 2**63:
+        raise ValueError("it has a number of more than 64 bits")
+    if name == "BINUNICODE":
+        argument.encode()  # half a surrogate pair cannot be printed
+
+
+def _take(name: str, stack: list[int], marks: list[int]) -> None:
+    """Follows an operation that puts what is on the stack into another value."""
+    count = _TAKING[name]
+    first = marks.pop() if count is None else len(stack) - count
+    items = stack[first:]
+    del stack[first:]
+    if name in ("SETITEM", "SETITEMS") and any(items[::2]):
+        raise ValueError("it has a dictionary whose keys hold other values")
+    deeper = 1 + max(items, default=0)
+    if name == "TUPLE" or name in _SHORT_TUPLES:
+        stack.append(deeper)
+    else:
+        stack[-1] = max(stack[-1], deeper)
+    if stack[-1] > DEPTH:
+        raise ValueError("it is nested too deeply")
+
+
+def read(path: Path) -> dict[str, Any]:
+    """The content of a checkpoint file. Raises InputError when there is none, or a damaged one."""
+    return unpack(read_bounded(path, LIMIT), path)
+
+
+def write(content: dict[str, Any], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(path, pack(content))
+
+
+class Slot:
+    """The two newest checkpoints of a run: last.ckpt, and previous.ckpt in case it is damaged."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.last, self.previous = folder / "last.ckpt", folder / "previous.ckpt"
+
+    @property
+    def empty(self) -> bool:
+        return not (self.last.exists() or self.previous.exists())
+
+    def write(self, content: dict[str, Any]) -> None:
+        """At every instant at least one of the two is whole."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.last.exists():
+            aside = beside(self.previous)
+            with suppress(OSError):
+                aside.unlink(missing_ok=True)
+            try:
+                os.link(self.last, aside)
+                aside.replace(self.previous)
+            except OSError:  # a file system without links: for a moment there is no last.ckpt
+                self.last.replace(self.previous)
+            sync_folder(self.folder)
+        write(content, self.last)
+
+    def read(self) -> tuple[dict[str, Any], Path] | None:
+        """The newest good one and its path; None where there is none at all.
+
+        A damaged one is named in the log. Raises InputError when every one is damaged.
+        """
+        damaged = []
+        for path in (self.last, self.previous):
+            if not path.exists():
+                continue
+            try:
+                content = read(path)
+            except InputError as error:
+                damaged.append(str(error))
+                continue
+            for fault in damaged:
+                log.warning("%s; going on from %s", fault, path.name)
+            return content, path
+        if damaged:
+            raise InputError("\n".join([*damaged, "no checkpoint is left to go on from"]))
+        return None
+
+    def remove(self) -> None:
+        for path in (self.last, self.previous):
+            path.unlink(missing_ok=True)

@@ -1,0 +1,330 @@
+"""A run folder: its files, its result, and how they are read again.
+
+Everything that reads or writes a run does it through this module; its checkpoints through
+src/runs/checkpoint.py. A file may come from a stranger: sizes are bounded, and whatever is not as
+it should be is an InputError that names the file.
+"""
+
+import csv
+import io
+import json
+import math
+import re
+import shlex
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import Field, TypeAdapter, ValidationError
+from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
+
+from src.config.read import read_config
+from src.config.schema import MAX_EPOCHS, Config
+from src.system.errors import InputError
+from src.system.files import MIB, append_line, read_bounded, read_yaml, write_durably
+
+HISTORY = ("epoch", "step", "seconds", "lr", "train/loss", "train/acc", "val/loss", "val/acc")
+ROW_LIMIT = 256  # bytes; eight numbers in full precision have some 170
+HISTORY_LIMIT = 192 * MIB  # bytes, of MAX_EPOCHS rows
+RESULT_LIMIT = MIB  # a result has some 3 KB
+SEARCH = "search.yaml"  # in the folder of a search: what was typed
+
+Row = dict[str, float | int | None]
+
+# --- result.json -----------------------------------------------------------------------------
+
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Size = Annotated[int, Field(gt=0, lt=2**31)]  # of a sample along one axis
+Number = Annotated[float, Field(allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Monitor = Literal["val/acc", "val/loss", "train/acc", "train/loss"]
+
+Values = TypedDict(
+    "Values",
+    {
+        "epoch": Count | None,
+        "train/loss": Number | None,
+        "train/acc": Number | None,
+        "val/loss": Number | None,
+        "val/acc": Number | None,
+    },
+    total=False,
+)  # of one epoch
+
+
+class DataUsed(TypedDict, total=False):
+    name: str
+    instead_of: str | None
+    train: Count
+    val: Count
+    test: Count
+    skipped: Count
+
+
+_Tested = TypedDict("_Tested", {"test/loss": Number | None, "test/acc": Number | None}, total=False)
+
+
+class Result(_Tested, total=False):
+    """result.json, as src/training/result.py and src/training/fit.py write it.
+
+    Only the status is always there: a run that was interrupted or that failed has little more, and
+    an older version wrote less.
+    """
+
+    status: Literal["finished", "diverged", "interrupted", "failed"]
+    error: str
+    signal: str
+    resume: str
+    before: "Result"  # what the run had come to before it was trained on
+    diverged_step: Count | None
+    stopped: str | None
+    monitor: Monitor
+    best: Values
+    last: Values
+    epochs: Count
+    steps: Count
+    samples_per_second: Seconds
+    parameters: Count
+    config_hash: str
+    seconds: dict[str, Seconds]
+    stacked: Annotated[int, Field(ge=1, lt=2**63)]
+    step: str
+    data: DataUsed
+    ranks: Annotated[int, Field(ge=1, lt=2**63)]
+    effective_batch_size: Count
+    hardware: dict[str, str | int]
+    peak_memory_bytes: Count
+    peak_gpu_allocated_bytes: Count
+    peak_gpu_reserved_bytes: Count
+    gpu_utilisation: Number | None
+    versions: dict[str, str]
+    commit: str | None
+
+
+_RESULT: TypeAdapter[Result] = TypeAdapter(Result)
+
+
+# --- the folder ------------------------------------------------------------------------------
+
+
+class Run:
+    """The files of one run folder; nothing need be there yet."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.config_file = folder / ".hydra" / "config.yaml"
+        self.overrides_file = folder / ".hydra" / "overrides.yaml"
+        self.history_file = folder / "history.csv"
+        self.result_file = folder / "result.json"
+        self.log_file = folder / "train.log"
+        self.identity_file = folder / ".identity"
+        self.checkpoints = folder / "checkpoints"
+        self.best_checkpoint = self.checkpoints / "best.ckpt"
+        self.last_checkpoint = self.checkpoints / "last.ckpt"
+
+    # --- reading ---
+
+    @property
+    def config(self) -> Config:
+        return read_config(self.config_file)
+
+    @property
+    def overrides(self) -> dict[str, str]:
+        """What the command line set, key → value as typed; empty for a run without Hydra."""
+        if not self.overrides_file.exists():
+            return {}
+        texts = read_yaml(self.overrides_file)
+        if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+            raise InputError(f"{self.overrides_file}: is no list of overrides")
+        pairs = (text.partition("=") for text in texts)
+        return {key.lstrip("+"): value for key, _, value in pairs}
+
+    @property
+    def command(self) -> str:
+        """What to type, quoted for a shell, to train it once more."""
+        chosen = (shlex.quote(f"{key}={value}") for key, value in self.overrides.items())
+        return " ".join(["python -m src.train", *chosen])
+
+    @property
+    def history(self) -> list[Row]:
+        """A row per epoch, row 0 before training; what was not measured is None.
+
+        A last row that a crash cut in half is left out.
+        """
+        content = read_bounded(self.history_file, HISTORY_LIMIT)
+        rows: list[Row] = []
+        for number, line in enumerate(io.BytesIO(content), 1):
+            if not line.endswith(b"\n"):
+                break
+            if number == 1:
+                if line.rstrip(b"\r\n") != ",".join(HISTORY).encode():
+                    raise InputError(
+                        f"{self.history_file}: its columns are not {','.join(HISTORY)}"
+                    )
+            elif number > MAX_EPOCHS + 2:
+                raise InputError(f"{self.history_file}: has more than {MAX_EPOCHS:,} epochs")
+            else:
+                rows.append(self._parse(number, line))
+        return rows
+
+    def _parse(self, number: int, line: bytes) -> Row:
+        try:
+            epoch, step, *cells = line[: ROW_LIMIT + 1].decode("ascii").rstrip("\r\n").split(",")
+            measured = {
+                name: float(text) if text else None
+                for name, text in zip(HISTORY[2:], cells, strict=True)
+            }
+            row: Row = {"epoch": int(epoch), "step": int(step), **measured}
+            if len(line) <= ROW_LIMIT and all(0 <= int(text) < 2**63 for text in (epoch, step)):
+                return row
+        except ValueError:
+            pass
+        raise InputError(
+            f"{self.history_file}: line {number} is no row of a history: {str(line[:100])[1:]}"
+        )
+
+    @property
+    def result(self) -> Result:
+        """result.json, or {} where it is not written yet."""
+        if not self.result_file.exists():
+            return {}
+        content = read_bounded(self.result_file, RESULT_LIMIT)
+        try:
+            result = _RESULT.validate_json(content, strict=True)
+        except ValidationError as error:
+            fault = error.errors(include_url=False, include_input=False)[0]
+            if fault["type"] == "json_invalid":
+                raise InputError(f"{self.result_file}: is not JSON ({fault['msg']})") from None
+            key = ".".join(map(str, fault["loc"])) or "it"
+            raise InputError(
+                f"{self.result_file}: is no result of a run: {key[:80]}: {fault['msg'][:200]}"
+            ) from None
+        if "status" not in result:
+            raise InputError(f"{self.result_file}: is no result of a run: it has no status")
+        return result
+
+    @property
+    def started(self) -> bool:
+        """Whether the folder holds anything of a run beyond its configuration."""
+        return any(
+            path.exists() for path in (self.history_file, self.result_file, self.last_checkpoint)
+        )
+
+    @property
+    def ended(self) -> bool:
+        """Whether its configuration has nothing left to train: it finished or diverged."""
+        result = self.result
+        if result.get("status") not in ("finished", "diverged"):
+            return False
+        return bool(result.get("config_hash") == self.config.hash())
+
+    @property
+    def resume_folder(self) -> Path:
+        """What to name to go on with it: of a trial the sweep, which Hydra marks."""
+        return self.folder.parent if is_sweep(self.folder.parent) else self.folder
+
+    @property
+    def monitored(self) -> float:
+        """The best value of checkpoint.monitor, for a sweeper; NaN where there is none."""
+        result = self.result
+        value = result.get("best", {}).get(result.get("monitor", "val/acc"))
+        return math.nan if value is None else value
+
+    # --- writing ---
+
+    def identity(self) -> str:
+        """32 hex digits by which loggers know this run, whatever its folder is called; they are
+        made when first asked for, and go with the folder."""
+        if not self.identity_file.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_durably(self.identity_file, uuid.uuid4().hex)
+        text = read_bounded(self.identity_file, 100).decode(errors="replace")
+        if not re.fullmatch("[0-9a-f]{32}", text):
+            raise InputError(f"{self.identity_file}: is no run's identity; delete it")
+        return text
+
+    def replace_config(self, config: Config) -> None:
+        """Writes the configuration, also in place of Hydra's own file of it."""
+        self.config_file.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(self.config_file, yaml.safe_dump(config.to_primitives(), sort_keys=False))
+
+    def write_overrides(self, texts: Sequence[str]) -> None:
+        self.overrides_file.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(self.overrides_file, yaml.safe_dump(list(texts)))
+
+    def write_history(self, rows: Sequence[Row]) -> None:
+        """The whole history, in place of what is there."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, HISTORY, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_durably(self.history_file, text.getvalue())
+
+    def append_history(self, row: Row) -> None:
+        """Adds a row and hands it to the system at once."""
+        if not self.history_file.exists():
+            self.write_history([row])
+            return
+        text = io.StringIO()
+        csv.DictWriter(text, HISTORY, lineterminator="\n").writerow(row)
+        append_line(self.history_file, text.getvalue())
+
+    def forget(self) -> None:
+        """Removes what a trial left that came to no checkpoint; its configuration stays."""
+        for path in (self.history_file, self.result_file):
+            path.unlink(missing_ok=True)
+
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        write_durably(self.result_file, json.dumps(_finite(result), indent=2) + "\n")
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether trials lie in it, of a multirun or of a search."""
+    return (folder / "multirun.yaml").exists() or is_search(folder)
+
+
+def is_search(folder: Path) -> bool:
+    return (folder / SEARCH).exists()
+
+
+def resume_command(folder: Path) -> str:
+    """What to type to go on with a run, a sweep or a search."""
+    return f"python -m src.{'search' if is_search(folder) else 'train'} resume={folder}"
+
+
+def timestamped(base: str) -> Path:
+    """A folder of its own for a run or sweep that begins now: base/<date>/<time to the µs>."""
+    now = datetime.now()
+    return Path(base, f"{now:%Y-%m-%d}", f"{now:%H-%M-%S.%f}")
+
+
+def checkpoint_of(path: Path) -> Path:
+    """The best checkpoint of a run folder; any other path is a checkpoint itself.
+
+    Raises InputError when there is no such file, told before anything that opens it is imported.
+    """
+    try:
+        if path.is_file():
+            return path
+        file = Run(path).best_checkpoint
+        if file.exists():
+            return file
+        known = path.exists()
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    if not known:
+        raise InputError(f"{path}: there is no such file or folder")
+    raise InputError(
+        f"{path}: is no run folder, it has no checkpoints/best.ckpt; name a folder that "
+        "`python -m src.train` wrote (runs/<date>/<time>) or a .ckpt file"
+    )
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they become null."""
+    if isinstance(value, Mapping):
+        return {key: _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value

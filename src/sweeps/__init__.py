@@ -1,0 +1,1 @@
+"""Many trials: launchers, groups, search."""

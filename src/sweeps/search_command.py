@@ -1,0 +1,183 @@
+"""What `python -m src.search` was given, checked whole before Optuna or torch is imported."""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from src.config import schema
+from src.config.compose import check_machine, compose_points, find_faults, override_fault, parse
+from src.config.schema import CONF, Config, Search, flat
+from src.runs.folder import SEARCH
+from src.sweeps.search_space import Choice, Parameter, corners, parameter_of
+from src.system.errors import InputError
+from src.system.extras import missing
+from src.system.files import read_yaml
+from src.system.process import place
+
+
+@dataclass(frozen=True)
+class Command:
+    """A checked search.
+
+    `typed` is what goes on with it; `fixed` what is alike in all trials, as overrides; `corner` one
+    configuration of the space; `identity` each setting of the search as typed, by its key.
+    """
+
+    typed: Sequence[str]
+    settings: Search
+    folder: Path
+    fixed: Sequence[str]
+    space: Sequence[Parameter]
+    corner: Config
+    identity: dict[str, str]
+
+
+SETTINGS = ("batch", "sampler", "seed", "halving")
+COMPARED_BY = ("checkpoint.monitor", "checkpoint.mode")
+
+
+def check_command_line(argv: Sequence[str], folder: Path | None = None) -> Command:
+    """Raises InputError with every fault of the space, the search and the configuration at once.
+
+    `folder` is that of a search which goes on.
+    """
+    going_on = [text.partition("=")[2] for text in argv if text.startswith("resume=")]
+    if going_on and going_on[-1] != "null":
+        return _resume(going_on[-1], [text for text in argv if not text.startswith("resume=")])
+    faults: list[str] = []
+    own, fixed, space = _sorted_out(argv, faults)
+    settings, found = schema.find_search_faults(own)
+    faults += found
+    if not space and not faults:
+        faults.append(
+            "nothing to search: no key has choice(…), range(…) or interval(…); type for example "
+            "'optimizer.lr=tag(log,interval(0.01,1))'"
+        )
+    points, found = compose_points([*fixed, *corner] for corner in corners(space))
+    faults += found
+    configs: list[Config] = []
+    for point in points:
+        config, found = find_faults(point)
+        found = [_in_space(fault, space) for fault in found]
+        faults += [fault for fault in found if fault not in faults]
+        configs += [config] if config is not None else []
+    faults += _not_here()
+    if faults or settings is None:
+        raise InputError(schema.report(faults))
+    check_machine(configs[0])
+    identity = _identity(configs[0], space, settings)
+    if folder is None:
+        folder = Path(settings.folder or Path("searches", _name(space, identity)))
+    typed = [text for text in argv if not text.startswith("search.folder=")]
+    return Command(typed, settings, folder, fixed, space, configs[0], identity)
+
+
+def _sorted_out(
+    argv: Sequence[str], faults: list[str]
+) -> tuple[dict[str, object], list[str], list[Parameter]]:
+    """The search's own keys over their defaults, what is fixed, and the space in the order of its
+    keys; each fault is added to the others."""
+    own: dict[str, object] = yaml.safe_load((CONF / "search.yaml").read_text("utf-8"))["search"]
+    fixed: list[str] = []
+    space: dict[str, Parameter] = {}
+    keys: list[str] = []
+    for text in argv:
+        override = parse(text, faults)
+        if override is None:
+            continue
+        key = override.key_or_group
+        swept = override.is_sweep_override()
+        fault = None
+        if key.startswith("search."):
+            fault = schema.unknown_search_key(key, text)
+            if swept or override.is_delete():
+                fault = fault or f"{text}: needs one value"
+            own |= {} if fault else {key.removeprefix("search."): override.value()}
+        elif key.startswith("hydra"):
+            fault = f"{text}: Hydra launches nothing here; leave it out"
+        elif swept and key in COMPARED_BY:
+            fault = f"{text}: trials are compared by it; type one value"
+        elif swept:
+            try:
+                space[key] = parameter_of(override)
+                fault = override_fault(override)
+            except InputError as error:
+                fault = str(error)
+        elif key not in schema.known_keys() and key in Search.model_fields:
+            fault = f"{text}: unknown key; did you mean search.{key}?"
+        else:
+            fault = override_fault(override)
+            fixed += [] if fault else [text]
+        if fault is None and key in keys:
+            fault = f"{text}: {key} is given twice"
+        faults += [fault] if fault else []
+        keys.append(key)
+    return own, fixed, [space[key] for key in sorted(space)]
+
+
+def _in_space(fault: str, space: Sequence[Parameter]) -> str:
+    """Says which parameter of the space reaches the value of a fault."""
+    for parameter in space:
+        if not fault.startswith(f"{parameter.key}="):
+            continue
+        if isinstance(parameter, Choice):
+            return fault
+        if not parameter.integer and ("valid integer" in fault or "valid list" in fault):
+            whole = re.sub(r"interval\([^)]*\)", r"int(\g<0>)", parameter.text)
+            return f"{parameter.key}={parameter.text}: needs integers; type {parameter.key}={whole}"
+        return f"{parameter.key}={parameter.text} reaches {fault}"
+    return fault
+
+
+def _not_here() -> list[str]:
+    """What keeps a search from running in this process."""
+    faults = []
+    absent = missing("python -m src.search", "search", ("optuna",))
+    if absent is not None:
+        faults.append(absent)
+    if place().by is not None:
+        faults.append(
+            f"{place().by} has started this; start the search alone, with trainer.devices=N"
+        )
+    return faults
+
+
+def _identity(config: Config, space: Sequence[Parameter], settings: Search) -> dict[str, str]:
+    own = {f"search.{name}": str(getattr(settings, name)) for name in SETTINGS}
+    searched = {parameter.key: parameter.text for parameter in space}
+    return dict(flat(config.to_primitives())) | searched | own
+
+
+def _name(space: Sequence[Parameter], identity: dict[str, str]) -> str:
+    digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
+    keys = "-".join(parameter.key.rpartition(".")[2] for parameter in space)
+    return f"{keys[:80]}-{digest}"
+
+
+def _resume(given: str, others: Sequence[str]) -> Command:
+    """`resume=FOLDER`: the search of that folder as it was typed, and perhaps more trials."""
+    if given == "auto":
+        raise InputError("resume=auto: the same command goes on with its search; leave it out")
+    folder = Path(given)
+    record = folder / SEARCH
+    strange = [text for text in others if not text.startswith("search.trials=")]
+    if strange:
+        raise InputError(
+            f"resume={folder}: a search goes on as it was, search.trials alone may grow; leave out "
+            f"{' '.join(strange)}"
+        )
+    if not record.exists():
+        raise InputError(f"resume={folder}: is no folder of a search; it has no {SEARCH}")
+    typed = read_yaml(record)
+    if not isinstance(typed, list) or not all(isinstance(text, str) for text in typed):
+        raise InputError(f"{record}: is no record of a search")
+    if any(text.startswith("resume=") for text in typed):
+        raise InputError(f"{record}: has resume=, which no search has")
+    if others:
+        typed = [text for text in typed if not text.startswith("search.trials=")]
+    return check_command_line([*typed, *others], folder)

@@ -1,0 +1,154 @@
+"""Batch by batch: take one, train it as stacks, tell the study, until there are trials enough."""
+
+import logging
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from optuna.trial import FrozenTrial
+
+from src.config import schema
+from src.config.compose import compose_points
+from src.config.schema import Config
+from src.runs.folder import Run, resume_command
+from src.runs.sweep_folder import Sweep
+from src.sweeps.job import finish_sweep
+from src.sweeps.search_command import Command
+from src.sweeps.search_study import Batch, Study
+from src.sweeps.trials import train_trials
+from src.system.errors import InputError, Interrupted
+from src.system.files import lock
+
+log = logging.getLogger(__name__)
+
+
+def search(command: Command, study: Study) -> None:
+    """Trains what is left of a search, and ends with its table and its report.
+
+    Other processes may do the same; the one that ends last reports. Raises InputError where no
+    trial of the first batch can be trained, Interrupted after a signal, and SystemExit with
+    status 1 when a trial failed.
+    """
+    Search(command, study).run()
+
+
+class Search:
+    def __init__(self, command: Command, study: Study) -> None:
+        self.command, self.study = command, study
+        self.sweep = Sweep(command.folder)
+
+    def run(self) -> None:
+        try:
+            while self._next():
+                pass
+            self._finish()
+        except Interrupted as interrupted:
+            more = resume_command(self.command.folder)
+            told = str(interrupted) or f"stopped; to go on, type\n  {more}"
+            raise Interrupted(interrupted.number, told) from None
+
+    def _next(self) -> bool:
+        """One batch of this process's own, if there is one."""
+        with ExitStack() as held:
+            batch = self._take(held)
+            if batch is None:
+                return False
+            runs = self._train(batch)
+            self._tell(batch, runs)
+        return True
+
+    def _take(self, held: ExitStack) -> Batch | None:
+        """What a process left that was stopped or killed, else a new batch; it is this process's
+        for as long as `held` is."""
+        with self.sweep.locked():
+            batches = self.study.batches()
+            for batch in batches:
+                if batch.told:
+                    continue
+                try:
+                    held.enter_context(lock(self._lock_of(batch.number)))
+                except InputError:  # another process trains it
+                    continue
+                return self.study.ask(batch.number, batch.size)
+            left = self.command.settings.trials - sum(batch.size for batch in batches)
+            if left <= 0:
+                return None
+            number = len(batches)
+            held.enter_context(lock(self._lock_of(number)))
+            return self.study.ask(number, min(self.command.settings.batch, left))
+
+    def _lock_of(self, number: int) -> Path:
+        return self.command.folder / f".batch{number}.lock"
+
+    def _train(self, batch: Batch) -> list[Run]:
+        chosen = [[*self.command.fixed, *self.study.point(trial)] for trial in batch.trials]
+        configs = _composed(chosen)
+        runs = [Run(self.command.folder / str(trial.number)) for trial in batch.trials]
+        for run, config, texts in zip(runs, configs, chosen, strict=True):
+            if not run.config_file.exists():
+                run.write_overrides(texts)
+                run.replace_config(config)
+        sweep = Sweep(self.command.folder, f".batch{batch.number}")
+        halving = self.command.settings.halving
+        train_trials(configs, [run.folder for run in runs], sweep, None, halving)
+        return runs
+
+    def _tell(self, batch: Batch, runs: Sequence[Run]) -> None:
+        results = [run.result for run in runs]
+        statuses = [result.get("status", "failed") for result in results]
+        with self.sweep.locked():
+            if batch.number == 0 and set(statuses) == {"failed"}:
+                reason = results[0].get("error", "see above")
+                raise InputError(
+                    f"none of the first {batch.size} trials could be trained ({reason}); when that "
+                    f"is mended, type\n  {resume_command(self.command.folder)}"
+                )
+            for trial, run, status in zip(batch.trials, runs, statuses, strict=True):
+                # Of a trial that was dropped by halving what it had come to: those that went on
+                # were better then, and so they are ranked as they should be.
+                value = run.monitored if status == "finished" else None
+                self.study.tell(trial, value, diverged=status == "diverged")
+            self._log(batch)
+
+    def _log(self, batch: Batch) -> None:
+        best = self.study.best()
+        done = sum(trial.state.is_finished() for trial in self.study.trials)
+        log.info(
+            "batch %d: %d of %d trials done, %s",
+            batch.number, done, self.command.settings.trials, self._named(best),
+        )  # fmt: skip
+
+    def _named(self, best: FrozenTrial | None) -> str:
+        if best is None or best.value is None:
+            return "none with a value yet"
+        monitor, point = self.command.corner.checkpoint.monitor, " ".join(self.study.point(best))
+        return f"best {monitor} {best.value:.4g}, trial {best.number}: {point}"
+
+    def _finish(self) -> None:
+        with self.sweep.locked():
+            others = [batch.number for batch in self.study.batches() if not batch.told]
+        if others:
+            log.info(
+                "another process trains batch %s, and reports when it ends",
+                ", ".join(map(str, others)),
+            )
+            return
+        with ExitStack() as held:
+            try:
+                held.enter_context(lock(self.command.folder / ".report.lock"))
+            except InputError:  # another process ended at the same time
+                return
+            shares = self.study.importances()
+            if shares:
+                listed = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
+                log.info("importance: %s", listed)
+            finish_sweep(self.command.folder)
+
+
+def _composed(chosen: Sequence[Sequence[str]]) -> list[Config]:
+    points, faults = compose_points(chosen)
+    for point in points:
+        faults += [fault for fault in schema.find_faults(point)[1] if fault not in faults]
+    if faults:
+        raise InputError(schema.report(faults))
+    return [schema.check(point) for point in points]

@@ -1,0 +1,147 @@
+"""The space of a search, from Hydra's grammar of overrides. Neither torch nor Optuna is imported.
+
+Hydra's documentation has the grammar: "Extended override syntax". What each form means is that of
+hydra-optuna-sweeper, but for the end of a range, which is left out as it is in a sweep.
+"""
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+
+from hydra.core.override_parser.types import (
+    ChoiceSweep,
+    Glob,
+    IntervalSweep,
+    Override,
+    RangeSweep,
+    Sweep,
+)
+from hydra.errors import HydraException
+
+from src.system.errors import InputError
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of several values, as typed."""
+
+    key: str
+    values: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return f"choice({','.join(self.values)})"
+
+    @property
+    def extremes(self) -> tuple[str, ...]:
+        return self.values
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers from `low` to `high`, both ends included; of integers every `step`-th, of others
+    all, or every `step`-th."""
+
+    key: str
+    text: str  # as typed
+    low: float
+    high: float
+    integer: bool
+    log: bool
+    step: float | None
+
+    @property
+    def extremes(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((repr(self.low), repr(self.high))))
+
+
+Parameter = Choice | Numbers
+
+
+def parameter_of(override: Override) -> Parameter:
+    """Raises InputError, a line, for what is no space to choose from."""
+    key, given = override.key_or_group, override.input_line or ""
+    text = "".join(given.partition("=")[2].split())
+    value = override._value  # .value() gives sweeps too, of less exact a type
+    if isinstance(value, Glob):
+        raise InputError(f"{given}: glob is not searched; list the choices: {key}=choice(a,b)")
+    tags = value.tags if isinstance(value, Sweep) else set()
+    strange = ", ".join(sorted(tags - {"log"}))
+    if strange:
+        raise InputError(f"{given}: the tag {strange} means nothing here; log is the one")
+    try:
+        if isinstance(value, ChoiceSweep):
+            return _choice(override, log=bool(tags))
+        if isinstance(value, RangeSweep):
+            return _range(key, text, value, log=bool(tags))
+        assert isinstance(value, IntervalSweep)
+        return _interval(key, text, value, log=bool(tags))
+    except HydraException as error:
+        raise InputError(f"{given}: {str(error).splitlines()[0]}") from None
+    except ValueError as error:
+        raise InputError(f"{given}: {error}") from None
+
+
+def _choice(override: Override, *, log: bool) -> Choice:
+    if log:
+        raise ValueError("the tag log goes with interval and range, not with choice")
+    values = [str(text) for text in override.sweep_string_iterator()]
+    if override._value.shuffle:  # type: ignore[union-attr]
+        raise ValueError("a search has no order that could be shuffled; leave shuffle out")
+    twice = [value for value in values if values.count(value) > 1]
+    if twice:
+        raise ValueError(f"has {twice[0]} twice")
+    return Choice(override.key_or_group, tuple(values))
+
+
+def _range(key: str, text: str, value: RangeSweep, *, log: bool) -> Numbers:
+    """As Hydra's sweeps count it: from the start by the step, the stop left out."""
+    if value.shuffle:
+        raise ValueError("a search has no order that could be shuffled; leave shuffle out")
+    start, stop, step = (Decimal(str(number)) for number in (value.start, value.stop, value.step))
+    if not all(number.is_finite() for number in (start, stop, step)) or not step:
+        raise ValueError("must have finite ends and a step that is not 0")
+    count = math.ceil((stop - start) / step)
+    if count < 1:
+        raise ValueError("holds no number; the stop itself is left out")
+    ends = sorted((start, start + (count - 1) * step))
+    integer = all(isinstance(each, int) for each in (value.start, value.stop, value.step))
+    if log and not (integer and abs(step) == 1):
+        raise ValueError("the tag log goes with interval, and with range of integers by 1")
+    low, high = (int(end) if integer else float(end) for end in ends)
+    _check_log(low, log)
+    size = int(abs(step)) if integer else float(abs(step))
+    return Numbers(key, text, low, high, integer, log, size)
+
+
+def _interval(key: str, text: str, value: IntervalSweep, *, log: bool) -> Numbers:
+    low, high = value.start, value.end
+    if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
+        raise ValueError("must have finite ends")
+    if low >= high:
+        raise ValueError("its start must be less than its end")
+    _check_log(low, log)
+    # Hydra makes floats of both, and integers where int(...) is around it.
+    integer = isinstance(low, int)
+    return Numbers(key, text, low, high, integer, log, 1 if integer else None)
+
+
+def _check_log(low: float, log: bool) -> None:
+    if log and low <= 0:
+        raise ValueError("the tag log needs a start greater than 0")
+
+
+def corners(space: Sequence[Parameter]) -> list[list[str]]:
+    """Points of the space, as overrides, that show every two extreme values of two parameters
+    together, the others at their first: no rule across keys looks at more than two numbers."""
+    extremes = [[f"{each.key}={value}" for value in each.extremes] for each in space]
+    first = tuple(texts[0] for texts in extremes)
+    points = {first: None}
+    for (i, some), (j, others) in itertools.combinations(enumerate(extremes), 2):
+        for one, other in itertools.product(some, others):
+            points[(*first[:i], one, *first[i + 1 : j], other, *first[j + 1 :])] = None
+    if len(extremes) == 1:
+        points |= {(text,): None for text in extremes[0]}
+    return [list(point) for point in points]

@@ -1,0 +1,314 @@
+"""The study of a search: Optuna's, in the file study.db of its folder. Nothing here imports torch.
+
+A batch is asked for as a whole, and what it asks for is a function of the seed, the number of the
+batch and the trials before it: the sampler is a new one for each batch and works on a copy in
+memory. So a process may be killed between any two writes, each of which is one transaction.
+"""
+
+import math
+import sqlite3
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import optuna
+import yaml
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.exceptions import ExperimentalWarning, OptunaError
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.storages import RDBStorage
+from optuna.study import StudyDirection
+from optuna.trial import FrozenTrial, TrialState, create_trial
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import NullPool, StaticPool
+
+from src.runs.folder import SEARCH
+from src.runs.sweep_folder import Sweep
+from src.sweeps.search_command import Command
+from src.sweeps.search_space import Choice, Parameter
+from src.system.errors import InputError
+from src.system.files import MIB, replacing, require_contained, write_durably
+
+NAME = "kindling"  # of the one study of a file
+LIMIT = 256 * MIB  # a trial takes some KB
+ROWS = 10**6  # of all tables; a trial has some ten
+WAIT = 60  # seconds, for another program that writes the file
+
+
+def open_study(command: Command) -> "Study":
+    """The study of a search in its folder, which is made where there is none, and told what was
+    typed.
+
+    Raises InputError where something else lies there, or another search, or nothing can be
+    written.
+    """
+    folder = command.folder
+    try:
+        names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+        strange = [name for name in names if not name.startswith(".")]
+        if strange and "study.db" not in strange:
+            raise InputError(
+                f"{folder}: holds no search but {strange[0]}; name a new folder by "
+                "search.folder=FOLDER"
+            )
+        require_contained(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        with Sweep(folder).locked():
+            study = Study(command)
+            write_durably(folder / SEARCH, yaml.safe_dump(list(command.typed)))
+        return study
+    except OSError as error:
+        reason = error.strerror or error
+        raise InputError(f"{folder}: cannot be used as the folder of a search ({reason})") from None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Trials that were asked for together, in order of their numbers."""
+
+    number: int
+    size: int
+    trials: Sequence[FrozenTrial]
+
+    @property
+    def told(self) -> bool:
+        return len(self.trials) == self.size and all(t.state.is_finished() for t in self.trials)
+
+
+class Study:
+    """Whoever opens it, asks or tells holds the lock of the folder: `Sweep.locked`."""
+
+    def __init__(self, command: Command) -> None:
+        self.settings, self.space = command.settings, command.space
+        best = command.corner.checkpoint.mode
+        self.direction = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}[best]
+        self.file = command.folder / "study.db"
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        if not self.file.exists():
+            with self._written(), replacing(self.file) as part:
+                made = optuna.create_study(
+                    storage=_storage(part, new=True), study_name=NAME, direction=self.direction
+                )
+                made.set_user_attr("search", command.identity)
+        with self._read():
+            _check_database(self.file)
+            self.study = optuna.load_study(study_name=NAME, storage=_storage(self.file, new=False))
+            if self.study.directions != [self.direction]:
+                raise ValueError("its direction is another")
+            before = self.study.user_attrs.get("search")
+            if not isinstance(before, dict):
+                raise ValueError("it is another program's")
+        found = _differences(before, command.identity)
+        if found:
+            raise InputError(
+                "\n  ".join([f"{command.folder}: holds another search; name a new one by "
+                             "search.folder=FOLDER", *found])
+            )  # fmt: skip
+        self.batches()
+
+    @property
+    def trials(self) -> list[FrozenTrial]:
+        return self.study.get_trials(deepcopy=False)
+
+    def batches(self) -> list[Batch]:
+        """Those that were asked for, in their order."""
+        with self._read():
+            found: dict[int, list[FrozenTrial]] = {}
+            for number, trial in enumerate(self.trials):
+                if trial.number != number or trial.distributions != self._distributions():
+                    raise ValueError(f"trial {number} is not of this search")
+                values = trial.values or [math.nan]
+                done = trial.state == TrialState.COMPLETE
+                if done and not (len(values) == 1 and math.isfinite(values[0])):
+                    raise ValueError(f"trial {number} is complete and has no value")
+                found.setdefault(int(trial.user_attrs["batch"]), []).append(trial)
+            if sorted(found) != list(range(len(found))):
+                raise ValueError("a batch is missing")
+            sizes = {number: int(trials[0].user_attrs["size"]) for number, trials in found.items()}
+            for number, size in sizes.items():
+                if not len(found[number]) <= size <= self.settings.batch:
+                    raise ValueError(f"batch {number} is of {size} trials")
+            return [Batch(number, sizes[number], found[number]) for number in sorted(found)]
+
+    def ask(self, number: int, size: int) -> Batch:
+        """A new batch, or what a killed process did not write of one."""
+        asked = self.trials
+        there = [trial for trial in asked if trial.user_attrs["batch"] == number]
+        before = asked[: there[0].number] if there else asked
+        distributions = self._distributions()
+        with self._read():
+            proposed = self._proposed(number, size, before)[len(there) :]
+        for trial in proposed:
+            written = create_trial(
+                state=TrialState.RUNNING,
+                params=trial.params,
+                distributions=distributions,
+                user_attrs={"batch": number, "size": size},
+            )
+            with self._written():
+                self.study.add_trial(written)
+        return self.batches()[number]
+
+    def _proposed(self, number: int, size: int, before: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+        seed = int(np.random.SeedSequence([self.settings.seed, number]).generate_state(1)[0])
+        with _quiet():
+            sampler = SAMPLERS[self.settings.sampler](seed)
+            memory = optuna.create_study(sampler=sampler, direction=self.direction)
+            memory.add_trials(before)
+            for _ in range(size):
+                memory.ask(self._distributions())
+        return memory.get_trials(deepcopy=False)[len(before) :]
+
+    def point(self, trial: FrozenTrial) -> list[str]:
+        """The parameters of a trial as overrides."""
+        values = {each.key: trial.params[each.key] for each in self.space}
+        return [
+            f"{key}={value if isinstance(value, str) else repr(value)}"
+            for key, value in values.items()
+        ]
+
+    def tell(self, trial: FrozenTrial, value: float | None, *, diverged: bool) -> None:
+        """What a trial came to; None of one that failed. A diverged one counts as worse than any.
+
+        A trial that was told before keeps what it was told.
+        """
+        state = TrialState.COMPLETE
+        if diverged:
+            state, value = TrialState.PRUNED, None
+        elif value is None or not math.isfinite(value):
+            state, value = TrialState.FAIL, None
+        with self._written():
+            self.study.tell(trial.number, value, state, skip_if_finished=True)
+
+    def best(self) -> FrozenTrial | None:
+        done = [trial for trial in self.trials if trial.state == TrialState.COMPLETE]
+        sign = -1 if self.direction == StudyDirection.MAXIMIZE else 1
+        return min(done, key=lambda trial: sign * (trial.value or 0.0), default=None)
+
+    def importances(self) -> dict[str, float]:
+        """The share of each parameter in what differs between good trials and all, the greatest
+        first (PED-ANOVA, Watanabe et al., 2023); empty with less than two trials to compare."""
+        done = [trial for trial in self.trials if trial.state == TrialState.COMPLETE]
+        if len(done) < 2 or len({trial.value for trial in done}) < 2:
+            return {}
+        with _quiet(), suppress(ValueError, RuntimeError):
+            found = optuna.importance.get_param_importances(self.study)
+            return found if all(map(math.isfinite, found.values())) else {}
+        return {}
+
+    def _distributions(self) -> dict[str, BaseDistribution]:
+        return {parameter.key: _distribution(parameter) for parameter in self.space}
+
+    @contextmanager
+    def _read(self) -> Iterator[None]:
+        """A file may come from a stranger: whatever Optuna makes of it is told in one line."""
+        try:
+            yield
+        except InputError:
+            raise
+        except Exception as error:
+            raise InputError(f"{self.file}: is no study of a search ({_reason(error)})") from error
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, OptunaError, SQLAlchemyError, sqlite3.Error) as error:
+            raise InputError(
+                f"{self.file}: cannot be written ({_reason(error)}); nothing that was trained is "
+                "lost. When that is mended, type the same command again"
+            ) from error
+
+
+def _tpe(seed: int) -> BaseSampler:
+    return TPESampler(seed=seed, multivariate=True, constant_liar=True)
+
+
+SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {"tpe": _tpe, "random": RandomSampler}
+
+
+def _distribution(parameter: Parameter) -> BaseDistribution:
+    if isinstance(parameter, Choice):
+        return CategoricalDistribution(parameter.values)
+    low, high, log, step = parameter.low, parameter.high, parameter.log, parameter.step
+    if parameter.integer:
+        return IntDistribution(int(low), int(high), log=log, step=int(step or 1))
+    return FloatDistribution(low, high, log=log, step=step)
+
+
+def _storage(file: Path, *, new: bool) -> RDBStorage:
+    """By a connection of our own: a path may hold what means something in a URL."""
+    mode = "rwc" if new else "rw"
+    connect = partial(
+        sqlite3.connect, f"{file.absolute().as_uri()}?mode={mode}", timeout=WAIT, uri=True,
+        check_same_thread=False,
+    )  # fmt: skip
+    engine = {"creator": connect, "poolclass": NullPool}
+    return RDBStorage("sqlite://", engine, skip_table_creation=not new)
+
+
+def _check_database(file: Path) -> None:
+    """Raises ValueError or sqlite3.Error where Optuna would fail later, or write into a stranger's
+    file."""
+    if file.stat().st_size > LIMIT:
+        raise ValueError(f"it has more than {LIMIT:,} bytes")
+    with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True)) as database:
+        found, expected = _schema(database), _schema_of_optuna()
+        if {name for _, name, _ in found} - {name for _, name, _ in expected}:
+            raise ValueError("it has tables, views or triggers that are not Optuna's")
+        if found != expected:
+            raise ValueError("it has not Optuna's tables")
+        (answer,) = database.execute("PRAGMA quick_check(1)").fetchone()
+        if answer != "ok":
+            raise ValueError(f"it is damaged: {answer}")
+        tables = [name for kind, name, _ in found if kind == "table"]
+        counts = [database.execute(f"SELECT count(*) FROM {name}").fetchone() for name in tables]
+        if sum(count for (count,) in counts) > ROWS:
+            raise ValueError(f"it has more than {ROWS:,} rows")
+
+
+def _schema(database: sqlite3.Connection) -> set[tuple[str, str, str]]:
+    """Kind, name and definition of everything in a database."""
+    rows = database.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_master")
+    return {(kind, name, " ".join(sql.split())) for kind, name, sql in rows}
+
+
+@cache
+def _schema_of_optuna() -> set[tuple[str, str, str]]:
+    """All that a study may have: a trigger, a view in place of a table or an expression in an index
+    or a column can do any work whenever the file is read or written."""
+    with closing(sqlite3.connect(":memory:", check_same_thread=False)) as database:
+        RDBStorage("sqlite://", {"creator": lambda: database, "poolclass": StaticPool})
+        return _schema(database)
+
+
+def _differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
+    keys = list(dict.fromkeys([*now, *before]))
+    return [
+        f"{key}: it was {before.get(key, 'absent')}, now {now.get(key, 'absent')}"
+        for key in keys
+        if before.get(key) != now.get(key)
+    ]
+
+
+def _reason(error: BaseException) -> str:
+    """The innermost cause in a line: Optuna wraps SQLAlchemy's errors, which wrap SQLite's."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return next(iter(str(error).splitlines()), "") or type(error).__name__
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ExperimentalWarning)
+        yield

@@ -1,0 +1,105 @@
+"""The trials of a sweep, trained as stacks."""
+
+import hashlib
+import json
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from pathlib import Path
+
+from pydantic import TypeAdapter, ValidationError
+
+from src.config.schema import Config
+from src.runs.folder import Run
+from src.runs.sweep_folder import Sweep
+from src.system.errors import InputError
+from src.system.files import MIB, read_bounded, write_durably
+from src.training.fit import fit_stack
+from src.training.grouping import Group, plan
+
+log = logging.getLogger(__name__)
+
+_GROUPS = TypeAdapter(list[Group])
+
+
+class Stacks:
+    """What a sweep keeps of its stacks until they end."""
+
+    def __init__(self, sweep: Sweep) -> None:
+        self.folder = sweep.stacks
+
+    def groups(self, configs: Sequence[Config], max_trials: int | None) -> list[Group]:
+        """What trains together, planned once: a sweep that goes on keeps its stacks, whatever the
+        memory is that is free by then."""
+        name = _digest(configs)
+        kept = self.folder / f"{name}.json"
+        if kept.exists():
+            try:
+                groups = _GROUPS.validate_json(read_bounded(kept, MIB), strict=True)
+            except ValidationError as error:
+                reason = error.errors(include_url=False, include_input=False)[0]["msg"]
+                raise InputError(f"{kept}: cannot be read ({reason})") from None
+            if sorted(t for group in groups for t in group.trials) == list(range(len(configs))):
+                return groups
+        groups = plan(configs, max_trials)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(kept, json.dumps([asdict(group) for group in groups]))
+        return groups
+
+    def forget(self, configs: Sequence[Config]) -> None:
+        """Removes the plan of trials that have all ended."""
+        (self.folder / f"{_digest(configs)}.json").unlink(missing_ok=True)
+        with suppress(OSError):
+            self.folder.rmdir()
+
+    def state_of(self, configs: Sequence[Config]) -> Path:
+        """Where a stack keeps its common state until it ends; named by what it trains."""
+        return self.folder / _digest(configs)
+
+
+def train_trials(
+    configs: Sequence[Config],
+    folders: Sequence[Path],
+    sweep: Sweep,
+    max_trials: int | None,
+    halving: int | None = None,
+) -> list[float]:
+    """Trains every trial into its folder, in stacks where they fit; returns the monitored values.
+
+    With `halving` the trials of each stack compete: see src/training/stopping.py.
+
+    Trials that have ended already are left as they are, and a stack that was interrupted goes on
+    from its last checkpoint. A stack that fails marks its trials `failed` and the others go on.
+    """
+    runs, stacks = [Run(folder) for folder in folders], Stacks(sweep)
+    groups = stacks.groups(configs, max_trials)
+    stacked = [len(group.trials) for group in groups if len(group.trials) > 1]
+    log.info("%d trials: %s", len(configs), _overview(stacked, len(groups) - len(stacked)))
+    for reason in dict.fromkeys(group.alone for group in groups if group.alone):
+        alone = [str(trial) for group in groups if group.alone == reason for trial in group.trials]
+        log.info("trained alone, for %s: trial %s", reason, ", ".join(alone))
+    for group in groups:
+        chosen = [configs[trial] for trial in group.trials]
+        try:
+            own = [folders[trial] for trial in group.trials]
+            fit_stack(chosen, own, stacks.state_of(chosen), halving)
+        except InputError as error:
+            log.error("error: %s", error)
+        except Exception:
+            log.exception("trials %s failed", ", ".join(map(str, group.trials)))
+        finally:
+            sweep.write_results()
+    if all(run.ended for run in runs):
+        stacks.forget(configs)
+    return [run.monitored for run in runs]
+
+
+def _digest(configs: Sequence[Config]) -> str:
+    joined = "".join(config.hash() for config in configs)
+    return hashlib.sha256(joined.encode()).hexdigest()[:12]
+
+
+def _overview(stacked: Sequence[int], alone: int) -> str:
+    parts = [f"{len(stacked)} stack{'s'[: len(stacked) > 1]} of {', '.join(map(str, stacked))}"]
+    return " and ".join([*(parts if stacked else []), *([f"{alone} alone"] if alone else [])])

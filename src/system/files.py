@@ -1,0 +1,308 @@
+"""Files that survive a crash, files that strangers sent, and who may write.
+
+A folder may come from a stranger: a link in it leads anywhere, and a named pipe never answers.
+Files are opened here, and nowhere else by their bare name.
+"""
+
+import errno
+import fcntl
+import io
+import os
+import socket
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from src.system.errors import InputError, all_at_once
+
+MIB = 2**20
+# A composed configuration has some 2 KB, Hydra's own record of a sweep some 10 KB.
+YAML_LIMIT = MIB // 4
+FAULTS_SHOWN = 20
+LINKING = "wandb"  # W&B's own folder: it links to its logs, and writes into new folders alone
+REPLACED = (".ckpt", ".part")  # never written in place: a second name keeps its content
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+def write_durably(path: Path, content: bytes | str) -> None:
+    """The file is the old one or the new one at every instant, and after a power cut too.
+
+    Written beside the target, synced, renamed over it, and the folder synced. A link is replaced,
+    never followed. One writer at a time: what a killed one left is removed by the next. Text is
+    UTF-8; the bytes of a file's name that no character stands for are written as escapes. Raises
+    OSError with the old file as it was.
+    """
+    data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
+    with replacing(path) as part:
+        part.write_bytes(data)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """As write_durably, for a body that writes the file it is given, which is empty, and may test
+    it.
+
+    When the body raises, whatever it is, the old file stays and the new one is removed. Raises
+    InputError where a pipe or a device is in place of the old file.
+    """
+    if path.exists():
+        require_regular(path, path.stat())
+    part = beside(path)
+    try:
+        part.unlink(missing_ok=True)
+        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        yield part
+        with part.open("r+b") as file:
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException as error:
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(path)
+        raise
+    sync_folder(path.parent)
+
+
+def beside(path: Path) -> Path:
+    """Where the next content of a file is gathered."""
+    return path.with_name(f".{path.name}.part")
+
+
+def sync_folder(folder: Path) -> None:
+    """Makes renames in a folder last."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def append_line(path: Path, line: str) -> None:
+    """Adds a line in one write: a killed process leaves all of it or nothing.
+
+    Raises as open_in_place.
+    """
+    descriptor = open_in_place(path, os.O_WRONLY | os.O_APPEND)
+    try:
+        data = line.encode(errors="backslashreplace")
+        if os.write(descriptor, data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    finally:
+        os.close(descriptor)
+
+
+def open_in_place(path: Path, flags: int) -> int:
+    """A descriptor of a file that is written in place, which is made where there is none.
+
+    Raises InputError for a link, for a file with a second name (a hard link), and for what is no
+    regular file: what is written would go elsewhere.
+    """
+    with suppress(FileNotFoundError):  # looked at first: to open a device may be an act
+        require_own(path, path.lstat())
+    flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    descriptor = os.open(path, flags, 0o666)
+    try:
+        require_own(path, os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def require_own(path: Path, status: os.stat_result) -> None:
+    """Raises InputError for all but a regular file that has no other name."""
+    if stat.S_ISLNK(status.st_mode):
+        raise InputError(f"{path}: is a link, and would be written through; remove it")
+    require_regular(path, status)
+    if status.st_nlink > 1:
+        raise InputError(
+            f"{path}: has a second name (a hard link), whose content would change too; put a copy "
+            "in its place"
+        )
+
+
+def require_contained(folder: Path) -> None:
+    """Raises InputError with all that leads out of a folder which is written into, or hangs:
+    links to elsewhere, files with a second name, pipes, sockets and devices.
+
+    The folder itself may be a link, and need not be there. Links within it may lead to each other.
+    """
+    faults: list[str] = []
+    root = os.path.realpath(folder)
+    left = [str(folder)] if folder.is_dir() else []
+    while left:
+        for entry in _entries(left.pop()):
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:  # another process has removed it in between
+                continue
+            if stat.S_ISLNK(status.st_mode):
+                target = os.path.realpath(entry.path)
+                if os.path.commonpath([root, target]) != root:
+                    faults.append(f"{entry.path}: is a link to {target}")
+            elif stat.S_ISDIR(status.st_mode):
+                left += [entry.path] if entry.name != LINKING else []
+            elif not stat.S_ISREG(status.st_mode):
+                faults.append(f"{entry.path}: is {kind(status)}")
+            elif status.st_nlink > 1 and not entry.name.endswith(REPLACED):
+                faults.append(f"{entry.path}: has a second name (a hard link)")
+    if faults:
+        shown = faults[:FAULTS_SHOWN]
+        if faults[FAULTS_SHOWN:]:
+            shown.append(f"and {len(faults) - FAULTS_SHOWN:,} more")
+        raise all_at_once(shown, "no file outside of the folder is written; remove them")
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise InputError(f"{folder}: cannot be read ({error.strerror})") from None
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Opens a file for reading; links are followed.
+
+    Raises OSError when it cannot be opened, and InputError for a folder, pipe, socket or device,
+    which is not opened: a pipe waits for a writer, and a device may act.
+    """
+    require_regular(path, path.stat())
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        require_regular(path, os.fstat(descriptor))
+        return os.fdopen(descriptor, "rb")
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def require_regular(path: Path, status: os.stat_result) -> None:
+    """Raises InputError for all but a regular file."""
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{path}: is {kind(status)}, must be a file")
+
+
+def kind(status: os.stat_result) -> str:
+    """What is no regular file, with its article."""
+    kinds = {
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a named pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFLNK: "a link",
+    }
+    return kinds.get(stat.S_IFMT(status.st_mode), "a device")
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """The content of a file of at most `limit` bytes, in memory of its size.
+
+    Raises InputError for any other.
+    """
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > limit:
+                raise InputError(
+                    f"{path}: has more than {limit:,} bytes, which none of this project has"
+                )
+            return file.read(size)
+    except FileNotFoundError:
+        raise InputError(f"{path}: there is no such file or folder") from None
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where it was built
+YAML_DEPTH = 20  # a configuration has four levels
+
+
+def read_yaml(path: Path) -> Any:
+    """Plain values. Raises InputError for what is no YAML, has tags, or is too large.
+
+    Aliases are refused, a few lines of them stand for more than memory holds; and so is nesting
+    that would exhaust the stack of a parser. Tags are refused too, because they choose how a text
+    is read: `!!bool foo`.
+    """
+    content = read_bounded(path, YAML_LIMIT)
+    try:
+        text, depth = content.decode(), 0
+        for event in yaml.parse(text, LOADER):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent) or depth > YAML_DEPTH:
+                raise ValueError("it has aliases or is nested too deeply")
+            tag = getattr(event, "tag", None)
+            if tag is not None:
+                raise ValueError(f"it has the tag {tag[:80]}")
+        return yaml.load(text, LOADER)
+    except Exception as error:  # a parser over hostile bytes: nothing that it raises is a surprise
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(f"{path}: cannot be read as YAML ({reason})") from None
+
+
+# --- who may write ---------------------------------------------------------------------------
+
+
+@contextmanager
+def lock(path: Path, patience: float = 0) -> Iterator[int]:
+    """Holds a file's lock and gives the file's descriptor. The system releases the lock when the
+    last process that has the descriptor ends, however it ends.
+
+    Raises InputError when another process holds it for `patience` more seconds, and as
+    open_in_place.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    until = time.monotonic() + patience
+    while True:
+        file = os.fdopen(open_in_place(path, os.O_RDWR), "r+", errors="replace")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = file.read(100).strip() or "another process"
+            file.close()
+            if time.monotonic() < until:
+                time.sleep(0.05)
+                continue
+            raise InputError(
+                f"{path.parent}: {holder} is writing there; wait until it ends, or stop it"
+            ) from None
+        if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
+            break
+        file.close()  # the one before removed it in between
+    try:
+        file.truncate(0)
+        file.write(f"process {os.getpid()} of {socket.gethostname()}")
+        file.flush()
+        yield file.fileno()
+    finally:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        file.close()
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[None]:
+    """Waits until no other process holds a file's lock, and holds it; the file stays.
+
+    Raises as open_in_place.
+    """
+    descriptor = open_in_place(path, os.O_RDWR)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,58 @@
+"""What this machine lends to a process, and what is installed; nothing here imports torch."""
+
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from src.system.errors import InputError
+
+MIB = 2**20
+PACKAGES = (
+    "kindling", "torch", "lightning", "torchvision", "torchmetrics", "hydra-core", "numpy",
+)  # fmt: skip
+
+
+def cpu_count() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def free_memory() -> int:
+    """Bytes that this machine can lend now."""
+    meminfo = Path("/proc/meminfo")
+    if meminfo.exists():
+        lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
+        return int(lines["MemAvailable"].split()[0]) * 1024
+    return 4 * 2**30  # macOS tells its free memory to nobody who asks simply
+
+
+def require_memory(what: str, needed: int, remedy: str) -> None:
+    """Raises InputError where this machine cannot lend that many bytes; `what` ends with a verb."""
+    free = free_memory()
+    if needed > free:
+        raise InputError(
+            f"{what} {needed / MIB:,.0f} MiB of memory, of which {free / MIB:,.0f} MiB are free; "
+            f"type {remedy}"
+        )
+
+
+def out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory ran out, that of a GPU or of the machine."""
+    texts = ("DefaultCPUAllocator: can't allocate memory", "MPS backend out of memory")
+    return (
+        isinstance(error, MemoryError)
+        or type(error).__name__ == "OutOfMemoryError"  # torch's
+        or any(text in str(error) for text in texts)
+    )
+
+
+def versions() -> dict[str, str]:
+    """Name → version of Python and of the packages that are installed."""
+    found = {}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:  # kindling itself, where its sources were only copied
+            continue
+    return {**found, "python": platform.python_version()}

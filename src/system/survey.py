@@ -1,0 +1,126 @@
+"""A survey of the devices of this machine, for people and for programs."""
+
+import platform
+from pathlib import Path
+from typing import Any
+
+import torch
+from tabulate import tabulate
+
+from src.system import machine
+from src.system.resources import cpu_count, versions
+
+# Vector instructions that matrix products use, as /proc/cpuinfo (x86, Arm) spells them.
+VECTOR = ("avx", "avx2", "fma", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8")
+VECTOR_ARM = ("asimd", "asimdhp", "sve", "sve2", "bf16", "i8mm")
+
+
+def survey() -> dict[str, Any]:
+    """CPU, CUDA and MPS devices; bytes of memory; what `auto` chooses and why."""
+    return {
+        "cpu": _cpu(),
+        "cuda": _cuda(),
+        "mps": _mps(),
+        "auto": _auto(),
+        "versions": versions(),
+    }
+
+
+def _cpu() -> dict[str, Any]:
+    flags = machine.cpu_flags()
+    return {
+        "model": machine.hardware(torch.device("cpu"))["cpu"],
+        "architecture": platform.machine(),
+        "cores": cpu_count(),
+        "threads": torch.get_num_threads(),
+        "vector_instructions": [name for name in (*VECTOR, *VECTOR_ARM) if name in flags],
+        "torch_uses": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def _cuda() -> dict[str, Any]:
+    devices = []
+    for number in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(number)
+        free, total = torch.cuda.mem_get_info(number)
+        devices.append(
+            {
+                "name": properties.name,
+                "memory_total": total,
+                "memory_free": free,
+                "compute_capability": f"{properties.major}.{properties.minor}",
+                "multiprocessors": properties.multi_processor_count,
+                "bf16": torch.cuda.is_bf16_supported(),
+            }
+        )
+    return {
+        "available": torch.cuda.is_available(),
+        "built_for": torch.version.cuda,
+        "driver": _driver(),
+        "devices": devices,
+    }
+
+
+def _driver() -> str | None:
+    path = Path("/proc/driver/nvidia/version")
+    if not path.exists():
+        return None
+    words = path.read_text().split()
+    return next((word for word in words if word[:1].isdigit() and "." in word), None)
+
+
+def _mps() -> dict[str, Any]:
+    available = torch.backends.mps.is_available()
+    return {
+        "available": available,
+        "built": torch.backends.mps.is_built(),
+        "memory_recommended": torch.mps.recommended_max_memory() if available else None,
+    }
+
+
+def _auto() -> dict[str, str]:
+    chosen = machine.preferred(machine.accelerators())
+    reasons = {
+        "cuda": f"torch sees {torch.cuda.device_count()} CUDA device(s), which come first",
+        "mps": "torch sees Apple's GPU and no CUDA device",
+        "cpu": f"torch sees no CUDA device ({_why_no_cuda()}) and no Apple GPU",
+    }
+    return {"accelerator": chosen, "reason": reasons[chosen]}
+
+
+def _why_no_cuda() -> str:
+    if torch.version.cuda is None:
+        return "it is built without CUDA"
+    return "no driver is loaded" if _driver() is None else "the driver offers none"
+
+
+def describe(found: dict[str, Any]) -> str:
+    cpu, cuda, mps, auto = (found[name] for name in ("cpu", "cuda", "mps", "auto"))
+    rows = [
+        ("CPU", f"{cpu['model']}, {cpu['architecture']}"),
+        ("", f"{cpu['cores']} cores for this process, torch uses {cpu['threads']} threads"),
+        ("", f"{' '.join(cpu['vector_instructions']) or '-'}; torch uses {cpu['torch_uses']}"),
+        ("CUDA", f"{_yes(cuda['available'])}, torch is built for {cuda['built_for'] or 'none'}, "
+         f"driver {cuda['driver'] or 'none'}"),
+    ]  # fmt: skip
+    for number, device in enumerate(cuda["devices"]):
+        memory = f"{_gib(device['memory_free'])} of {_gib(device['memory_total'])} free"
+        rows += [
+            (f"cuda:{number}", f"{device['name']}, {memory}"),
+            ("", f"compute capability {device['compute_capability']}, "
+             f"{device['multiprocessors']} multiprocessors, bf16 {_yes(device['bf16'])}"),
+        ]  # fmt: skip
+    rows += [
+        ("MPS", _yes(mps["available"]) + ("" if mps["built"] else ", torch is built without it")),
+        ("versions", ", ".join(f"{name} {text}" for name, text in found["versions"].items())),
+        ("auto", f"trainer.accelerator=auto takes {auto['accelerator']}: {auto['reason']}"),
+    ]
+    return tabulate(rows, tablefmt="plain")
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"

@@ -1,0 +1,21 @@
+"""A run trained once more from its bundle."""
+
+from pathlib import Path
+
+from src.runs.bundle import Bundle
+from src.runs.comparison import Comparison, compare
+from src.runs.loading import open_trained
+from src.system.errors import InputError
+from src.training.fit import fit
+
+
+def reproduce(bundle: Bundle, folder: Path) -> Comparison:
+    """Trains the configuration of a bundle into a new folder, and compares both runs.
+
+    Raises InputError when the folder holds anything, when the bundle holds no model, and for data
+    or devices that are not here.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder}: is there already; type --output FOLDER")
+    original = open_trained(bundle.run.folder)  # a damaged bundle fails before the training
+    return compare(bundle, original, fit(bundle.config, folder))

@@ -1,0 +1,145 @@
+"""What a run came to: result.json, and its summary for people."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+from tabulate import tabulate
+
+from src.data.module import DataModule
+from src.models import count_parameters
+from src.runs.folder import Row, Run
+from src.system import machine
+from src.system.resources import versions
+from src.training.classifier import Classifier
+from src.training.history import Utilisation
+
+FEW_STEPS = 1000
+FEW_SAMPLES = (
+    "few steps, and the loss has hardly fallen; type experiment=few_samples, which takes many "
+    "small steps by Adam"
+)
+
+
+def facts(
+    classifier: Classifier, data: DataModule, trainer: Trainer, seconds: dict[str, float]
+) -> dict[str, Any]:
+    """What all trials of a stack have in common; seconds are wall time, of the whole stack."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    meters = [callback for callback in callbacks if isinstance(callback, Utilisation)]
+    return {
+        "seconds": seconds,
+        "stacked": len(classifier.configs),
+        "step": "autograd" if classifier.stack is None else "closed_form",
+        "data": {
+            "name": data.source.name,
+            "instead_of": data.source.instead_of,
+            "train": len(data.train),
+            "val": len(data.validation),
+            "test": len(data.source.test),
+            "skipped": data.source.skipped,
+        },
+        "ranks": trainer.world_size,
+        "effective_batch_size": data.config.batch * trainer.world_size * classifier.when.accumulate,
+        "hardware": machine.hardware(trainer.strategy.root_device)
+        | {"threads": classifier.threads},
+        **machine.peak_memory(trainer.strategy.root_device),
+        "gpu_utilisation": meters[0].mean if meters else None,
+        "versions": versions(),
+        "commit": machine.commit(),
+    }
+
+
+def result(
+    trial: int,
+    run: Run,
+    classifier: Classifier,
+    shared: dict[str, Any],
+    *,
+    best_epoch: int | None,
+    steps: int,
+) -> dict[str, Any]:
+    """What result.json holds; samples_per_second counts validation in. `best_epoch` is the epoch
+    of the weights that were tested."""
+    config = classifier.configs[trial]
+    rows = [row for row in run.history if row["epoch"]]
+    monitor, diverged = config.checkpoint.monitor, classifier.diverged.get(trial)
+    stopped = classifier.stopped.get(trial)
+    best = next((row for row in rows if row["epoch"] == best_epoch), None)
+    begun = classifier.batch % classifier.when.batches_per_epoch  # batches of an epoch cut short
+    epochs = len(rows) - bool(begun and stopped)
+    samples = shared["data"]["train"] * epochs + begun * config.data.batch * shared["ranks"]
+    model = classifier.models[trial]
+    return {
+        "status": "finished" if diverged is None else "diverged",
+        "diverged_step": diverged,
+        "stopped": stopped,  # why before its last epoch
+        "monitor": monitor,
+        "best": _values(best),
+        "last": _values(rows[-1]),
+        **(classifier.metrics[trial] if best else {"test/loss": None, "test/acc": None}),
+        "epochs": epochs,  # whole ones
+        "steps": diverged or (rows[-1]["step"] if stopped else steps),
+        "samples_per_second": samples / float(rows[-1]["seconds"] or 1),
+        "parameters": count_parameters(model),
+        "config_hash": config.hash(),
+        **shared,
+    }
+
+
+def _values(row: Row | None) -> Row:
+    names = ("epoch", "train/loss", "train/acc", "val/loss", "val/acc")
+    return {name: None if row is None else row[name] for name in names}
+
+
+def shown(folder: Path) -> Path:
+    """As one would type it: relative where it lies below the current folder."""
+    here = Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder
+
+
+def _learnt_little(run: Run) -> bool:
+    """Whether SGD's few steps, mostly too large for few samples, left more than half of the loss
+    that there was before training."""
+    before, *rows = (row["val/loss"] for row in run.history)
+    least = min((loss for loss in rows if loss is not None), default=math.inf)
+    few = run.config.optimizer.name == "sgd" and run.result["steps"] < FEW_STEPS
+    return few and before is not None and not least < before / 2
+
+
+def summary(run: Run) -> str:
+    """A finished run as a table for people."""
+    result = run.result
+    best, data = result["best"], result["data"]
+    used = f"{data['name']}: {data['train']} train, {data['val']} validation, {data['test']} test"
+    rows = [("data", used)]
+    if data["instead_of"]:
+        rows.append(("!", f"instead of {data['instead_of']}"))
+    if data["skipped"]:
+        rows.append(("!", f"{data['skipped']} broken pictures left out"))
+    if result["status"] == "diverged":
+        rows.append(("!", f"diverged at step {result['diverged_step']}"))
+    if _learnt_little(run):
+        rows.append(("!", FEW_SAMPLES))
+    if result["stopped"]:
+        trainer = run.config.trainer
+        patience = f"{trainer.early_stopping_patience} epochs"
+        why = {
+            "early_stopping": f"{patience} without a better {result['monitor']}",
+            "max_time": f"trainer.max_time={trainer.max_time} is over",
+        }
+        rows.append(("stopped", f"early: {why[result['stopped']]}"))
+    if best["epoch"] is not None:
+        rows += [
+            ("best validation", f"accuracy {best['val/acc']:.2%}, epoch {best['epoch']}"),
+            ("test", f"accuracy {result['test/acc']:.2%}, loss {result['test/loss']:.4f}"),
+        ]
+    step = result["step"].replace("_", " ")
+    rows += [
+        ("trained", f"{result['epochs']} epochs, {result['steps']} steps, {step}"),
+        ("time", ", ".join(f"{name} {s:.1f} s" for name, s in result["seconds"].items())),
+        ("speed", f"{result['samples_per_second']:,.0f} samples/s"),
+        ("folder", str(shown(run.folder))),
+    ]
+    return tabulate(rows, tablefmt="plain")

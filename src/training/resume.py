@@ -1,0 +1,150 @@
+"""What a checkpoint must hold for a run to go on from it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import AfterValidator, Field, FiniteFloat, ValidationError, model_validator
+from torch import Tensor
+from typing_extensions import TypeAliasType
+
+from src.config import schema
+from src.config.schema import MAX_EPOCHS
+from src.runs.folder import HISTORY, Count
+from src.runs.loading import Part, require_format, wrong_fields
+from src.system.errors import InputError
+
+Epoch = Annotated[int, Field(ge=0, le=MAX_EPOCHS)]
+# Lightning's counters, each under the names of its loop.
+Loops = TypeAliasType("Loops", "Count | bool | dict[str, Loops]")
+
+
+def _counted(row: list[float | int | None]) -> list[float | int | None]:
+    if not all(isinstance(value, int) and 0 <= value < 2**63 for value in row[:2]):
+        raise ValueError("epoch and step must be numbers")
+    return row
+
+
+Row = Annotated[
+    list[float | int | None],
+    Field(min_length=len(HISTORY), max_length=len(HISTORY)),
+    AfterValidator(_counted),
+]
+
+
+class _History(Part):
+    seconds: Annotated[FiniteFloat, Field(ge=0)]
+    ended: list[int]
+    rows: list[Annotated[list[Row], Field(max_length=MAX_EPOCHS + 1)]]
+
+
+class _Best(Part):
+    value: float
+    epoch: Epoch
+    step: Count
+    weights: dict[str, Tensor]
+
+
+class _Kept(Part):
+    best: list[_Best | None]
+
+
+class _Callbacks(Part):
+    History: _History
+    Checkpoints: _Kept
+
+
+class _Position(Part):
+    epoch: Epoch
+    batch: Count
+
+
+class _Random(Part):
+    python: Annotated[list[int | Tensor | float | None], Field(min_length=3, max_length=3)]
+    numpy: Annotated[list[Tensor | int | float], Field(min_length=4, max_length=4)]
+    torch: Tensor
+    cuda: list[Tensor]
+    mps: Tensor | None
+
+
+class _Rank(Part):
+    random: _Random
+    metrics: tuple[Tensor, Tensor, Annotated[int, Field(gt=0, lt=2**63)]] | None
+    gradients: list[Tensor]
+
+
+class State(Part):
+    """What this project adds to Lightning's content, and what of that it reads itself.
+
+    Trials are numbered from 0; `History.rows` has a list for each.
+    """
+
+    state_dict: dict[str, Tensor]
+    optimizer_states: list[dict[str, Any]]
+    loops: dict[str, Loops]
+    callbacks: _Callbacks
+    diverged: dict[int, Annotated[int, Field(gt=0, lt=2**63)]]
+    stopped: dict[int, str]
+    stacked: Annotated[list[int], Field(min_length=1)]
+    threads: Annotated[int, Field(gt=0, le=4096)]
+    average: list[dict[str, Tensor]]
+    position: _Position
+    ranks: list[_Rank]
+
+    @model_validator(mode="after")
+    def _check_trials(self) -> Self:
+        history, best = self.callbacks.History, self.callbacks.Checkpoints.best
+        trials = range(len(history.rows))
+        for name, numbers in (
+            ("stacked", self.stacked),
+            ("diverged", self.diverged),
+            ("stopped", self.stopped),
+            ("callbacks.History.ended", history.ended),
+        ):
+            if not all(number in trials for number in numbers):
+                raise ValueError(f"{name} names a trial that is not one of {len(trials)}")
+        if self.stacked != sorted(set(self.stacked)):
+            raise ValueError("stacked names a trial twice")
+        if len(best) != len(trials) or len(self.average) not in (0, len(trials)):
+            raise ValueError(f"not every one of {len(trials)} trials has its weights")
+        for rank in self.ranks:
+            shapes = {tuple(each.shape[1:]) for each in (rank.metrics or ())[:2]}
+            if not shapes <= {(len(self.stacked),)}:
+                raise ValueError("ranks.metrics are not those of the stacked trials")
+        return self
+
+
+def check(
+    content: dict[str, Any],
+    path: Path,
+    origins: Sequence[dict[str, Any]],
+    world_size: int,
+    batches: int,
+) -> State:
+    """The state of these trials, on this many ranks, with this many batches an epoch.
+
+    `origins` are what the trials would write of themselves; trainer.max_epochs may have grown.
+    Raises InputError for the state of anything else.
+    """
+    saved = content.get("kindling")
+    parts = saved if isinstance(saved, list) else [saved]
+    try:
+        state = State.model_validate(content)
+    except ValidationError as error:
+        raise InputError(
+            f"{path}: holds no state to go on from; missing or wrong: {wrong_fields(error)}"
+        ) from None
+    if len(parts) != len(origins):
+        raise InputError(f"{path}: is of {len(parts)} trials, not of {len(origins)}")
+    for part, origin in zip(parts, origins, strict=True):
+        found = schema.differences(require_format(part, path), origin)
+        if found:
+            raise InputError("\n  ".join([f"{path}: is of another run", *found]))
+    if len(state.callbacks.History.rows) != len(origins) or state.position.batch > batches:
+        raise InputError(f"{path}: holds no state to go on from; it is of another run")
+    if len(state.ranks) != world_size:
+        raise InputError(
+            f"{path}: was written on {len(state.ranks)} devices, to go on with {world_size} "
+            f"cannot give the same result; type trainer.devices={len(state.ranks)}"
+        )
+    return state

@@ -1,0 +1,261 @@
+"""A tiny run of each suite: it runs what it names and reports it whole."""
+
+import json
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils.flop_counter import FlopCounterMode
+from torchvision.transforms.v2 import Compose
+
+from src.benchmarks import busy, questions, reports, run_suite, searches, sweep
+from src.benchmarks.products import products
+from src.benchmarks.questions import QUESTIONS
+from src.benchmarks.searches import Outcome
+from src.benchmarks.settings import read_settings
+from src.config.compose import check_command_line as check_train
+from src.config.compose import compose
+from src.config.schema import Config
+from src.data.augmentation import Augmentation
+from src.data.loader import Block
+from src.runs.folder import Run
+from src.sweeps.search_command import check_command_line as check_search
+from src.system.errors import InputError
+
+
+def test_loops() -> None:
+    table, line = run_suite(read_settings(["suite=loops", "rounds=1", "data=digits"]))
+    found = json.loads(line)
+    contenders = {"tutorial", "bare", "lightning", "sklearn", "keras", "ours", "products"}
+    assert set(found["rows"]) == contenders
+    assert {"ours/bare", "tutorial/ours", "lightning/ours", "sklearn/ours"} <= set(found["ratios"])
+    assert found["suite"] == "loops"
+    assert found["data"] == "digits"
+    assert {"hardware", "versions", "commit"} <= set(found)
+    rows = {name: row["median"] for name, row in found["rows"].items()}
+    assert found["ratios"]["ours/bare"] == pytest.approx(rows["ours"] / rows["bare"])
+    assert all(name in table for name in contenders)
+
+
+def test_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands are the default run and the README's sweep, each with one thread too, beside
+    processes that run."""
+    ran: list[tuple[tuple[str, ...], str | None]] = []
+
+    def quick(*arguments: str, environment: Mapping[str, str] | None = None) -> float:
+        threads = (environment or {}).get("OMP_NUM_THREADS")
+        ran.append((arguments, threads))
+        return 3.0 if threads is None else 2.0
+
+    started: list[subprocess.Popen[bytes]] = []
+    popen = subprocess.Popen
+
+    def note(*arguments: Any, **named: Any) -> "subprocess.Popen[bytes]":
+        started.append(popen(*arguments, **named))
+        return started[-1]
+
+    monkeypatch.setattr(busy, "seconds_of_training", quick)
+    monkeypatch.setattr(busy, "LOOPS", 2)
+    monkeypatch.setattr(subprocess, "Popen", note)
+    table, line = run_suite(read_settings(["suite=busy", "rounds=1", "data=digits"]))
+    assert [threads for _, threads in ran] == [None, "1", None, "1"]
+    single, _, sweep_, _ = (arguments for arguments, _ in ran)
+    assert len(check_train([*single]).points) == 1
+    assert len(check_train([*sweep_]).points) == 64
+    assert json.loads(line)["ratios"] == {"run/one thread": 1.5, "sweep/one thread": 1.5}
+    assert "sweep, one thread" in table
+    assert [loop.returncode for loop in started[:2]] == [-9, -9]
+
+
+def test_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its commands are what they are called: points of a grid, a space, a sweep and its half."""
+    ran: list[tuple[str, ...]] = []
+
+    def quick(command: tuple[str, ...], *others: str) -> Outcome:
+        ran.append((*command, *others))
+        return Outcome(
+            float(len(ran)), len(ran) ** 2, f"{len(ran)}: optimizer.lr=0.1", 0.9 + len(ran) / 100
+        )
+
+    monkeypatch.setattr(searches, "outcome", quick)
+    table, line = run_suite(read_settings(["suite=search", "rounds=2", "data=digits"]))
+    assert [command[0] for command in ran] == ["src.train", "src.search", *["src.train"] * 2] * 2
+    grid, search, sweep_, halved = ran[:4]
+    assert len(check_train([*grid[1:], "hydra.sweep.dir=nowhere"]).points) == 64
+    assert len(check_train([*sweep_[1:], "hydra.sweep.dir=nowhere"]).points) == 64
+    assert [text for text in halved if text not in sweep_] == ["hydra.launcher.halving=2"]
+    found = check_search(search[1:])
+    assert found.settings.trials == 64
+    assert [parameter.key.partition(".")[2] for parameter in found.space] == [
+        "hidden_sizes", "lr", "momentum", "weight_decay",
+    ]  # fmt: skip
+    content = json.loads(line)
+    assert content["ratios"]["search/grid"] == pytest.approx((2 / 1 + 6 / 5) / 2)
+    assert content["ratios"]["halved sweep/sweep"] == pytest.approx((4 / 3 + 8 / 7) / 2)
+    training = content["ratios"]["halved sweep, training/sweep, training"]
+    assert training == pytest.approx((16 / 9 + 64 / 49) / 2)
+    assert content["best"]["search"] == {"trial": "6: optimizer.lr=0.1", "val/acc": 0.96}
+    assert "halved sweep" in table
+
+
+@pytest.mark.parametrize("suite", [name for name in QUESTIONS if name != "ranks"])
+def test_questions(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each contender is the run that its label names; here in its cheapest form."""
+    asked: list[object] = []
+
+    def quick(*overrides: str, **others: object) -> float:
+        compose("data=synthetic", *overrides)  # a configuration that there is
+        asked.append((overrides, *others.items()))
+        return float(len(asked))
+
+    def quick_part(*arguments: object, **others: object) -> Callable[[], float]:
+        def part() -> float:
+            asked.append((arguments, *others.items()))
+            return float(len(asked))
+
+        return part
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(questions, "epoch", quick)
+    monkeypatch.setattr(questions, "products", quick_part)
+    monkeypatch.setattr(questions, "gathering", quick_part)
+    monkeypatch.setattr(questions, "augmenting", quick_part)
+    table, line = run_suite(read_settings([f"suite={suite}", "rounds=1"]))
+    found = json.loads(line)
+    assert found["suite"] == suite
+    assert len(set(asked)) >= len(found["rows"]) >= 2
+    assert len(found["devices"]) == len(questions.devices())
+    assert all(name in table for name in found["rows"])
+    assert (tmp_path / f"{suite}.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_question_times_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the history of a run as it was asked for, its first epoch left out."""
+
+    class Fitted:
+        def __init__(self, config: Config, folder: Path) -> None:
+            assert config.trainer.max_epochs == 4
+            assert config.data.name == "synthetic"
+            assert config.data.samples == 500
+            self.history = [{"seconds": seconds} for seconds in (0.0, 5.0, 6.0, 7.5, 8.0)]
+
+    monkeypatch.setattr(questions, "fit", Fitted)
+    assert questions.epoch("trainer.accelerator=cpu", *questions.SMALL, samples=500) == 1.0
+    monkeypatch.undo()
+    assert questions.epoch("trainer.accelerator=cpu", *questions.SMALL, samples=500) > 0
+
+
+@pytest.mark.parametrize("way", ["ours", "sample", "batch"])
+def test_augmenting_is_done_to_every_batch(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def counting(self: object, given: Any, *_place: int) -> Tensor:
+        pictures: Tensor = given.features if isinstance(given, Block) else given
+        calls.append(pictures.numel() // 784)
+        return pictures
+
+    monkeypatch.setattr(Augmentation, "__call__", counting)
+    monkeypatch.setattr(Compose, "forward", counting)
+    assert questions.augmenting(way, "cpu")() > 0
+    expected = {"ours": [100] * 50, "batch": [100] * 50, "sample": [1] * 100}
+    assert calls == expected[way]
+
+
+@pytest.mark.parametrize("trials", [1, 3])
+def test_products_are_those_of_an_epoch(trials: int) -> None:
+    """Two operations for a weight and sample in each of: forward, gradient of the weights, and
+    gradient of the hidden units, which the first layer does without."""
+    epoch = products(1000, trials=trials, hidden=16)
+    aten = torch.ops.aten
+
+    def flops(_added_to: torch.Size, a: torch.Size, b: torch.Size, **_others: object) -> int:
+        return 2 * a.numel() * b[-1]
+
+    in_place = {aten.addmm_: flops, aten.baddbmm_: flops}
+    with FlopCounterMode(display=False, custom_mapping=in_place) as counted:
+        epoch()
+    assert counted.get_total_flops() == 2 * 1000 * trials * 16 * (2 * 784 + 3 * 10)
+
+
+def test_a_gpu_check_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match="suite=gpu_check: torch sees no CUDA GPU"):
+        run_suite(read_settings(["suite=gpu_check"]))
+
+
+def test_checkpoints() -> None:
+    _, line = run_suite(read_settings(["suite=checkpoints", "rounds=1", "data=digits"]))
+    found = json.loads(line)
+    rows = {name: row["median"] for name, row in found["rows"].items()}
+    assert set(rows) == {"none", "every second", "every epoch", "one write"}
+    ratios = found["ratios"]
+    assert ratios["every epoch/none"] == pytest.approx(rows["every epoch"] / rows["none"])
+    assert 0 < ratios["write/second"] == rows["one write"] < rows["every epoch"]
+
+
+def test_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each contender is given as many runs as its label says."""
+
+    def counting(folder: Path) -> Callable[[], float]:
+        return lambda: float(sum(Run(run).ended for run in folder.iterdir()))
+
+    monkeypatch.setattr(reports, "_command", counting)
+    _, line = reports.run(1, "digits", many=3)
+    rows = {name: row["median"] for name, row in json.loads(line)["rows"].items()}
+    assert rows == {"1 run": 1.0, "3 runs": 3.0}
+
+
+def test_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = ["suite=sweep", "rounds=1", "data=digits", "commands=false", "full=true"]
+    table, line = run_suite(read_settings(settings))
+    found = json.loads(line)
+    rows = {name: row["median"] for name, row in found["rows"].items()}
+    stacks = [
+        f"{kind}@{size}"
+        for kind in ("products", "fused", "fused_own_seeds")
+        for size in (1, 64, 256)
+    ]
+    assert {"bare", *stacks} <= set(rows)
+    ratios = found["ratios"]
+    assert ratios["bare*64/fused@64"] == pytest.approx(64 * rows["bare"] / rows["fused@64"])
+    assert ratios["fused/products@64"] == pytest.approx(rows["fused@64"] / rows["products@64"])
+    own = rows["fused_own_seeds@64"] / rows["fused@64"]
+    assert ratios["fused_own_seeds/fused@64"] == pytest.approx(own)
+    assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    assert "sweep.png" in table
+
+
+def test_commands_are_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole commands are too long for a test; here, that each runs what it names."""
+    commands: list[list[str]] = []
+    monkeypatch.setattr("subprocess.run", lambda command, **_: commands.append(command))
+    seconds = sweep.interleave_commands(2, "digits")
+    assert {name: len(values) for name, values in seconds.items()} == {
+        "fused": 2,
+        "basic": 2,
+        "joblib": 2,
+    }
+    assert [command[4] for command in commands[:3]] == [
+        "hydra/launcher=fused",
+        "hydra/launcher=basic",
+        "hydra/launcher=joblib",
+    ]
+    assert len({tuple(command[-5:]) for command in commands}) == 1  # the same 64 trials
+    widths, rates = commands[0][-5], commands[0][-4]
+    assert (widths.count(",") + 1) * (rates.count(",") + 1) == 64
+
+
+@pytest.mark.parametrize(
+    ("argument", "answer"),
+    [("suite=loop", "suite: "), ("suit=loops", "suit: "), ("suite=loops rounds=0", "rounds: ")],
+)
+def test_a_wrong_argument_tells_the_usage(argument: str, answer: str) -> None:
+    with pytest.raises(InputError, match=rf"{answer}.*type python -m src\.benchmark suite="):
+        read_settings(argument.split())
+    with pytest.raises(InputError, match="data=nothing: must be one of"):
+        read_settings(["suite=loops", "data=nothing"])

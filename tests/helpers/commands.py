@@ -1,0 +1,51 @@
+"""Commands of the project, started as a user starts them."""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from src.runs.folder import Run
+
+ROOT = Path(__file__).parent.parent.parent
+SMALL = ("data=digits", "trainer=cpu", "trainer.max_epochs=2")
+
+Train = Callable[..., Run]
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+
+
+def run_command(
+    folder: Path, module: str, *arguments: str, **environment: str
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+LONG = ("data=digits", "trainer=cpu", "trainer.max_epochs=100000", "model.dropout=0.1")
+
+
+def started(tmp_path: Path, *arguments: str, epoch: int = 2) -> "subprocess.Popen[str]":
+    """A command of its own process group, when that epoch is over."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "src.train", *arguments],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stdout is not None
+    for line in process.stdout:
+        if re.match(rf"epoch +{epoch}/", line):
+            break
+    return process

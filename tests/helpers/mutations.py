@@ -1,0 +1,51 @@
+"""Random damage to the bytes of a file."""
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+MANY = "TORTURE" in os.environ
+
+
+def examples(share: int) -> Callable[[Any], Any]:
+    """Settings for a share of the hundred thousand, or a 320th of it."""
+    return settings(
+        max_examples=8 * share if MANY else share // 40,
+        deadline=timedelta(seconds=10),
+        derandomize=not MANY,
+        database=None,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
+
+
+Mutation = list[tuple[str, float, bytes]]
+MUTATIONS = st.lists(
+    st.tuples(
+        st.sampled_from(["flip", "cut", "insert", "delete", "repeat"]),
+        st.floats(0, 1, exclude_max=True),
+        st.binary(min_size=1, max_size=8),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def mutated(content: bytes, mutations: Mutation) -> bytes:
+    data = bytearray(content)
+    for kind, where, patch in mutations:
+        at = int(where * len(data))
+        if kind == "flip":
+            data[at : at + len(patch)] = patch
+        elif kind == "cut":
+            del data[at:]
+        elif kind == "insert":
+            data[at:at] = patch
+        elif kind == "delete":
+            del data[at : at + len(patch) ** 2]
+        else:
+            data[at:at] = data[max(0, at - 50) : at] * patch[0]
+    return bytes(data)

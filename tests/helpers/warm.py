@@ -1,0 +1,136 @@
+"""Commands without their start: a process that has imported the libraries forks for each.
+
+Importing torch and Lightning is most of what a small command takes. The project's own modules are
+imported by each command for itself, as in a process of its own.
+"""
+
+import json
+import os
+import resource
+import runpy
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+PATIENCE = 300.0  # seconds, for one command
+
+
+class Warm:
+    """Runs commands, one at a time, in children of a process that waits beside the tests."""
+
+    def __init__(self) -> None:
+        self.process: subprocess.Popen[str] | None = None
+
+    def __call__(
+        self,
+        folder: Path,
+        module: str,
+        *arguments: str,
+        stdout: str = "file",
+        limit: int | None = None,
+        **environment: str,
+    ) -> "subprocess.CompletedProcess[str]":
+        """`stdout` is file, full, closed or broken: a pipe that nobody reads. `limit` is the
+        largest size of a file in bytes, that of the error output too."""
+        process = self.process or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with tempfile.TemporaryDirectory() as place:
+            out, errors = Path(place) / "out", Path(place) / "errors"
+            order = {
+                "folder": str(folder),
+                "environment": {**os.environ, **environment},
+                "command": [module, *arguments],
+                "streams": [str(out), str(errors)],
+                "stdout": stdout,
+                "limit": limit,
+            }
+            process.stdin.write(json.dumps(order) + "\n")
+            process.stdin.flush()
+            if not select.select([process.stdout], [], [], PATIENCE)[0]:
+                self.stop()
+                raise subprocess.TimeoutExpired([module, *arguments], PATIENCE)
+            status = int(process.stdout.readline())
+            return subprocess.CompletedProcess(
+                [module, *arguments], status, out.read_text(), errors.read_text()
+            )
+
+    def _start(self) -> "subprocess.Popen[str]":
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.helpers.warm"],
+            cwd=ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        return self.process
+
+    def stop(self) -> None:
+        if self.process is not None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.communicate()
+            self.process = None
+
+
+def serve() -> None:
+    """For each line of stdin a child; its exit status becomes a line of stdout."""
+    import torchvision  # noqa: F401
+
+    ours = [name for name in sys.modules if name == "src" or name.startswith("src.")]
+    assert not ours, ours
+    for line in sys.stdin:
+        child = os.fork()
+        if not child:
+            _become(json.loads(line))
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _become(order: dict[str, Any]) -> None:
+    """Runs `python -m` with the command, and ends as the interpreter would."""
+    for number, name in zip((0, 1, 2), (os.devnull, *order["streams"]), strict=True):
+        flags = os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT
+        os.dup2(os.open(name, flags), number)
+    match order["stdout"]:
+        case "full":
+            os.dup2(os.open("/dev/full", os.O_WRONLY), 1)
+        case "closed":
+            os.close(1)
+        case "broken":
+            reader, writer = os.pipe()
+            os.dup2(writer, 1)
+            os.close(reader)
+    if order["limit"] is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (order["limit"],) * 2)
+    os.chdir(order["folder"])
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    module, *arguments = order["command"]
+    # As an interpreter of this one's locale reads them.
+    sys.argv[1:] = [os.fsdecode(each.encode(errors="surrogateescape")) for each in arguments]
+    status = 1
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        status = 0
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            status = end.code or 0
+        else:
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,226 @@
+"""The commands as their users type them."""
+
+import csv
+import json
+import re
+import shutil
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from src.config.compose import compose
+from src.runs.bundle import write_bundle
+from src.runs.folder import Run
+from src.runs.sweep_folder import Sweep
+from src.training.fit import fit
+from tests.helpers.commands import ROOT, SMALL, Command, Train
+
+
+def test_a_run_from_the_command_line(cold_command: Command, tmp_path: Path) -> None:
+    done = cold_command("src.train", *SMALL, "seed=3")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    (result,) = tmp_path.glob("runs/*/*/result.json")
+    content = json.loads(result.read_text())
+    assert f"accuracy {content['test/acc']:.2%}" in done.stdout
+    names = {path.name for path in (result.parent / ".hydra").iterdir()}
+    assert names == {"config.yaml", "hydra.yaml", "overrides.yaml"}
+    assert [path.name for path in tmp_path.iterdir()] == ["runs"]
+
+
+def test_a_sweep_goes_on_after_a_failure_and_tells(command: Command, tmp_path: Path) -> None:
+    done = command("src.train", "-m", *SMALL, "data.drop_last=true", "data.batch_size=100,50,5000")
+    assert done.returncode == 1
+    assert "error: 1 of 3 trials failed" in done.stderr
+    assert "type data.batch_size=1150 or less" in done.stdout
+    (path,) = tmp_path.glob("sweeps/*/*/results.csv")
+    with path.open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["status"] for row in rows] == ["finished", "finished", "failed"]
+    assert [row["data.batch_size"] for row in rows] == ["100", "50", "5000"]
+    for row in rows[:2]:
+        result = json.loads((path.parent / row["trial"] / "result.json").read_text())
+        assert float(row["val/acc"]) == result["best"]["val/acc"]
+        assert float(row["test/acc"]) == result["test/acc"]
+    best = max(rows[:2], key=lambda row: float(row["val/acc"]))
+    assert (
+        f"data.batch_size={best['data.batch_size']}"
+        in done.stdout.partition("best alone: ")[2].splitlines()[0]
+    )
+
+
+COMMANDS = sorted(
+    path.stem for path in (ROOT / "src").glob("*.py") if "__main__" in path.read_text()
+)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_help(name: str, command: Command, tmp_path: Path) -> None:
+    done = command(f"src.{name}", "--help")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"python -m src.{name}" in done.stdout
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_version_is_the_projects(command: Command) -> None:
+    done = command("src.train", "--version")
+    assert (done.returncode, done.stderr) == (0, "")
+    told = dict(line.split() for line in done.stdout.splitlines())
+    assert told["kindling"] == version("kindling")
+    assert {"torch", "lightning", "hydra-core", "python"} < told.keys()
+
+
+def test_a_bad_point_starts_nothing(command: Command, tmp_path: Path) -> None:
+    done = command("src.train", "-m", "optimizer.lr=0.1,-1", "seed=1,2")
+    assert done.returncode == 2
+    assert "points 2, 3: optimizer.lr=-1" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_root_without_the_data_exits_with_2(command: Command, tmp_path: Path) -> None:
+    done = command("src.train", "data.root=nope")
+    assert done.returncode == 2
+    assert "data.root=nope: there is no such folder; name the one that has MNIST" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_sweeps_table_ranks_its_trials(train: Train, tmp_path: Path) -> None:
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    for number, rate in enumerate((1e-4, 0.1, 0.01)):
+        train(f"optimizer.lr={rate}").folder.rename(folder / str(number))
+    sweep = Sweep(folder)
+    sweep.write_results()
+    sweep.write_results()
+    assert len(sweep.results_file.read_text().splitlines()) == 4
+    assert [line.split()[0] for line in sweep.table().splitlines()[2:5]] == ["1", "2", "0"]
+
+
+def test_evaluate_repeats_what_the_run_recorded(command: Command, train: Train) -> None:
+    run = train("trainer.max_epochs=3")
+    done = command("src.evaluate", str(run.folder), "--json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["accuracy"] == run.result["test/acc"]
+    assert found["loss"] == pytest.approx(run.result["test/loss"], rel=1e-5)
+    assert sum(map(sum, found["confusion"])) == 359
+    shown = command("src.evaluate", str(run.best_checkpoint))
+    assert f"accuracy {run.result['test/acc']:.2%}, loss" in shown.stdout
+
+
+# --- outputs and disks that nothing can be written to ------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run that nobody writes into."""
+    return fit(compose(*SMALL), tmp_path_factory.mktemp("finished") / "run")
+
+
+@pytest.mark.parametrize(
+    ("stdout", "arguments"),
+    [
+        ("full", "src.devices"),
+        ("closed", "src.devices"),
+        ("broken", "src.devices"),
+        ("full", "src.train resume=RUN"),  # by a handler of logging, which has errors of its own
+    ],
+)
+def test_an_output_that_cannot_be_written(
+    stdout: str, arguments: str, command: Command, finished: Run
+) -> None:
+    """A reader that has left is no fault. A full disk and a closed output are told in a line, and
+    the command fails."""
+    done = command(*arguments.replace("RUN", str(finished.folder)).split(), stdout=stdout)
+    reason = {"full": "No space left on device", "closed": "Bad file descriptor", "broken": None}
+    assert (done.returncode, done.stderr) == _told(reason[stdout])
+
+
+def _told(reason: str | None) -> tuple[int, str]:
+    if reason is None:
+        return 0, ""
+    return 1, f"error: the standard output cannot be written ({reason}); its lines are dropped\n"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_command_ends_well_whose_output_is_lost(name: str, command: Command) -> None:
+    done = command(f"src.{name}", "--help", stdout="full")
+    assert (done.returncode, done.stderr) == _told("No space left on device")
+
+
+def test_a_run_goes_on_when_nobody_reads_its_lines(command: Command, tmp_path: Path) -> None:
+    done = command("src.train", *SMALL, "hydra.run.dir=run", stdout="broken")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert Run(tmp_path / "run").result["status"] == "finished"
+
+
+WRITING = {  # a limit of some KB is met later than the first file
+    ("run", 2**14): ["train", *SMALL, "hydra.run.dir=new"],
+    ("sweep", 2**10): ["train", "-m", *SMALL, "seed=1,2", "hydra.sweep.dir=new"],
+    ("stack", 2**14): [
+        "train", "-m", *SMALL, "seed=1,2", "hydra.sweep.dir=new", "hydra/launcher=fused",
+    ],
+    ("search", 2**10): ["search", *SMALL, "seed=range(1,3)", "search.folder=new"],
+    ("report", 2**10): ["report", "RUN", "--output", "report.html"],
+    ("bundle", 2**10): ["report", "RUN", "--bundle", "run.zip"],
+    ("reproduce", 2**10): ["reproduce", "BUNDLE"],
+    ("export", 2**10): ["export", "RUN", "--format", "safetensors"],
+    ("predict", 2**10): ["predict", "RUN", "SAMPLES", "--csv", "new.csv"],
+    ("demo", 2**10): ["demo", "RUN", "--port", "0", "--no-browser"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "limit"), WRITING)
+def test_a_file_that_cannot_be_written(
+    name: str, limit: int, command: Command, finished: Run, tmp_path: Path
+) -> None:
+    """A limit on the size of files, which acts as a full disk does. The reason is told in a line,
+    nothing that was there is lost, and no part of a file is left."""
+    run = tmp_path / "run"
+    shutil.copytree(finished.folder, run)
+    np.savez(tmp_path / "samples.npz", x=np.zeros((500, 28, 28), np.uint8))
+    write_bundle([run], tmp_path / "bundle.zip")
+    given = {"RUN": "run", "BUNDLE": "bundle.zip", "SAMPLES": "samples.npz"}
+    module, *arguments = [
+        re.sub("RUN|BUNDLE|SAMPLES", lambda found: given[found[0]], text)
+        for text in WRITING[name, limit]
+    ]
+    before = _contents(tmp_path)
+    done = command(f"src.{module}", *arguments, limit=limit)
+    assert done.returncode in (1, 2), done.stdout
+    assert "Traceback" not in done.stdout + done.stderr
+    assert "cannot be written (" in done.stdout + done.stderr
+    after = _contents(tmp_path)
+    assert not [path for path in after if path.name.endswith(".part")]
+    assert {path: after.get(path) for path in before} == before
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", *SMALL, "hydra.run.dir=NOWHERE"],
+        ["train", "-m", *SMALL, "seed=1,2", "hydra.sweep.dir=NOWHERE"],
+        ["report", "RUN", "--output", "NOWHERE/report.html"],
+        ["search", *SMALL, "seed=range(1,3)", "search.folder=NOWHERE"],
+    ],
+)
+@pytest.mark.parametrize("nowhere", ["/sys/new", "file/new"])
+def test_a_folder_that_cannot_be_made(
+    nowhere: str, arguments: list[str], command: Command, finished: Run, tmp_path: Path
+) -> None:
+    """The kernel's own file system is read-only for everybody, and a file is not a folder."""
+    (tmp_path / "file").write_text("")
+    given = [
+        text.replace("NOWHERE", nowhere).replace("RUN", str(finished.folder)) for text in arguments
+    ]
+    done = command(f"src.{given[0]}", *given[1:])
+    assert done.returncode == 2
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"error: {nowhere}")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def _contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

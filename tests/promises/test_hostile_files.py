@@ -1,0 +1,859 @@
+"""Files that strangers sent: damaged ones, mutated ones, and some that mean harm.
+
+Whatever they hold, opening them ends in success or in one of the project's own errors, within some
+memory and time. The few hundred examples of the default run become a hundred thousand with
+`make torture`.
+"""
+
+import errno
+import hashlib
+import io
+import json
+import os
+import pickle
+import resource
+import signal
+import zipfile
+import zlib
+from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from PIL import Image
+
+from src.config import compose as composition
+from src.config.compose import check_command_line, compose
+from src.data.sources.mnist import mnist, read_idx
+from src.data.tables import Columns, NumberColumn, read_table
+from src.inference.inputs import read_inputs
+from src.reports import page
+from src.reports.collect import collect
+from src.runs import checkpoint
+from src.runs.bundle import MANIFEST, open_bundle, write_bundle
+from src.runs.checkpoint import Slot
+from src.runs.folder import HISTORY, HISTORY_LIMIT, Run
+from src.runs.loading import open_trained
+from src.runs.sweep_folder import Sweep
+from src.sweeps.search_command import Command
+from src.sweeps.search_command import check_command_line as search_command
+from src.sweeps.search_study import open_study
+from src.system.errors import InputError
+from src.system.files import MIB, YAML_LIMIT, read_bounded, read_yaml, write_durably
+from src.training.fit import fit
+from src.training.resume import check
+from tests.helpers.commands import SMALL
+from tests.helpers.faults import own_error
+from tests.helpers.mutations import MUTATIONS, Mutation, examples, mutated
+
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A small run whose files are mutated, each in a copy."""
+    folder = tmp_path_factory.mktemp("base") / "run"
+    return fit(compose(*SMALL, "data=toy", "model.hidden_sizes=[3]"), folder)
+
+
+@contextmanager
+def little_memory(share: int) -> Iterator[None]:
+    """Within it the process cannot have more than this many bytes beyond what it has."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = Path("/proc/self/statm")
+    if pages.exists():
+        used = int(pages.read_text().split()[0]) * resource.getpagesize()
+        resource.setrlimit(resource.RLIMIT_AS, (used + share, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+@contextmanager
+def little_time(seconds: int = 60) -> Iterator[None]:
+    """Ends the body where it would go on for ever."""
+
+    def end(number: int, frame: Any) -> None:
+        raise TimeoutError
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.alarm(seconds)
+    try:
+        yield
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.fixture(autouse=True)
+def _bounded_memory() -> Iterator[None]:
+    with little_memory(GIB):
+        yield
+
+
+def signed(body: bytes) -> bytes:
+    """A zip archive with the checksum that a checkpoint has."""
+    comment = b"sha256=" + hashlib.sha256(body).hexdigest().encode()
+    return body[:-2] + len(comment).to_bytes(2, "little") + comment
+
+
+def unsigned(data: bytes) -> bytes:
+    return data[:-73] + b"\0\0"
+
+
+# --- mutated -----------------------------------------------------------------------------------
+
+
+@examples(2000)
+@given(mutations=MUTATIONS)
+def test_mutated_checkpoints(mutations: Mutation, base: Run, tmp_path: Path) -> None:
+    path = tmp_path / "mutated.ckpt"
+    content = base.last_checkpoint.read_bytes()
+    data = mutated(content, mutations)
+    path.write_bytes(data)
+    if data == content:
+        assert open_trained(path).data == "toy"
+    else:
+        with pytest.raises(InputError, match="is damaged or no checkpoint"):
+            open_trained(path)
+
+
+@examples(2000)
+@given(mutations=MUTATIONS)
+def test_mutated_checkpoints_with_the_right_checksum(
+    mutations: Mutation, base: Run, tmp_path: Path
+) -> None:
+    path = tmp_path / "mutated.ckpt"
+    path.write_bytes(signed(mutated(unsigned(base.last_checkpoint.read_bytes()), mutations)))
+    own_error(lambda: open_trained(path))
+
+
+@examples(1000)
+@given(mutations=MUTATIONS)
+def test_mutated_pickles_in_whole_archives(mutations: Mutation, base: Run, tmp_path: Path) -> None:
+    """The archive and its checksum are right; the description of the content is not."""
+    path = tmp_path / "mutated.ckpt"
+    with zipfile.ZipFile(base.last_checkpoint) as archive:
+        records = {record.filename: archive.read(record) for record in archive.infolist()}
+    (name,) = (name for name in records if name.endswith("data.pkl"))
+    records[name] = mutated(records[name], mutations)
+    path.write_bytes(signed(zipped(records)))
+    own_error(lambda: open_trained(path))
+
+
+ODD = [10**400, -(2**63), 2**63, -1, 0, 1e308, 5e-324, "\ud800", "x" * 10**5, "nan", "1" * 5000]
+JUNK: st.SearchStrategy[Any] = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**40), 2**40)
+    | st.floats()
+    | st.text(max_size=5)
+    | st.sampled_from(ODD),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner),
+    max_leaves=5,
+)
+
+
+PLACES = st.lists(st.integers(0, 20), min_size=1, max_size=6)
+
+
+def replace_one(content: dict[str, Any], path: list[int], junk: Any) -> None:
+    """Replaces one value of nested dictionaries and lists, which `path` leads to."""
+    node: Any = content
+    parent, key = node, next(iter(node))
+    for number in path:
+        if not isinstance(node, dict | list) or not node:
+            break
+        parent = node
+        key = [*node][number % len(node)] if isinstance(node, dict) else number % len(node)
+        node = parent[key]
+    parent[key] = junk
+
+
+@examples(1000)
+@given(path=PLACES, junk=JUNK)
+def test_checkpoints_that_say_something_else(
+    path: list[int], junk: Any, base: Run, tmp_path: Path
+) -> None:
+    """One value somewhere in the content is replaced by another."""
+    content = checkpoint.read(base.last_checkpoint)
+    replace_one(content, path, junk)
+    file = tmp_path / "other.ckpt"
+    file.write_bytes(checkpoint.pack(content))
+    own_error(lambda: open_trained(file))
+    origin = checkpoint.read(base.last_checkpoint)["kindling"]
+    own_error(lambda: check(checkpoint.read(file), file, [origin], 1, 9))
+
+
+@pytest.mark.parametrize(
+    "key", ["loops", "callbacks", "optimizer_states", "position", "ranks", "diverged", "state_dict"]
+)
+@pytest.mark.parametrize("junk", [None, {}, [], 3, "x"])
+def test_a_state_that_cannot_be_restored(key: str, junk: Any, base: Run, tmp_path: Path) -> None:
+    """Trained on, or refused; the checkpoint stays what it was until then."""
+    run = Run(tmp_path / "run")
+    content = checkpoint.read(base.last_checkpoint) | {key: junk}
+    checkpoint.write(content, run.last_checkpoint)
+    config = compose(*SMALL, "data=toy", "model.hidden_sizes=[3]", "trainer.max_epochs=3")
+    before = run.last_checkpoint.read_bytes()
+    own_error(lambda: fit(config, run.folder, resume=True))
+    if run.result["status"] == "failed":
+        assert run.last_checkpoint.read_bytes() == before
+
+
+@examples(1500)
+@given(mutations=MUTATIONS)
+def test_mutated_configurations(mutations: Mutation, base: Run, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(mutated(base.config_file.read_bytes(), mutations))
+    own_error(lambda: composition.load(path))
+
+
+@examples(1000)
+@given(mutations=MUTATIONS)
+def test_mutated_histories(mutations: Mutation, base: Run, tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.history_file.write_bytes(mutated(base.history_file.read_bytes(), mutations))
+    own_error(lambda: run.history)
+
+
+@examples(500)
+@given(mutations=MUTATIONS)
+def test_mutated_results(mutations: Mutation, base: Run, tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.replace_config(base.config)
+    run.result_file.write_bytes(mutated(base.result_file.read_bytes(), mutations))
+    own_error(lambda: (run.result, run.ended, run.monitored))
+
+
+@examples(1000)
+@given(path=PLACES, junk=JUNK)
+def test_results_that_say_something_else(
+    path: list[int], junk: Any, base: Run, tmp_path: Path
+) -> None:
+    """What evaluates, sums up and reports a run reads the same checked result."""
+    run = Run(tmp_path / "0")
+    run.replace_config(base.config)
+    result = json.loads(base.result_file.read_text())
+    replace_one(result, path, junk)
+    run.result_file.write_text(json.dumps(result))
+    sweep = Sweep(tmp_path)
+    own_error(lambda: (run.ended, run.monitored))
+    own_error(sweep.write_results)
+    own_error(lambda: (sweep.table(), sweep.failures()))
+    own_error(lambda: write_page(tmp_path))
+
+
+def write_page(folder: Path) -> None:
+    """The texts of a report, without its figures."""
+    runs = collect([folder]).runs
+    page._table("runs", "run", sorted(runs, key=lambda entry: entry.rank), [])
+    page._best(runs[0], None)
+    page._environments(runs)
+
+
+@examples(500)
+@given(mutations=MUTATIONS)
+def test_mutated_records_of_sweeps(mutations: Mutation, tmp_path: Path) -> None:
+    record = {
+        "hydra": {
+            "overrides": {
+                "hydra": ["hydra.mode=MULTIRUN", "hydra/launcher=fused"],
+                "task": ["optimizer.lr=0.1,0.2", "data=toy"],
+            }
+        }
+    }
+    data = mutated(yaml.safe_dump(record).encode(), mutations)
+    (tmp_path / "multirun.yaml").write_bytes(data)
+    own_error(lambda: check_command_line([f"resume={tmp_path}"]))
+
+
+@examples(500)
+@given(mutations=MUTATIONS)
+def test_mutated_data_files(mutations: Mutation, tmp_path: Path) -> None:
+    path = tmp_path / "labels-idx1-ubyte"
+    content = b"\0\0\x08\x01\0\0\0\x64" + bytes(range(100))
+    path.write_bytes(mutated(content, mutations))
+    own_error(lambda: read_idx(path, None, "a set"))
+
+
+def _pictures() -> list[bytes]:
+    """A palette with transparency, text and EXIF in PNG and JPEG: what has parsers of its own."""
+    image = Image.linear_gradient("L").resize((40, 30)).rotate(20)
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    exif[0x010E] = "a description"
+    kinds: list[tuple[str, str, dict[str, Any]]] = [
+        ("PNG", "P", {"transparency": 3, "exif": exif}),
+        ("PNG", "LA", {}),
+        ("PNG", "I;16", {}),
+        ("JPEG", "RGB", {"exif": exif, "progressive": True}),
+        ("JPEG", "CMYK", {}),
+    ]
+    contents = []
+    for kind, mode, options in kinds:
+        file = io.BytesIO()
+        image.convert(mode).save(file, kind, **options)
+        contents.append(file.getvalue())
+    return contents
+
+
+PICTURES = _pictures()
+
+
+@examples(1000)
+@given(number=st.integers(0, len(PICTURES) - 1), mutations=MUTATIONS, seal=st.booleans())
+def test_mutated_pictures(number: int, mutations: Mutation, seal: bool, tmp_path: Path) -> None:
+    path = tmp_path / "mutated.png"
+    data = mutated(PICTURES[number], mutations)
+    path.write_bytes(_with_checksums(data) if seal else data)
+    own_error(lambda: read_inputs([path]))
+
+
+def _with_checksums(data: bytes) -> bytes:
+    """The chunks of a PNG, each with the checksum that its content has now."""
+    if not data.startswith(PICTURES[0][:8]):
+        return data
+    parts, at = [data[:8]], 8
+    while at + 12 <= len(data):
+        size = int.from_bytes(data[at : at + 4])
+        chunk = data[at + 4 : at + 8 + size]
+        parts += [data[at : at + 4], chunk, zlib.crc32(chunk).to_bytes(4)]
+        at += 12 + size
+    return b"".join(parts)
+
+
+@examples(500)
+@given(mutations=MUTATIONS, packed=st.booleans(), inside=st.booleans())
+def test_mutated_arrays(mutations: Mutation, packed: bool, inside: bool, tmp_path: Path) -> None:
+    """Of the archive, or of an array within a whole one."""
+    path, file = tmp_path / "mutated.npz", io.BytesIO()
+    np.save(file, np.linspace(0, 1, 24).reshape(2, 3, 4))
+    x = mutated(file.getvalue(), mutations) if inside else file.getvalue()
+    compression = zipfile.ZIP_DEFLATED if packed else zipfile.ZIP_STORED
+    archive = zipped({"x.npy": x}, compression)
+    path.write_bytes(archive if inside else mutated(archive, mutations))
+    own_error(lambda: read_inputs([path]))
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Command:
+    """A search of which a batch was asked for and a trial told."""
+    folder = tmp_path_factory.mktemp("search") / "s"
+    space = ("optimizer.lr=interval(0.1,1)", "search.trials=2", "search.batch=2")
+    command = search_command([*SMALL, *space, f"search.folder={folder}"])
+    found = open_study(command)
+    found.tell(found.ask(0, 2).trials[0], 0.5, diverged=False)
+    return command
+
+
+@examples(120)
+@given(mutations=MUTATIONS)
+def test_mutated_studies(mutations: Mutation, study: Command) -> None:
+    file = study.folder / "study.db"
+    content = file.read_bytes()
+    file.write_bytes(mutated(content, mutations))
+    try:
+        own_error(lambda: open_study(study).best())
+    finally:
+        file.write_bytes(content)
+
+
+# --- meaning harm ------------------------------------------------------------------------------
+
+
+class Harm:
+    """What creates a file when it is unpickled without care."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> Any:
+        return (os.mkdir, (str(self.target),))
+
+
+def zipped(records: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w", compression) as file:
+        for name, content in records.items():
+            file.writestr(name, content)
+    return archive.getvalue()
+
+
+def test_arrays_cannot_run_code(tmp_path: Path) -> None:
+    path, made = tmp_path / "harm.npz", tmp_path / "made"
+    np.savez(path, x=np.array([Harm(made)], dtype=object))
+    with pytest.raises(InputError, match="Object arrays cannot be loaded"):
+        read_inputs([path])
+    assert not made.exists()
+    np.load(path, allow_pickle=True)["x"]
+    assert made.exists()  # so it would have
+
+
+def test_a_checkpoint_cannot_run_code(base: Run, tmp_path: Path) -> None:
+    target, path = tmp_path / "harmed", tmp_path / "evil.ckpt"
+    path.write_bytes(checkpoint.pack({"kindling": Harm(target)}))
+    with pytest.raises(InputError, match=r"it names posix mkdir, and only tensors are allowed"):
+        open_trained(path)
+    path.write_bytes(pickle.dumps(Harm(target)))
+    with pytest.raises(InputError, match="it has no checksum"):
+        open_trained(path)
+    slot = Slot(tmp_path / "run" / "checkpoints")
+    slot.folder.mkdir(parents=True)
+    slot.last.write_bytes(checkpoint.pack({"kindling": Harm(target)}))
+    with pytest.raises(InputError, match="no checkpoint is left"):
+        fit(compose(*SMALL, "data=toy"), tmp_path / "run", resume=True)
+    assert not target.exists()
+
+
+def test_a_configuration_cannot_run_code(base: Run, tmp_path: Path) -> None:
+    target, path = tmp_path / "harmed", tmp_path / ".hydra" / "config.yaml"
+    path.parent.mkdir()
+    tagged = f"!!python/object/apply:os.mkdir [{target}]\n"
+    instantiated = {"optimizer": {"_target_": "os.mkdir", "path": str(target)}}
+    for content in (tagged, yaml.safe_dump(base.config.to_primitives() | instantiated)):
+        path.write_text(content)
+        with pytest.raises(InputError, match=r"config\.yaml"):
+            check_command_line([f"resume={tmp_path}"])
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"hydra": ["hydra/launcher=evil"], "task": ["seed=1,2"]},
+        {
+            "hydra": ["hydra.launcher._target_=os.mkdir"],
+            "task": ["hydra.sweeper._target_=os.mkdir"],
+        },
+        {"hydra": [], "task": ["+hydra.callbacks.a._target_=os.mkdir", "seed=1,2"]},
+        {"hydra": [], "task": ["data@hydra=toy"]},
+        {"hydra": [], "task": "seed=1"},
+        {"hydra": [{}], "task": []},
+        [],
+    ],
+)
+def test_a_record_of_a_sweep_cannot_choose_what_runs(overrides: Any, tmp_path: Path) -> None:
+    record = {"hydra": {"overrides": overrides}}
+    (tmp_path / "multirun.yaml").write_text(yaml.safe_dump(record))
+    with pytest.raises(InputError, match=r"multirun\.yaml"):
+        check_command_line([f"resume={tmp_path}"])
+
+
+def test_hydras_own_keys_of_a_record_are_left_behind(tmp_path: Path) -> None:
+    given = {
+        "hydra": [
+            "hydra.mode=MULTIRUN",
+            "hydra.launcher._target_=os.mkdir",
+            "hydra/launcher=fused",
+        ],
+        "task": ["seed=1,2", "data=toy"],
+    }
+    (tmp_path / "multirun.yaml").write_text(yaml.safe_dump({"hydra": {"overrides": given}}))
+    command = check_command_line([f"resume={tmp_path}"])
+    assert command.argv == [
+        "--multirun", "seed=1,2", "data=toy", "resume=auto", "hydra/launcher=fused",
+        f"hydra.sweep.dir={tmp_path}",
+    ]  # fmt: skip
+
+
+def test_a_data_file_cannot_run_code(tmp_path: Path) -> None:
+    raw, target = tmp_path / "MNIST" / "raw", tmp_path / "harmed"
+    raw.mkdir(parents=True)
+    (raw / "train-images-idx3-ubyte").write_bytes(pickle.dumps(Harm(target)))
+    with pytest.raises(InputError, match="is not MNIST's file"):
+        mnist(tmp_path)
+    assert not target.exists()
+
+
+def test_bombs_are_refused_before_they_are_opened(base: Run, tmp_path: Path) -> None:
+    path = tmp_path / "bomb.ckpt"
+    bomb = zipped({"archive/data.pkl": bytes(200 * 2**20)}, zipfile.ZIP_DEFLATED)
+    path.write_bytes(signed(bomb))
+    with pytest.raises(InputError, match="it is compressed"):
+        open_trained(path)
+    laughs = "a: &a [x,x,x,x,x,x,x,x]\n" + "".join(
+        f"{b}: &{b} [*{a},*{a},*{a},*{a},*{a},*{a},*{a},*{a}]\n"
+        for a, b in zip("abcdefgh", "bcdefghi", strict=True)
+    )
+    aliased = tmp_path / "config.yaml"
+    aliased.write_text(laughs)
+    with pytest.raises(InputError, match="it has aliases"):
+        read_yaml(aliased)
+    aliased.write_bytes(b"a" * (YAML_LIMIT + 1))
+    with pytest.raises(InputError, match="has more than 262,144 bytes"):
+        read_yaml(aliased)
+    aliased.write_text("[" * 100_000)
+    with pytest.raises(InputError, match="cannot be read as YAML"):
+        read_yaml(aliased)
+    run = Run(tmp_path)
+    run.result_file.write_text("[" * 100_000)
+    with pytest.raises(InputError, match="is not JSON"):
+        _ = run.result
+
+
+def test_a_file_is_read_into_as_much_memory_as_it_has(base: Run, tmp_path: Path) -> None:
+    with little_memory(64 * MIB):
+        assert checkpoint.read(base.last_checkpoint)["kindling"]["data"] == "toy"
+    sparse = tmp_path / "sparse"
+    with sparse.open("wb") as file:
+        file.truncate(HISTORY_LIMIT + 1)
+    with little_memory(MIB), pytest.raises(InputError, match="has more than 201,326,592 bytes"):
+        read_bounded(sparse, HISTORY_LIMIT)
+
+
+def pickled(content: Any) -> bytes:
+    return checkpoint_of_pickle(pickle.dumps(content, 2))
+
+
+def checkpoint_of_pickle(data: bytes) -> bytes:
+    records = {"data.pkl": data, "version": b"3\n", "byteorder": b"little"}
+    return signed(zipped({f"archive/{name}": content for name, content in records.items()}))
+
+
+LAYERS = st.lists(
+    st.tuples(st.sampled_from([list, tuple, dict, OrderedDict]), st.integers(2, 3)),
+    min_size=20,
+    max_size=60,
+)
+
+
+@examples(1000)
+@given(layers=LAYERS)
+def test_few_values_that_unfold_to_many(
+    layers: list[tuple[type, int]], base: Run, tmp_path: Path
+) -> None:
+    """Each layer holds the one before several times: by walking them they are 2 to the 60."""
+    value: Any = 0
+    for kind, times in layers:
+        if kind in (list, tuple):
+            value = kind([value] * times)
+        else:
+            value = kind((str(number), value) for number in range(times))
+    path = tmp_path / "bomb.ckpt"
+    path.write_bytes(pickled(checkpoint.read(base.last_checkpoint)["kindling"] | {"x": value}))
+    with little_time():
+        own_error(lambda: open_trained(path))
+        path.write_bytes(pickled({"kindling": value, "state_dict": value}))
+        with pytest.raises(InputError, match="is damaged or no checkpoint"):
+            open_trained(path)
+
+
+def _text(value: str) -> bytes:
+    return b"X" + len(value.encode()).to_bytes(4, "little") + value.encode()
+
+
+HIDING = OrderedDict(a=1)
+HIDING.values = "no method"  # type: ignore[assignment,method-assign]
+HEAD = b"\x80\x02}" + _text("kindling")
+PICKLES = {
+    "nested lists": HEAD + b"]" * 10**6 + b"a" * (10**6 - 1) + b"s.",
+    "a nested tuple as a key": b"\x80\x02})" + b"\x85" * 10**6 + b"K\x01s.",
+    "a dictionary within itself": b"\x80\x02}q\x00" + _text("kindling") + b"h\x00s.",
+    "tuples that share tuples as a key": b"\x80\x02})q\x00" + b"".join(
+        b"h" + bytes([n]) + b"h" + bytes([n]) + b"\x86q" + bytes([n + 1]) for n in range(60)
+    ) + b"K\x01s.",
+    "a list that grows after it was named": b"\x80\x02}(" + b"".join(
+        b"]q" + bytes([n]) for n in range(60)
+    ) + b"".join(b"h" + bytes([n]) + b"h" + bytes([n + 1]) + b"a" for n in range(59)) + b"t.",
+    "a value on the stack twice": HEAD + b"]22\x86s.",
+    "a number of a thousand digits": pickle.dumps({"kindling": 10**400}, 2),
+    "half a pair of surrogates": HEAD + b"X\x03\x00\x00\x00\xed\xa0\x80s.",
+    "an attribute that hides a method": pickle.dumps({"state_dict": HIDING}, 2),
+    "bytes": pickle.dumps({"kindling": b"x"}, 3),
+    "frames": pickle.dumps({"kindling": ["x" * 10] * 10}, 4),
+    "a set": pickle.dumps({"kindling": {1, 2}}, 2),
+    "nothing": b"",
+    "no end": b"\x80\x02}",
+    "nothing on the stack": b"\x80\x02\x85\x86\x87.",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", PICKLES)
+def test_pickles_that_torch_never_writes(kind: str, tmp_path: Path) -> None:
+    path = tmp_path / "bomb.ckpt"
+    path.write_bytes(checkpoint_of_pickle(PICKLES[kind]))
+    with little_time(), pytest.raises(InputError, match="is damaged or no checkpoint"):
+        open_trained(path)
+
+
+def test_tensors_that_name_an_element_many_times(base: Run, tmp_path: Path) -> None:
+    path, content = tmp_path / "bomb.ckpt", checkpoint.read(base.best_checkpoint)
+    content["state_dict"]["model.layers.0.weight"] = torch.zeros(1).expand(10**6, 10**6)
+    path.write_bytes(checkpoint.pack(content))
+    with pytest.raises(InputError, match="its tensors are larger than the file"):
+        open_trained(path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("stacked", [7]), ("stacked", [-1]), ("stacked", [0, 0]), ("stacked", []),
+        ("diverged", {1: 3}), ("diverged", {0: 0}), ("stopped", {-1: "early_stopping"}),
+        ("position", {"epoch": -1, "batch": 0}), ("position", {"epoch": 10**9, "batch": 0}),
+        ("position", {"epoch": 0, "batch": 10}), ("position", {"epoch": 0, "batch": -1}),
+        ("average", [{}, {}]), ("average", {}), ("ranks", []), ("loops", {"fit_loop": {"a": -1}}),
+        ("callbacks", {"History": {"seconds": 0.0, "ended": [], "rows": [[[1]]]}}),
+        ("state_dict", None), ("state_dict", {"a": 1}),
+    ],
+)  # fmt: skip
+def test_a_state_out_of_range(key: str, value: Any, base: Run, tmp_path: Path) -> None:
+    content = checkpoint.read(base.last_checkpoint)
+    origins = [content["kindling"]]
+    assert check(content, tmp_path, origins, 1, 9).stacked == [0]
+    with pytest.raises(InputError):
+        check(content | {key: value}, tmp_path, origins, 1, 9)
+
+
+@pytest.mark.parametrize("key", ["kindling", "state_dict"])
+def test_a_checkpoint_without_a_part(key: str, base: Run, tmp_path: Path) -> None:
+    content = checkpoint.read(base.best_checkpoint)
+    del content[key]
+    path = tmp_path / "part.ckpt"
+    path.write_bytes(checkpoint.pack(content))
+    with pytest.raises(InputError, match=key):
+        open_trained(path)
+
+
+TAGS = "bool int float timestamp binary set omap pairs null str seq map merge value python/none"
+SCALARS = [
+    *(f"!!{tag} foo" for tag in TAGS.split()),
+    *("! x", "!a x", "=", "<<: 1", "<<", "? [a]", "{a: 1}: b", "2001-99-99", "2001-01-01"),
+    *("1:99:99", "0x", "0b1", "1e400", ".nan", "-.inf", "9" * 5000, "9" * 400, "1_000", "~"),
+    *("&a b", "*a", "%a", "@", "`", "\x00", "\x85", "'", '"\\ud800"', '"\\U0010ffff"'),
+    *("- - - - a", "|9\n a", "null: null"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", ["seed", "trainer.max_epochs", "model.hidden_sizes", "model", ""])
+def test_odd_scalars_in_a_configuration(key: str, base: Run, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    values = base.config.to_primitives()
+    first, _, last = key.partition(".")
+    section = values[first] if last else values
+    section[last or first] = "PLACE"
+    text = yaml.safe_dump(values) if key else "PLACE"
+    for scalar in SCALARS:
+        path.write_bytes(text.replace("PLACE", scalar).encode())
+        own_error(lambda: composition.load(path))
+
+
+def test_a_configuration_of_very_many_unknown_keys(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("".join(f"k{number}: 1\n" for number in range(20_000)))
+    with little_time(), pytest.raises(InputError, match="and 19,960 more"):
+        composition.load(path)
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["0,0,,,,,,,", "0,0,,,,,", "-1,0,,,,,,", "1,-1,,,,,,", f"{10**400},0,,,,,,", "1.5,0,,,,,,",
+     "0,0,a,,,,,", "0,0,'1',,,,,", "٣,0,,,,,,", "0,0," + "1" * 10**7 + ",,,,,", "," * 10**7,
+     '"0,0,,,,,,\n' * 3, "\0"],
+    ids=lambda line: line[:12],
+)  # fmt: skip
+def test_lines_that_are_no_row_of_a_history(line: str, tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.history_file.write_text(f"{','.join(HISTORY)}\n{line}\n")
+    with little_time(), pytest.raises(InputError, match="line 2 is no row of a history"):
+        _ = run.history
+
+
+def test_a_history_of_more_rows_than_epochs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(tmp_path)
+    monkeypatch.setattr("src.runs.folder.MAX_EPOCHS", 5)
+    run.write_history([dict.fromkeys(HISTORY, number) for number in range(6)])
+    assert len(run.history) == 6
+    run.append_history(dict.fromkeys(HISTORY, 6))
+    with pytest.raises(InputError, match="has more than 5 epochs"):
+        _ = run.history
+
+
+def test_a_result_is_read_as_it_was_written(base: Run) -> None:
+    assert base.result == json.loads(base.result_file.read_text())
+
+
+@pytest.fixture(scope="module")
+def bundle(base: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("bundle") / "run.zip"
+    write_bundle([base.folder], path)
+    return path
+
+
+def opened(path: Path, folder: Path) -> None:
+    """Opens a bundle and reads what `reproduce` reads of it before it trains."""
+    found = open_bundle(path, folder)
+    assert found.run.history
+    assert open_trained(found.run.folder).data == "toy"
+
+
+@examples(500)
+@given(mutations=MUTATIONS)
+def test_mutated_bundles(mutations: Mutation, bundle: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mutated.zip"
+    path.write_bytes(mutated(bundle.read_bytes(), mutations))
+    own_error(lambda: opened(path, tmp_path / "opened"))
+
+
+@examples(500)
+@given(number=st.integers(0, 9), mutations=MUTATIONS)
+def test_mutated_files_in_whole_bundles(
+    number: int, mutations: Mutation, bundle: Path, tmp_path: Path
+) -> None:
+    """Archive and checksums are right."""
+    with zipfile.ZipFile(bundle) as archive:
+        contents = {name: archive.read(name) for name in archive.namelist()}
+    name = [*contents][number % len(contents)]
+    contents[name] = mutated(contents[name], mutations)
+    if name != MANIFEST:
+        manifest = json.loads(contents[MANIFEST])
+        manifest["sha256"][name] = hashlib.sha256(contents[name]).hexdigest()
+        contents[MANIFEST] = json.dumps(manifest).encode()
+    path = tmp_path / "mutated.zip"
+    path.write_bytes(zipped(contents))
+    own_error(lambda: opened(path, tmp_path / "opened"))
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "kind", "reason"),
+    [
+        ("history.csv", 160 * MIB, zipfile.ZIP_DEFLATED, "unpacks to more than 20 times its size"),
+        ("checkpoints/best.ckpt", 200 * MIB, zipfile.ZIP_DEFLATED, "unpacks to more than"),
+        ("result.json", MIB + 1, zipfile.ZIP_DEFLATED, "result.json has more than 1,048,576 bytes"),
+        ("history.csv", 9, zipfile.ZIP_LZMA, "history.csv is compressed as no bundle is"),
+        ("history.csv", 9, zipfile.ZIP_BZIP2, "history.csv is compressed as no bundle is"),
+    ],
+)
+def test_bundles_that_unpack_to_too_much(
+    name: str, size: int, kind: int, reason: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "bomb.zip"
+    with (
+        zipfile.ZipFile(path, "w", kind, compresslevel=1) as archive,
+        archive.open(name, "w") as file,
+    ):
+        for first in range(0, size, MIB):
+            file.write(bytes(min(MIB, size - first)))
+    with little_memory(64 * MIB), pytest.raises(InputError, match=reason):
+        open_bundle(path, tmp_path / "opened")
+
+
+def test_arrays_that_are_packed_as_numpy_never_does(tmp_path: Path) -> None:
+    file = io.BytesIO()
+    np.save(file, np.zeros((2, 3)))
+    for kind in (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2):
+        path = tmp_path / "x.npz"
+        path.write_bytes(zipped({"x.npy": file.getvalue()}, kind))
+        with pytest.raises(InputError, match="is compressed as NumPy never does"):
+            read_inputs([path])
+
+
+def test_tables_of_very_many_columns(tmp_path: Path) -> None:
+    """Work in proportion to the columns, not to their square."""
+    path, names = tmp_path / "wide.csv", [f"c{number}" for number in range(10**5)]
+    with little_time():
+        path.write_text(f"{','.join(names * 2)}\n{',1' * len(names)}\n")
+        with pytest.raises(InputError, match="100,000 faults"):
+            read_table(path)
+        path.write_text(f"{','.join(names)}\n{'1,' * (len(names) - 1)}1\n")
+        table = read_table(path)
+        columns = [NumberColumn(name=name, fill=None, mean=0.0, deviation=1.0) for name in names]
+        assert Columns(columns=[*columns]).features(table).shape == (1, 10**5)
+        with pytest.raises(InputError, match=r"100,000 faults(.|\n)*and 99,980 more"):
+            table.require([f"strange {number}" for number in range(10**5)])
+
+
+def test_a_tensor_larger_than_its_record(base: Run, tmp_path: Path) -> None:
+    """A count of elements beyond the bytes that there are must not read on past their end."""
+    body = io.BytesIO()
+    torch.save({"a": torch.arange(10.0)}, body)
+    with zipfile.ZipFile(body) as archive:
+        records = {record.filename: archive.read(record) for record in archive.infolist()}
+    (name,) = (name for name in records if name.endswith("data.pkl"))
+    assert records[name].count(b"K\x0a") == 2
+    records[name] = records[name].replace(b"K\x0a", b"K\xc8")
+    path = tmp_path / "long.ckpt"
+    path.write_bytes(signed(zipped(records)))
+    with pytest.raises(InputError, match="is damaged or no checkpoint"):
+        open_trained(path)
+
+
+def test_another_model_or_version_is_told_by_its_field(base: Run, tmp_path: Path) -> None:
+    path = tmp_path / "other.ckpt"
+    content = checkpoint.read(base.last_checkpoint)
+    saved = content["kindling"]
+    path.write_bytes(checkpoint.pack(content | {"kindling": saved | {"format": 99}}))
+    with pytest.raises(InputError, match=rf"kindling\.format is 99, expected {checkpoint.FORMAT}"):
+        open_trained(path)
+    wider = compose(*SMALL, "data=toy", "model.hidden_sizes=[4]").to_primitives()
+    path.write_bytes(checkpoint.pack(content | {"kindling": saved | {"config": wider}}))
+    with pytest.raises(InputError, match=r"is \(.*\), the configuration says \("):
+        open_trained(path)
+    with pytest.raises(InputError, match=r"config\.model\.hidden_sizes: it was \[4\], now \[3\]"):
+        check(checkpoint.read(path), path, [saved], 1, 9)
+
+
+# --- written durably ---------------------------------------------------------------------------
+
+
+def test_a_failed_write_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    write_durably(path, "old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_durably(path, "new")
+    assert caught.value.filename == str(path)
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_at_every_instant_one_of_the_two_checkpoints_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looked at before and after every call that changes the folder."""
+    slot = Slot(tmp_path / "checkpoints")
+    seen: list[set[int]] = []
+
+    def watched(name: str) -> None:
+        call = getattr(os, name)
+
+        def wrapped(*given: Any, **named: Any) -> Any:
+            for act in (lambda: None, lambda: call(*given, **named)):
+                act()
+                found = slot.read()
+                seen.append({found[0]["n"]} if found else set())
+
+        monkeypatch.setattr(os, name, wrapped)
+
+    for name in ("fsync", "link", "replace"):
+        watched(name)
+    for number in range(3):
+        slot.write({"n": number, "big": torch.from_numpy(np.zeros(1000))})
+    flat = [next(iter(found), -1) for found in seen]
+    assert flat == sorted(flat)
+    assert set(flat) == {-1, 0, 1, 2}
+    monkeypatch.undo()
+    assert slot.previous.exists()
+    assert checkpoint.read(slot.previous)["n"] == 1
+
+
+def test_json_of_a_result_has_no_nan(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    run.write_result({"a": float("nan"), "b": {"c": float("inf")}})
+    assert json.loads(run.result_file.read_text()) == {"a": None, "b": {"c": None}}
