@@ -9,9 +9,9 @@ python -m src.train --help
 import hydra
 from omegaconf import DictConfig
 
-from src.config.compose import main_argv
 from src.config.schema import CONF
 from src.runs import hydra_files
+from src.sweeps.command_line import main_argv
 from src.system.errors import door
 from src.system.process import import_for_ranks, importing, place, run
 

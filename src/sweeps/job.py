@@ -12,10 +12,10 @@ from omegaconf import DictConfig
 
 from src.config import compose as composition
 from src.config import schema
-from src.config.compose import Command
 from src.config.schema import Config
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
+from src.sweeps.command_line import Command
 from src.system.errors import InputError, door, only_interruptions
 from src.training import ranks
 from src.training.fit import fit

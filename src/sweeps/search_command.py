@@ -10,9 +10,10 @@ from pathlib import Path
 import yaml
 
 from src.config import schema
-from src.config.compose import check_machine, compose_points, find_faults, override_fault, parse
+from src.config.compose import compose_points, override_fault, parse
 from src.config.schema import CONF, Config, Search, flat
 from src.runs.folder import SEARCH
+from src.sweeps.command_line import check_machine, find_faults
 from src.sweeps.search_space import Choice, Parameter, corners, parameter_of
 from src.system.errors import InputError
 from src.system.extras import missing

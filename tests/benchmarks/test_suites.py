@@ -17,12 +17,12 @@ from src.benchmarks.products import products
 from src.benchmarks.questions import QUESTIONS
 from src.benchmarks.searches import Outcome
 from src.benchmarks.settings import read_settings
-from src.config.compose import check_command_line as check_train
 from src.config.compose import compose
 from src.config.schema import Config
 from src.data.augmentation import Augmentation
 from src.data.loader import Block
 from src.runs.folder import Run
+from src.sweeps.command_line import check_command_line as check_train
 from src.sweeps.search_command import check_command_line as check_search
 from src.system.errors import InputError
 

@@ -10,9 +10,11 @@ import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
 from src.config import schema
-from src.config.compose import check_command_line, compose, load
+from src.config.compose import compose
+from src.config.read import read_config
 from src.config.schema import CONF, GROUPS
 from src.data.paths import FOLDERS
+from src.sweeps.command_line import check_command_line
 from src.system.errors import InputError
 from tests.helpers.commands import ROOT
 from tests.helpers.faults import faults
@@ -257,7 +259,7 @@ def test_a_configuration_survives_its_file(tmp_path: Path) -> None:
     config = compose("experiment=raschka_toy")
     path = tmp_path / "config.yaml"
     path.write_text(yaml.safe_dump(config.to_primitives()))
-    assert load(path) == config
+    assert read_config(path) == config
 
 
 @pytest.mark.parametrize("content", ["[1, 2]", "a: [", "!!python/object:os.system {}", "\x00"])
@@ -265,4 +267,4 @@ def test_a_foreign_file_is_no_configuration(tmp_path: Path, content: str) -> Non
     path = tmp_path / "config.yaml"
     path.write_text(content)
     with pytest.raises(InputError, match=r"config\.yaml"):
-        load(path)
+        read_config(path)

@@ -14,13 +14,14 @@ from torchvision.transforms.functional import affine
 
 from src.benchmarks.crashes import fingerprint
 from src.config import schema
-from src.config.compose import check_command_line, compose
+from src.config.compose import compose
 from src.config.schema import Config
 from src.data.augmentation import Augmentation, build_augmentation, inverse_maps, smooth_fields
 from src.data.loader import Batch, Block, BlockSampler
 from src.data.sources.embedded import digits
 from src.data.sources.source import Source, Split
 from src.runs.folder import Run
+from src.sweeps.command_line import check_command_line
 from src.system.errors import InputError
 from src.training.classifier import Classifier
 from src.training.fit import fit, fit_stack

@@ -17,7 +17,7 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from src.config.compose import check_command_line, compose
+from src.config.compose import compose
 from src.data.loader import Block, SeededOrder
 from src.data.module import DataModule
 from src.data.sources.catalogue import open_source
@@ -30,6 +30,7 @@ from src.inference.formats import plan
 from src.inference.inputs import read_inputs
 from src.inference.prediction import describe, predict_inputs
 from src.runs.loading import open_trained
+from src.sweeps.command_line import check_command_line
 from src.system.errors import InputError
 from src.training.fit import fit
 from tests.helpers.data_files import write_pictures

@@ -29,8 +29,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from src.config import compose as composition
-from src.config.compose import check_command_line, compose
+from src.config.compose import compose
+from src.config.read import read_config
 from src.data.sources.mnist import mnist, read_idx
 from src.data.tables import Columns, NumberColumn, read_table
 from src.inference.inputs import read_inputs
@@ -42,6 +42,7 @@ from src.runs.checkpoint import Slot
 from src.runs.folder import HISTORY, HISTORY_LIMIT, Run
 from src.runs.loading import open_trained
 from src.runs.sweep_folder import Sweep
+from src.sweeps.command_line import check_command_line
 from src.sweeps.search_command import Command
 from src.sweeps.search_command import check_command_line as search_command
 from src.sweeps.search_study import open_study
@@ -214,7 +215,7 @@ def test_a_state_that_cannot_be_restored(key: str, junk: Any, base: Run, tmp_pat
 def test_mutated_configurations(mutations: Mutation, base: Run, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_bytes(mutated(base.config_file.read_bytes(), mutations))
-    own_error(lambda: composition.load(path))
+    own_error(lambda: read_config(path))
 
 
 @examples(1000)
@@ -643,14 +644,14 @@ def test_odd_scalars_in_a_configuration(key: str, base: Run, tmp_path: Path) -> 
     text = yaml.safe_dump(values) if key else "PLACE"
     for scalar in SCALARS:
         path.write_bytes(text.replace("PLACE", scalar).encode())
-        own_error(lambda: composition.load(path))
+        own_error(lambda: read_config(path))
 
 
 def test_a_configuration_of_very_many_unknown_keys(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("".join(f"k{number}: 1\n" for number in range(20_000)))
     with little_time(), pytest.raises(InputError, match="and 19,960 more"):
-        composition.load(path)
+        read_config(path)
 
 
 @pytest.mark.parametrize(

@@ -16,13 +16,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from src.config import schema
-from src.config.compose import LAUNCHER_KEYS, check_command_line, compose, parse
+from src.config.compose import compose, parse
 from src.inference.inputs import read_inputs
 from src.reports.page import write_report
 from src.runs.bundle import write_bundle
 from src.runs.folder import Run
 from src.runs.loading import open_trained
 from src.runs.sweep_folder import Sweep
+from src.sweeps.command_line import LAUNCHER_KEYS, check_command_line
 from src.system.errors import InputError
 from src.system.files import (
     REPLACED,

@@ -11,10 +11,11 @@ import pytest
 
 from src.config.compose import compose
 from src.runs.bundle import MANIFEST, PARTS, open_bundle, write_bundle
-from src.runs.comparison import describe, reproduce
+from src.runs.comparison import describe
 from src.runs.folder import Run
 from src.system.errors import InputError
 from src.training.fit import fit
+from src.training.reproduction import reproduce
 from tests.helpers.commands import SMALL, Command, Train
 
 RECIPE = (*SMALL, "optimizer.lr=0.1", "model.dropout=0.1")

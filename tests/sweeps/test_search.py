@@ -24,6 +24,7 @@ from src.config.schema import Config
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps import search_loop as loop
+from src.sweeps.command_line import check_command_line as train_command_line
 from src.sweeps.search_command import Command, check_command_line
 from src.sweeps.search_loop import search
 from src.sweeps.search_space import Choice, Numbers, Parameter, corners, parameter_of
@@ -590,7 +591,7 @@ def test_train_says_who_goes_on_with_a_search(pretended: Trained, tmp_path: Path
     searched(folder, "search.trials=2")
     (folder / "1" / "result.json").unlink()
     for given in (folder, folder / "1"):
-        text = refusal(lambda given=given: composition.check_command_line([f"resume={given}"]))  # type: ignore[misc]
+        text = refusal(lambda given=given: train_command_line([f"resume={given}"]))  # type: ignore[misc]
         assert text.endswith(f"type python -m src.search resume={folder}")
 
 

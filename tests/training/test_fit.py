@@ -14,7 +14,10 @@ from lightning.pytorch import LightningModule, Trainer
 
 from src.config import schema
 from src.config.compose import compose
-from src.data.sources import catalogue as sources
+from src.data.sources import catalogue
+from src.data.sources.downloads import UnavailableError
+from src.data.sources.embedded import toy
+from src.data.sources.source import Source
 from src.inference.evaluation import evaluate_path
 from src.models.mlp import Mlp
 from src.runs.folder import HISTORY, Run
@@ -197,7 +200,7 @@ def test_raschkas_toy_to_the_printed_digit(
     trained = open_trained(run.last_checkpoint)
     assert isinstance(trained.model, Mlp)
     with torch.no_grad():
-        logits = trained.model(sources.toy(1).train.features)
+        logits = trained.model(toy(1).train.features)
     expected = [
         [2.8569, -4.1618],
         [2.5382, -3.7548],
@@ -330,10 +333,10 @@ def test_a_part_of_an_epoch_is_no_whole_one(
 def test_the_fallback_is_told_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(root: Path) -> sources.Source:
-        raise sources.UnavailableError("the download failed (no network)")
+    def fail(root: Path) -> Source:
+        raise UnavailableError("the download failed (no network)")
 
-    monkeypatch.setitem(sources.PUBLISHED, "mnist", fail)
+    monkeypatch.setitem(catalogue.PUBLISHED, "mnist", fail)
     monkeypatch.delenv("DATA_ROOT", raising=False)
     with caplog.at_level(logging.INFO, "src"):
         run = fit(compose("trainer=cpu", "trainer.max_epochs=1"), tmp_path / "run")

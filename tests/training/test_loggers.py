@@ -26,11 +26,12 @@ from tensorboard.plugins.hparams import plugin_data_pb2
 from wandb.proto import wandb_internal_pb2
 
 from src.benchmarks.crashes import fingerprint
-from src.config.compose import check_command_line, compose
+from src.config.compose import compose
 from src.config.schema import Config
 from src.data.sources.catalogue import open_source
 from src.runs.folder import HISTORY, Run
 from src.runs.loading import open_trained
+from src.sweeps.command_line import check_command_line
 from src.system import extras
 from src.system.errors import InputError
 from src.training import loggers, ranks

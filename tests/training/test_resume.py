@@ -19,12 +19,13 @@ from omegaconf import OmegaConf
 
 from src import train as train_door
 from src.benchmarks.crashes import digest, fingerprint
-from src.config.compose import check_command_line, compose
+from src.config.compose import compose
 from src.config.schema import Config
 from src.runs import checkpoint, hydra_files
 from src.runs.checkpoint import Slot
 from src.runs.folder import Run
 from src.runs.loading import open_trained
+from src.sweeps.command_line import check_command_line
 from src.system.errors import InputError, Interrupted
 from src.training.checkpointing import Checkpoints
 from src.training.fit import fit, fit_stack
