@@ -169,7 +169,9 @@ class Loop:
         if bound is not None:
             *hidden, _ = (layer for layer in self.model.modules() if isinstance(layer, nn.Linear))
             for layer in hidden:
-                layer.weight.data = torch.renorm(layer.weight.data, 2, 0, bound)
+                # torch.renorm divides by the norm plus 1e-7, which Adam and batch norm amplify.
+                norms = layer.weight.data.norm(dim=1, keepdim=True)
+                layer.weight.data *= (bound / norms).clamp(max=1)
         if self.average is not None:
             decay = min(self.settings["ema_decay"], (1 + self.step) / (10 + self.step))
             for mean, own in zip(
