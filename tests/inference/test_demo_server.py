@@ -289,7 +289,7 @@ def test_an_empty_paper(served: Served) -> None:
 def test_the_page_and_what_it_may_do(served: Served) -> None:
     status, headers, content = ask(served, "GET", "/")
     assert status == 200
-    assert content == (ROOT / "src" / "demonstration" / "page.html").read_bytes()
+    assert content == (ROOT / "src" / "inference" / "demo.html").read_bytes()
     assert "default-src 'none'" in headers["Content-Security-Policy"]
     assert headers["X-Content-Type-Options"] == "nosniff"
     assert not re.findall(rb"https?://(?!www\.w3\.org/2000/svg)", content)

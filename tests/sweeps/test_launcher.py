@@ -404,8 +404,8 @@ from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.types import RunMode
 from omegaconf import OmegaConf
-from src.composition import SweepLoader
-from src.config import CONF
+from src.config.compose import SweepLoader
+from src.config.schema import CONF
 with initialize_config_dir(str(CONF), version_base="1.3"):
     hydra = GlobalHydra.instance().hydra
     master = hydra.compose_config("train", ["hydra/launcher=fused"], run_mode=RunMode.MULTIRUN)
@@ -433,7 +433,7 @@ def test_sweepers_get_the_monitored_values(tmp_path: Path) -> None:
 import sys; sys.path.insert(0, {str(ROOT)!r})
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
-from src.config import CONF
+from src.config.schema import CONF
 with initialize_config_dir(str(CONF), version_base="1.3"):
     overrides = ["hydra/launcher=fused", "hydra.sweep.dir=here", "seed=1,2", *{SMALL}]
     hydra = GlobalHydra.instance().hydra

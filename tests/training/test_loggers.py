@@ -266,8 +266,8 @@ def test_hyperparameters_are_flat() -> None:
 DIE = """
 import os, signal
 from pathlib import Path
-from src.composition import compose
-from src.training.checkpoints import Checkpoints
+from src.config.compose import compose
+from src.training.checkpointing import Checkpoints
 from src.training.fit import fit
 
 def die(self, trainer, module):

@@ -546,7 +546,7 @@ def test_faults_of_resume_cost_no_torch(
         f"hydra.run.dir={folder}",
     )  # fmt: skip
     code = (
-        "import sys; from src.config.compose import check_command_line\n"
+        "import sys; from src.sweeps.command_line import check_command_line\n"
         f"check_command_line(['resume={folder}', 'trainer.max_epochs=7'])\n"
         "assert 'torch' not in sys.modules"
     )
