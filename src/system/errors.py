@@ -23,6 +23,11 @@ def all_at_once(faults: Sequence[str], consequence: str) -> InputError:
     return InputError("\n  ".join(lines))
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text, or the name of its type."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 # A disk or a limit that lets nothing be written; and what may keep a file from being read, too:
 # a disk that fails, rights, and a name that cannot be one of a file or folder.
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)

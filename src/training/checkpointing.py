@@ -1,9 +1,9 @@
-"""What a run keeps of its state: when it is written, and how it is put together again."""
+"""When a run writes its state, and what each trial of a stack leaves in its folder."""
 
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins.io import CheckpointIO
@@ -18,49 +18,68 @@ from src.system.signals import Signals
 from src.training import ranks
 from src.training.classifier import Classifier
 from src.training.lanes import threads_for
-from src.training.stopping import EARLY
+from src.training.trial_status import EARLY
+
+
+class Captured:
+    """Receives the content of a checkpoint instead of a file."""
+
+    content: dict[str, Any]
 
 
 class SlotIO(CheckpointIO):
-    """Lightning's door to the slot: checkpoints are synced, have a checksum and a predecessor."""
+    """Writes Lightning's checkpoints into a slot: synced, with a checksum and a predecessor.
+
+    `content` is a checkpoint that was read and checked already; Lightning loads it from here.
+    """
+
+    def __init__(self, slot: Slot, content: dict[str, Any] | None) -> None:
+        self.slot, self.content = slot, content
 
     def save_checkpoint(
-        self,
-        checkpoint: dict[str, Any],
-        path: Any,
-        storage_options: Any = None,
+        self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
     ) -> None:
-        Slot(Path(path).parent).write(checkpoint)
+        if isinstance(storage_options, Captured):
+            storage_options.content = checkpoint
+        else:
+            self.slot.write(checkpoint)
 
     def load_checkpoint(
-        self,
-        path: Any,
-        map_location: Any = None,
-        weights_only: bool | None = None,
+        self, path: Any, map_location: Any = None, weights_only: bool | None = None
     ) -> dict[str, Any]:
-        return checkpoint.read(Path(path))
+        content, self.content = self.content, None  # frees the memory after the restore
+        assert content is not None
+        return content
 
     def remove_checkpoint(self, path: Any) -> None:
         Path(path).unlink(missing_ok=True)
 
 
+class Best(TypedDict):
+    """The best weights of a trial, under the names of its single run."""
+
+    value: float
+    epoch: int  # from 1
+    step: int
+    weights: dict[str, Tensor]
+
+
 class Checkpoints(Callback):
-    """Writes the state where the configuration says, and before a signal ends the run.
+    """Writes the state when the configuration says so, and before a signal ends the run.
 
-    The best weights of every trial, of all epochs, stay in memory and in the state. A single run
-    writes its best.ckpt before its state; trials of a stack share one slot until they end, then
-    `finish` gives each what its solo run would have left.
+    The best weights of every trial stay in memory and in the state. A single run writes its
+    best.ckpt before its state. The trials of a stack share one slot until they end; then each gets
+    the files that its single run would have left.
 
-    Within an epoch the state is written between blocks, but not behind the last one: Lightning
-    would go on from there without the epoch's validation.
+    Within an epoch the state is written between blocks, but not after the last block: Lightning
+    would resume without the validation of that epoch.
     """
 
     def __init__(self, runs: Sequence[Run], slot: Slot, signals: Signals) -> None:
         self.runs, self.slot, self.signals = runs, slot, signals
         self.shared = slot.folder != runs[0].checkpoints
-        self.best: list[dict[str, Any] | None] = [None] * len(runs)
+        self.best: list[Best | None] = [None] * len(runs)
         self.written_best: int | None = None  # the epoch of a single run's best.ckpt
-        self.begun = False  # training, after whatever was restored
         self.steps = 0  # optimizer steps at the last checkpoint or block
 
     def state_dict(self) -> dict[str, Any]:
@@ -76,16 +95,11 @@ class Checkpoints(Callback):
         self.signals.wait_for_block()
         self.written, self.steps = time.monotonic(), trainer.global_step
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
-        self.begun = True
-
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         assert isinstance(pl_module, Classifier)
-        if pl_module.batch == pl_module.when.batches_per_epoch:
+        if pl_module.batch == pl_module.step_plan.batches_per_epoch:
             return
         due, signal = self._due(trainer, pl_module)
         if due or signal:
@@ -100,9 +114,9 @@ class Checkpoints(Callback):
         self._note_best(trainer, pl_module, epoch)
         due |= epoch % settings.every_n_epochs == 0
         if epoch == trainer.max_epochs or trainer.should_stop:
-            due = True  # the end can be gone on from, too
-        elif self.shared and not pl_module.stopped.keys().isdisjoint(pl_module.stacked):
-            self._let_go(trainer, pl_module)
+            due = True  # a finished run can be trained on, too
+        elif self.shared and any(pl_module.status[t].stopped for t in pl_module.stacked):
+            self._drop_finished(trainer, pl_module)
             due = True
         if due or signal:
             self._write(trainer, pl_module)
@@ -129,7 +143,8 @@ class Checkpoints(Callback):
         for trial, metrics in classifier.metrics.items():
             best, value = self.best[trial], metrics[monitor]
             before = standing(monitor, best["value"] if best else None)
-            if trial in classifier.diverged or standing(monitor, value) >= before:
+            diverged = classifier.status[trial].diverged is not None
+            if diverged or standing(monitor, value) >= before:
                 continue
             with classifier.averaged():
                 weights = classifier.trial_weights(trial)
@@ -149,7 +164,7 @@ class Checkpoints(Callback):
         if not self.shared and trainer.is_global_zero and self.best_epoch(0) != self.written_best:
             self._write_best(classifier, 0)
             self.written_best = self.best_epoch(0)
-        if not self.shared and (classifier.diverged or classifier.diverges()):
+        if not self.shared and (classifier.status.diverged or classifier.diverges()):
             return  # the last good state stays
         trainer.save_checkpoint(self.slot.last)
         self.written = time.monotonic()
@@ -161,57 +176,60 @@ class Checkpoints(Callback):
                 classifier.load_trial_weights(trial, best["weights"])
 
     def finish(self, classifier: Classifier) -> None:
-        """Writes the files of every trial of a stack; its models hold the last weights."""
-        if not self.shared:
-            return
-        self._leave(classifier, classifier.stacked, checkpoint.read(self.slot.last))
+        """Writes the files of the trials that are still stacked; their models hold the last
+        weights."""
+        if self.shared:
+            self._leave(classifier, classifier.stacked, checkpoint.read(self.slot.last))
 
-    def _let_go(self, trainer: Trainer, classifier: Classifier) -> None:
-        """Writes the files of the trials that have ended, and trains the others without them. What
-        is written is what a checkpoint of this moment would be; on the disk it would be one that
-        a killed stack went on from with them."""
-        ended = [trial for trial in classifier.stacked if trial not in classifier.going]
-        content = trainer._checkpoint_connector.dump_checkpoint(weights_only=False)
+    def _drop_finished(self, trainer: Trainer, classifier: Classifier) -> None:
+        """Writes the files of the trials that have ended, and trains the others without them.
+
+        The state is built in memory. On the disk, a resume would revive the removed trials.
+        """
+        ended = [trial for trial in classifier.stacked if not classifier.status[trial].trains]
+        captured = Captured()
+        trainer.save_checkpoint(self.slot.last, storage_options=captured)
         if trainer.is_global_zero:
-            self._leave(classifier, ended, content)
-        classifier.shrink()
+            self._leave(classifier, ended, captured.content)
+        classifier.drop_finished()
 
     def _leave(
         self, classifier: Classifier, trials: Sequence[int], content: dict[str, Any]
     ) -> None:
         history = content["callbacks"]["History"]
         for trial in trials:
-            run = self.runs[trial]
+            status = classifier.status[trial]
             if self.best[trial] is not None:
                 self._write_best(classifier, trial)
-            if trial not in classifier.diverged:
-                why = classifier.stopped.get(trial)
-                own = {
-                    "state_dict": classifier.trial_weights(trial),
-                    "optimizer_states": [classifier.trial_optimizer_state(trial)],
-                    "kindling": classifier.saved_with[trial],
-                    "diverged": {},
-                    "stopped": {0: why} if why == EARLY else {},  # others may be gone on with
-                    "stacked": [0],
-                    "threads": threads_for(
-                        [classifier.models[trial]], classifier.data.config.batch, classifier.threads
-                    ),
-                    "average": content["average"][trial : trial + 1],
-                    "callbacks": {
-                        "History": history | {"rows": [history["rows"][trial]], "ended": []},
-                        "Checkpoints": {"best": [self.best[trial]]},
-                    },
-                }
-                checkpoint.write(content | own, run.last_checkpoint)
+            if status.diverged is not None:
+                continue  # a single run would have kept its last good state
+            threads = threads_for(
+                [classifier.models[trial]], classifier.data.config.batch, classifier.threads
+            )
+            own = {
+                "state_dict": classifier.trial_weights(trial),
+                "optimizer_states": [classifier.trial_optimizer_state(trial)],
+                "kindling": classifier.origins[trial],
+                "diverged": {},
+                # A trial that halving dropped may be trained on.
+                "stopped": {0: EARLY} if status.stopped == EARLY else {},
+                "stacked": [0],
+                "threads": threads,
+                "average": content["average"][trial : trial + 1],
+                "callbacks": {
+                    "History": history | {"rows": [history["rows"][trial]]},
+                    "Checkpoints": {"best": [self.best[trial]]},
+                },
+            }
+            checkpoint.write(content | own, self.runs[trial].last_checkpoint)
 
     def _write_best(self, classifier: Classifier, trial: int) -> None:
         best = self.best[trial]
         assert best is not None
-        weights: dict[str, Tensor] = best["weights"]
         content = {
-            "state_dict": weights,
+            "state_dict": best["weights"],
             "epoch": best["epoch"] - 1,
             "global_step": best["step"],
-            "kindling": classifier.saved_with[trial],
+            "kindling": classifier.origins[trial],
         }
         checkpoint.write(content, self.runs[trial].best_checkpoint)

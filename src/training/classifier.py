@@ -11,7 +11,6 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from src.config import schema
 from src.config.schema import Config
 from src.data.augmentation import build_augmentation
 from src.data.loader import Batch, Block
@@ -23,6 +22,7 @@ from src.training import random_state, ranks
 from src.training.averaging import Average
 from src.training.fsdp import whole
 from src.training.lanes import Lanes, threads_for
+from src.training.lightning_internals import count_steps
 from src.training.metrics import EpochMetrics, evaluate
 from src.training.optimizers import (
     Schedule,
@@ -33,11 +33,12 @@ from src.training.optimizers import (
     trial_state,
 )
 from src.training.steps import AutogradSteps, ClosedFormSteps, Stepping, Steps
+from src.training.trial_status import TrialStatuses
 
 log = logging.getLogger(__name__)
 
-# A mean loss of a batch above this, or none at all, is the end of a run: at a probability that
-# float32 can hold, cross entropy is at most 104. Rates that recover were seen at some thousands.
+# A trial has diverged when the mean loss of a batch is NaN or above this bound. At a probability
+# that float32 can hold, cross entropy is at most 104. Rates that recover reached some thousands.
 DIVERGED = 1e6
 LOWER = {"bf16-mixed": torch.bfloat16}
 
@@ -45,13 +46,13 @@ LOWER = {"bf16-mixed": torch.bfloat16}
 class Classifier(LightningModule):
     """Cross entropy over S models from features (N, *shape) to logits (N, classes).
 
-    A single run is a list of one. Trials share every key but the fusible ones, which src/training/
-    fusion.py lists. Optimization is manual in Lightning's sense: clipping, accumulation, gradient
-    scaling and the learning rate belong to the steps of a block. After each validation `metrics`
-    holds, for each trial that was evaluated, the values under the names of history.csv, as exact
-    Python floats.
+    A single run is a list of one trial. The trials share every key but the fusible ones, which
+    src/training/grouping.py lists. Optimization is manual in Lightning's sense: clipping,
+    accumulation, gradient scaling and the learning rate belong to the steps of a block.
 
-    Of the trials, `stacked` are those that still train, in the order of the stack.
+    `status` owns the life of each trial. `stacked` lists the trials in the stack, in its order.
+    After each validation, `metrics` holds the values of each stacked trial under the names of
+    history.csv, as exact Python floats.
     """
 
     def __init__(
@@ -59,30 +60,21 @@ class Classifier(LightningModule):
         configs: Sequence[Config],
         models: Sequence[nn.Module],
         data: DataModule,
-        batch_of: Sequence[int],
+        order_of: Sequence[int],
         threads: int = 1,
     ) -> None:
-        """`batch_of[s]` is the number of the order, among the data module's, that trial s takes;
-        `threads` as many as the run may use on a CPU."""
+        """`order_of[s]` is the number of trial s's order of samples in the data module. `threads`
+        is the number of CPU threads that the run may use."""
         super().__init__()
         self.automatic_optimization = False
-        self.configs, self.batch_of = configs, batch_of
+        self.configs, self.data, self.order_of = configs, data, order_of
+        self.trainer_config = configs[0].trainer
         self.model = models[0] if len(models) == 1 else nn.ModuleList(models)
-        self.saved_with = [
-            {
-                "format": FORMAT,
-                "config": config.to_primitives() | {"resume": None},
-                **data.origin(),
-            }
+        self.origins = [
+            {"format": FORMAT, "config": config.to_primitives() | {"resume": None}, **data.origin()}
             for config in configs
         ]
-        self.data = data
-        self.share_out(threads_for(models, data.config.batch, threads))
-        self.restrict(range(len(configs)))
-        self.metrics: dict[int, dict[str, float]] = {}
-        self.diverged: dict[int, int] = {}  # trial → the step that showed it, from 1
-        self.stopped: dict[int, str] = {}  # trial → why it ended before its last epoch
-        self.when = Stepping(
+        self.step_plan = Stepping(
             data.batches_per_epoch,
             self.trainer_config.accumulate_grad_batches,
             self.trainer_config.gradient_clip_val,
@@ -92,57 +84,44 @@ class Classifier(LightningModule):
                 config.scheduler,
                 config.optimizer.lr,
                 config.trainer.max_epochs,
-                self.when.steps_per_epoch,
+                self.step_plan.steps_per_epoch,
             )
             for config in configs
         ]
+        self.status = TrialStatuses(len(configs))
+        self.metrics: dict[int, dict[str, float]] = {}
+        self.batch = 0  # batches of this epoch that were trained on
+        self.trained = False  # whether a block has come since the model was built
         self.stack: Stack | None = None
         self.steps: Steps | None = None
         self.average: Average | None = None
-        self.batch = 0  # of this epoch, those that were trained on
         self.restored: dict[str, Any] | None = None  # this rank's part of a checkpoint
-
-    @property
-    def trainer_config(self) -> schema.Trainer:
-        return self.configs[0].trainer
-
-    @property
-    def going(self) -> list[int]:
-        """The trials that have not ended."""
-        ended = self.stopped.keys() | self.diverged.keys()
-        return [trial for trial in range(len(self.configs)) if trial not in ended]
+        self.arrange(range(len(configs)), threads_for(models, data.config.batch, threads))
 
     @property
     def models(self) -> list[nn.Module]:
         return list(self.model) if isinstance(self.model, nn.ModuleList) else [self.model]
 
-    def configure_optimizers(self) -> Optimizer:
-        """Builds stack and optimizer; Lightning has moved and restored the weights by now."""
-        if step_kind(self.configs[0], self.models[0]) == "autograd":
-            return build_optimizer(self.configs[0].optimizer, self.model.parameters())
-        batches = sorted({self.batch_of[trial] for trial in self.stacked})
-        self.stack = Stack(
-            [self.models[trial] for trial in self.stacked],
-            [batches.index(self.batch_of[trial]) for trial in self.stacked],
-            min(self.lanes.count, len(self.stacked)),
-        )
-        chosen = [self.configs[trial].optimizer for trial in self.stacked]
-        return build_stacked_optimizer(chosen, self.stack)
+    # --- building --------------------------------------------------------------------------------
 
-    def share_out(self, threads: int) -> None:
-        """Gives the trials so many threads: a lane each as far as that goes, the others to the
-        products of a lane. Ranks exchange their gradients in one order, and have one lane."""
+    def arrange(self, trials: Sequence[int], threads: int) -> None:
+        """Selects the trials to stack and shares out the threads. To be called before `fit`.
+
+        Each trial gets a lane as far as the threads go; further threads work within the products
+        of a lane. Ranks have one lane, because they exchange their gradients in one order.
+        """
         lanes = min(threads, len(self.configs)) if self.data.ranks == 1 else 1
         self.threads, self.lanes = threads, Lanes(lanes, threads // lanes)
+        self._select_trials(trials)
 
-    def restrict(self, trials: Sequence[int]) -> None:
-        """Leaves the other trials out of what trains; to be called before the stack is built."""
+    def _select_trials(self, trials: Sequence[int]) -> None:
+        """Leaves the other trials out of the next stack."""
         self.stacked = list(trials)
         self.train_metrics = EpochMetrics(len(trials)).to(self.device)
         self.evaluation_metrics = EpochMetrics(len(trials)).to(self.device)
-        orders = sorted({self.batch_of[trial] for trial in trials})
+        orders = sorted({self.order_of[trial] for trial in trials})
         self.data.keep_orders(orders)
-        seed_of = {self.batch_of[trial]: self.configs[trial].seed for trial in trials}
+        seed_of = {self.order_of[trial]: self.configs[trial].seed for trial in trials}
         self.augmentation = build_augmentation(
             self.configs[0].augmentation,
             self.data.source,
@@ -151,35 +130,33 @@ class Classifier(LightningModule):
             self.data.ranks,
         )
 
-    def shrink(self) -> None:
-        """Goes on with the trials that have not ended alone, between two epochs. The others keep
-        the weights that they have."""
-        remaining = [trial for trial in self.stacked if trial in self.going]
-        states = [self.trial_optimizer_state(trial) for trial in remaining]
-        averages = self._averages()
-        for trial in set(self.stacked) - set(remaining):
-            for tensor in self.models[trial].state_dict(keep_vars=True).values():
-                tensor.data = tensor.data.clone()  # of its own, the stack's can go
-        self.restrict(remaining)
-        optimizer = self.configure_optimizers()
-        assert self.stack is not None
-        load_trial_states(optimizer, self.stack, states)
-        self.trainer.strategy.optimizers = [optimizer]
-        self._prepare(optimizer)
-        with self.averaged():
-            for trial in remaining if averages else ():
-                self.models[trial].load_state_dict(averages[trial])
+    def configure_optimizers(self) -> Optimizer:
+        """Builds the stack and its optimizer from weights that Lightning has moved and restored."""
+        if step_kind(self.configs[0], self.models[0]) == "autograd":
+            return build_optimizer(self.configs[0].optimizer, self.model.parameters())
+        orders = sorted({self.order_of[trial] for trial in self.stacked})
+        self.stack = Stack(
+            [self.models[trial] for trial in self.stacked],
+            [orders.index(self.order_of[trial]) for trial in self.stacked],
+            min(self.lanes.count, len(self.stacked)),
+        )
+        chosen = [self.configs[trial].optimizer for trial in self.stacked]
+        return build_stacked_optimizer(chosen, self.stack)
 
-    def on_fit_start(self) -> None:
+    @property
+    def _optimizer(self) -> Optimizer:
         optimizer = self.optimizers(use_pl_optimizer=False)
         assert isinstance(optimizer, Optimizer)
-        self._prepare(optimizer)
+        return optimizer
 
-    def _prepare(self, optimizer: Optimizer) -> None:
-        """Makes the steps, once the weights have come to where they train."""
-        world = self.trainer.world_size
-        if world > 1 and self.trainer_config.strategy != "fsdp":  # which averages by itself
-            self.when = replace(self.when, ranks=world, exchange=ranks.exchange)
+    def on_fit_start(self) -> None:
+        self._build_steps(self._optimizer)
+
+    def _build_steps(self, optimizer: Optimizer) -> None:
+        """To be called when the weights lie on the device where they train."""
+        world_size = self.trainer.world_size
+        if world_size > 1 and self.trainer_config.strategy != "fsdp":  # FSDP averages by itself
+            self.step_plan = replace(self.step_plan, ranks=world_size, exchange=ranks.exchange)
         decay = self.trainer_config.ema_decay
         if decay is not None:
             self.average = Average(decay, *self._averaged_tensors())
@@ -188,27 +165,26 @@ class Classifier(LightningModule):
         if self.stack is None:
             scaler = getattr(self.trainer.precision_plugin, "scaler", None)
             if self.device.type == "cuda" and self.trainer_config.cuda_graph:
-                log.info("blocks run without CUDA graphs: their steps go by autograd")
+                log.info("CUDA graphs are not used, because the steps go by autograd")
             self.steps = AutogradSteps(
                 self.model,
                 optimizer,
                 schedules,
-                self.when,
+                self.step_plan,
                 smoothing,
                 self.average,
                 scaler=scaler,
                 compiled=self.trainer_config.compile,
             )
         else:
-            lower = LOWER.get(self.trainer_config.precision)
             self.steps = ClosedFormSteps(
                 self.stack,
                 optimizer,
                 schedules,
-                self.when,
+                self.step_plan,
                 smoothing,
                 self.average,
-                lower=lower,
+                lower=LOWER.get(self.trainer_config.precision),
                 graph=self.trainer_config.cuda_graph,
                 lanes=self.lanes,
             )
@@ -219,8 +195,73 @@ class Classifier(LightningModule):
         statistics = [value for value in self.model.buffers() if value.is_floating_point()]
         return [[*self.model.parameters(), *statistics]]
 
+    def drop_finished(self) -> None:
+        """Removes the trials that have ended from the stack, between two epochs, and trains the
+        rest. The removed trials keep their weights."""
+        remaining = [trial for trial in self.stacked if self.status[trial].trains]
+        states = [self.trial_optimizer_state(trial) for trial in remaining]
+        averages = self._averages()
+        for trial in set(self.stacked) - set(remaining):
+            for tensor in self.models[trial].state_dict(keep_vars=True).values():
+                tensor.data = tensor.data.clone()  # a view would keep the whole stack in memory
+        self._select_trials(remaining)
+        optimizer = self.configure_optimizers()
+        assert self.stack is not None
+        load_trial_states(optimizer, self.stack, states)
+        self.trainer.optimizers = [optimizer]
+        self._build_steps(optimizer)
+        with self.averaged():
+            for trial in remaining if averages else ():
+                self.models[trial].load_state_dict(averages[trial])
+
+    # --- training --------------------------------------------------------------------------------
+
+    def on_train_start(self) -> None:
+        to_device(self._optimizer)
+        if self.restored is None:
+            return
+        assert self.steps is not None
+        self.steps.load_gradients(self.restored["gradients"])
+        random_state.restore(self.restored["random"])
+        with self.averaged():
+            for model, weights in zip(self.models, self.restored["average"], strict=False):
+                model.load_state_dict(weights)  # trials that have ended too
+        self.restored = None
+
+    def on_train_epoch_start(self) -> None:
+        self.batch = 0
+        self.train_metrics.reset()
+
+    def training_step(self, block: Block) -> dict[str, Tensor]:
+        assert self.steps is not None
+        self.trained = True
+        first, size = self.batch, block.labels.shape[-1]
+        if self.augmentation is not None:
+            self.augmentation(block, self.current_epoch, first, self.global_rank)
+        stepped = self.steps(block, self.current_epoch, first)
+        self.batch += len(block.labels)
+        self.train_metrics.update(stepped.losses * size, stepped.correct, size * len(block.labels))
+        plan = self.step_plan
+        count_steps(self.trainer, plan.steps_before(self.batch) - plan.steps_before(first))
+        return stepped._asdict()
+
+    def _first_above(self) -> list[int]:
+        """For each stacked trial the first batch of this epoch that shows divergence; `batch` where
+        no batch does."""
+        first = self.train_metrics.first_above(DIVERGED * self.configs[0].data.batch)
+        if self.trainer.world_size > 1:
+            ranks.least(first)  # all ranks stop together, whichever of them saw it
+        found: list[int] = first.tolist()
+        return found
+
+    def diverges(self) -> bool:
+        """Whether a trial has diverged within this epoch."""
+        return any(batch < self.batch for batch in self._first_above())
+
+    # --- evaluation ------------------------------------------------------------------------------
+
     def averaged(self) -> AbstractContextManager[None]:
-        """Within it the models hold the moving averages of their weights, where such are kept."""
+        """Within it the models hold the moving averages of their weights, if averages are kept."""
         return nullcontext() if self.average is None else self.average.in_place()
 
     def on_validation_start(self) -> None:
@@ -230,42 +271,6 @@ class Classifier(LightningModule):
     def on_validation_end(self) -> None:
         if self.average is not None:
             self.average.exchange()
-
-    def on_train_start(self) -> None:
-        optimizer = self.optimizers(use_pl_optimizer=False)
-        assert isinstance(optimizer, Optimizer)
-        to_device(optimizer)
-        if self.restored is not None:
-            assert self.steps is not None
-            self.steps.load_gradients(self.restored["gradients"])
-            random_state.restore(self.restored["random"])
-            with self.averaged():
-                for model, weights in zip(self.models, self.restored["average"], strict=False):
-                    model.load_state_dict(weights)  # of a trial that has ended: as it was
-            self.restored = None
-
-    def on_train_epoch_start(self) -> None:
-        self.batch = 0
-        self.train_metrics.reset()
-
-    def training_step(self, block: Block) -> dict[str, Tensor]:
-        assert self.steps is not None
-        first, size = self.batch, block.labels.shape[-1]
-        if self.augmentation is not None:
-            self.augmentation(block, self.current_epoch, first, self.global_rank)
-        stepped = self.steps(block, self.current_epoch, first)
-        self.batch += len(block.labels)
-        self.train_metrics.update(stepped.losses * size, stepped.correct, size * len(block.labels))
-        self._count_steps(first)
-        return stepped._asdict()
-
-    def _count_steps(self, first: int) -> None:
-        """Tells Lightning, whose global_step counts only the steps of its own optimizer wrapper."""
-        taken = self.when.steps_before(self.batch) - self.when.steps_before(first)
-        progress = self.trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
-        for tracker in (progress.total, progress.current):
-            tracker.ready += taken
-            tracker.completed += taken
 
     def on_validation_epoch_start(self) -> None:
         self.evaluation_metrics.reset()
@@ -278,29 +283,20 @@ class Classifier(LightningModule):
         if self.train_metrics.update_called:  # not before training
             trained = self._named("train", self.train_metrics)
             self.metrics = {trial: self.metrics[trial] | trained[trial] for trial in trained}
-            self._note_divergence()
+            for trial, batch in zip(self.stacked, self._first_above(), strict=True):
+                if batch < self.batch:
+                    step = self.step_plan.step_of(self.current_epoch, batch) + 1
+                    self.status.diverge(trial, step)
+            self.trainer.should_stop |= not self.status.training
         if len(self.configs) == 1:
-            self.log_dict(self.metrics[0])
+            self.log_dict(self.metrics[0])  # for a user's own callbacks
 
-    def _first_above(self) -> list[int]:
-        """For each trial that trains the first batch of this epoch that shows divergence, or
-        `batch`."""
-        bound = DIVERGED * self.configs[0].data.batch
-        first = self.train_metrics.first_above(bound)
-        if self.trainer.world_size > 1:
-            ranks.least(first)  # all ranks stop together, whichever saw it
-        found: list[int] = first.tolist()
-        return found
-
-    def diverges(self) -> bool:
-        """Whether any trial has diverged within this epoch."""
-        return any(batch < self.batch for batch in self._first_above())
-
-    def _note_divergence(self) -> None:
-        for trial, batch in zip(self.stacked, self._first_above(), strict=True):
-            if batch < self.batch and trial not in self.diverged:
-                self.diverged[trial] = self.when.step_of(self.current_epoch, batch) + 1
-        self.trainer.should_stop |= not self.going
+    def on_test_start(self) -> None:
+        """Stacks all trials again: every trial is tested, and Lightning may have moved weights."""
+        if self.stack is not None:
+            self.stacked = list(range(len(self.configs)))
+            self.evaluation_metrics = EpochMetrics(len(self.configs)).to(self.device)
+            self.stack = Stack(self.models, self.order_of, self.lanes.count)
 
     def on_test_epoch_start(self) -> None:
         self.evaluation_metrics.reset()
@@ -310,26 +306,6 @@ class Classifier(LightningModule):
 
     def on_test_epoch_end(self) -> None:
         self.metrics = self._named("test", self.evaluation_metrics)
-
-    def on_test_start(self) -> None:
-        """All trials are tested, and after a fit Lightning may have moved their weights."""
-        if self.stack is not None:
-            self.stacked = list(range(len(self.configs)))
-            self.evaluation_metrics = EpochMetrics(len(self.configs)).to(self.device)
-            self.stack = Stack(self.models, self.batch_of, self.lanes.count)
-
-    def classes_of(self, features: Tensor) -> Tensor:
-        """The classes (N,) that the first trial takes features (N, *shape) for."""
-        features = as_float(features).to(self._input_dtype)
-        if self.stack is None:
-            return self.model(features).argmax(-1)  # type: ignore[no-any-return]
-        return self.stack.lanes[0].logits(features)[0].argmax(0)
-
-    @property
-    def _input_dtype(self) -> torch.dtype:
-        """Autograd's mixed precision takes floats of the weights' own type."""
-        dtype = next(self.model.parameters()).dtype
-        return dtype if self.stack is None else LOWER.get(self.trainer_config.precision, dtype)
 
     def _evaluate(self, batch: Batch) -> None:
         dtype, stack = self._input_dtype, self.stack
@@ -342,8 +318,29 @@ class Classifier(LightningModule):
             losses, correct = evaluate(lambda x: self.model(x).mT.unsqueeze(0), batch, dtype)
         self.evaluation_metrics.update(losses, correct, len(batch.labels))
 
+    def classes_of(self, features: Tensor) -> Tensor:
+        """The classes (N,) that the first trial predicts for features (N, *shape)."""
+        features = as_float(features).to(self._input_dtype)
+        if self.stack is None:
+            return self.model(features).argmax(-1)  # type: ignore[no-any-return]
+        return self.stack.lanes[0].logits(features)[0].argmax(0)
+
+    @property
+    def _input_dtype(self) -> torch.dtype:
+        """Under autograd, mixed precision takes floats of the weights' own type."""
+        dtype = next(self.model.parameters()).dtype
+        return dtype if self.stack is None else LOWER.get(self.trainer_config.precision, dtype)
+
+    def _named(self, part: str, metrics: EpochMetrics) -> dict[int, dict[str, float]]:
+        return {
+            trial: {f"{part}/{name}": value for name, value in values.items()}
+            for trial, values in zip(self.stacked, metrics.compute(), strict=True)
+        }
+
+    # --- state -----------------------------------------------------------------------------------
+
     def trial_weights(self, trial: int) -> dict[str, Tensor]:
-        """A copy of one trial's weights under the names of its solo run."""
+        """A copy of one trial's weights under the names of its single run."""
         state = self.models[trial].state_dict()
         return {f"model.{name}": whole(value).detach().clone() for name, value in state.items()}
 
@@ -352,56 +349,47 @@ class Classifier(LightningModule):
         self.models[trial].load_state_dict(plain)
 
     def trial_optimizer_state(self, trial: int) -> dict[str, Any]:
-        optimizer = self.optimizers(use_pl_optimizer=False)
-        assert isinstance(optimizer, Optimizer)
+        """The state of one trial's optimizer, as its single run would save it."""
         if self.stack is None:
-            return optimizer.state_dict()
+            return self._optimizer.state_dict()
         place = self.stacked.index(trial)
-        return trial_state(optimizer, self.stack, place, self.configs[trial].optimizer)
+        return trial_state(self._optimizer, self.stack, place, self.configs[trial].optimizer)
 
     def _averages(self) -> list[dict[str, Tensor]]:
         if self.average is None:
             return []
         with self.averaged():
-            return [_copied(model.state_dict()) for model in self.models]
-
-    def _named(self, part: str, metrics: EpochMetrics) -> dict[int, dict[str, float]]:
-        return {
-            trial: {f"{part}/{name}": value for name, value in values.items()}
-            for trial, values in zip(self.stacked, metrics.compute(), strict=True)
-        }
+            return [
+                {name: value.clone() for name, value in model.state_dict().items()}
+                for model in self.models
+            ]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds what Lightning does not know: where the next batch lies, and each rank's streams,
-        running metrics and gradients that have not come to a step."""
-        single = len(self.configs) == 1
-        checkpoint["kindling"] = self.saved_with[0] if single else self.saved_with
-        checkpoint["diverged"], checkpoint["stopped"] = self.diverged, self.stopped
-        checkpoint["stacked"], checkpoint["threads"] = self.stacked, self.threads
+        """Adds what Lightning does not know; src/training/resume.py has the type of the whole."""
         assert self.steps is not None
         own: dict[str, Any] = {"random": random_state.capture(), "metrics": None, "gradients": []}
-        epoch_ends = self.batch == self.when.batches_per_epoch
+        epoch_ends = self.batch == self.step_plan.batches_per_epoch
         if not epoch_ends:
             own["metrics"] = self.train_metrics.sums()
-            if not self.when.begins(self.batch):
+            if not self.step_plan.begins(self.batch):
                 own["gradients"] = self.steps.gradients()
-        epoch = self.current_epoch
-        position = {"epoch": epoch + 1, "batch": 0} if epoch_ends else {"epoch": epoch}
-        checkpoint["position"] = {"batch": self.batch, **position}
-        checkpoint["ranks"] = ranks.gather(own)
-        checkpoint["average"] = self._averages()
+        epoch = self.current_epoch + epoch_ends
+        checkpoint |= self.status.state_dict() | {
+            "kindling": self.origins[0] if len(self.configs) == 1 else self.origins,
+            "stacked": self.stacked,
+            "threads": self.threads,
+            # Not in the data module's own state: the batches are counted here.
+            "position": {"epoch": epoch, "batch": 0 if epoch_ends else self.batch},
+            "ranks": ranks.gather(own),
+            "average": self._averages(),
+        }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self.diverged, self.stopped = checkpoint["diverged"], checkpoint["stopped"]
-        position = checkpoint["position"]
+        self.status.load_state_dict(checkpoint)
         self.restored = checkpoint["ranks"][self.trainer.global_rank]
         self.restored["average"] = checkpoint["average"]
-        self.batch = position["batch"]
         if self.restored["metrics"] is not None:
             self.train_metrics.update(*self.restored["metrics"])
-        data = self.trainer.datamodule  # type: ignore[attr-defined]
-        data.start = (position["epoch"], position["batch"])
-
-
-def _copied(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {name: value.clone() for name, value in state.items()}
+        position = checkpoint["position"]
+        self.batch = position["batch"]
+        self.data.start = (position["epoch"], position["batch"])

@@ -7,13 +7,13 @@ from typing import Any
 from lightning.pytorch import Callback, Trainer
 from tabulate import tabulate
 
-from src.data.module import DataModule
 from src.models import count_parameters
 from src.runs.folder import Row, Run
 from src.system import machine
 from src.system.resources import versions
 from src.training.classifier import Classifier
-from src.training.history import Utilisation
+from src.training.progress import Utilisation
+from src.training.trial_status import EARLY, LATE
 
 FEW_STEPS = 1000
 FEW_SAMPLES = (
@@ -22,11 +22,10 @@ FEW_SAMPLES = (
 )
 
 
-def facts(
-    classifier: Classifier, data: DataModule, trainer: Trainer, seconds: dict[str, float]
-) -> dict[str, Any]:
+def facts(classifier: Classifier, trainer: Trainer, seconds: dict[str, float]) -> dict[str, Any]:
     """What all trials of a stack have in common; seconds are wall time, of the whole stack."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    data = classifier.data
     meters = [callback for callback in callbacks if isinstance(callback, Utilisation)]
     return {
         "seconds": seconds,
@@ -41,7 +40,9 @@ def facts(
             "skipped": data.source.skipped,
         },
         "ranks": trainer.world_size,
-        "effective_batch_size": data.config.batch * trainer.world_size * classifier.when.accumulate,
+        "effective_batch_size": data.config.batch
+        * trainer.world_size
+        * classifier.step_plan.accumulate,
         "hardware": machine.hardware(trainer.strategy.root_device)
         | {"threads": classifier.threads},
         **machine.peak_memory(trainer.strategy.root_device),
@@ -64,23 +65,23 @@ def result(
     of the weights that were tested."""
     config = classifier.configs[trial]
     rows = [row for row in run.history if row["epoch"]]
-    monitor, diverged = config.checkpoint.monitor, classifier.diverged.get(trial)
-    stopped = classifier.stopped.get(trial)
+    monitor, status = config.checkpoint.monitor, classifier.status[trial]
     best = next((row for row in rows if row["epoch"] == best_epoch), None)
-    begun = classifier.batch % classifier.when.batches_per_epoch  # batches of an epoch cut short
-    epochs = len(rows) - bool(begun and stopped)
+    # Batches of an epoch that was cut short.
+    begun = classifier.batch % classifier.step_plan.batches_per_epoch
+    epochs = len(rows) - bool(begun and status.stopped)
     samples = shared["data"]["train"] * epochs + begun * config.data.batch * shared["ranks"]
     model = classifier.models[trial]
     return {
-        "status": "finished" if diverged is None else "diverged",
-        "diverged_step": diverged,
-        "stopped": stopped,  # why before its last epoch
+        "status": status.outcome,
+        "diverged_step": status.diverged,
+        "stopped": status.stopped,
         "monitor": monitor,
         "best": _values(best),
         "last": _values(rows[-1]),
         **(classifier.metrics[trial] if best else {"test/loss": None, "test/acc": None}),
         "epochs": epochs,  # whole ones
-        "steps": diverged or (rows[-1]["step"] if stopped else steps),
+        "steps": status.diverged or (rows[-1]["step"] if status.stopped else steps),
         "samples_per_second": samples / float(rows[-1]["seconds"] or 1),
         "parameters": count_parameters(model),
         "config_hash": config.hash(),
@@ -126,8 +127,8 @@ def summary(run: Run) -> str:
         trainer = run.config.trainer
         patience = f"{trainer.early_stopping_patience} epochs"
         why = {
-            "early_stopping": f"{patience} without a better {result['monitor']}",
-            "max_time": f"trainer.max_time={trainer.max_time} is over",
+            EARLY: f"{patience} without a better {result['monitor']}",
+            LATE: f"trainer.max_time={trainer.max_time} is over",
         }
         rows.append(("stopped", f"early: {why[result['stopped']]}"))
     if best["epoch"] is not None:

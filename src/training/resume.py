@@ -1,6 +1,9 @@
-"""What a checkpoint must hold for a run to go on from it."""
+"""Resuming: the state that a run left is found, checked, and handed to Lightning once."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -9,10 +12,15 @@ from torch import Tensor
 from typing_extensions import TypeAliasType
 
 from src.config import schema
-from src.config.schema import MAX_EPOCHS
-from src.runs.folder import HISTORY, Count
+from src.config.schema import MAX_EPOCHS, Config
+from src.runs.checkpoint import Slot
+from src.runs.folder import HISTORY, Count, Run
 from src.runs.loading import Part, require_format, wrong_fields
-from src.system.errors import InputError
+from src.system.errors import InputError, first_line
+from src.training import ranks
+from src.training.classifier import Classifier
+
+log = logging.getLogger(__name__)
 
 Epoch = Annotated[int, Field(ge=0, le=MAX_EPOCHS)]
 # Lightning's counters, each under the names of its loop.
@@ -34,7 +42,6 @@ Row = Annotated[
 
 class _History(Part):
     seconds: Annotated[FiniteFloat, Field(ge=0)]
-    ended: list[int]
     rows: list[Annotated[list[Row], Field(max_length=MAX_EPOCHS + 1)]]
 
 
@@ -99,7 +106,6 @@ class State(Part):
             ("stacked", self.stacked),
             ("diverged", self.diverged),
             ("stopped", self.stopped),
-            ("callbacks.History.ended", history.ended),
         ):
             if not all(number in trials for number in numbers):
                 raise ValueError(f"{name} names a trial that is not one of {len(trials)}")
@@ -114,7 +120,90 @@ class State(Part):
         return self
 
 
-def check(
+@dataclass(frozen=True)
+class Resumed:
+    """A checkpoint to resume from: its file, its whole content, and what was checked of it."""
+
+    path: Path
+    content: dict[str, Any]
+    state: State
+
+
+def find_state(
+    slot: Slot, runs: Sequence[Run], classifier: Classifier, world_size: int
+) -> Resumed | None:
+    """The newest good state in the slot; None, with the folders cleared, where training begins.
+
+    Raises InputError for damaged files, for the state of another run or of other devices, and where
+    checkpoints that must exist are gone.
+    """
+    found = slot.read()
+    if found is None:
+        if not ranks.rank():
+            for run in runs:
+                _clear(run)
+        return None
+    content, path = found
+    batches = classifier.step_plan.batches_per_epoch
+    state = check_state(content, path, classifier.origins, world_size, batches)
+    if not ranks.rank():
+        log.info("going on from epoch %d, batch %d", state.position.epoch, state.position.batch)
+        _warn_of_new_schedule(classifier.configs[0], content["kindling"])
+    return Resumed(path, content, state)
+
+
+def _clear(run: Run) -> None:
+    """Removes what a run left that was killed before its first checkpoint.
+
+    Raises InputError when a checkpoint must have existed: then more than one file was lost.
+    """
+    if run.ended:
+        return
+    epochs = run.history[-1]["epoch"] if run.history_file.exists() and run.history else 0
+    if (epochs or 0) > run.config.checkpoint.every_n_epochs:
+        raise InputError(
+            f"{run.checkpoints}: the checkpoints of a run that came to epoch {epochs} are gone; "
+            f"delete {run.history_file} to train it anew"
+        )
+    run.forget()
+
+
+def _warn_of_new_schedule(config: Config, saved: Any) -> None:
+    """Warns where the new number of epochs would have given other learning rates from the start."""
+    before = saved[0] if isinstance(saved, list) else saved
+    was, now = before["config"]["trainer"]["max_epochs"], config.trainer.max_epochs
+    if was != now and config.scheduler.spread:
+        log.warning(
+            "scheduler=%s: its learning rates are spread over trainer.max_epochs. They follow "
+            "the curve of %d epochs from here on, and followed that of %d so far: a run of %d "
+            "epochs from its start would end otherwise",
+            config.scheduler.name,
+            now,
+            was,
+            now,
+        )
+
+
+@contextmanager
+def restoring(resumed: Resumed | None, classifier: Classifier) -> Iterator[None]:
+    """Names the checkpoint when its state cannot be restored. The log has the traceback.
+
+    A stranger's checkpoint may pass every check and still hold tensors that torch refuses, with any
+    exception. After the restore, exceptions pass as they are.
+    """
+    try:
+        yield
+    except Exception as error:
+        known = isinstance(error, InputError | OSError | MemoryError)
+        if known or resumed is None or classifier.trained:
+            raise
+        log.info("the state cannot be restored", exc_info=True)
+        raise InputError(
+            f"{resumed.path}: cannot be gone on from ({type(error).__name__}: {first_line(error)})"
+        ) from error
+
+
+def check_state(
     content: dict[str, Any],
     path: Path,
     origins: Sequence[dict[str, Any]],

@@ -4,75 +4,69 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import Timer
 
 from src.config.schema import Config, standing
 from src.models import count_parameters
 from src.runs.folder import Row
-from src.training import ranks
 from src.training.classifier import Classifier
 from src.training.history import History
+from src.training.trial_status import EARLY, HALVED, LATE
 
 log = logging.getLogger(__name__)
 
-EARLY, HALVED, LATE = "early_stopping", "halving", "max_time"
-
 
 class Stopping(Callback):
-    """Ends trials after an epoch, as their histories say: nothing has to be kept for a resume.
+    """Ends trials after an epoch by their histories, so that a resume needs no state of this class.
 
-    Lightning's EarlyStopping ends a whole run; here a trial leaves its stack and the others go on.
-    `halving` is the factor of successive halving (Jamieson and Talwalkar 2016), None for none.
+    Lightning's EarlyStopping ends a whole run. Here a trial leaves its stack and the others
+    continue. `halving` is the factor of successive halving (Jamieson and Talwalkar 2016), None for
+    none. Lightning's Timer measures trainer.max_time.
     """
 
     def __init__(self, history: History, halving: int | None) -> None:
         self.history, self.halving = history, halving
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A run that goes on may have come to its end already."""
+        """A resumed run may have come to its end already."""
         assert isinstance(pl_module, Classifier)
-        trainer.should_stop |= not pl_module.going
-
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        """Ends an epoch in the middle when trainer.max_time is over."""
-        trainer.should_stop |= self._late(trainer, pl_module)
-
-    def _late(self, trainer: Trainer, classifier: LightningModule) -> bool:
-        """Whether trainer.max_time is over, the same on all ranks."""
-        assert isinstance(classifier, Classifier)
-        limit = classifier.trainer_config.max_seconds
-        late = int(self.history.seconds >= limit)
-        if trainer.world_size > 1 and math.isfinite(limit):
-            (late,) = ranks.greatest([late], trainer.strategy.root_device)
-        return bool(late)
+        trainer.should_stop |= not pl_module.status.training
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Classifier)
-        config, epoch = pl_module.configs[0], trainer.current_epoch + 1
-        whole = pl_module.batch == pl_module.when.batches_per_epoch
+        config, epoch, status = pl_module.configs[0], trainer.current_epoch + 1, pl_module.status
+        whole = pl_module.batch == pl_module.step_plan.batches_per_epoch
         if whole and epoch == config.trainer.max_epochs:
             return
-        if self._late(trainer, pl_module):
-            pl_module.stopped |= dict.fromkeys(pl_module.going, LATE)
+        if _time_is_over(trainer):
+            status.stop(status.training, LATE)
             log.info(
                 "trainer.max_time=%s is over, after %d of %d batches of epoch %d",
-                config.trainer.max_time, pl_module.batch, pl_module.when.batches_per_epoch, epoch,
-            )  # fmt: skip
-        rows = {trial: self.history.rows[trial] for trial in pl_module.going}
-        early = [trial for trial in rows if out_of_patience(rows[trial], config)]
-        pl_module.stopped |= dict.fromkeys(early, EARLY)
+                config.trainer.max_time,
+                pl_module.batch,
+                pl_module.step_plan.batches_per_epoch,
+                epoch,
+            )
+        rows = {trial: self.history.rows[trial] for trial in status.training}
+        status.stop((trial for trial in rows if out_of_patience(rows[trial], config)), EARLY)
         if self.halving and epoch in rungs(config.trainer.max_epochs, self.halving):
             monitor = config.checkpoint.monitor
             standings = {trial: standing(monitor, rows[trial][-1][monitor]) for trial in rows}
             costs = {trial: count_parameters(pl_module.models[trial]) for trial in rows}
-            worse = set(standings) - best(standings, costs, self.halving)
-            pl_module.stopped |= dict.fromkeys(worse - set(early), HALVED)
-            log.info("halving: %d of %d trials go on", len(pl_module.going), len(standings))
-        trainer.should_stop |= not pl_module.going
+            status.stop(set(standings) - best(standings, costs, self.halving), HALVED)
+            log.info("halving: %d of %d trials go on", len(status.training), len(standings))
+        trainer.should_stop |= not status.training
+
+
+def _time_is_over(trainer: Trainer) -> bool:
+    """Whether trainer.max_time is over, the same on all ranks."""
+    timers = [callback for callback in trainer.callbacks if isinstance(callback, Timer)]  # type: ignore[attr-defined]
+    remaining = timers[0].time_remaining() if timers else None
+    if remaining is None:
+        return False
+    return trainer.strategy.reduce_boolean_decision(remaining <= 0, all=False)
 
 
 def out_of_patience(rows: Sequence[Row], config: Config) -> bool:

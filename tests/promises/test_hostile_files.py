@@ -49,7 +49,7 @@ from src.sweeps.search_study import open_study
 from src.system.errors import InputError
 from src.system.files import MIB, YAML_LIMIT, read_bounded, read_yaml, write_durably
 from src.training.fit import fit
-from src.training.resume import check
+from src.training.resume import check_state
 from tests.helpers.commands import SMALL
 from tests.helpers.faults import own_error
 from tests.helpers.mutations import MUTATIONS, Mutation, examples, mutated
@@ -191,7 +191,7 @@ def test_checkpoints_that_say_something_else(
     file.write_bytes(checkpoint.pack(content))
     own_error(lambda: open_trained(file))
     origin = checkpoint.read(base.last_checkpoint)["kindling"]
-    own_error(lambda: check(checkpoint.read(file), file, [origin], 1, 9))
+    own_error(lambda: check_state(checkpoint.read(file), file, [origin], 1, 9))
 
 
 @pytest.mark.parametrize(
@@ -609,9 +609,9 @@ def test_tensors_that_name_an_element_many_times(base: Run, tmp_path: Path) -> N
 def test_a_state_out_of_range(key: str, value: Any, base: Run, tmp_path: Path) -> None:
     content = checkpoint.read(base.last_checkpoint)
     origins = [content["kindling"]]
-    assert check(content, tmp_path, origins, 1, 9).stacked == [0]
+    assert check_state(content, tmp_path, origins, 1, 9).stacked == [0]
     with pytest.raises(InputError):
-        check(content | {key: value}, tmp_path, origins, 1, 9)
+        check_state(content | {key: value}, tmp_path, origins, 1, 9)
 
 
 @pytest.mark.parametrize("key", ["kindling", "state_dict"])
@@ -801,7 +801,7 @@ def test_another_model_or_version_is_told_by_its_field(base: Run, tmp_path: Path
     with pytest.raises(InputError, match=r"is \(.*\), the configuration says \("):
         open_trained(path)
     with pytest.raises(InputError, match=r"config\.model\.hidden_sizes: it was \[4\], now \[3\]"):
-        check(checkpoint.read(path), path, [saved], 1, 9)
+        check_state(checkpoint.read(path), path, [saved], 1, 9)
 
 
 # --- written durably ---------------------------------------------------------------------------

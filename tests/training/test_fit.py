@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Timer
 
 from src.config import schema
 from src.config.compose import compose
@@ -27,10 +28,10 @@ from src.training import batch_size
 from src.training import grouping as fusion
 from src.training.classifier import Classifier
 from src.training.fit import fit
-from src.training.history import History, Utilisation
+from src.training.history import History
 from src.training.metrics import EpochMetrics
+from src.training.progress import Utilisation
 from src.training.result import summary
-from src.training.stopping import Stopping
 from tests.helpers.commands import SMALL, Train
 
 
@@ -306,13 +307,15 @@ def test_a_part_of_an_epoch_is_no_whole_one(
     last of one."""
     clock = iter([*[0.0] * blocks, *[99.0] * 100])
     monkeypatch.setattr(History, "seconds", property(lambda self: self.before))
-    trained = Stopping.on_train_batch_end
+    trained, now = History.on_train_batch_end, 0.0
+    monkeypatch.setattr(Timer, "time_elapsed", lambda *_: now)
 
-    def tick(self: Stopping, *arguments: Any) -> None:
-        self.history.before = next(clock)
+    def tick(self: History, *arguments: Any) -> None:
+        nonlocal now
+        now = self.before = next(clock)
         trained(self, *arguments)
 
-    monkeypatch.setattr(Stopping, "on_train_batch_end", tick)
+    monkeypatch.setattr(History, "on_train_batch_end", tick)
     run = train(
         "trainer.max_epochs=9", "trainer.max_time='00:00:00:50'", "trainer.steps_per_call=2",
         "data.drop_last=true",

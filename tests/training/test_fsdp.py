@@ -18,7 +18,7 @@ from src.runs import checkpoint
 from src.system.errors import InputError
 from src.training import ranks
 from src.training.checkpointing import Checkpoints
-from src.training.fit import fit, fit_rank
+from src.training.fit import Job, fit, fit_rank
 from src.training.fsdp import shard, whole
 from src.training.grouping import why_alone
 from src.training.optimizers import Schedule, build_optimizer
@@ -57,13 +57,13 @@ def test_two_shards_are_one_model(recipe: tuple[str, ...], tmp_path: Path) -> No
             torch.testing.assert_close(y["state"][number][name], value, atol=1e-5, rtol=1e-4)
 
 
-def notes_what_it_holds(configs: Any, folders: Any, shared: Any, halving: Any) -> None:
+def notes_what_it_holds(job: Job) -> None:
     """fit_rank, but each rank leaves the shapes of its weights and moments behind, and rank 1 is
     killed in the second epoch of the first attempt."""
     after_batch = Checkpoints.on_train_batch_end
 
     def noted(self: Checkpoints, trainer: Any, classifier: Any, *others: Any) -> None:
-        folder, rank = Path(folders[0]), trainer.global_rank
+        folder, rank = Path(job.folders[0]), trainer.global_rank
         parameters = list(classifier.parameters())
         moments = [trainer.optimizers[0].state[p].get("exp_avg", p) for p in parameters]
         shapes = [[list(t.to_local().shape) for t in parts] for parts in (parameters, moments)]
@@ -76,7 +76,7 @@ def notes_what_it_holds(configs: Any, folders: Any, shared: Any, halving: Any) -
             os.kill(os.getpid(), signal.SIGKILL)
 
     Checkpoints.on_train_batch_end = noted  # type: ignore[method-assign, assignment]
-    fit_rank(configs, folders, shared, halving)
+    fit_rank(job)
 
 
 def test_a_rank_holds_half_and_goes_on_exactly(

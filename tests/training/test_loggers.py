@@ -34,10 +34,13 @@ from src.runs.loading import open_trained
 from src.sweeps.command_line import check_command_line
 from src.system import extras
 from src.system.errors import InputError
-from src.training import loggers, ranks
+from src.training import ranks
 from src.training.fit import fit
 from src.training.history import History
-from src.training.loggers import Loggers, hyperparameters
+from src.training.loggers import callback
+from src.training.loggers.base import hyperparameters
+from src.training.loggers.callback import Loggers
+from src.training.loggers.tensorboard import RunTensorBoard
 from tests.helpers.commands import ROOT, SMALL, Train
 
 mpl.use("agg")
@@ -338,10 +341,10 @@ def test_a_stopped_run_is_told_apart(
 
 
 def test_a_logger_that_fails_ends_no_run(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(self: Any, row: Any) -> None:
+    def fails(self: Any, metrics: Any, step: int) -> None:
         raise OSError("the disk is tired")
 
-    monkeypatch.setattr(loggers._TensorBoard, "add", fails)
+    monkeypatch.setattr(RunTensorBoard, "log_metrics", fails)
     run = train("logger=tensorboard")
     assert (run.result["status"], run.result["epochs"]) == ("finished", 2)
     assert run.log_file.read_text().count("logger=tensorboard cannot write (the disk is") == 1
@@ -449,12 +452,12 @@ def test_a_library_that_takes_long_is_announced(
     def opener(*_: object) -> Any:
         told.append(caplog.messages)
 
-    monkeypatch.setitem(loggers.OPENERS, "mlflow", opener)
+    monkeypatch.setattr(callback, "_logger_class", lambda _: opener)
     if not loaded:
         monkeypatch.delitem(sys.modules, "mlflow")
     trainer: Any = SimpleNamespace(is_global_zero=True)
     with caplog.at_level("INFO"):
-        mine.setup(trainer, LightningModule(), "fit")
+        mine.on_fit_start(trainer, LightningModule())
     line = "logger=mlflow: mlflow is imported, which may take half a minute"
     assert told == [[] if loaded else [line]]
 
@@ -468,5 +471,5 @@ def test_every_rank_hears_of_rank_0s_fault(
     monkeypatch.setattr(ranks, "gather", lambda own: [{"fault": "the file is none"}, own])
     trainer: Any = SimpleNamespace(is_global_zero=False)
     with pytest.raises(InputError, match="the file is none"):
-        other.setup(trainer, LightningModule(), "fit")
+        other.on_fit_start(trainer, LightningModule())
     assert not other.loggers

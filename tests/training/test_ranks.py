@@ -24,7 +24,7 @@ from src.sweeps.command_line import check_command_line
 from src.system.errors import InputError
 from src.system.files import lock
 from src.training.checkpointing import Checkpoints
-from src.training.fit import fit, fit_rank, fit_stack
+from src.training.fit import Job, fit, fit_rank, fit_stack
 from src.training.ranks import RankError
 from tests.helpers.commands import LONG, ROOT, SMALL, Command, Train, started
 from tests.helpers.weights import weights
@@ -252,10 +252,10 @@ def test_each_rank_needs_a_sample_of_each_part(part: str, ranks: int) -> None:
 # --- ranks that die ----------------------------------------------------------------------------
 
 
-def dies_once(configs: Any, folders: Any, shared: Any, halving: Any) -> None:
+def dies_once(job: Job) -> None:
     """fit_rank, but rank 1 is killed in the second epoch of the first attempt."""
     after_batch = Checkpoints.on_train_batch_end
-    mark = Path(folders[0]) / "died"
+    mark = Path(job.folders[0]) / "died"
 
     def killed(self: Checkpoints, trainer: Any, *others: Any) -> None:
         if trainer.global_rank == 1 and trainer.current_epoch == 1 and not mark.exists():
@@ -264,10 +264,10 @@ def dies_once(configs: Any, folders: Any, shared: Any, halving: Any) -> None:
         after_batch(self, trainer, *others)
 
     Checkpoints.on_train_batch_end = killed  # type: ignore[method-assign, assignment]
-    fit_rank(configs, folders, shared, halving)
+    fit_rank(job)
 
 
-def raises(configs: Any, folders: Any, shared: Any, halving: Any) -> None:
+def raises(job: Job) -> None:
     """fit_rank, but rank 1 meets a fault of the program."""
     after_batch = Checkpoints.on_train_batch_end
 
@@ -277,10 +277,10 @@ def raises(configs: Any, folders: Any, shared: Any, halving: Any) -> None:
         after_batch(self, trainer, *others)
 
     Checkpoints.on_train_batch_end = faulty  # type: ignore[method-assign, assignment]
-    fit_rank(configs, folders, shared, halving)
+    fit_rank(job)
 
 
-def full_disk(configs: Any, folders: Any, shared: Any, halving: Any) -> None:
+def full_disk(job: Job) -> None:
     """fit_rank, but rank 0, which alone writes, finds the disk full after an epoch."""
     after_epoch = Checkpoints.on_train_epoch_end
 
@@ -293,7 +293,7 @@ def full_disk(configs: Any, folders: Any, shared: Any, halving: Any) -> None:
         after_epoch(self, trainer, *others)
 
     Checkpoints.on_train_epoch_end = filled  # type: ignore[method-assign, assignment]
-    fit_rank(configs, folders, shared, halving)
+    fit_rank(job)
 
 
 def test_restarted_ranks_come_to_the_same(

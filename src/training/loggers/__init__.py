@@ -1,0 +1,1 @@
+"""The history of a run for TensorBoard, MLflow and W&B, a module for each."""

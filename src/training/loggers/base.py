@@ -1,0 +1,71 @@
+"""What every logger of a run has in common."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from lightning.pytorch.loggers import Logger
+
+from src.config import schema
+from src.config.schema import Config
+from src.runs.folder import Run
+
+TESTED = ("test/loss", "test/acc")
+Values = dict[str, bool | int | float | str]
+
+
+def hyperparameters(config: Config) -> Values:
+    """The keys of the experiment by their paths, lists as one types them; what is null is left
+    out, and so is where things lie."""
+    values = config.to_primitives()
+    del values["logger"], values["resume"], values["data"]["root"]
+    flat = {
+        f"{section}.{key}": value
+        for section, inner in values.items()
+        for key, value in (inner.items() if isinstance(inner, dict) else [])
+    }
+    flat = {"seed": values["seed"]} | flat
+    return {
+        key: schema.written(value) if isinstance(value, list) else value
+        for key, value in flat.items()
+        if value is not None
+    }
+
+
+class Tested(NamedTuple):
+    """The result of the test. confusion[i, j]: test samples of class i that were taken for j."""
+
+    metrics: dict[str, float]
+    step: int
+    confusion: np.ndarray
+    labels: Sequence[str]
+
+
+class RunLogger(Logger):
+    """A Lightning Logger that holds each row of a run's history once, after kills and resumes too."""
+
+    def __init__(self, config: schema.Logger, values: Values, run: Run, seconds: float) -> None:
+        """`values` are the hyperparameters, `seconds` the training time so far. Raises InputError
+        when the logger cannot be used."""
+        self.run_name = "/".join(run.folder.absolute().parts[-2:])  # DATE/TIME, or TIME/NUMBER
+
+    @property
+    def name(self) -> str:
+        return self.run_name
+
+    @property
+    def version(self) -> None:
+        return None
+
+    def log_hyperparams(self, params: Any, *_: Any, **__: Any) -> None:
+        """The constructor has logged them."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """A row of the history, or what the test measured."""
+        raise NotImplementedError
+
+    def log_test(self, tested: Tested) -> None:
+        self.log_metrics(tested.metrics, tested.step)
+
+    def finalize(self, status: str) -> None:
+        """`status` is that of result.json."""

@@ -1,0 +1,154 @@
+"""Brings the chosen loggers to hold exactly the rows of a run's history.
+
+The loggers are not registered with Lightning's Trainer, which would send every epoch as it comes:
+after a kill, the epochs since the last checkpoint would come twice. All of it happens on rank 0.
+"""
+
+import logging
+import sys
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from types import TracebackType
+from typing import Any, Self
+
+from lightning.pytorch import Callback, LightningModule, Trainer
+from torchmetrics.classification import MulticlassConfusionMatrix
+
+from src.config.schema import Config
+from src.data.sources.source import Source
+from src.runs.folder import Run
+from src.system.errors import InputError, Interrupted
+from src.system.extras import LOGGERS, missing_loggers
+from src.training import ranks
+from src.training.classifier import Classifier
+from src.training.history import History
+from src.training.loggers.base import TESTED, RunLogger, Tested, hyperparameters
+
+log = logging.getLogger(__name__)
+
+
+class Loggers(Callback):
+    """Hands each row of the history to the loggers that the configuration chose.
+
+    Opened before training begins, so that what is wrong is told by then: all ranks raise the
+    InputError of rank 0, which alone has loggers. Closed at the end of its `with`. A logger that
+    fails later is left out with a warning: it ends no run.
+    """
+
+    def __init__(self, config: Config, run: Run, history: History, source: Source) -> None:
+        self.config, self.run, self.history, self.source = config, run, history, source
+        self.loggers: dict[str, RunLogger] = {}
+        self.given, self.status = 0, "failed"
+        self.seconds = 0.0  # that opening took
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Opens the loggers: Lightning has restored the history by now."""
+        if not self.config.logger.chosen:
+            return
+        began, fault = time.perf_counter(), None
+        try:
+            if trainer.is_global_zero:
+                self._open()
+        except InputError as error:
+            fault = str(error)
+        for answer in ranks.gather({"fault": fault}):
+            if answer["fault"] is not None:
+                raise InputError(answer["fault"])
+        self.seconds = time.perf_counter() - began
+
+    def _open(self) -> None:
+        chosen = self.config.logger.chosen
+        absent = missing_loggers(chosen)
+        if absent:
+            raise InputError("\n  ".join(absent))
+        values = hyperparameters(self.config) | {"data.used": self.source.name}
+        for name in chosen:
+            package = LOGGERS[name][0]
+            if package not in sys.modules:
+                log.info("logger=%s: %s is imported, which may take half a minute", name, package)
+            self.loggers[name] = _logger_class(name)(
+                self.config.logger, values, self.run, self.history.seconds
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        stopped = isinstance(error, Interrupted | KeyboardInterrupt | SystemExit)
+        status = "interrupted" if stopped else self.status
+        self._each("close", lambda logger: logger.finalize(status))
+
+    def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._catch_up()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._catch_up()  # what was restored
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._catch_up()
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.counted = MulticlassConfusionMatrix(self.source.classes).to(pl_module.device)
+
+    def on_test_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
+    ) -> None:
+        assert isinstance(pl_module, Classifier)
+        if self.config.logger.chosen:
+            self.counted.update(pl_module.classes_of(batch.features), batch.labels)
+
+    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.config.logger.chosen:
+            self.confusion = self.counted.compute().cpu().numpy()  # over all ranks
+
+    def _catch_up(self) -> None:
+        rows = self.history.rows[0]
+        for row in rows[self.given :]:
+            metrics = {name: float(value) for name, value in row.items() if value is not None}
+            step = int(metrics.pop("step"))
+            self._each("write", partial(_log_metrics, metrics=metrics, step=step))
+        self.given = len(rows)
+
+    def finish(self, result: Mapping[str, Any]) -> None:
+        """Hands over what the test came to, before result.json says that all is done."""
+        if not self.loggers:
+            return
+        self._catch_up()  # a run that went on from its end has no epoch left
+        metrics = {name: result[name] for name in TESTED if result[name] is not None}
+        tested = Tested(metrics, result["steps"], self.confusion, self.source.labels)
+        self._each("finish", lambda logger: logger.log_test(tested))
+        self.status = result["status"]
+
+    def _each(self, what: str, action: Callable[[RunLogger], None]) -> None:
+        for name, logger in list(self.loggers.items()):
+            try:
+                action(logger)
+            except Exception as error:
+                del self.loggers[name]
+                reason = next(iter(str(error).splitlines()), type(error).__name__)
+                log.warning(
+                    "logger=%s cannot %s (%s); it is left out, history.csv holds all",
+                    name, what, reason,
+                )  # fmt: skip
+
+
+def _logger_class(name: str) -> type[RunLogger]:
+    """The class of src/training/loggers/NAME.py."""
+    module = import_module(f"src.training.loggers.{name}")
+    (found,) = (
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, RunLogger) and value is not RunLogger
+    )
+    return found
+
+
+def _log_metrics(logger: RunLogger, metrics: dict[str, float], step: int) -> None:
+    logger.log_metrics(metrics, step)

@@ -1,0 +1,97 @@
+"""logger=mlflow: a run in a SQLite file of MLflow."""
+
+import logging
+import os
+import sqlite3
+import time
+from collections.abc import Mapping
+from contextlib import closing, nullcontext
+from pathlib import Path
+from urllib.parse import quote
+
+from src.config import schema
+from src.runs.folder import HISTORY, Run
+from src.system.errors import InputError
+from src.system.files import alone, require_regular
+from src.training.loggers.base import TESTED, RunLogger, Values
+
+STATUS = {"finished": "FINISHED", "interrupted": "KILLED"}  # of all others: FAILED
+
+
+class RunMLflow(RunLogger):
+    """A run of MLflow in a SQLite file, found again by a tag when ours goes on. MLflow deletes no
+    metric, and an epoch comes to the same values again: it is given the rows that it lacks."""
+
+    TAG = "kindling.id"
+    GROWS = "trainer.max_epochs"  # MLflow's parameters are fixed, its tags are not
+
+    def __init__(self, config: schema.Logger, values: Values, run: Run, seconds: float) -> None:
+        super().__init__(config, values, run, seconds)
+        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # it asks a server whether to send any
+        from mlflow import MlflowClient
+        from mlflow.entities import Metric, Param, RunTag
+
+        for chatter in ("mlflow", "alembic"):
+            logging.getLogger(chatter).setLevel(logging.WARNING)
+        self.metric = Metric
+        shared = config.mlflow_file
+        file = Path(shared) if shared else run.folder / "mlflow.db"
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            # Another process may make the tables, or the experiment, of the same database.
+            with alone(file.with_name(f".{file.name}.lock")) if shared else nullcontext():
+                _require_database(file)
+                self.client = MlflowClient(f"sqlite:///{quote(str(file.absolute()))}")
+                self.run_id, self.held = self._find(config.project, run)
+        except Exception as error:  # of sqlite, SQLAlchemy, alembic, MLflow and the file system
+            reason = " ".join(str(error).split())[:200] or type(error).__name__
+            raise InputError(
+                f"logger.mlflow_file={file}: MLflow cannot use it ({reason}); name another file, "
+                "or delete it if it holds nothing else: history.csv holds all"
+            ) from None
+        texts = {key: str(value) for key, value in values.items()}
+        tags = [RunTag(self.GROWS, texts.pop(self.GROWS))]
+        params = [Param(key, text) for key, text in texts.items()]
+        self.client.log_batch(self.run_id, params=params, tags=tags)
+        self.client.update_run(self.run_id, status="RUNNING")
+
+    def _find(self, project: str, run: Run) -> tuple[str, set[tuple[str, int]]]:
+        """The MLflow run that is this one's, begun if there is none; and each metric and step that
+        it holds."""
+        identity, client = run.identity(), self.client
+        found = client.get_experiment_by_name(project)
+        place = (run.folder.absolute() / "mlflow_artifacts").as_uri()
+        experiment = found.experiment_id if found else client.create_experiment(project, place)
+        known = client.search_runs([experiment], f"tags.`{self.TAG}` = '{identity}'")
+        if not known:
+            tags = {self.TAG: identity, "kindling.folder": str(run.folder.absolute())}
+            created = client.create_run(experiment, run_name=self.run_name, tags=tags)
+            return created.info.run_id, set()
+        run_id: str = known[0].info.run_id
+        return run_id, {
+            (name, metric.step)
+            for name in (*HISTORY, *TESTED)
+            for metric in client.get_metric_history(run_id, name)
+        }
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        assert step is not None
+        now = int(time.time() * 1000)
+        lacking = [
+            self.metric(name, value, now, step)
+            for name, value in metrics.items()
+            if (name, step) not in self.held
+        ]
+        self.client.log_batch(self.run_id, metrics=lacking)  # all of them or none
+
+    def finalize(self, status: str) -> None:
+        self.client.set_terminated(self.run_id, STATUS.get(status, "FAILED"))
+
+
+def _require_database(file: Path) -> None:
+    """Raises what SQLite finds wrong with a file, or with the place for a new one, at once; MLflow
+    would ask ten times, for minutes."""
+    if file.exists():
+        require_regular(file, file.stat())
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("BEGIN IMMEDIATE")

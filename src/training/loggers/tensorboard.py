@@ -1,0 +1,48 @@
+"""logger=tensorboard: event files in the run folder."""
+
+import time
+from collections.abc import Mapping
+
+from src.config import schema
+from src.plots.confusion import confusion
+from src.runs.folder import HISTORY, Run
+from src.training.loggers.base import TESTED, RunLogger, Tested, Values
+
+
+class RunTensorBoard(RunLogger):
+    """Event files in <run>/tensorboard, written anew from the history; their clock is the time of
+    training, so that hours between a kill and what came after it leave no gap."""
+
+    SUFFIX = ".kindling"  # what is deleted is ours
+
+    def __init__(self, config: schema.Logger, values: Values, run: Run, seconds: float) -> None:
+        super().__init__(config, values, run, seconds)
+        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils.tensorboard.summary import hparams
+
+        folder = run.folder / "tensorboard"
+        for old in folder.glob(f"events.out.tfevents.*{self.SUFFIX}"):
+            old.unlink()
+        self.writer = SummaryWriter(folder, filename_suffix=self.SUFFIX)
+        names = [name for name in (*HISTORY, *TESTED) if "/" in name]
+        # For its tab of hyperparameters, which is to have a run from its start.
+        experiment, start, self.end = hparams(values, dict.fromkeys(names, 0.0))  # type: ignore[no-untyped-call]
+        self.add_summary = self.writer._get_file_writer().add_summary  # type: ignore[no-untyped-call]
+        self.add_summary(experiment)
+        self.add_summary(start)
+        self.began = time.time() - seconds
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        clock = self.began + metrics["seconds"] if "seconds" in metrics else None
+        for name, value in metrics.items():
+            self.writer.add_scalar(name, value, step, walltime=clock)
+        self.writer.flush()
+
+    def log_test(self, tested: Tested) -> None:
+        super().log_test(tested)
+        figure = confusion(tested.confusion, tested.labels)
+        self.writer.add_figure("test/confusion", figure, tested.step)
+        self.add_summary(self.end)
+
+    def finalize(self, status: str) -> None:
+        self.writer.close()
