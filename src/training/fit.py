@@ -52,7 +52,8 @@ def fit(
     Blocks until the run is over, on every device that it uses. Seeds the global random streams of
     Python, NumPy and torch. `callbacks` are Lightning's; on several devices each rank gets a copy,
     so they must be picklable. With `resume` the run continues from the state in the folder and
-    gives what an undisturbed run would have given, bit for bit. `trainer.max_epochs` may have grown.
+    gives what an undisturbed run would have given, bit for bit; more `trainer.max_epochs` may be
+    asked for.
 
     Raises InputError for data or devices that do not fit the configuration (result.json then has
     the status `failed`), for a folder that holds a run already or another one, and for a folder

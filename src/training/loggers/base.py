@@ -42,7 +42,7 @@ class Tested(NamedTuple):
 
 
 class RunLogger(Logger):
-    """A Lightning Logger that holds each row of a run's history once, after kills and resumes too."""
+    """A Lightning Logger that holds each row of a run's history once, even after kills."""
 
     def __init__(self, config: schema.Logger, values: Values, run: Run, seconds: float) -> None:
         """`values` are the hyperparameters, `seconds` the training time so far. Raises InputError
