@@ -42,6 +42,7 @@ lint: $(READY)
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-logo
 
 bench: $(READY)
 	$(VENV)/bin/python -m src.benchmark suite=loops $(ARGS)
