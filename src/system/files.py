@@ -8,6 +8,7 @@ import errno
 import fcntl
 import io
 import os
+import re
 import socket
 import stat
 import time
@@ -24,6 +25,8 @@ MIB = 2**20
 # A composed configuration has some 2 KB, Hydra's own record of a sweep some 10 KB.
 YAML_LIMIT = MIB // 4
 FAULTS_SHOWN = 20
+# Seconds. On a busy machine the ranks of a killed process took 5 s to notice and to end.
+RANKS_PATIENCE = 60
 LINKING = "wandb"  # W&B's own folder: it links to its logs, and writes into new folders alone
 REPLACED = (".ckpt", ".part")  # never written in place: a second name keeps its content
 
@@ -263,10 +266,11 @@ def lock(path: Path, patience: float = 0) -> Iterator[int]:
     last process that has the descriptor ends, however it ends.
 
     Raises InputError when another process holds it for `patience` more seconds, and as
-    open_in_place.
+    open_in_place. Where the process that took the lock has ended, its ranks hold it until they end
+    too: with any patience they get RANKS_PATIENCE seconds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    until = time.monotonic() + patience
+    began = time.monotonic()
     while True:
         file = os.fdopen(open_in_place(path, os.O_RDWR), "r+", errors="replace")
         try:
@@ -274,7 +278,8 @@ def lock(path: Path, patience: float = 0) -> Iterator[int]:
         except BlockingIOError:
             holder = file.read(100).strip() or "another process"
             file.close()
-            if time.monotonic() < until:
+            allowed = RANKS_PATIENCE if patience and _has_ended(holder) else patience
+            if time.monotonic() - began < allowed:
                 time.sleep(0.05)
                 continue
             raise InputError(
@@ -292,6 +297,18 @@ def lock(path: Path, patience: float = 0) -> Iterator[int]:
         with suppress(OSError):
             path.unlink(missing_ok=True)
         file.close()
+
+
+def _has_ended(holder: str) -> bool:
+    """Whether the text in a lock names a process of this machine that has ended."""
+    named = re.fullmatch(r"process ([0-9]{1,9}) of (.*)", holder)
+    if named is None or named[2] != socket.gethostname():
+        return False
+    try:
+        os.kill(int(named[1]), 0)
+    except OSError as error:
+        return error.errno == errno.ESRCH  # else it is another user's
+    return False
 
 
 @contextmanager

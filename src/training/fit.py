@@ -40,8 +40,7 @@ from src.training.trainer import build_trainer
 
 log = logging.getLogger(__name__)
 
-# Seconds. The ranks of a killed process hold the lock until they have ended, some milliseconds.
-LOCK_PATIENCE = 5
+LOCK_PATIENCE = 5  # seconds, for a process that is about to end
 
 
 def fit(

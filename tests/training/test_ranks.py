@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -352,8 +353,14 @@ def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
         refused = pytest.raises(InputError, match=f"process {process.pid} of .* is writing there")
         with refused, lock(folder / ".lock"):
             pass
-        for rank in found:
-            os.kill(rank, signal.SIGCONT)
+
+        def awake() -> None:
+            for rank in found:
+                os.kill(rank, signal.SIGCONT)
+
+        threading.Timer(1, awake).start()
+        with lock(folder / ".lock", patience=0.1):
+            pass  # the launcher has ended: its ranks get longer than a living process
         until = time.monotonic() + 60
         while (left := session(process.pid)) and time.monotonic() < until:
             time.sleep(0.05)
