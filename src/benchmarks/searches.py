@@ -13,7 +13,8 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from src.benchmarks.measure import Seconds, ratio, report
-from src.runs.sweep_folder import Sweep, shown_as
+from src.runs.outcome import format_metric
+from src.runs.sweep_folder import Sweep
 
 ROOT = Path(__file__).parent.parent.parent
 FUSED = ("-m", "hydra/launcher=fused")
@@ -69,7 +70,7 @@ def run(rounds: int, data: str) -> tuple[str, str]:
     ratios = {f"{above}/{below}": ratio(seconds, above, below) for above, below in RATIOS}
     best = {name: {"trial": each.best, "val/acc": each.value} for name, each in found.items()}
     table, line = report("search", seconds, ratios, data=data, best=best)
-    rows = [[name, shown_as("val/acc", each.value), each.best] for name, each in found.items()]
+    rows = [[name, format_metric("val/acc", each.value), each.best] for name, each in found.items()]
     trials = tabulate(rows, ["contender", "best val/acc", "trial"])
     return f"{table}\n\n{trials}", line
 

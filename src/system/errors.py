@@ -28,6 +28,18 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
+def short_reason(error: Exception) -> str:
+    """What an error says, in one line: of pydantic's errors the first wrong field, else the first
+    line of the text, or the name of the class where there is no text."""
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        fault = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(map(str, fault["loc"]))[:80]
+        return f"{field}: {fault['msg'][:200]}" if field else fault["msg"][:200]
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 # A disk or a limit that lets nothing be written; and what may keep a file from being read, too:
 # a disk that fails, rights, and a name that cannot be one of a file or folder.
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)

@@ -47,7 +47,7 @@ def test_a_sweep_goes_on_after_a_failure_and_tells(command: Command, tmp_path: P
     best = max(rows[:2], key=lambda row: float(row["val/acc"]))
     assert (
         f"data.batch_size={best['data.batch_size']}"
-        in done.stdout.partition("best alone: ")[2].splitlines()[0]
+        in done.stdout.partition("to train it alone: ")[2].splitlines()[0]
     )
 
 

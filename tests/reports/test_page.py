@@ -212,10 +212,10 @@ def test_a_sweep_over_data_sets_has_a_best_trial_on_each(warm: Warm, tmp_path: P
     done = warm(tmp_path, "src.train", *arguments)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    best = [line for line in lines if line.startswith("best alone")]
+    best = [line for line in lines if line.startswith("best trial")]
     assert [line.partition(":")[0] for line in best] == [
-        "best alone on digits",
-        "best alone on toy",
+        "best trial on digits, to train it alone",
+        "best trial on toy, to train it alone",
     ]
     assert ["data=digits" in line for line in best] == [True, False]
     trials = [line.split()[0] for line in lines if re.match(r" +\d+  finished", line)]
