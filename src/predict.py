@@ -54,7 +54,7 @@ def main() -> None:
         arguments.run, arguments.images, arguments.invert, arguments.csv, arguments.force
     )
     with importing():
-        from src.inference.prediction import answer
+        from src.inference.prediction_output import answer
 
     found = answer(request)
     print(found.text, end="", flush=True)

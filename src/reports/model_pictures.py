@@ -12,7 +12,7 @@ from src.config.schema import Config
 from src.data.augmentation import build_augmentation
 from src.data.loader import Block
 from src.data.sources.source import Source, Split, as_float
-from src.inference.evaluation import evaluate, predict, source_of
+from src.inference.evaluation import compute_logits, evaluate, source_of
 from src.plots.confusion import confusion
 from src.reports.collect import Entry
 from src.reports.figures import Picture
@@ -40,7 +40,7 @@ def pictures(entry: Entry, name: str) -> Iterator[Picture]:
     if len(source.shape) != 3 or source.shape[0] != 1:
         return
     wrong, titles = most_confident_mistakes(
-        predict(trained, source.test), source.test, source.labels
+        compute_logits(trained, source.test), source.test, source.labels
     )
     if titles:
         shown = as_float(source.test.take(wrong).features)[:, 0]

@@ -6,6 +6,7 @@ Files are opened here, and nowhere else by their bare name.
 
 import errno
 import fcntl
+import hashlib
 import io
 import os
 import re
@@ -191,6 +192,26 @@ def open_regular(path: Path) -> io.BufferedReader:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def sha256(path: Path) -> str:
+    """The checksum of a file, in hex digits. Raises as open_regular."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def output_fault(option: str, path: Path, name: str, *, force: bool) -> str | None:
+    """Why a command cannot write the file that `option` names, and what to type; None where it can.
+
+    `name` is the file name to propose where the path is a folder.
+    """
+    if path.is_dir():
+        return f"{option} {path}: is a folder; type {option} {path / name}"
+    if not path.parent.is_dir():
+        return f"{option} {path}: there is no folder {path.parent}; make it first"
+    if path.exists() and not force:
+        return f"{option} {path}: exists already; name another file, or type --force to replace it"
+    return None
 
 
 def require_regular(path: Path, status: os.stat_result) -> None:
