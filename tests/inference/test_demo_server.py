@@ -30,16 +30,17 @@ from playwright.sync_api import Browser, FloatRect, Page
 
 from src.config.compose import compose
 from src.inference import demo_server as serving
-from src.inference import formats as artifacts
 from src.inference.demo_server import Server, about, answer, demonstrate, open_model
 from src.inference.drawings import prepare
 from src.inference.exporters import export
-from src.inference.formats import OnnxModel, Plan, plan
+from src.inference.formats import ANOTHER, Plan, plan
+from src.inference.onnx_model import OnnxModel
 from src.runs import checkpoint
 from src.runs.folder import Run
 from src.runs.loading import open_trained
 from src.system import extras
 from src.system.errors import InputError, Interrupted
+from src.system.files import sha256
 from src.training.fit import fit
 from tests.helpers.commands import ROOT, SMALL, Train
 
@@ -310,11 +311,11 @@ def test_other_hosts_and_origins_are_refused(served: Served) -> None:
     hosts = ("evil.example", f"evil.example:{served.port}", "127.0.0.1", f"{here}.evil.example", "")
     for host in hosts:
         status, _, told = ask(served, "GET", "/", Host=host)
-        assert (status, told) == (403, {"error": f"the demo is at {served.url} alone"})
+        assert (status, told) == (403, {"error": f"the demo is only at {served.url}"})
         assert post(served, png(drawing()), Host=host)[0] == 403
     for origin in ("http://evil.example", "null", "https://127.0.0.1", f"http://{here}.example"):
         status, told = post(served, png(drawing()), Origin=origin)
-        assert (status, told) == (403, {"error": "the demo answers its own page alone"})
+        assert (status, told) == (403, {"error": "the demo answers only its own page"})
 
 
 def bomb() -> bytes:
@@ -334,15 +335,15 @@ def test_bodies_are_bounded_and_checked(served: Served) -> None:
         (whole, {"Content_Length": long}, 411, "Content-Length is missing"),
         (b"", {"Content_Length": str(2**20 + 1)}, 413, "at most 1,048,576 bytes"),
         (b"", {"Content_Length": "9" * 5000}, 413, "at most 1,048,576 bytes"),
-        (b"", {}, 400, "the body is no PNG picture"),
-        (whole[:-30], {}, 400, "the body is no PNG picture"),
-        (b"GIF89a" + whole, {}, 400, "the body is no PNG picture"),
+        (b"", {}, 400, "the body is not a PNG picture"),
+        (whole[:-30], {}, 400, "the body is not a PNG picture"),
+        (b"GIF89a" + whole, {}, 400, "the body is not a PNG picture"),
         (png(Image.new("L", (1025, 3))), {}, 400, "is larger than 1024 by 1024 pixels"),
         (
             bomb(),
             {},
             400,
-            "the body is no PNG picture .Image size .900000000 pixels. exceeds limit",
+            "the body is not a PNG picture .Image size .900000000 pixels. exceeds limit",
         ),
     ]
     for body, headers, status, message in cases:
@@ -367,14 +368,15 @@ def test_the_exported_model_is_taken_while_it_is_of_these_weights(
     before = exported.read_bytes()
 
     def refuse(plan: Plan) -> None:
-        raise InputError(f"{plan.output}: was not written: no{artifacts.ANOTHER}")
+        raise InputError(f"{plan.output}: was not written: no{ANOTHER}")
 
     with monkeypatch.context() as patch:
         patch.setattr("src.inference.exporters.export", refuse)
         fresh = open_model(run.folder, run.best_checkpoint)
         assert fresh.description == served.model.description
         assert capsys.readouterr().out == ""
-        keeps = f"the model is exported for this demo alone (python -m src.export {run.folder}"
+        command = f"python -m src.export {run.folder}"
+        keeps = f"exporting the model for this demo (to keep an export: {command}"
         exported.write_bytes(before[:1000])
         with pytest.raises(
             InputError, match=r"cannot be shown, its ONNX model was not written: no$"
@@ -382,11 +384,11 @@ def test_the_exported_model_is_taken_while_it_is_of_these_weights(
             open_model(run.folder, run.best_checkpoint)
         told = capsys.readouterr().out
         assert told.startswith(f"{exported}: cannot be read as ONNX")
-        assert told.endswith(f"; {keeps} --force keeps it)\n")
+        assert told.endswith(f"; {keeps} --force)\n")
         exported.unlink()
         with pytest.raises(InputError):
             open_model(run.folder, run.best_checkpoint)
-        assert capsys.readouterr().out == f"{exported} is not there; {keeps} keeps it)\n"
+        assert capsys.readouterr().out == f"{exported} does not exist; {keeps})\n"
 
     exported.write_bytes(before)
     content = checkpoint.read(run.best_checkpoint)
@@ -394,8 +396,9 @@ def test_the_exported_model_is_taken_while_it_is_of_these_weights(
         weight.mul_(2)
     checkpoint.write(content, run.best_checkpoint)
     newer = open_model(run.folder, run.best_checkpoint)
-    assert f"{exported} is of an older checkpoint; {keeps} --force" in capsys.readouterr().out
-    assert newer.description.checkpoint_sha256 == artifacts.sha256(run.best_checkpoint)
+    told = capsys.readouterr().out
+    assert f"{exported} was exported from an older checkpoint; {keeps} --force" in told
+    assert newer.description.checkpoint_sha256 == sha256(run.best_checkpoint)
     inputs = np.ones((1, 28, 28), np.float32)
     with torch.no_grad():
         expected = open_trained(run.folder).model(torch.from_numpy(inputs[None]))

@@ -67,7 +67,7 @@ def test_opening_leaves_the_random_stream_alone(train: Train) -> None:
 
 
 def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no run folder"):
+    with pytest.raises(InputError, match="is not a run folder"):
         open_trained(tmp_path)
     with pytest.raises(InputError, match="there is no such file or folder"):
         open_trained(tmp_path / "nothing.ckpt")
@@ -78,7 +78,7 @@ def test_a_damaged_checkpoint(cut: int, train: Train) -> None:
     run = train()
     content = run.best_checkpoint.read_bytes()
     run.best_checkpoint.write_bytes(content[:cut])
-    with pytest.raises(InputError, match=r"best\.ckpt: is damaged or no checkpoint"):
+    with pytest.raises(InputError, match=r"best\.ckpt: is damaged or not a checkpoint"):
         open_trained(run.folder)
 
 

@@ -23,12 +23,15 @@ from safetensors.torch import save_file
 from src.config.compose import compose
 from src.data.sources.catalogue import open_source
 from src.data.sources.source import Source
-from src.inference import exporters as exporting
-from src.inference.exporters import export, open_safetensors
-from src.inference.formats import FORMATS, FormatName, open_onnx, plan, sha256
+from src.inference import exporters
+from src.inference.exporters import export
+from src.inference.formats import FORMATS, FormatName, plan
+from src.inference.onnx_model import open_onnx
+from src.inference.writers import open_safetensors
 from src.runs.folder import Run
 from src.runs.loading import open_trained
 from src.system import extras
+from src.system.files import sha256
 from src.system.errors import InputError, Interrupted
 from src.system.files import replacing
 from src.training.fit import fit
@@ -75,7 +78,7 @@ def ask(path: Path, inputs: torch.Tensor) -> torch.Tensor:
 def test_raw_bytes_go_in(
     format_: FormatName, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(exporting, "source_of", lambda _: as_bytes(open_source_of(run)))
+    monkeypatch.setattr(exporters, "source_of", lambda _: as_bytes(open_source_of(run)))
     path = tmp_path / f"model{FORMATS[format_].suffix}"
     done = export(plan(run.folder, format_, path, force=False))
     assert (done.samples, done.description.input_dtype) == (359, "uint8")
@@ -194,9 +197,9 @@ def test_mnist(train: Train, mnist_root: Path, monkeypatch: pytest.MonkeyPatch) 
     # Without its data there is nothing to compare with, and so no file.
     digits = open_source(compose("data=digits").data)
     instead = replace(digits, instead_of="mnist, for the download failed")
-    monkeypatch.setattr(exporting, "source_of", lambda _: instead)
+    monkeypatch.setattr(exporters, "source_of", lambda _: instead)
     with pytest.raises(
-        InputError, match=r"data=mnist: .* cannot be had: the download failed; type D"
+        InputError, match=r"data=mnist: .* cannot be loaded: the download failed; type D"
     ):
         export(plan(run.folder, "torch", None, force=False))
     assert not (run.folder / "model.pt2").exists()
@@ -207,7 +210,7 @@ def test_mnist(train: Train, mnist_root: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def broken(change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """The safetensors format with a loader whose answers are changed."""
-    write, load = exporting.FORMS["safetensors"]
+    write, load = exporters.WRITERS["safetensors"]
 
     def altered(path: Path) -> Any:
         run = load(path)
@@ -237,7 +240,7 @@ def test_a_difference_leaves_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(exporting.FORMS, "safetensors", broken(change))
+    monkeypatch.setitem(exporters.WRITERS, "safetensors", broken(change))
     path = tmp_path / "model.safetensors"
     with pytest.raises(InputError, match=message):
         export(plan(run.folder, "safetensors", path, force=False))
@@ -252,7 +255,7 @@ def test_a_signal_leaves_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.M
     def interrupt(logits: torch.Tensor) -> torch.Tensor:
         raise Interrupted(2)
 
-    monkeypatch.setitem(exporting.FORMS, "safetensors", broken(interrupt))
+    monkeypatch.setitem(exporters.WRITERS, "safetensors", broken(interrupt))
     with pytest.raises(Interrupted):
         export(plan(run.folder, "safetensors", tmp_path / "model.safetensors", force=False))
     assert list(tmp_path.iterdir()) == []
@@ -264,7 +267,7 @@ def test_a_model_that_diverged(train: Train) -> None:
     with torch.no_grad():
         next(trained.model.parameters())[0, 0] = torch.nan
     with pytest.raises(InputError, match="are not all finite, it diverged"):
-        exporting.compare(trained, open_source_of(run).test, trained.model)
+        exporters.compare(trained, open_source_of(run).test, trained.model)
 
 
 def test_an_operation_that_onnxruntime_lacks(train: Train) -> None:
@@ -303,14 +306,16 @@ def test_arguments_cost_no_torch(run: Run, tmp_path: Path) -> None:
     taken.write_text("the user's")
     told = {
         ("nowhere",): "error: nowhere: there is no such file or folder",
-        (str(tmp_path),): "is no run folder, it has no checkpoints/best.ckpt; name a folder",
+        (str(tmp_path),): "is not a run folder, it has no checkpoints/best.ckpt; name a folder",
         (str(run.folder), "--format", "torch", "--output", str(taken)): (
-            f"error: {taken}: is there already; type --force to replace it, or --output FILE"
+            f"error: --output {taken}: exists already; name another file, or type --force to "
+            "replace it"
         ),
         (str(run.folder), "--format", "keras"): "invalid choice: 'keras'",
     }
     script = (
-        "import sys; from src.system.errors import door; from src.export import main\n"
+        "import sys; from src.system.files import sha256
+from src.system.errors import door; from src.export import main\n"
         f"for arguments in {list(told)}:\n"
         "    sys.argv[1:] = arguments\n"
         "    try:\n"

@@ -16,10 +16,10 @@ from src.data.sources.downloads import Published
 from src.data.sources.mnist import mnist
 from src.data.sources.source import Split
 from src.inference.drawings import prepare
-from src.inference.evaluation import predict
+from src.inference.evaluation import compute_logits
 from src.inference.inputs import Request, read_inputs
 from src.inference.likeness import Likeness, likeness_of
-from src.inference.prediction import answer
+from src.inference.prediction_output import answer
 from src.runs.folder import Run
 from src.runs.loading import Trained, open_trained
 from src.system.errors import InputError
@@ -33,7 +33,7 @@ HAND = np.random.default_rng(0)
 def unlike(trained: Trained, likeness: Likeness, features: NDArray[np.uint8]) -> float:
     """The share of features (N, 28, 28) that are called unlike."""
     inputs = torch.from_numpy(features).view(-1, 1, 28, 28)
-    classes = predict(trained, Split(inputs, torch.zeros(len(inputs)))).argmax(-1)
+    classes = compute_logits(trained, Split(inputs, torch.zeros(len(inputs)))).argmax(-1)
     return float(np.mean(np.array(likeness.unlikeness(inputs, classes)) > 1))
 
 
@@ -98,7 +98,7 @@ def test_each_data_set_has_bounds_of_its_own(train: Train) -> None:
         trained = open_trained(run.folder)
         test = open_source(run.config.data).test
         likeness = likeness_of(trained)
-        classes = predict(trained, test).argmax(-1)
+        classes = compute_logits(trained, test).argmax(-1)
         true = np.array(likeness.unlikeness(test.features, classes))
         assert np.mean(true > 1) <= 0.01
         strange = torch.rand_like(test.features) + 1
@@ -146,7 +146,7 @@ def test_no_comparison_without_the_data(
     np.savez(tmp_path / "mine.npz", x=samples + 1, y=(samples[:, 0] > 0).astype(int))
     alone = answer(request)
     (note,) = alone.notes
-    assert note.startswith("not compared with what the model was trained on: the content of its")
+    assert note.startswith("not compared with the training data: the content of its")
     assert "unlike" not in alone.text
     classes = [
         [line.split()[1] for line in each.text.splitlines()[4:6]] for each in (compared, alone)

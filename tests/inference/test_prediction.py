@@ -16,11 +16,13 @@ from src.data.pictures import decode
 from src.data.sources.catalogue import open_source
 from src.data.sources.mnist import mnist
 from src.inference import inputs
-from src.inference.drawings import Invert, Prepared, find, prepare
+from src.inference.drawings import Prepared, find, prepare
 from src.inference.evaluation import evaluate_path
+from src.inference.ink import Invert
 from src.inference.inputs import Picture, left_out, read_inputs
 from src.inference.likeness import likeness_of
-from src.inference.prediction import answer, classify, describe, predict_inputs, to_csv
+from src.inference.prediction import classify, predict_inputs
+from src.inference.prediction_output import answer, describe, to_csv
 from src.runs.folder import Run
 from src.runs.loading import open_trained
 from src.system import errors
@@ -412,12 +414,12 @@ def test_files_of_other_kinds_are_counted_and_named(tmp_path: Path) -> None:
     (tmp_path / ".hidden.txt").write_text("")
     (tmp_path / "folder.png").mkdir()
     assert left_out([tmp_path, tmp_path / "seven.png"]) == [
-        f"{tmp_path}: 1 left out, no PNG or JPEG: folder.png/"
+        f"{tmp_path}: 1 skipped, not PNG or JPEG: folder.png/"
     ]
     for name in ("a.gif", "b.npz", "c\n.csv", "d.txt", "e", "f"):
         (tmp_path / name).write_text("")
     assert left_out([tmp_path]) == [
-        f"{tmp_path}: 7 left out, no PNG or JPEG: a.gif, b.npz, c\ufffd.csv, d.txt, e and 2 more"
+        f"{tmp_path}: 7 skipped, not PNG or JPEG: a.gif, b.npz, c\ufffd.csv, d.txt, e and 2 more"
     ]
 
 
@@ -584,7 +586,7 @@ def test_other_fields(train: Train, tmp_path: Path) -> None:
 def test_weights_that_are_no_numbers(train: Train) -> None:
     trained = open_trained(train().folder)
     next(trained.model.parameters()).data.fill_(float("nan"))
-    with pytest.raises(InputError, match=r"best\.ckpt: its weights make no finite numbers"):
+    with pytest.raises(InputError, match=r"best\.ckpt: its logits for the input are not finite"):
         classify(trained, SEVEN.astype(np.uint8)[None])
 
 
@@ -634,7 +636,7 @@ def test_the_commands_status_says_whether_all_was_answered(
     for name in ("b.png", "notes.txt"):
         (folder / name).write_text("a text")
     fault = "is no PNG or JPEG; save the picture as PNG"
-    told = f"{folder}: 1 left out, no PNG or JPEG: notes.txt\nerror: {folder / 'b.png'}: {fault}\n"
+    told = f"{folder}: 1 skipped, not PNG or JPEG: notes.txt\nerror: {folder / 'b.png'}: {fault}\n"
     done = command("src.predict", run, str(folder))
     assert (done.returncode, done.stderr) == (1, told)
     assert [line.split()[0] for line in done.stdout.splitlines()[4:6]] == [
@@ -666,16 +668,16 @@ def test_what_is_wrong_is_told_before_torch_is_imported(
         assert (done.returncode, done.stdout) == (2, "")
         return done.stderr
 
-    assert message("seven.png", "seven.png").startswith("error: seven.png: is no run; name one")
+    assert message("seven.png", "seven.png").startswith("error: seven.png: is not a run; name one")
     assert message("nowhere", "seven.png") == "error: nowhere: there is no such file or folder\n"
-    assert message("without", "seven.png").startswith("error: without: is no run folder")
+    assert message("without", "seven.png").startswith("error: without: is not a run folder")
     assert message(run, "no.png") == "error: no.png: there is no such file or folder\n"
     assert message(run, "seven.png", "--csv", "found.csv") == (
         "error: --csv found.csv: exists already; name another file, or type --force to replace it\n"
     )
     assert message(run, "seven.png", "--csv", "without").startswith("error: --csv without: is a f")
     assert "there is no folder no" in message(run, "seven.png", "--csv", "no/x.csv")
-    assert "is to be predicted itself" in message(run, ".", "--csv", "seven.png", "--force")
+    assert "is one of the inputs" in message(run, ".", "--csv", "seven.png", "--force")
     assert "required: IMAGE" in message(run)
     assert (tmp_path / "found.csv").read_text() == "mine"
     done = cold_command("src.predict", run, "seven.png", PYTHONPATH=f"{torch.parent}:{ROOT}")

@@ -123,7 +123,7 @@ def test_mutated_checkpoints(mutations: Mutation, base: Run, tmp_path: Path) -> 
     if data == content:
         assert open_trained(path).data == "toy"
     else:
-        with pytest.raises(InputError, match="is damaged or no checkpoint"):
+        with pytest.raises(InputError, match="is damaged or not a checkpoint"):
             open_trained(path)
 
 
@@ -497,7 +497,7 @@ def test_bombs_are_refused_before_they_are_opened(base: Run, tmp_path: Path) -> 
         read_yaml(aliased)
     run = Run(tmp_path)
     run.result_file.write_text("[" * 100_000)
-    with pytest.raises(InputError, match="is not JSON"):
+    with pytest.raises(InputError, match="Invalid JSON"):
         _ = run.result
 
 
@@ -544,7 +544,7 @@ def test_few_values_that_unfold_to_many(
     with little_time():
         own_error(lambda: open_trained(path))
         path.write_bytes(pickled({"kindling": value, "state_dict": value}))
-        with pytest.raises(InputError, match="is damaged or no checkpoint"):
+        with pytest.raises(InputError, match="is damaged or not a checkpoint"):
             open_trained(path)
 
 
@@ -582,7 +582,7 @@ PICKLES = {
 def test_pickles_that_torch_never_writes(kind: str, tmp_path: Path) -> None:
     path = tmp_path / "bomb.ckpt"
     path.write_bytes(checkpoint_of_pickle(PICKLES[kind]))
-    with little_time(), pytest.raises(InputError, match="is damaged or no checkpoint"):
+    with little_time(), pytest.raises(InputError, match="is damaged or not a checkpoint"):
         open_trained(path)
 
 
@@ -664,7 +664,7 @@ def test_a_configuration_of_very_many_unknown_keys(tmp_path: Path) -> None:
 def test_lines_that_are_no_row_of_a_history(line: str, tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.history_file.write_text(f"{','.join(HISTORY)}\n{line}\n")
-    with little_time(), pytest.raises(InputError, match="line 2 is no row of a history"):
+    with little_time(), pytest.raises(InputError, match="line 2 is not a row of a history"):
         _ = run.history
 
 
@@ -785,7 +785,7 @@ def test_a_tensor_larger_than_its_record(base: Run, tmp_path: Path) -> None:
     records[name] = records[name].replace(b"K\x0a", b"K\xc8")
     path = tmp_path / "long.ckpt"
     path.write_bytes(signed(zipped(records)))
-    with pytest.raises(InputError, match="is damaged or no checkpoint"):
+    with pytest.raises(InputError, match="is damaged or not a checkpoint"):
         open_trained(path)
 
 

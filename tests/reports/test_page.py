@@ -27,7 +27,8 @@ from src.reports.collect import Entry, SweepEntries, collect, short
 from src.reports.model_pictures import augmented_samples, most_confident_mistakes, pictures
 from src.reports.page import MARK, write_report
 from src.runs.folder import Result, Row, Run
-from src.runs.sweep_folder import SHARE, Sweep
+from src.runs.outcome import SHARED_TIME, over_seeds
+from src.runs.sweep_folder import Sweep
 from src.system.errors import InputError
 from tests.helpers.browser import opened
 from tests.helpers.commands import SMALL, Train
@@ -44,7 +45,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Path:
     done = warm(folder, "src.train", *arguments)
     assert done.returncode == 0, done.stderr
     assert f"report: {Path('trials/report.html')}" in done.stdout
-    assert SHARE in done.stdout
+    assert SHARED_TIME in done.stdout
     return folder / "trials"
 
 
@@ -106,7 +107,7 @@ def test_a_sweeps_page_says_what_its_table_says(sweep: Path) -> None:
     expected = f"{statistics.mean(values):.2%} ± {statistics.stdev(values):.2%}"
     assert ["16", "0.1", "2"] in [cells[:3] for cells in Tables(page).found["sweep1-seeds-table"]]
     assert expected in [cells[-1] for cells in Tables(page).found["sweep1-seeds-table"]]
-    assert page.count(SHARE.replace("'", "&#39;")) == 1
+    assert page.count(SHARED_TIME.replace("'", "&#39;")) == 1
     assert "reason" not in header
 
 
@@ -314,13 +315,13 @@ def test_a_foreign_file_is_not_overwritten(train: Train, tmp_path: Path) -> None
     run = train("model=logistic_regression")
     mine = run.folder / "report.html"
     mine.write_text("my notes")
-    with pytest.raises(InputError, match=r"is there already .*--force"):
+    with pytest.raises(InputError, match=r"exists already .*--force"):
         write_report([run.folder], models=False)
     assert mine.read_text() == "my notes"
     write_report([run.folder], force=True, models=False)
     assert MARK in mine.read_text()
     write_report([run.folder], models=False)  # one of ours is written anew
-    with pytest.raises(InputError, match=r"a report is a page; type --output .*x\.html"):
+    with pytest.raises(InputError, match=r"must end in \.html; type --output .*x\.html"):
         write_report([run.folder], tmp_path / "x.pdf")
 
 
@@ -356,7 +357,7 @@ def entry(value: float | None, **settings: str) -> Entry:
     result: Result = {}
     if value is not None:
         result = {"status": "finished", "best": {"val/acc": value}}
-    return Entry(Run(Path("none")), str(settings), "", settings, settings, [], result)
+    return Entry(Run(Path("none")), result, settings, settings, [], str(settings), "")
 
 
 def test_effects_and_the_grid_of_the_strongest() -> None:
@@ -414,9 +415,10 @@ def test_points_over_seeds_are_ranked_by_their_mean() -> None:
         for rate, values in (("0.1", (0.7, 0.9)), ("0.3", (0.85, 0.95)), ("1", (0.99,)))
         for seed, value in enumerate(values)
     ]
-    keys, points = analysis.over_seeds(SweepEntries(Path("s"), "s", trials, ["lr", "seed"]))
+    keys, groups = over_seeds(trials, ["lr", "seed"])
     assert keys == ["lr"]
-    assert [(point.values, len(point.trials)) for point in points] == [(("0.3",), 2), (("0.1",), 2)]
+    assert [(group.values, len(group.trials)) for group in groups] == [(("0.3",), 2), (("0.1",), 2)]
+    assert over_seeds(trials, ["lr"]) == (["lr"], [])
 
 
 def test_the_most_confident_mistakes_come_first() -> None:
@@ -512,7 +514,7 @@ def test_curves_are_drawn_for_what_was_learnt(runs: int) -> None:
         for epoch, (acc, loss) in enumerate(found)
     ]
     entries = [
-        Entry(Run(Path("none")), str(number), "", {}, {}, history, {}) for number in range(runs)
+        Entry(Run(Path("none")), {}, {}, {}, history, str(number), "") for number in range(runs)
     ]
     accuracy, loss = figures.curves(entries).axes
     assert accuracy.get_ylim() == pytest.approx((0.98 - 0.05 * 0.015, 0.995 + 0.05 * 0.015))

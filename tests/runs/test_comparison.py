@@ -117,13 +117,13 @@ def test_the_data_really_used_are_used_again(
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"../evil": b"x"}, r"holds '\.\./evil', which no bundle does"),
+        ({"../evil": b"x"}, r"holds '\.\./evil', which no bundle has"),
         ({"/tmp/evil": b"x"}, r"holds '/tmp/evil'"),
-        ({".hydra/../../evil": b"x"}, "which no bundle does"),
+        ({".hydra/../../evil": b"x"}, "which no bundle has"),
         ({"result.json": b" " * (17 * 2**20)}, "result.json has more than"),
         ({"history.csv": None}, "it lacks history.csv"),
-        ({MANIFEST: b"{"}, "is no bundle"),
-        ({MANIFEST: b"[" * 100_000}, "is no bundle"),
+        ({MANIFEST: b"{"}, "is not a bundle"),
+        ({MANIFEST: b"[" * 100_000}, "is not a bundle"),
         ({MANIFEST: b'{"format": 2}'}, "its format is 2, expected 1"),
     ],
     ids=lambda value: str(value)[:40],  # some are of megabytes
@@ -148,7 +148,7 @@ def test_a_changed_file_is_noticed(bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"holds 'history\.csv' twice"):
         open_bundle(tmp_path / "twice.zip", tmp_path / "opened")
     (tmp_path / "text.zip").write_text("no zip")
-    with pytest.raises(InputError, match="is no bundle of this project"):
+    with pytest.raises(InputError, match="is not a bundle of this project"):
         open_bundle(tmp_path / "text.zip", tmp_path / "opened")
     with pytest.raises(InputError, match="there is no such file"):
         open_bundle(tmp_path / "absent.zip", tmp_path / "opened")
@@ -156,13 +156,13 @@ def test_a_changed_file_is_noticed(bundle: Path, tmp_path: Path) -> None:
 
 def test_what_cannot_be_bundled(bundle: Path, original: Run, tmp_path: Path) -> None:
     run = Run(shutil.copytree(original.folder, tmp_path / "run"))
-    with pytest.raises(InputError, match=r"run\.zip: is there already; .*--force"):
+    with pytest.raises(InputError, match=r"run\.zip: exists already; .*--force"):
         write_bundle([run.folder], bundle)
     with pytest.raises(InputError, match="takes one run, not 2"):
         write_bundle([run.folder, run.folder], tmp_path / "two.zip")
     with pytest.raises(InputError, match="there is no such folder"):
         write_bundle([tmp_path / "absent"], tmp_path / "x.zip")
-    with pytest.raises(InputError, match=r"is no run .* it lacks \.hydra/config\.yaml"):
+    with pytest.raises(InputError, match=r"is not a finished run, it lacks \.hydra/config\.yaml"):
         write_bundle([tmp_path], tmp_path / "x.zip")
     run.write_result(run.result | {"status": "interrupted"})
     with pytest.raises(InputError, match="is interrupted, only a finished run"):
@@ -178,4 +178,4 @@ def test_bundle_and_reproduce_from_the_command_line(command: Command, tmp_path: 
     assert Run(tmp_path / "reproduced" / "run").result["status"] == "finished"
     twice = command("src.reproduce", "run.zip")
     assert (twice.returncode, twice.stdout) == (2, "")
-    assert "reproduced/run: is there already; type --output FOLDER" in twice.stderr
+    assert "reproduced/run: exists already; type --output FOLDER" in twice.stderr
