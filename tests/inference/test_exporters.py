@@ -31,9 +31,8 @@ from src.inference.writers import open_safetensors
 from src.runs.folder import Run
 from src.runs.loading import open_trained
 from src.system import extras
-from src.system.files import sha256
 from src.system.errors import InputError, Interrupted
-from src.system.files import replacing
+from src.system.files import replacing, sha256
 from src.training.fit import fit
 from tests.helpers.commands import ROOT, SMALL, Command, Train
 from tests.helpers.faults import own_error
@@ -314,8 +313,7 @@ def test_arguments_cost_no_torch(run: Run, tmp_path: Path) -> None:
         (str(run.folder), "--format", "keras"): "invalid choice: 'keras'",
     }
     script = (
-        "import sys; from src.system.files import sha256
-from src.system.errors import door; from src.export import main\n"
+        "import sys; from src.system.errors import door; from src.export import main\n"
         f"for arguments in {list(told)}:\n"
         "    sys.argv[1:] = arguments\n"
         "    try:\n"
