@@ -27,7 +27,7 @@ from src.inference import exporters
 from src.inference.exporters import export
 from src.inference.formats import FORMATS, FormatName, plan
 from src.inference.onnx_model import open_onnx
-from src.inference.writers import open_safetensors
+from src.inference.writers import WRITERS, open_safetensors
 from src.runs.folder import Run
 from src.runs.loading import open_trained
 from src.system import extras
@@ -209,7 +209,7 @@ def test_mnist(train: Train, mnist_root: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def broken(change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     """The safetensors format with a loader whose answers are changed."""
-    write, load = exporters.WRITERS["safetensors"]
+    write, load = WRITERS["safetensors"]
 
     def altered(path: Path) -> Any:
         run = load(path)
@@ -239,7 +239,7 @@ def test_a_difference_leaves_nothing(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setitem(exporters.WRITERS, "safetensors", broken(change))
+    monkeypatch.setitem(WRITERS, "safetensors", broken(change))
     path = tmp_path / "model.safetensors"
     with pytest.raises(InputError, match=message):
         export(plan(run.folder, "safetensors", path, force=False))
@@ -254,7 +254,7 @@ def test_a_signal_leaves_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.M
     def interrupt(logits: torch.Tensor) -> torch.Tensor:
         raise Interrupted(2)
 
-    monkeypatch.setitem(exporters.WRITERS, "safetensors", broken(interrupt))
+    monkeypatch.setitem(WRITERS, "safetensors", broken(interrupt))
     with pytest.raises(Interrupted):
         export(plan(run.folder, "safetensors", tmp_path / "model.safetensors", force=False))
     assert list(tmp_path.iterdir()) == []

@@ -34,7 +34,7 @@ from src.config.read import read_config
 from src.data.sources.mnist import mnist, read_idx
 from src.data.tables import Columns, NumberColumn, read_table
 from src.inference.inputs import read_inputs
-from src.reports import page
+from src.reports import tables
 from src.reports.collect import collect
 from src.runs import checkpoint
 from src.runs.bundle import MANIFEST, open_bundle, write_bundle
@@ -256,9 +256,9 @@ def test_results_that_say_something_else(
 def write_page(folder: Path) -> None:
     """The texts of a report, without its figures."""
     runs = collect([folder]).runs
-    page._table("runs", "run", sorted(runs, key=lambda entry: entry.rank), [])
-    page._best(runs[0], None)
-    page._environments(runs)
+    tables.run_table("runs", "run", sorted(runs, key=lambda entry: entry.rank), [])
+    tables.key_figures(runs[0], None)
+    tables.environments(runs)
 
 
 @examples(500)
