@@ -265,7 +265,7 @@ def test_a_model_that_diverged(train: Train) -> None:
     trained = open_trained(run.folder)
     with torch.no_grad():
         next(trained.model.parameters())[0, 0] = torch.nan
-    with pytest.raises(InputError, match="are not all finite, it diverged"):
+    with pytest.raises(InputError, match="are not all finite, the run diverged"):
         exporters.compare(trained, open_source_of(run).test, trained.model)
 
 
@@ -365,7 +365,7 @@ def test_the_command(command: Command, run: Run, tmp_path: Path) -> None:
     size = (tmp_path / "m.safetensors").stat().st_size
     first, second, third = done.stdout.splitlines()
     assert first == f"m.safetensors: {size:,} bytes"
-    assert second == "inputs float32 (N, 28, 28), as the data set has them; logits float32 (N, 10)"
+    assert second == "inputs float32 (N, 28, 28), as in the data set; logits float32 (N, 10)"
     assert re.fullmatch(
         r"equal to the model on 359 test samples of digits: logits differ by at most "
         rf"\d\.\de[-+]\d\d \(allowed \d\.\de-04\), accuracy {run.result['test/acc']:.2%}",
