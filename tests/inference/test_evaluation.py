@@ -85,7 +85,9 @@ def test_a_damaged_checkpoint(cut: int, train: Train) -> None:
 def test_a_foreign_checkpoint(tmp_path: Path) -> None:
     path = tmp_path / "foreign.ckpt"
     torch.save({"state_dict": {"weight": torch.zeros(2)}}, path)
-    with pytest.raises(InputError, match=r"not a checkpoint of this project \(it has no checksum\)"):
+    with pytest.raises(
+        InputError, match=r"not a checkpoint of this project \(it has no checksum\)"
+    ):
         open_trained(path)
 
 

@@ -1,4 +1,4 @@
-"""The report: what stands in it is what the runs' files say."""
+"""The report's page says what the files of the runs say."""
 
 import csv
 import io
@@ -17,18 +17,11 @@ import torch
 from PIL import Image
 from playwright.sync_api import Browser
 
-from src.data.sources.catalogue import open_source
 from src.data.sources.downloads import Published, UnavailableError
-from src.data.sources.source import Split
 from src.inference.evaluation import evaluate_path
-from src.plots.confusion import confusion
-from src.reports import analysis, figures
-from src.reports.collect import Entry, SweepEntries, collect, short
-from src.reports.model_pictures import augmented_samples, most_confident_mistakes, pictures
 from src.reports.page import MARK, write_report
-from src.runs.folder import Result, Row, Run
-from src.runs.outcome import SHARED_TIME, over_seeds
-from src.runs.sweep_folder import Sweep
+from src.runs.folder import Run
+from src.runs.outcome import SHARED_TIME
 from src.system.errors import InputError
 from tests.helpers.browser import opened
 from tests.helpers.commands import SMALL, Train
@@ -264,53 +257,6 @@ def test_runs_that_did_not_finish_show_what_they_came_to_and_why(
     assert shown[runs["early"].folder.name]["val/acc"] == "–"
 
 
-def test_what_augmentation_does_is_shown(train: Train) -> None:
-    """Of a run that had it: the samples as they are, and each differently changed."""
-    plain, run = (train(f"augmentation={choice}") for choice in ("none", "digits"))
-    source = open_source(run.config.data)
-    seen = augmented_samples(run.config, source)
-    assert seen is not None
-    assert seen.shape == (8, 9, 1, 28, 28)
-    assert torch.equal(seen[:, 0], source.train.features[:8])
-    assert len({picture.numpy().tobytes() for picture in seen.flatten(0, 1)}) == 72
-    assert augmented_samples(plain.config, source) is None
-    names = [
-        [picture.name for picture in pictures(collect([each.folder]).entries[0], "m")]
-        for each in (plain, run)
-    ]
-    assert names[1] == [*names[0], "m-augmented"]
-
-
-# --- what is passed over -----------------------------------------------------------------------
-
-
-def test_what_cannot_be_reported_is_named_and_the_rest_is_not_lost(
-    train: Train, tmp_path: Path, sweep: Path
-) -> None:
-    good = train()
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    broken = ("half", "garbled", "no-json", "foreign", "no-config")
-    runs = {name: Run(shutil.copytree(good.folder, tmp_path / name)) for name in broken}
-    runs["half"].history_file.unlink()
-    runs["half"].result_file.unlink()
-    runs["garbled"].history_file.write_text("a,b\n1,2\n")
-    runs["no-json"].result_file.write_text("{")
-    runs["foreign"].config_file.write_text("model: 5\n")
-    runs["no-config"].config_file.unlink()
-    found = collect([tmp_path])
-    assert [entry.name for entry in found.runs] == ["run1"]
-    assert {path.name for path, _ in found.skipped} == set(broken)
-    reasons = {path.name: reason for path, reason in found.skipped}
-    assert "neither history.csv nor result.json" in reasons["half"]
-    page = write_report([tmp_path]).read_text()
-    assert all(f"{tmp_path / name}</code>" in page for name in broken)
-    with pytest.raises(InputError, match=r"nothing to report(.|\n)*empty: holds no run"):
-        write_report([empty])
-    with pytest.raises(InputError, match="absent: there is no such folder"):
-        write_report([tmp_path / "absent", good.folder])
-
-
 def test_a_foreign_file_is_not_overwritten(train: Train, tmp_path: Path) -> None:
     run = train("model=logistic_regression")
     mine = run.folder / "report.html"
@@ -347,86 +293,6 @@ def test_a_sweep_in_which_everything_failed(sweep: Path, tmp_path: Path) -> None
     rows = Tables(page).found["sweep1-table"][1:]
     assert [row[1:5] for row in rows] == [["failed", "ValueError: no", "–", "–"]] * 8
     assert not (copy / "report" / "sweep1-time.png").exists()
-
-
-# --- what is computed --------------------------------------------------------------------------
-
-
-def entry(value: float | None, **settings: str) -> Entry:
-    """A trial that came to this validation accuracy."""
-    result: Result = {}
-    if value is not None:
-        result = {"status": "finished", "best": {"val/acc": value}}
-    return Entry(Run(Path("none")), result, settings, settings, [], str(settings), "")
-
-
-def test_effects_and_the_grid_of_the_strongest() -> None:
-    trials = [
-        entry(0.5, lr="0.1", width="8", seed="0"),
-        entry(0.7, lr="0.1", width="16", seed="0"),
-        entry(0.8, lr="0.03", width="8", seed="0"),
-        entry(0.9, lr="0.03", width="16", seed="0"),
-        entry(None, lr="1", width="16", seed="0"),
-    ]
-    swept = SweepEntries(Path("s"), "s", trials, ["lr", "width", "seed"])
-    lr, width = analysis.effects(swept)  # the seed is the same in all
-    assert (lr.key, lr.labels) == ("lr", ["0.03", "0.1"])
-    assert lr.means == pytest.approx([0.85, 0.6])
-    assert lr.deviations == pytest.approx(
-        [statistics.stdev([0.8, 0.9]), statistics.stdev([0.5, 0.7])]
-    )
-    assert list(width.labels) == ["8", "16"]
-    assert width.means == pytest.approx([0.65, 0.8])
-    grid = analysis.grid(swept)
-    assert grid is not None
-    assert (grid.rows, grid.columns) == (["0.03", "0.1"], ["8", "16"])
-    np.testing.assert_allclose(grid.means, [[0.8, 0.9], [0.5, 0.7]])
-    assert analysis.grid(SweepEntries(Path("s"), "s", trials, ["lr"])) is None
-
-
-def test_numbers_that_a_sampler_drew_stand_as_ranges() -> None:
-    rates = [0.0123456789 * (1 + number) for number in range(12)]
-    trials = [
-        entry(number / 12, lr=repr(rate), width=str(8 * (1 + number % 2)))
-        for number, rate in enumerate(rates)
-    ]
-    swept = SweepEntries(Path("s"), "s", trials, ["lr", "width"])
-    (lr,) = [effect for effect in analysis.effects(swept) if effect.key == "lr"]
-    assert lr.labels == [
-        "0.0123–0.0247", "0.037–0.0494", "0.0617–0.0741", "0.0864–0.0988", "0.111–0.123",
-        "0.136–0.148",
-    ]  # fmt: skip
-    assert lr.values == [[n / 12, (n + 1) / 12] for n in range(0, 12, 2)]
-    grid = analysis.grid(swept)
-    assert grid is not None
-    assert (grid.rows, grid.columns) == (lr.labels, ["8", "16"])
-    few = SweepEntries(Path("s"), "s", trials[:3], ["lr"])
-    assert analysis.effects(few)[0].labels == ["0.01235", "0.02469", "0.03704"]
-    assert [short(text) for text in ("0.123456789", "[64,64,64,64]", "123456")] == [
-        "0.1235",
-        "[64,64,64,64]",
-        "123456",
-    ]
-
-
-def test_points_over_seeds_are_ranked_by_their_mean() -> None:
-    trials = [
-        entry(value, lr=rate, seed=str(seed))
-        for rate, values in (("0.1", (0.7, 0.9)), ("0.3", (0.85, 0.95)), ("1", (0.99,)))
-        for seed, value in enumerate(values)
-    ]
-    keys, groups = over_seeds(trials, ["lr", "seed"])
-    assert keys == ["lr"]
-    assert [(group.values, len(group.trials)) for group in groups] == [(("0.3",), 2), (("0.1",), 2)]
-    assert over_seeds(trials, ["lr"]) == (["lr"], [])
-
-
-def test_the_most_confident_mistakes_come_first() -> None:
-    logits = torch.tensor([[0.0, 2.0], [5.0, 0.0], [0.0, 4.0], [1.0, 0.0]])
-    split = Split(torch.zeros(4, 1), torch.tensor([0, 0, 0, 1]))
-    chosen, titles = most_confident_mistakes(logits, split, "0123456789", most=2)
-    assert chosen.tolist() == [2, 0]
-    assert titles == ["0 → 1, 98%", "0 → 1, 88%"]
 
 
 # --- as people see it --------------------------------------------------------------------------
@@ -474,49 +340,3 @@ def test_a_page_fits_its_window_in_light_and_dark(
             shades[scheme] = float(np.asarray(picture.convert("L")).mean())
     assert shades["dark"] < 80
     assert shades["light"] > 200
-
-
-def test_confusion_is_coloured_by_what_is_wrong() -> None:
-    counts = np.array([[3, 1, 0], [0, 0, 0], [0, 10, 10]])
-    (axis,) = confusion(counts, ["cat", "dog", "owl"]).axes
-    assert [text.get_text() for text in axis.get_yticklabels()] == ["cat", "dog", "owl"]
-    texts = {text.get_position(): text.get_text() for text in axis.texts}
-    assert texts == {(0, 0): "3", (1, 0): "1", (1, 2): "10", (2, 2): "10"}
-    cells = {p.get_xy(): p.get_alpha() for p in axis.patches}  # type: ignore[attr-defined]
-    assert cells == {
-        (-0.5, -0.5): 0.18, (0.5, 0.5): 0.18, (1.5, 1.5): 0.18,
-        (0.5, -0.5): pytest.approx(0.1 + 0.8 * 0.25 / 0.5), (0.5, 1.5): pytest.approx(0.9),
-    }  # fmt: skip
-    many = np.eye(100, dtype=int)
-    many[3, 7] = 1
-    (axis,) = confusion(many, ["name"] * 100).axes
-    assert not axis.texts  # too many to read
-    (image,) = axis.images
-    assert np.argwhere(np.asarray(image.get_array())).tolist() == [[3, 7]]
-
-
-def test_people_read_accuracies_in_percent(sweep: Path) -> None:
-    """Programs read plain numbers of the same table."""
-    rows = list(csv.DictReader(io.StringIO((sweep / "results.csv").read_text())))
-    lines = Sweep(sweep).table().splitlines()
-    for row in rows:
-        (line,) = [line for line in lines if line.split()[:2] == [row["trial"], "finished"]]
-        assert line.split()[-3:-1] == [f"{float(row[key]):.2%}" for key in ("val/acc", "test/acc")]
-
-
-@pytest.mark.parametrize("runs", [1, 8])
-def test_curves_are_drawn_for_what_was_learnt(runs: int) -> None:
-    """98 % and 99.5 % are apart, whatever the model was before training; infinite losses are no
-    measure."""
-    found = ((0.1, 2.3), (0.98, 0.06), (0.995, 0.02), (0.99, float("inf")))
-    history: list[Row] = [
-        {"epoch": epoch, "val/acc": acc, "val/loss": loss, "train/acc": None, "train/loss": None}
-        for epoch, (acc, loss) in enumerate(found)
-    ]
-    entries = [
-        Entry(Run(Path("none")), {}, {}, {}, history, str(number), "") for number in range(runs)
-    ]
-    accuracy, loss = figures.curves(entries).axes
-    assert accuracy.get_ylim() == pytest.approx((0.98 - 0.05 * 0.015, 0.995 + 0.05 * 0.015))
-    assert loss.get_ylim() == pytest.approx((0.02 - 0.05 * 0.04, 0.06 + 0.05 * 0.04))
-    assert accuracy.lines[0].get_xydata().tolist() == [[n, acc] for n, (acc, _) in enumerate(found)]  # type: ignore[union-attr]
