@@ -1,27 +1,20 @@
-"""Tests a trained model on a test set; nothing of the training command is repeated.
+"""Tests a trained model on a test set.
 
 python -m src.evaluate RUN                   RUN: a run folder or a .ckpt file
-python -m src.evaluate RUN --data digits     another data set than it was trained on
-python -m src.evaluate RUN --json            for programs
+python -m src.evaluate RUN --data digits     on another data set than the model was trained on
+python -m src.evaluate RUN --json            for other programs
 """
 
-import argparse
 import json
 from pathlib import Path
 
-from src.system.process import importing, run
+from src.system.process import command_parser, importing, run
 
 
 def main() -> None:
-    summary, _, usage = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        "python -m src.evaluate",
-        description=summary,
-        epilog=usage,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("evaluate", __doc__)
     parser.add_argument("run", type=Path, help="a run folder, or a checkpoint file")
-    parser.add_argument("--data", metavar="NAME", help="data set; default: the training's")
+    parser.add_argument("--data", metavar="NAME", help="data set; default: that of the training")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     with importing():

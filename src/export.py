@@ -1,31 +1,24 @@
-"""Writes a trained model as a file for other programs, and compares it with the model first.
+"""Exports a trained model for other programs, and compares the exported file with the model.
 
 python -m src.export RUN                          RUN/model.onnx; RUN: a run folder or a .ckpt file
 python -m src.export RUN --format torch           RUN/model.pt2, for torch.export.load
 python -m src.export RUN --format safetensors     RUN/model.safetensors, weights and configuration
-python -m src.export RUN --output FILE --force    another name; replace what is there
+python -m src.export RUN --output FILE --force    another name; replace an existing file
 """
 
-import argparse
 from pathlib import Path
 
 from src.inference.formats import FORMATS, plan
-from src.system.process import importing, run
+from src.system.process import command_parser, importing, run
 from src.system.signals import handled
 
 
 def main() -> None:
-    summary, _, usage = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        "python -m src.export",
-        description=summary,
-        epilog=usage,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("export", __doc__)
     parser.add_argument("run", type=Path, help="a run folder, or a checkpoint file")
     parser.add_argument("--format", choices=FORMATS, default="onnx", help="default: onnx")
     parser.add_argument("--output", metavar="FILE", type=Path, help="default: in RUN, model.*")
-    parser.add_argument("--force", action="store_true", help="replace the file where there is one")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
     arguments = parser.parse_args()
     with handled(rank=False):
         planned = plan(arguments.run, arguments.format, arguments.output, force=arguments.force)

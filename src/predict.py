@@ -1,40 +1,33 @@
-"""Tells which class a picture or a sample is of, by a trained model.
+"""Predicts the class of pictures or samples with a trained model.
 
 python -m src.predict RUN IMAGE ...           RUN: a run folder or a .ckpt file
-python -m src.predict RUN FOLDER              every PNG and JPEG of a folder
-python -m src.predict RUN IMAGE --csv FILE    for programs; - is the standard output
+python -m src.predict RUN FOLDER              all PNG and JPEG files in a folder
+python -m src.predict RUN IMAGE --csv FILE    for other programs; - is the standard output
 python -m src.predict RUN SAMPLES.npz         x (N, ...) as the model takes it: bytes, or floats
-                                              from 0 to 1; with labels y (N,) the accuracy too
-python -m src.predict RUN TABLE.csv           of a run on a table: rows with its columns
+                                              from 0 to 1; with labels y (N,) also the accuracy
+python -m src.predict RUN TABLE.csv           for a run on a table: rows with the same columns
 
-A picture is a PNG or JPEG, of any size. For runs on digits it shows one, dark on light or light on
-dark, which is scaled and centred as MNIST's were; for runs on photographs it is resized as it is.
-What .npz holds must be prepared already; a table's numbers are standardised as in training.
+A picture is a PNG or JPEG file of any size. For a run on digits, it shows one digit, dark on light
+or light on dark; the digit is scaled and centred like those of MNIST. For a run on photographs, the
+whole picture is resized. The samples of an .npz file must be prepared already. The numbers of a
+table are standardised as in training.
 
-Each input is compared with the run's training data where they are on this machine. The table's
-note says when an input is unlike them, or when a picture of a run on digits has several drawings.
-With --csv, `drawings` counts them and `unlikeness` is above 1 for an input that is unlike.
+Each input is compared with the run's training data, if they are on this machine. The column `note`
+says when an input is unlike them, or when a picture for a run on digits has several drawings. With
+--csv, the column `drawings` counts the drawings, and `unlikeness` is above 1 for an unlike input.
 
-Exit status: 0; 1 when some files could not be read, which are listed, and the others were
-answered; 2 when none was.
+Exit status: 0: all inputs have a prediction. 1: some have not, and are listed. 2: none has.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
 from src.system.errors import all_at_once
-from src.system.process import importing, run
+from src.system.process import command_parser, importing, run
 
 
 def main() -> None:
-    summary, _, usage = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        "python -m src.predict",
-        description=summary,
-        epilog=usage,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("predict", __doc__)
     parser.add_argument("run", type=Path, help="a run folder, or a checkpoint file")
     parser.add_argument(
         "images", type=Path, nargs="+", metavar="IMAGE", help="PNG, JPEG, .npz, .csv, or a folder"
@@ -43,10 +36,10 @@ def main() -> None:
         "--invert",
         choices=("auto", "yes", "no"),
         default="auto",
-        help="whether the pictures are dark on light; auto (the default) looks at each",
+        help="whether pictures are dark on light; auto (the default) detects it for each",
     )
-    parser.add_argument("--csv", metavar="FILE", help="write every row there; - prints them alone")
-    parser.add_argument("--force", action="store_true", help="replace FILE where it exists")
+    parser.add_argument("--csv", metavar="FILE", help="write all rows to FILE; - prints only them")
+    parser.add_argument("--force", action="store_true", help="replace an existing FILE")
     arguments = parser.parse_args()
     from src.inference.inputs import read_request
 
@@ -61,7 +54,7 @@ def main() -> None:
     for note in found.notes:
         print(note, file=sys.stderr)
     if found.faults:
-        faults = all_at_once(found.faults, "the other files were answered")
+        faults = all_at_once(found.faults, "the other files have predictions")
         print(f"error: {faults}", file=sys.stderr)
         raise SystemExit(1)
 

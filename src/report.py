@@ -1,36 +1,29 @@
-"""Shows runs and sweeps on one page: curves, tables, what each key does, what a model gets wrong.
+"""Writes a page about runs and sweeps: curves, tables, effects of keys, mistakes of the models.
 
 python -m src.report PATH... [--output FILE.html] [--force]
 python -m src.report RUN --bundle run.zip
 """
 
-import argparse
 from pathlib import Path
 
-from src.system.process import importing, run
+from src.system.process import command_parser, importing, run
 
 
 def main() -> None:
-    summary, _, usage = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        "python -m src.report",
-        description=summary,
-        epilog=usage,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("report", __doc__)
     parser.add_argument(
         "paths", nargs="+", type=Path, metavar="PATH", help="runs, sweeps, or folders of them"
     )
     parser.add_argument(
-        "--output", type=Path, metavar="FILE.html", help="PATH/report.html if not given"
+        "--output", type=Path, metavar="FILE.html", help="default: PATH/report.html"
     )
     parser.add_argument(
         "--bundle",
         type=Path,
         metavar="FILE.zip",
-        help="put one run into a file that others can repeat",
+        help="write one run into a file from which others can repeat it",
     )
-    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
     arguments = parser.parse_args()
     if arguments.bundle is not None:
         from src.runs.bundle import write_bundle

@@ -1,26 +1,19 @@
-"""Repeats a run that someone shared, and tells how near the result and the environment come.
+"""Repeats a run from its bundle, and compares results and environments.
 
-python -m src.reproduce run.zip                       what `python -m src.report RUN --bundle` wrote
-python -m src.reproduce run.zip --accelerator cpu     on another device than it was trained on
+python -m src.reproduce run.zip                       a file of `python -m src.report RUN --bundle`
+python -m src.reproduce run.zip --accelerator cpu     on another device than in the bundle
 """
 
-import argparse
 import logging
 import sys
 import tempfile
 from pathlib import Path
 
-from src.system.process import importing, run
+from src.system.process import command_parser, importing, run
 
 
 def main() -> None:
-    summary, _, usage = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        "python -m src.reproduce",
-        description=summary,
-        epilog=usage,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("reproduce", __doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="default: reproduced/NAME")
     parser.add_argument(

@@ -1,5 +1,6 @@
 """How a command starts and ends: what is paid for each time, whatever it trains."""
 
+import argparse
 import atexit
 import errno
 import gc
@@ -18,6 +19,18 @@ from typing import Any, TextIO
 from src.system.errors import door
 
 STDIN, STDOUT, STDERR = range(3)
+
+
+def command_parser(name: str, text: str | None) -> argparse.ArgumentParser:
+    """The parser of `python -m src.NAME`, with the module's docstring as its help: the first line
+    as the summary, the rest as the usage."""
+    summary, _, usage = (text or "").partition("\n")
+    return argparse.ArgumentParser(
+        f"python -m src.{name}",
+        description=summary,
+        epilog=usage,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 @contextmanager
