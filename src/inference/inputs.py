@@ -95,17 +95,10 @@ def read_inputs(paths: Sequence[Path], invert: Invert = "auto") -> list[Input]:
     for path in paths:
         try:
             files = _pictures_of(path) if path.is_dir() else [path]
-        except InputError as error:
-            inputs.append(Unread(path, str(error)))
-            continue
-        except OSError as error:
-            inputs.append(Unread(path, f"{path}: cannot be read ({error.strerror})"))
-            continue
-        for file in files:
-            try:
-                inputs.append(_read(file, invert))
-            except InputError as error:
-                inputs.append(Unread(file, str(error)))
+        except (InputError, OSError) as error:
+            inputs.append(_unread(path, error))
+        else:
+            inputs += [_read(file, invert) for file in files]
     faults = [item.fault for item in inputs if isinstance(item, Unread)]
     if len(faults) == len(inputs):
         raise all_at_once(faults, "nothing was predicted")
@@ -148,19 +141,25 @@ def _is_picture(file: Path) -> bool:
 
 
 def _read(file: Path, invert: Invert) -> Input:
-    """Raises InputError when the file is absent, damaged, or of another kind."""
+    """The input in a file; an Unread when the file is absent, damaged, or of another kind."""
     try:
         if not file.exists():
             raise InputError(f"{file}: there is no such file or folder")
         if not file.is_file():
             raise InputError(f"{file}: is neither a file nor a folder; name a PNG or JPEG file")
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror})") from None
-    if file.suffix.lower() == ".npz":
-        return read_samples(file)
-    if file.suffix.lower() == ".csv":
-        return read_table(file)
-    return Picture(file, find(read_picture(file), invert))
+        if file.suffix.lower() == ".npz":
+            return read_samples(file)
+        if file.suffix.lower() == ".csv":
+            return read_table(file)
+        return Picture(file, find(read_picture(file), invert))
+    except (InputError, OSError) as error:
+        return _unread(file, error)
+
+
+def _unread(path: Path, error: InputError | OSError) -> Unread:
+    if isinstance(error, OSError):
+        return Unread(path, f"{path}: cannot be read ({error.strerror})")
+    return Unread(path, str(error))
 
 
 def read_samples(path: Path) -> Samples:

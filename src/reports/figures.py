@@ -83,7 +83,7 @@ def curves(entries: Sequence[Entry]) -> Figure:
         axis.set(xlabel="epoch")
         axis.grid(axis="y")
         axis.xaxis.get_major_locator().set_params(integer=True)
-    accuracy.set_title("validation accuracy" + (", training dotted" if few else ""), fontsize=10)
+    accuracy.set_title("validation accuracy" + (" (training: dotted)" if few else ""), fontsize=10)
     loss.set_title("validation loss", fontsize=10)
     accuracy.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
     if len(entries) > 1:

@@ -171,7 +171,7 @@ def test_a_drawn_stroke_moves_the_probabilities(
     page.close()
 
 
-def test_two_drawings_are_told(browser: Browser, served: Served) -> None:
+def test_two_drawings_are_reported(browser: Browser, served: Served) -> None:
     page = browser.new_page(viewport={"width": 1200, "height": 800})
     page.goto(served.url)
     page.wait_for_selector("#classes li")
@@ -206,7 +206,7 @@ def test_a_finger_on_a_phone(browser: Browser, served: Served) -> None:
     context.close()
 
 
-def test_a_server_that_has_ended_is_told(browser: Browser, served: Served) -> None:
+def test_the_page_says_when_the_server_has_ended(browser: Browser, served: Served) -> None:
     page = browser.new_page()
     page.goto(served.url)
     page.wait_for_selector("#classes li")
@@ -234,7 +234,7 @@ def test_many_connections_wait_until_they_are_accepted() -> None:
 def ask(
     served: Served, method: str, path: str, body: bytes = b"", **headers: str
 ) -> tuple[int, dict[str, str], Any]:
-    """Sends exactly these headers, `_` in a name for `-`, and the right Host unless it is given."""
+    """Sends exactly these headers, with `_` for `-` in names, and by default the right Host."""
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
     connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
     for name, value in {"Host": f"127.0.0.1:{served.port}", **headers}.items():
@@ -253,7 +253,7 @@ def post(served: Served, body: bytes, **headers: str) -> tuple[int, Any]:
     return status, found
 
 
-def test_the_answer_is_the_models(served: Served) -> None:
+def test_the_answer_has_the_models_probabilities(served: Served) -> None:
     status, found = post(served, png(drawing()))
     assert status == 200
     pixels = np.frombuffer(base64.b64decode(found["pixels"]), np.uint8).reshape(28, 28)
@@ -266,7 +266,7 @@ def test_the_answer_is_the_models(served: Served) -> None:
     assert found["drawings"] == 1
 
 
-def test_bytes_go_to_a_model_of_bytes(served: Served) -> None:
+def test_a_model_of_bytes_gets_bytes(served: Served) -> None:
     asked = []
 
     class Session:
@@ -287,7 +287,7 @@ def test_an_empty_paper(served: Served) -> None:
     assert base64.b64decode(found["pixels"]) == bytes(784)
 
 
-def test_the_page_and_what_it_may_do(served: Served) -> None:
+def test_the_page_and_its_security_headers(served: Served) -> None:
     status, headers, content = ask(served, "GET", "/")
     assert status == 200
     assert content == (ROOT / "src" / "inference" / "demo.html").read_bytes()
@@ -319,7 +319,7 @@ def test_other_hosts_and_origins_are_refused(served: Served) -> None:
 
 
 def bomb() -> bytes:
-    """A PNG that says it has 30,000 by 30,000 pixels."""
+    """A PNG whose header claims 30,000 by 30,000 pixels."""
     content = bytearray(png(Image.new("1", (8, 8))))
     content[16:24] = struct.pack(">II", 30_000, 30_000)
     content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
@@ -356,7 +356,7 @@ def test_bodies_are_bounded_and_checked(served: Served) -> None:
 # --- which model, which port -------------------------------------------------------------------
 
 
-def test_the_exported_model_is_taken_while_it_is_of_these_weights(
+def test_an_export_of_the_same_weights_is_used(
     served: Served,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -407,7 +407,7 @@ def test_the_exported_model_is_taken_while_it_is_of_these_weights(
     assert exported.read_bytes() == before
 
 
-def test_a_model_that_takes_no_pictures(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_not_take_pictures(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     run = train("data=toy", "data.factor=4")
     monkeypatch.setattr("src.inference.exporters.export", None)
     with pytest.raises(InputError, match=r"takes features \(2,\), not grey pictures"):

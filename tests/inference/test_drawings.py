@@ -24,7 +24,7 @@ def assert_seven(prepared: Prepared, inverted: bool, tolerance: int = 4) -> None
 
 @pytest.mark.parametrize("digit", range(10))
 @pytest.mark.parametrize("shape", [(28, 28), (14, 20), (64, 48)])
-def test_scaled_and_centred_as_mnists_are(digit: int, shape: tuple[int, int]) -> None:
+def test_drawings_are_scaled_and_centred_like_mnist(digit: int, shape: tuple[int, int]) -> None:
     found = prepare(draw(digit, (500, 300), (20, 30, 140, 270), 20), shape)
     rows, columns = (np.flatnonzero(found.pixels.any(axis)) for axis in (1, 0))
     height, width = np.ptp(rows) + 1, np.ptp(columns) + 1
@@ -42,7 +42,7 @@ def test_scaled_and_centred_as_mnists_are(digit: int, shape: tuple[int, int]) ->
         assert abs(centre - side // 2) <= 0.51 or first in (0, side - size)
 
 
-def test_mnists_own_digits_stay_as_they_are(mnist_root: Path) -> None:
+def test_digits_of_mnist_stay_unchanged(mnist_root: Path) -> None:
     digits = mnist(mnist_root).test.features[:200, 0].numpy()
     drift = [
         abs(prepare(Image.fromarray(digit), FIELD).pixels.astype(int) - digit).mean()
@@ -77,7 +77,7 @@ def test_colours_and_polarity_do_not_matter(ink: str, paper: str, inverted: bool
 
 
 def _transposed(image: Image.Image, orientation: int) -> Image.Image:
-    """Lying on its side, with EXIF that says so."""
+    """The picture on its side, with the EXIF orientation that corrects it."""
     exif = Image.Exif()
     exif[0x0112] = orientation
     file = io.BytesIO()
@@ -134,12 +134,12 @@ def _framed(image: Image.Image) -> Image.Image:
 
 
 @pytest.mark.parametrize("name", VARIANTS)
-def test_any_way_to_save_it(name: str) -> None:
+def test_any_way_to_save_a_picture(name: str) -> None:
     make, inverted = VARIANTS[name]
     assert_seven(prepare(make(), FIELD), inverted, tolerance=24)
 
 
-def test_a_picture_on_its_side_without_exif_is_another() -> None:
+def test_a_sideways_picture_without_exif_is_another_drawing() -> None:
     side = prepare(seven().transpose(Image.Transpose.ROTATE_90), FIELD).pixels
     assert abs(side.astype(int) - SEVEN).max() > 200
 
@@ -151,7 +151,7 @@ def test_size_does_not_matter(size: float) -> None:
     assert abs(found.astype(int) - SEVEN).mean() < 5
 
 
-def test_noise_of_a_photograph_is_no_ink() -> None:
+def test_noise_of_a_photograph_is_not_ink() -> None:
     noise = np.random.default_rng(0).normal(0, 5, (240, 300, 3))
     shade = np.linspace(0, -60, 300)[None, :, None]
     levels = np.asarray(seven("#303040", "#d8d4c8")) + shade + noise
@@ -163,7 +163,7 @@ def test_noise_of_a_photograph_is_no_ink() -> None:
 
 @pytest.mark.parametrize(("invert", "inverted"), [("yes", True), ("no", False)])
 def test_polarity_can_be_given(invert: Invert, inverted: bool) -> None:
-    """A digit that fills its picture: what is ink cannot be seen."""
+    """In a picture that the digit fills, the ink cannot be detected."""
     image = Image.new("L", (40, 40), 255)
     image.paste(0, (8, 0, 40, 40))
     assert prepare(image, FIELD).inverted is False
@@ -175,7 +175,7 @@ def test_polarity_can_be_given(invert: Invert, inverted: bool) -> None:
 
 @pytest.mark.parametrize("paper", ["white", "black", "#777"])
 @pytest.mark.parametrize("invert", ["auto", "yes", "no"])
-def test_nothing_drawn(paper: str, invert: Invert) -> None:
+def test_an_empty_picture(paper: str, invert: Invert) -> None:
     found = prepare(Image.new("RGB", (30, 20), paper), FIELD, invert)
     assert found.blank
     assert not found.pixels.any()
@@ -184,7 +184,7 @@ def test_nothing_drawn(paper: str, invert: Invert) -> None:
 
 
 def pasted(digits: list[int], places: list[tuple[int, int]], seed: int) -> Image.Image:
-    """Digits with their upper left corners in these places, dark on light."""
+    """A picture of digits, dark on light, with their upper left corners in these places."""
     image = Image.new("L", (600, 600), "white")
     for number, (digit, place) in enumerate(zip(digits, places, strict=True)):
         pen = 6 + 5 * number
@@ -216,7 +216,7 @@ def test_several_drawings_are_counted(places: list[tuple[int, int]]) -> None:
 
 
 def test_a_digit_in_several_strokes_is_one_drawing(mnist_root: Path) -> None:
-    """One of a thousand of MNIST's is taken for two; and a speck beside a digit counts for none."""
+    """One in a thousand of MNIST's digits counts as two; a speck beside a digit does not count."""
     digits = mnist(mnist_root).test.features[:, 0].numpy()
     counts = [find(Image.fromarray(digit)).count for digit in digits[:4000]]
     assert np.mean([count != 1 for count in counts]) <= 0.002

@@ -24,14 +24,14 @@ from tests.helpers.commands import Command, Train
 
 
 def as_bytes(source: Source) -> Source:
-    """The same pictures as MNIST's files have them."""
+    """The same pictures as bytes, like those in MNIST's files."""
     test = source.test
     pictures = test.features.mul(255).round().to(torch.uint8)
     return replace(source, test=replace(test, features=pictures))
 
 
 def ask(path: Path, inputs: torch.Tensor) -> torch.Tensor:
-    """The logits of an exported model, by what a user of the file has: nothing of this project."""
+    """The logits of an exported model, computed without this project."""
     if path.suffix == ".onnx":
         session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
         (found,) = session.run(["logits"], {"inputs": inputs.numpy()})
@@ -41,7 +41,7 @@ def ask(path: Path, inputs: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("format_", ["onnx", "torch"])
-def test_raw_bytes_go_in(
+def test_exports_take_raw_bytes(
     format_: FormatName, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(exporters, "source_of", lambda _: as_bytes(open_source_of(run)))
@@ -118,7 +118,7 @@ def test_mnist(train: Train, mnist_root: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def broken(change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """The safetensors format with a loader whose answers are changed."""
+    """The safetensors format with a loader whose logits are changed."""
     write, load = WRITERS["safetensors"]
 
     def altered(path: Path) -> Any:
@@ -142,7 +142,7 @@ def one_wrong(logits: torch.Tensor) -> torch.Tensor:
         (lambda logits: logits.double(), r"gives torch.float64 \(1, 10\), expected"),
     ],
 )
-def test_a_difference_leaves_nothing(
+def test_a_wrong_export_leaves_no_file(
     change: Callable[[torch.Tensor], torch.Tensor],
     message: str,
     run: Run,
@@ -160,7 +160,9 @@ def test_a_difference_leaves_nothing(
     assert [p.read_text() for p in tmp_path.iterdir()] == ["what the user had"]
 
 
-def test_a_signal_leaves_nothing(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_export_leaves_no_file(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def interrupt(logits: torch.Tensor) -> torch.Tensor:
         raise Interrupted(2)
 

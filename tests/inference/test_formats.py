@@ -19,7 +19,7 @@ from src.system.files import sha256
 from tests.helpers.commands import ROOT
 
 
-def test_what_a_file_says(run: Run, files: dict[FormatName, Path]) -> None:
+def test_the_metadata_of_a_file(run: Run, files: dict[FormatName, Path]) -> None:
     said: dict[str, dict[str, str]] = {}
     said["onnx"] = {p.key: p.value for p in onnx.load(files["onnx"]).metadata_props}
     extra = {"kindling.json": ""}
@@ -96,7 +96,7 @@ def test_a_checkpoint_file_is_exported_beside_itself(run: Run) -> None:
     assert planned.output == run.checkpoints / "last.safetensors"
 
 
-def test_metadata_that_are_no_text(files: dict[FormatName, Path], tmp_path: Path) -> None:
+def test_metadata_that_are_not_text(files: dict[FormatName, Path], tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     content = files["onnx"].read_bytes()
     assert content.count(b'["0", "1"') == 1

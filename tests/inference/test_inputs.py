@@ -22,7 +22,7 @@ from tests.helpers.drawings import seven
 
 
 def png_of(side: int) -> bytes:
-    """A picture of side × side pixels by its header, with data of none."""
+    """A PNG whose header claims side × side pixels, without data."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         return (
@@ -62,7 +62,7 @@ def test_wrong_pictures(content: bytes, message: str, tmp_path: Path) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_too_large_is_not_read(tmp_path: Path) -> None:
+def test_too_large_files_are_not_read(tmp_path: Path) -> None:
     path = tmp_path / "picture.png"
     with path.open("wb") as file:
         file.truncate(65 * 2**20)
@@ -84,7 +84,7 @@ def test_wrong_paths(tmp_path: Path) -> None:
         read_inputs([tmp_path / ("x" * 300)])
 
 
-def test_every_fault_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_faults_are_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [tmp_path / f"{number}.png" for number in range(5)]
     with pytest.raises(InputError) as caught:
         read_inputs(paths)
@@ -96,7 +96,7 @@ def test_every_fault_is_told_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
         read_inputs(paths)
 
 
-def test_files_of_other_kinds_are_counted_and_named(tmp_path: Path) -> None:
+def test_skipped_files_are_counted_and_listed(tmp_path: Path) -> None:
     seven().save(tmp_path / "seven.png")
     (tmp_path / ".hidden.txt").write_text("")
     (tmp_path / "folder.png").mkdir()
@@ -111,10 +111,10 @@ def test_files_of_other_kinds_are_counted_and_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_what_can_be_read_is_answered_whatever_else_is_there(
+def test_readable_files_have_predictions_beside_broken_ones(
     seed: int, train: Train, tmp_path: Path
 ) -> None:
-    """Good and broken files of every kind in any order: each has its place in the answer."""
+    """Whole and broken files of every kind in any order: each keeps its place in the output."""
     hand = np.random.default_rng(seed)
     whole = saved("PNG")
     np.savez(tmp_path / "good.npz", x=np.zeros((2, 28, 28), np.uint8))

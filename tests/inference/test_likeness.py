@@ -54,12 +54,12 @@ def letters(texts: str) -> list[Image.Image]:
 
 
 def blurred(side: int) -> list[Image.Image]:
-    """Noise as in a photograph out of focus."""
+    """Noise like that of a blurred photograph."""
     levels = [HAND.integers(0, 256, (side, side), dtype=np.uint8) for _ in range(50)]
     return [Image.fromarray(each).resize((200, 150), Image.Resampling.BICUBIC) for each in levels]
 
 
-def test_what_is_unlike_mnist_and_what_is_not(default_run: Run, mnist_root: Path) -> None:
+def test_unlike_inputs_for_a_run_on_mnist(default_run: Run, mnist_root: Path) -> None:
     trained = open_trained(default_run.folder)
     likeness = likeness_of(trained)
     digits = mnist(mnist_root).test.features[:, 0].numpy()
@@ -92,7 +92,7 @@ def test_what_is_unlike_mnist_and_what_is_not(default_run: Run, mnist_root: Path
 
 
 def test_each_data_set_has_bounds_of_its_own(train: Train) -> None:
-    """Samples of the test set keep them, noise does not; of pictures and of points."""
+    """Test samples are within the bounds and noise is not, for pictures and for points."""
     for overrides in ((), ("data=toy", "data.factor=400")):
         run = train(*overrides, "trainer.max_epochs=4")
         trained = open_trained(run.folder)
@@ -106,7 +106,7 @@ def test_each_data_set_has_bounds_of_its_own(train: Train) -> None:
 
 
 def test_distances_by_hand(train: Train) -> None:
-    """The larger of both distances over their bounds, to the samples of the class alone."""
+    """Unlikeness is the larger of both distances over their bounds, within the class."""
     trained = open_trained(train("data=toy", "data.factor=4").folder)
     samples = Split(torch.tensor([[3.0, 4.0], [0.0, 2.0]]), torch.tensor([0, 1]))
     held = Split(torch.tensor([[-3.0, 3.0]]).repeat(200, 1), torch.zeros(200))
@@ -122,7 +122,7 @@ def test_distances_by_hand(train: Train) -> None:
 def test_no_comparison_without_the_data(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer is the same, the reason is told, and nothing is downloaded."""
+    """The prediction is the same, the reason is given, and nothing is downloaded."""
     few = open_trained(train("data=toy", "data.factor=20").folder)
     with pytest.raises(InputError, match="40 held-out samples are too few, 200 are needed"):
         likeness_of(few)

@@ -43,7 +43,7 @@ def test_a_model_that_names_files_outside_itself(
 
 
 def _of_nodes(*nodes: onnx.NodeProto, **weights: np.ndarray[Any, Any]) -> onnx.ModelProto:
-    """Of inputs (N, 4), to logits (N, 2)."""
+    """A model from inputs (N, 4) to logits (N, 2)."""
     shaped = onnx.helper.make_tensor_value_info
     graph = onnx.helper.make_graph(
         nodes,
@@ -95,7 +95,7 @@ def test_operators_that_the_export_never_writes(kind: str, tmp_path: Path) -> No
         open_onnx(path)
 
 
-def test_a_wrong_type_is_no_crash(files: dict[FormatName, Path]) -> None:
+def test_a_wrong_input_type_is_an_error(files: dict[FormatName, Path]) -> None:
     model = open_onnx(files["onnx"], threads=1)
     assert model.logits(np.zeros((2, 28, 28), np.float32)).shape == (2, 10)
     with pytest.raises(Exception, match="Unexpected input data type"):

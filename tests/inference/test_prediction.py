@@ -27,7 +27,7 @@ from tests.helpers.drawings import FIELD, LIGHT_ON_DARK, SEVEN, save_drawings, s
 
 
 def right(drawings: Path, run: Path) -> int:
-    """How many of the ten are taken for what they are; all must be read the right way round."""
+    """The number of right predictions for the ten drawings; each polarity must be detected."""
     predictions = predict_inputs(open_trained(run), read_inputs([drawings]))
     assert [prediction.path.stem for prediction in predictions] == list("0123456789")
     for digit, prediction in enumerate(predictions):
@@ -40,7 +40,7 @@ def right(drawings: Path, run: Path) -> int:
 def test_ten_drawings_by_the_default_run(
     default_run: Run, mnist_root: Path, tmp_path: Path
 ) -> None:
-    """And pictures of MNIST's own digits, inverted and enlarged, are read as well as themselves."""
+    """MNIST's own digits, inverted and enlarged, get the same predictions as the originals."""
     assert right(save_drawings(tmp_path / "drawings"), default_run.folder) >= 9
 
     test = mnist(mnist_root).test
@@ -62,12 +62,12 @@ def test_ten_drawings_by_the_default_run(
 
 
 def test_ten_drawings_by_a_run_on_the_digits(train: Train, tmp_path: Path) -> None:
-    """Another writing, cut to its box and not centred by mass: chance is one of ten."""
+    """The digits are written differently, cut to their box and not centred; chance is 1 of 10."""
     run = train("trainer.max_epochs=10")
     assert right(save_drawings(tmp_path / "drawings"), run.folder) >= 6
 
 
-def test_arrays_get_what_evaluate_gives_them(train: Train, tmp_path: Path) -> None:
+def test_arrays_get_the_predictions_of_evaluate(train: Train, tmp_path: Path) -> None:
     run = train()
     test = open_source(run.config.data).test
     features, labels = test.features.numpy(), test.labels.numpy()
@@ -159,7 +159,7 @@ def test_pictures_and_arrays_keep_their_order(train: Train, tmp_path: Path) -> N
     assert f"{tmp_path}/b\ufffd.png" in lines[5]  # no line of its own
 
 
-def test_a_model_that_takes_no_pictures(train: Train, tmp_path: Path) -> None:
+def test_a_model_that_does_not_take_pictures(train: Train, tmp_path: Path) -> None:
     seven().save(tmp_path / "a.png")
     pictures = read_inputs([tmp_path / "a.png"])
     toy = open_trained(train("data=toy", "data.factor=4").folder)
@@ -180,7 +180,7 @@ def test_a_model_that_takes_no_pictures(train: Train, tmp_path: Path) -> None:
 
 
 def test_other_fields(train: Train, tmp_path: Path) -> None:
-    """Pictures are made for the model's shape, whatever it is."""
+    """Pictures are scaled to the shape that the model takes."""
     seven().save(tmp_path / "a.png")
     trained = open_trained(train("data=synthetic", "data.shape=[14,20]", "data.classes=3").folder)
     (found,) = predict_inputs(trained, read_inputs([tmp_path / "a.png"]))
@@ -188,7 +188,7 @@ def test_other_fields(train: Train, tmp_path: Path) -> None:
     assert found.guess == expected
 
 
-def test_weights_that_are_no_numbers(train: Train) -> None:
+def test_weights_that_are_not_finite(train: Train) -> None:
     trained = open_trained(train().folder)
     next(trained.model.parameters()).data.fill_(float("nan"))
     with pytest.raises(InputError, match=r"best\.ckpt: its logits for the input are not finite"):

@@ -30,7 +30,9 @@ def test_the_command(command: Command, train: Train, tmp_path: Path) -> None:
     trained = open_trained(run.folder)
     expected = predict_inputs(trained, read_inputs([drawings]), likeness_of(trained))
     unlike = [item.unlikeness is not None and item.unlikeness > 1 for item in expected]
-    assert told.startswith(f"{sum(unlike)} of 10 are unlike: ")  # the digits are another writing
+    assert told.startswith(
+        f"{sum(unlike)} of 10 are unlike: "
+    )  # scikit-learn's digits are written differently
     for line, row, prediction in zip(lines[4:], rows, expected, strict=True):
         guess = prediction.guess
         assert guess is not None
@@ -49,7 +51,7 @@ def test_the_command(command: Command, train: Train, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drawings", "found.csv", "run1"]
 
 
-def test_the_commands_status_says_whether_all_was_answered(
+def test_the_exit_status_says_whether_all_files_have_predictions(
     command: Command, train: Train, tmp_path: Path
 ) -> None:
     run = str(train().folder)
@@ -77,7 +79,7 @@ def test_the_commands_status_says_whether_all_was_answered(
     assert done.stderr == f"error: {folder / 'b.png'}: {fault}\n"
 
 
-def test_what_is_wrong_is_told_before_torch_is_imported(
+def test_faults_are_reported_before_torch_is_imported(
     cold_command: Command, train: Train, tmp_path: Path
 ) -> None:
     run = str(train().folder)
@@ -108,7 +110,7 @@ def test_what_is_wrong_is_told_before_torch_is_imported(
     assert (done.returncode, done.stderr) == (1, "torch was imported\n")  # so the check is one
 
 
-def test_a_file_is_replaced_by_force_alone(train: Train, tmp_path: Path) -> None:
+def test_only_force_replaces_a_file(train: Train, tmp_path: Path) -> None:
     run = train().folder
     seven().save(tmp_path / "seven.png")
     target = tmp_path / "found.csv"

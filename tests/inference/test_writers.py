@@ -35,7 +35,7 @@ def test_a_graph_that_other_runtimes_read(files: dict[FormatName, Path]) -> None
     assert "Dropout" not in {node.op_type for node in model.graph.node}
 
 
-def test_nothing_of_the_machine_is_in_a_file(files: dict[FormatName, Path]) -> None:
+def test_a_file_names_nothing_of_this_machine(files: dict[FormatName, Path]) -> None:
     contents = [path.read_bytes() for path in files.values()]
     with zipfile.ZipFile(files["torch"]) as archive:
         contents += [archive.read(name) for name in archive.namelist()]

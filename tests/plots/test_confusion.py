@@ -6,7 +6,7 @@ import pytest
 from src.plots.confusion import confusion
 
 
-def test_confusion_is_coloured_by_what_is_wrong() -> None:
+def test_mistakes_decide_the_colours_of_a_confusion_matrix() -> None:
     counts = np.array([[3, 1, 0], [0, 0, 0], [0, 10, 10]])
     (axis,) = confusion(counts, ["cat", "dog", "owl"]).axes
     assert [text.get_text() for text in axis.get_yticklabels()] == ["cat", "dog", "owl"]

@@ -12,7 +12,7 @@ from src.runs.folder import Result, Run
 
 
 def entry(value: float | None, **settings: str) -> Entry:
-    """A trial that came to this validation accuracy."""
+    """A trial with this validation accuracy."""
     result: Result = {}
     if value is not None:
         result = {"status": "finished", "best": {"val/acc": value}}
@@ -43,7 +43,7 @@ def test_effects_and_the_grid_of_the_strongest() -> None:
     assert analysis.grid(SweepEntries(Path("s"), "s", trials, ["lr"])) is None
 
 
-def test_numbers_that_a_sampler_drew_stand_as_ranges() -> None:
+def test_numbers_that_a_sampler_drew_are_shown_as_ranges() -> None:
     rates = [0.0123456789 * (1 + number) for number in range(12)]
     trials = [
         entry(number / 12, lr=repr(rate), width=str(8 * (1 + number % 2)))

@@ -12,7 +12,7 @@ from src.system.errors import InputError
 from tests.helpers.commands import Train
 
 
-def test_what_cannot_be_reported_is_named_and_the_rest_is_not_lost(
+def test_runs_that_cannot_be_read_are_skipped_and_listed(
     train: Train, tmp_path: Path, sweep: Path
 ) -> None:
     good = train()

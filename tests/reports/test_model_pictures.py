@@ -9,8 +9,8 @@ from src.reports.model_pictures import augmented_samples, most_confident_mistake
 from tests.helpers.commands import Train
 
 
-def test_what_augmentation_does_is_shown(train: Train) -> None:
-    """Of a run that had it: the samples as they are, and each differently changed."""
+def test_augmented_samples_are_shown(train: Train) -> None:
+    """For a run with augmentation: the samples unchanged, and each with different changes."""
     plain, run = (train(f"augmentation={choice}") for choice in ("none", "digits"))
     source = open_source(run.config.data)
     seen = augmented_samples(run.config, source)

@@ -32,7 +32,7 @@ AXES = ("model.hidden_sizes=8,16", "optimizer.lr=0.05,0.1", "seed=0,1")
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Path:
-    """A sweep of eight from the command line, which writes its report by itself."""
+    """A sweep of eight trials from the command line, which also writes the report."""
     folder = tmp_path_factory.mktemp("sweep")
     arguments = ("-m", "hydra/launcher=fused", *SMALL, *AXES, "hydra.sweep.dir=trials")
     done = warm(folder, "src.train", *arguments)
@@ -43,7 +43,7 @@ def sweep(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Path:
 
 
 class Tables(HTMLParser):
-    """Every table of a page by its id, its rows as texts."""
+    """The rows of every table of a page, as texts, by the table's id."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class Tables(HTMLParser):
             self.rows[-1][-1] += data
 
 
-def test_a_sweeps_page_says_what_its_table_says(sweep: Path) -> None:
+def test_the_page_of_a_sweep_agrees_with_its_table(sweep: Path) -> None:
     page = (sweep / "report.html").read_text()
     rows = list(csv.DictReader(io.StringIO((sweep / "results.csv").read_text())))
     header, *trials = Tables(page).found["sweep1-table"]
@@ -104,7 +104,7 @@ def test_a_sweeps_page_says_what_its_table_says(sweep: Path) -> None:
     assert "reason" not in header
 
 
-def test_a_page_is_whole_in_itself(sweep: Path) -> None:
+def test_a_page_is_self_contained(sweep: Path) -> None:
     page = (sweep / "report.html").read_text()
     links = re.findall(r'(?:src|href)="([^"]*)"', page)
     assert links
@@ -157,10 +157,10 @@ def test_runs_in_one_plot(train: Train, tmp_path: Path) -> None:
         assert f">{count}</text>" in drawn
 
 
-def test_values_on_different_data_do_not_compare(
+def test_each_data_set_has_its_own_section(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A toy of five points is easy; each data set has curves, a table and a best run of its own."""
+    """Each data set has its own curves, table and best run; the toy data set is much easier."""
 
     def unavailable(*_: object) -> None:
         raise UnavailableError("there is no network")
@@ -224,10 +224,8 @@ def test_a_sweep_over_data_sets_has_a_best_trial_on_each(warm: Warm, tmp_path: P
     assert "<h1>a sweep on 2 data sets</h1>" in page
 
 
-def test_runs_that_did_not_finish_show_what_they_came_to_and_why(
-    train: Train, tmp_path: Path
-) -> None:
-    """Their best epoch so far, from the history; the signal, the error's first line, the step."""
+def test_unfinished_runs_show_their_best_epoch_and_the_reason(train: Train, tmp_path: Path) -> None:
+    """The best epoch so far comes from the history; the reason is a signal, an error or a step."""
     runs = {name: train("trainer.max_epochs=4") for name in ("SIGTERM", "failed", "early", "went")}
     results: dict[str, dict[str, object]] = {
         "SIGTERM": {"status": "interrupted", "signal": "SIGTERM", "epochs": 2, "steps": 9},
@@ -271,7 +269,7 @@ def test_a_foreign_file_is_not_overwritten(train: Train, tmp_path: Path) -> None
         write_report([run.folder], tmp_path / "x.pdf")
 
 
-def test_what_strangers_wrote_is_shown_and_does_nothing(train: Train) -> None:
+def test_texts_of_strangers_are_escaped(train: Train) -> None:
     run = train("model=logistic_regression")
     attack = '<script>document.title="had"</script>'
     run.overrides_file.write_text(json.dumps([f"seed={attack}", "seed=$\\frac", "a=`id`"]))

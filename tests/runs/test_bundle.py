@@ -27,7 +27,7 @@ def test_a_bundle_holds_the_files_of_its_run(bundle: Path, original: Run, tmp_pa
     assert bundle.read_bytes() == first
 
 
-def test_the_data_really_used_are_used_again(
+def test_the_data_set_of_the_original_run_is_used_again(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("DATA_ROOT", raising=False)
@@ -79,7 +79,7 @@ def test_a_changed_file_is_noticed(bundle: Path, tmp_path: Path) -> None:
         open_bundle(tmp_path / "absent.zip", tmp_path / "opened")
 
 
-def test_what_cannot_be_bundled(bundle: Path, original: Run, tmp_path: Path) -> None:
+def test_runs_that_cannot_be_bundled(bundle: Path, original: Run, tmp_path: Path) -> None:
     run = Run(shutil.copytree(original.folder, tmp_path / "run"))
     with pytest.raises(InputError, match=r"run\.zip: exists already; .*--force"):
         write_bundle([run.folder], bundle)

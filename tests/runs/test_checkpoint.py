@@ -15,7 +15,7 @@ from src.runs.checkpoint import Slot
 def test_at_every_instant_one_of_the_two_checkpoints_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Looked at before and after every call that changes the folder."""
+    """The checkpoints are read before and after every call that changes the folder."""
     slot = Slot(tmp_path / "checkpoints")
     seen: list[set[int]] = []
 

@@ -28,7 +28,7 @@ def test_a_run_is_repeated_bit_for_bit(bundle: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("off", "agrees"), [(0.004, True), (0.006, False)])
-def test_what_differs_is_told(
+def test_differences_are_reported(
     off: float, agrees: bool, bundle: Path, original: Run, tmp_path: Path
 ) -> None:
     other = fit(compose(*RECIPE, "seed=1"), tmp_path / "other")

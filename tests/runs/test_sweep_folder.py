@@ -27,8 +27,8 @@ def test_a_sweeps_table_ranks_its_trials(sweep: Sweep) -> None:
     assert [line.split()[0] for line in sweep.table().splitlines()[2:5]] == ["1", "2", "0"]
 
 
-def test_people_read_accuracies_in_percent(sweep: Sweep) -> None:
-    """Programs read plain numbers of the same table."""
+def test_the_table_has_accuracies_in_percent(sweep: Sweep) -> None:
+    """The CSV file has plain numbers for programs."""
     rows = list(csv.DictReader(io.StringIO(sweep.results_file.read_text())))
     lines = sweep.table().splitlines()
     assert len(rows) == 3
