@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from src.inference.formats import INPUT, OUTPUT, Description
-from src.system.errors import InputError
+from src.system.errors import InputError, short_reason
 from src.system.files import MIB, read_bounded
 
 ONNX_LIMIT = 2048 * MIB  # bytes; protobuf has no larger message
@@ -74,10 +74,6 @@ def _check_graph(content: bytes) -> None:
             raise ValueError(f"the size of its value {name[:80]} is not known, or too large")
 
 
-def _first_words(error: Exception) -> str:
-    return str(error).replace("\n", " ")[:200]
-
-
 def open_onnx(path: Path, *, threads: int = 0) -> OnnxModel:
     """Opens an exported model; `threads` 0 means one per core.
 
@@ -92,7 +88,7 @@ def open_onnx(path: Path, *, threads: int = 0) -> OnnxModel:
     try:
         _check_graph(content)
     except Exception as error:  # a parser of hostile bytes may raise anything
-        raise InputError(f"{path}: cannot be read as ONNX ({_first_words(error)})") from None
+        raise InputError(f"{path}: cannot be read as ONNX ({short_reason(error)})") from None
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # the exceptions say the same
     options.intra_op_num_threads = threads
@@ -107,7 +103,7 @@ def open_onnx(path: Path, *, threads: int = 0) -> OnnxModel:
             for value in (*session.get_inputs(), *session.get_outputs())
         ]
     except Exception as error:
-        raise InputError(f"{path}: onnxruntime cannot run it ({_first_words(error)})") from None
+        raise InputError(f"{path}: onnxruntime cannot run it ({short_reason(error)})") from None
     description = Description.from_metadata(metadata, path)
     kinds = {"uint8": "uint8", "float32": "float", "float64": "double"}
     expected = [

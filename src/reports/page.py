@@ -2,8 +2,7 @@
 
 import os
 import statistics
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from src.reports import analysis, figures, tables
 from src.reports.collect import Collection, Entry, SweepEntries, collect
@@ -26,15 +24,6 @@ CURVES = (
     "training, may lie outside"
 )
 MOST_MODELS = 4  # single runs that have a section of their own
-
-
-@dataclass(frozen=True)
-class Shown:
-    """A picture in the page."""
-
-    svg: Markup
-    caption: str
-    name: str
 
 
 def write_report(
@@ -114,11 +103,12 @@ class _Sections:
     def __init__(self, folder: Path, models: bool) -> None:
         self.folder, self.with_models = folder, models
 
-    def _show(self, name: str, caption: str, draw: Callable[[], Figure]) -> Shown:
-        return self._shown(Picture(name, caption, draw))
+    def _show(self, picture: Picture) -> dict[str, Any]:
+        svg = Markup(picture.save(self.folder))
+        return {"svg": svg, "caption": picture.caption, "name": picture.name}
 
-    def _shown(self, picture: Picture) -> Shown:
-        return Shown(Markup(picture.save(self.folder)), picture.caption, picture.name)
+    def _show_all(self, pictures: Iterator[Picture]) -> list[dict[str, Any]]:
+        return [self._show(picture) for picture in pictures]
 
     def all_runs(self, entries: Sequence[Entry]) -> list[dict[str, Any]]:
         """A section for each data set, because values on different ones cannot be compared."""
@@ -137,7 +127,7 @@ class _Sections:
         return {
             "title": title,
             "best": tables.key_figures(ranked[0], ranked[0].name if len(entries) > 1 else None),
-            "curves": self._show(name, CURVES, partial(figures.curves, entries)),
+            "curves": self._show(Picture(name, CURVES, partial(figures.curves, entries))),
             "table": tables.run_table(name, "run", ranked, keys),
             "note": tables.stack_note(entries),
             "shared": tables.shared_settings(entries),
@@ -155,39 +145,13 @@ class _Sections:
             "statuses": tables.statuses(sweep.trials),
             "seconds": seconds
             and f"{sum(seconds):.3g} s in all, {statistics.median(seconds):.2g} s per trial",
-            "pictures": self._sweep_pictures(name, sweep, ranked, seconds),
+            "pictures": self._show_all(_sweep_pictures(name, sweep, ranked, seconds)),
             "seeds": tables.seed_table(name, sweep),
             "table": tables.run_table(name, "trial", ranked, sweep.keys),
             "note": tables.stack_note(sweep.trials),
             "shared": tables.shared_settings(sweep.trials),
             "models": self._models([best], name) if best else [],
         }
-
-    def _sweep_pictures(
-        self, name: str, sweep: SweepEntries, ranked: Sequence[Entry], seconds: Sequence[float]
-    ) -> list[Shown]:
-        shown = []
-        monitor = ranked[0].monitor
-        effects, grid = analysis.effects(sweep), analysis.grid(sweep)
-        if grid is not None:
-            caption = (
-                f"Mean {monitor} over {grid.row_key} and {grid.column_key}, "
-                "the keys with the strongest effects"
-            )
-            draw = partial(figures.heat_map, grid, monitor)
-            shown.append(self._show(f"{name}-heat-map", caption, draw))
-        if effects:
-            caption = (
-                "Effect of each key: a dot per trial, and the mean over all other keys ± "
-                "standard deviation"
-            )
-            draw = partial(figures.effects, effects, monitor)
-            shown.append(self._show(f"{name}-effects", caption, draw))
-        shown.append(self._show(f"{name}-curves", CURVES, partial(figures.curves, sweep.trials)))
-        if seconds and max(seconds) > 1.05 * min(seconds):  # one stack has equal shares
-            caption = "Time per trial; a trial of a stack has an equal share of the stack's time"
-            shown.append(self._show(f"{name}-time", caption, partial(figures.times, ranked)))
-        return shown
 
     def _models(self, entries: Sequence[Entry], prefix: str) -> list[dict[str, Any]]:
         if not self.with_models:
@@ -199,8 +163,36 @@ class _Sections:
             pictures, reason = [], None
             try:
                 drawn = model_pictures.pictures(entry, f"{prefix}-model{number}")
-                pictures = [self._shown(picture) for picture in drawn]
+                pictures = self._show_all(drawn)
             except InputError as error:
                 reason = str(error).split("\n")[0]
             sections.append({"entry": entry, "pictures": pictures, "why_none": reason})
         return sections
+
+
+def _sweep_pictures(
+    name: str, sweep: SweepEntries, ranked: Sequence[Entry], seconds: Sequence[float]
+) -> Iterator[Picture]:
+    monitor = ranked[0].monitor
+    effects, grid = analysis.effects(sweep), analysis.grid(sweep)
+    if grid is not None:
+        yield Picture(
+            f"{name}-heat-map",
+            f"Mean {monitor} over {grid.row_key} and {grid.column_key}, the keys with the "
+            "strongest effects",
+            partial(figures.heat_map, grid, monitor),
+        )
+    if effects:
+        yield Picture(
+            f"{name}-effects",
+            "Effect of each key: a dot per trial, and the mean over all other keys ± standard "
+            "deviation",
+            partial(figures.effects, effects, monitor),
+        )
+    yield Picture(f"{name}-curves", CURVES, partial(figures.curves, sweep.trials))
+    if seconds and max(seconds) > 1.05 * min(seconds):  # one stack has equal shares
+        yield Picture(
+            f"{name}-time",
+            "Time per trial; a trial of a stack has an equal share of the stack's time",
+            partial(figures.times, ranked),
+        )

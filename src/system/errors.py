@@ -37,7 +37,7 @@ def short_reason(error: Exception) -> str:
         fault = error.errors(include_url=False, include_input=False)[0]
         field = ".".join(map(str, fault["loc"]))[:80]
         return f"{field}: {fault['msg'][:200]}" if field else fault["msg"][:200]
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
 
 
 # A disk or a limit that lets nothing be written; and what may keep a file from being read, too:
