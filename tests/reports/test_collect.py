@@ -12,9 +12,7 @@ from src.system.errors import InputError
 from tests.helpers.commands import Train
 
 
-def test_runs_that_cannot_be_read_are_skipped_and_listed(
-    train: Train, tmp_path: Path, sweep: Path
-) -> None:
+def test_runs_that_cannot_be_read_are_skipped_and_listed(train: Train, tmp_path: Path) -> None:
     good = train()
     empty = tmp_path / "empty"
     empty.mkdir()
