@@ -47,9 +47,9 @@ def main() -> None:
         arguments.run, arguments.images, arguments.invert, arguments.csv, arguments.force
     )
     with importing():
-        from src.inference.prediction_output import answer
+        from src.inference.prediction_output import predict_request
 
-    found = answer(request)
+    found = predict_request(request)
     print(found.text, end="", flush=True)
     for note in found.notes:
         print(note, file=sys.stderr)

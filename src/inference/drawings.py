@@ -50,10 +50,10 @@ def prepare(image: Image.Image, shape: tuple[int, int], invert: Invert = "auto")
     `invert` says whether the picture is dark on light; `auto` detects it. The EXIF orientation is
     applied. Raises OSError when the file of the picture is damaged; `decode` finds that earlier.
     """
-    return fit(find(image, invert), shape)
+    return scale_drawing(find_drawing(image, invert), shape)
 
 
-def find(image: Image.Image, invert: Invert = "auto") -> Drawing:
+def find_drawing(image: Image.Image, invert: Invert = "auto") -> Drawing:
     """The drawing in a picture, before it is scaled to a field."""
     ink, inverted = extract_ink(image, invert)
     rows, columns = (np.flatnonzero((ink >= EDGE).any(axis)) for axis in (1, 0))
@@ -87,7 +87,7 @@ def _overlap(box: tuple[slice, slice], other: tuple[slice, slice]) -> bool:
     return all(a.start < b.stop and b.start < a.stop for a, b in zip(box, other, strict=True))
 
 
-def fit(drawing: Drawing, shape: tuple[int, int]) -> Prepared:
+def scale_drawing(drawing: Drawing, shape: tuple[int, int]) -> Prepared:
     """The drawing in a field of `shape` (H, W), scaled to 20/28 of the field, proportions kept.
 
     The centre of mass lies on pixel (H // 2, W // 2), or as near as the drawing stays within the

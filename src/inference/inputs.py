@@ -14,7 +14,7 @@ from src.data.arrays import as_float32, feature_faults, label_faults, read_array
 from src.data.folders import printable
 from src.data.pictures import SUFFIXES, read_picture
 from src.data.tables import Table, read_table
-from src.inference.drawings import Drawing, find
+from src.inference.drawings import Drawing, find_drawing
 from src.inference.ink import Invert
 from src.runs.folder import checkpoint_of
 from src.system.errors import InputError, all_at_once
@@ -151,7 +151,7 @@ def _read(file: Path, invert: Invert) -> Input:
             return read_samples(file)
         if file.suffix.lower() == ".csv":
             return read_table(file)
-        return Picture(file, find(read_picture(file), invert))
+        return Picture(file, find_drawing(read_picture(file), invert))
     except (InputError, OSError) as error:
         return _unread(file, error)
 

@@ -20,7 +20,7 @@ from src.data.folders import printable
 from src.data.pictures import read_picture, resize
 from src.data.sources.source import Split
 from src.data.tables import Table
-from src.inference.drawings import LEAST_FIELD, fit
+from src.inference.drawings import LEAST_FIELD, scale_drawing
 from src.inference.evaluation import compute_logits
 from src.inference.inputs import Input, Picture, Samples, Unread
 from src.inference.likeness import Likeness
@@ -177,7 +177,7 @@ def _of_pictures(
             Prediction(picture.path, None, guess, unlikeness=unlikeness)
             for picture, (guess, unlikeness) in zip(pictures, found, strict=True)
         ]
-    prepared = [fit(picture.drawing, shape) for picture in pictures]
+    prepared = [scale_drawing(picture.drawing, shape) for picture in pictures]
     found = _compared(trained, np.stack([each.pixels for each in prepared]), likeness)
     return [
         Prediction(picture.path, None, None, "nothing", drawings=0)

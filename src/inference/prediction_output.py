@@ -28,7 +28,7 @@ UNLIKE = (
 
 
 @dataclass(frozen=True)
-class Answer:
+class Output:
     """The output of `python -m src.predict`."""
 
     text: str  # for the standard output
@@ -36,7 +36,7 @@ class Answer:
     faults: Sequence[str]  # of the files without a prediction
 
 
-def answer(request: Request) -> Answer:
+def predict_request(request: Request) -> Output:
     """Predicts the inputs of a request; writes the CSV file where one is requested.
 
     Raises InputError when the run holds no model, when the model takes other inputs, when no file
@@ -52,7 +52,7 @@ def answer(request: Request) -> Answer:
     predictions = predict_inputs(trained, request.inputs, likeness)
     faults = [prediction.fault for prediction in predictions if prediction.fault]
     if request.csv_file == "-":
-        return Answer(to_csv(predictions, trained.labels), notes, faults)
+        return Output(to_csv(predictions, trained.labels), notes, faults)
     if request.csv_file is not None:
         try:
             write_durably(Path(request.csv_file), to_csv(predictions, trained.labels))
@@ -62,7 +62,7 @@ def answer(request: Request) -> Answer:
             ) from None
     table = describe(predictions, trained.labels)
     head = f"{trained.checkpoint}, trained on {trained.data}"
-    return Answer(f"{head}\n\n{table}\n", notes, faults)
+    return Output(f"{head}\n\n{table}\n", notes, faults)
 
 
 def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:

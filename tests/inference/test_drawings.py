@@ -11,7 +11,7 @@ from PIL import Image
 
 from src.data.pictures import decode
 from src.data.sources.mnist import mnist
-from src.inference.drawings import Prepared, find, prepare
+from src.inference.drawings import Prepared, find_drawing, prepare
 from src.inference.ink import Invert
 from tests.helpers.drawings import FIELD, SEVEN, draw, seven
 
@@ -212,17 +212,17 @@ def test_several_drawings_are_counted(places: list[tuple[int, int]]) -> None:
     for seed in range(10):
         digits = [(seed + 3 * number) % 10 for number in range(len(places))]
         image = pasted(digits, places, seed)
-        assert find(image).count == prepare(image, FIELD).count == len(places)
+        assert find_drawing(image).count == prepare(image, FIELD).count == len(places)
 
 
 def test_a_digit_in_several_strokes_is_one_drawing(mnist_root: Path) -> None:
     """One in a thousand of MNIST's digits counts as two; a speck beside a digit does not count."""
     digits = mnist(mnist_root).test.features[:, 0].numpy()
-    counts = [find(Image.fromarray(digit)).count for digit in digits[:4000]]
+    counts = [find_drawing(Image.fromarray(digit)).count for digit in digits[:4000]]
     assert np.mean([count != 1 for count in counts]) <= 0.002
     image = seven()
     image.paste("black", (40, 60, 52, 72))
-    assert find(image).count == 1
+    assert find_drawing(image).count == 1
     for digit in range(10):
         for pen in (4, 14, 34):
-            assert find(draw(digit, (300, 300), (60, 40, 200, 260), pen)).count == 1
+            assert find_drawing(draw(digit, (300, 300), (60, 40, 200, 260), pen)).count == 1

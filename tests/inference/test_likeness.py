@@ -19,7 +19,7 @@ from src.inference.drawings import prepare
 from src.inference.evaluation import compute_logits
 from src.inference.inputs import Request, read_inputs
 from src.inference.likeness import Likeness, likeness_of
-from src.inference.prediction_output import answer
+from src.inference.prediction_output import predict_request
 from src.runs.folder import Run
 from src.runs.loading import Trained, open_trained
 from src.system.errors import InputError
@@ -138,13 +138,13 @@ def test_no_comparison_without_the_data(
     np.savez(tmp_path / "new.npz", x=np.array([[0.1, 0.2, 0.3], [50, 50, 50]]))
     run = train("data=npz", f"data.path={tmp_path / 'mine.npz'}", "optimizer.lr=0.1").folder
     request = Request(run, read_inputs([tmp_path / "new.npz"]), [], None)
-    compared = answer(request)
+    compared = predict_request(request)
     assert compared.notes == []
     assert [line.split()[-1] for line in compared.text.splitlines()[4:6]] != ["unlike", "unlike"]
     assert compared.text.splitlines()[5].endswith("  unlike")
     assert compared.text.splitlines()[6].startswith("1 of 2 are unlike: farther from every")
     np.savez(tmp_path / "mine.npz", x=samples + 1, y=(samples[:, 0] > 0).astype(int))
-    alone = answer(request)
+    alone = predict_request(request)
     (note,) = alone.notes
     assert note.startswith("not compared with the training data: the content of its")
     assert "unlike" not in alone.text

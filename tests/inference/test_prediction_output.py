@@ -10,7 +10,7 @@ from src.inference import inputs
 from src.inference.inputs import Picture, read_inputs
 from src.inference.likeness import likeness_of
 from src.inference.prediction import predict_inputs
-from src.inference.prediction_output import answer
+from src.inference.prediction_output import predict_request
 from src.runs.loading import open_trained
 from src.system.errors import InputError, door
 from tests.helpers.commands import ROOT, Command, Train
@@ -121,13 +121,13 @@ def test_only_force_replaces_a_file(train: Train, tmp_path: Path) -> None:
     (picture,) = request.inputs
     assert isinstance(picture, Picture)
     assert not picture.drawing.inverted
-    answer(request)
+    predict_request(request)
     assert target.read_text().startswith("file,row,class,probability,runner_up")
     assert "light on dark" in target.read_text()
     target.unlink()
     target.mkdir()  # after it was checked
     with pytest.raises(InputError, match=r"found\.csv: is a folder, must be a file"):
-        answer(request)
+        predict_request(request)
 
 
 def test_ctrl_c_ends_a_command_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
