@@ -1,8 +1,7 @@
-"""Files that strangers sent: damaged ones, mutated ones, and some that mean harm.
+"""Files of strangers: damaged, mutated and harmful ones.
 
-Whatever they hold, opening them ends in success or in one of the project's own errors, within some
-memory and time. The few hundred examples of the default run become a hundred thousand with
-`make torture`.
+Opening any file succeeds or raises one of the project's own errors, within a limit of memory and
+time. By default a few hundred examples are tried; `make torture` tries a hundred thousand.
 """
 
 import hashlib
@@ -65,7 +64,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @contextmanager
 def little_memory(share: int) -> Iterator[None]:
-    """Within it the process cannot have more than this many bytes beyond what it has."""
+    """Limits the memory that the process may allocate in the body to this many bytes."""
     before = resource.getrlimit(resource.RLIMIT_AS)
     pages = Path("/proc/self/statm")
     if pages.exists():
@@ -79,7 +78,7 @@ def little_memory(share: int) -> Iterator[None]:
 
 @contextmanager
 def little_time(seconds: int = 60) -> Iterator[None]:
-    """Ends the body where it would go on for ever."""
+    """Raises in a body that does not end in time."""
 
     def end(number: int, frame: Any) -> None:
         raise TimeoutError
@@ -100,7 +99,7 @@ def _bounded_memory() -> Iterator[None]:
 
 
 def signed(body: bytes) -> bytes:
-    """A zip archive with the checksum that a checkpoint has."""
+    """A zip archive with a checksum like a checkpoint's."""
     comment = b"sha256=" + hashlib.sha256(body).hexdigest().encode()
     return body[:-2] + len(comment).to_bytes(2, "little") + comment
 
@@ -139,7 +138,7 @@ def test_mutated_checkpoints_with_the_right_checksum(
 @examples(1000)
 @given(mutations=MUTATIONS)
 def test_mutated_pickles_in_whole_archives(mutations: Mutation, base: Run, tmp_path: Path) -> None:
-    """The archive and its checksum are right; the description of the content is not."""
+    """The archive and its checksum are right; the pickle in it is mutated."""
     path = tmp_path / "mutated.ckpt"
     with zipfile.ZipFile(base.last_checkpoint) as archive:
         records = {record.filename: archive.read(record) for record in archive.infolist()}
@@ -168,7 +167,7 @@ PLACES = st.lists(st.integers(0, 20), min_size=1, max_size=6)
 
 
 def replace_one(content: dict[str, Any], path: list[int], junk: Any) -> None:
-    """Replaces one value of nested dictionaries and lists, which `path` leads to."""
+    """Replaces the value that `path` leads to in nested dictionaries and lists."""
     node: Any = content
     parent, key = node, next(iter(node))
     for number in path:
@@ -200,7 +199,7 @@ def test_checkpoints_that_say_something_else(
 )
 @pytest.mark.parametrize("junk", [None, {}, [], 3, "x"])
 def test_a_state_that_cannot_be_restored(key: str, junk: Any, base: Run, tmp_path: Path) -> None:
-    """Trained on, or refused; the checkpoint stays what it was until then."""
+    """The state is used or refused; a refusal leaves the checkpoint unchanged."""
     run = Run(tmp_path / "run")
     content = checkpoint.read(base.last_checkpoint) | {key: junk}
     checkpoint.write(content, run.last_checkpoint)
@@ -241,7 +240,7 @@ def test_mutated_results(mutations: Mutation, base: Run, tmp_path: Path) -> None
 def test_results_that_say_something_else(
     path: list[int], junk: Any, base: Run, tmp_path: Path
 ) -> None:
-    """What evaluates, sums up and reports a run reads the same checked result."""
+    """Evaluation, tables and reports read the same checked result."""
     run = Run(tmp_path / "0")
     run.replace_config(base.config)
     result = json.loads(base.result_file.read_text())
@@ -288,7 +287,7 @@ def test_mutated_data_files(mutations: Mutation, tmp_path: Path) -> None:
 
 
 def _pictures() -> list[bytes]:
-    """A palette with transparency, text and EXIF in PNG and JPEG: what has parsers of its own."""
+    """Pictures with parts that have their own parsers: palette, transparency, text and EXIF."""
     image = Image.linear_gradient("L").resize((40, 30)).rotate(20)
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -321,7 +320,7 @@ def test_mutated_pictures(number: int, mutations: Mutation, seal: bool, tmp_path
 
 
 def _with_checksums(data: bytes) -> bytes:
-    """The chunks of a PNG, each with the checksum that its content has now."""
+    """A PNG whose chunks have right checksums again."""
     if not data.startswith(PICTURES[0][:8]):
         return data
     parts, at = [data[:8]], 8
@@ -336,7 +335,7 @@ def _with_checksums(data: bytes) -> bytes:
 @examples(500)
 @given(mutations=MUTATIONS, packed=st.booleans(), inside=st.booleans())
 def test_mutated_arrays(mutations: Mutation, packed: bool, inside: bool, tmp_path: Path) -> None:
-    """Of the archive, or of an array within a whole one."""
+    """Mutates the archive, or an array within a whole archive."""
     path, file = tmp_path / "mutated.npz", io.BytesIO()
     np.save(file, np.linspace(0, 1, 24).reshape(2, 3, 4))
     x = mutated(file.getvalue(), mutations) if inside else file.getvalue()
@@ -348,7 +347,7 @@ def test_mutated_arrays(mutations: Mutation, packed: bool, inside: bool, tmp_pat
 
 @pytest.fixture(scope="module")
 def study(tmp_path_factory: pytest.TempPathFactory) -> Command:
-    """A search of which a batch was asked for and a trial told."""
+    """A search with one batch proposed and one trial reported."""
     folder = tmp_path_factory.mktemp("search") / "s"
     space = ("optimizer.lr=interval(0.1,1)", "search.trials=2", "search.batch=2")
     command = search_command([*SMALL, *space, f"search.folder={folder}"])
@@ -369,11 +368,11 @@ def test_mutated_studies(mutations: Mutation, study: Command) -> None:
         file.write_bytes(content)
 
 
-# --- meaning harm ------------------------------------------------------------------------------
+# --- harmful -----------------------------------------------------------------------------------
 
 
 class Harm:
-    """What creates a file when it is unpickled without care."""
+    """An object that creates a file when it is unpickled without checks."""
 
     def __init__(self, target: Path) -> None:
         self.target = target
@@ -533,7 +532,7 @@ LAYERS = st.lists(
 def test_few_values_that_unfold_to_many(
     layers: list[tuple[type, int]], base: Run, tmp_path: Path
 ) -> None:
-    """Each layer holds the one before several times: by walking them they are 2 to the 60."""
+    """Each layer holds the one before several times: walking them visits 2 to the 60 values."""
     value: Any = 0
     for kind, times in layers:
         if kind in (list, tuple):
@@ -689,7 +688,7 @@ def bundle(base: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def opened(path: Path, folder: Path) -> None:
-    """Opens a bundle and reads what `reproduce` reads of it before it trains."""
+    """Opens a bundle and reads what `reproduce` reads before training."""
     found = open_bundle(path, folder)
     assert found.run.history
     assert open_trained(found.run.folder).data == "toy"
@@ -708,7 +707,7 @@ def test_mutated_bundles(mutations: Mutation, bundle: Path, tmp_path: Path) -> N
 def test_mutated_files_in_whole_bundles(
     number: int, mutations: Mutation, bundle: Path, tmp_path: Path
 ) -> None:
-    """Archive and checksums are right."""
+    """The archive and its checksums are right; one file is mutated."""
     with zipfile.ZipFile(bundle) as archive:
         contents = {name: archive.read(name) for name in archive.namelist()}
     name = [*contents][number % len(contents)]
@@ -757,7 +756,7 @@ def test_arrays_that_are_packed_as_numpy_never_does(tmp_path: Path) -> None:
 
 
 def test_tables_of_very_many_columns(tmp_path: Path) -> None:
-    """Work in proportion to the columns, not to their square."""
+    """The work is proportional to the number of columns, not to its square."""
     path, names = tmp_path / "wide.csv", [f"c{number}" for number in range(10**5)]
     with little_time():
         path.write_text(f"{','.join(names * 2)}\n{',1' * len(names)}\n")
@@ -772,7 +771,7 @@ def test_tables_of_very_many_columns(tmp_path: Path) -> None:
 
 
 def test_a_tensor_larger_than_its_record(base: Run, tmp_path: Path) -> None:
-    """A count of elements beyond the bytes that there are must not read on past their end."""
+    """A tensor that claims more elements than its record has must not be read past the end."""
     body = io.BytesIO()
     torch.save({"a": torch.arange(10.0)}, body)
     with zipfile.ZipFile(body) as archive:
