@@ -27,7 +27,7 @@ from src.inference.drawings import prepare
 from src.inference.formats import ANOTHER, FORMATS, Plan, default_output, input_shape
 from src.inference.onnx_model import OnnxModel, open_onnx
 from src.runs.folder import checkpoint_of
-from src.system.errors import InputError, Interrupted, all_at_once, short_reason
+from src.system.errors import InputError, Interrupted, all_at_once, first_line
 from src.system.extras import missing
 from src.system.files import MIB, sha256
 from src.system.process import importing
@@ -153,7 +153,7 @@ def answer(model: OnnxModel, png: bytes) -> dict[str, Any]:
     except InputError:
         raise
     except Exception as error:  # a decoder of hostile bytes may raise anything
-        reason = short_reason(error)[:100]
+        reason = first_line(error)[:100]
         raise InputError(f"the body is not a PNG picture ({reason})") from None
     probabilities = None
     if not prepared.blank:

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from src.data.tables import Columns
 from src.runs.folder import Size, checkpoint_of
-from src.system.errors import InputError, all_at_once, short_reason
+from src.system.errors import InputError, all_at_once, first_line
 from src.system.extras import missing
 from src.system.files import output_fault
 
@@ -130,7 +130,7 @@ class Description(BaseModel):
         except (ValidationError, ValueError, RecursionError) as error:
             raise InputError(
                 f"{path}: was not exported by this project, its metadata cannot be read "
-                f"({short_reason(error)})"
+                f"({first_line(error)})"
             ) from None
 
 

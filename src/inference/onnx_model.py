@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from src.inference.formats import INPUT, OUTPUT, Description
-from src.system.errors import InputError, short_reason
+from src.system.errors import InputError, first_line
 from src.system.files import MIB, read_bounded
 
 ONNX_LIMIT = 2048 * MIB  # bytes; protobuf has no larger message
@@ -88,7 +88,7 @@ def open_onnx(path: Path, *, threads: int = 0) -> OnnxModel:
     try:
         _check_graph(content)
     except Exception as error:  # a parser of hostile bytes may raise anything
-        raise InputError(f"{path}: cannot be read as ONNX ({short_reason(error)})") from None
+        raise InputError(f"{path}: cannot be read as ONNX ({first_line(error)})") from None
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # the exceptions say the same
     options.intra_op_num_threads = threads
@@ -103,7 +103,7 @@ def open_onnx(path: Path, *, threads: int = 0) -> OnnxModel:
             for value in (*session.get_inputs(), *session.get_outputs())
         ]
     except Exception as error:
-        raise InputError(f"{path}: onnxruntime cannot run it ({short_reason(error)})") from None
+        raise InputError(f"{path}: onnxruntime cannot run it ({first_line(error)})") from None
     description = Description.from_metadata(metadata, path)
     kinds = {"uint8": "uint8", "float32": "float", "float64": "double"}
     expected = [

@@ -19,7 +19,7 @@ from src.data.sources.source import as_float
 from src.inference.formats import INPUT, OUTPUT, Description, FormatName
 from src.inference.onnx_model import open_onnx
 from src.runs.loading import Trained, rebuild
-from src.system.errors import InputError, short_reason
+from src.system.errors import InputError, first_line
 from src.system.files import MIB, open_regular
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def open_safetensors(path: Path) -> tuple[Raw, Description]:
         config = schema.check(about.config)
         model = rebuild(config, tuple(about.shape), len(about.labels), weights)
     except (KeyError, TypeError, ValueError, RuntimeError, InputError) as error:
-        reason = short_reason(error)
+        reason = first_line(error)
         raise InputError(f"{path}: was not exported by this project ({reason})") from None
     return Raw(model, adds_channel=about.input_shape != about.shape).eval(), about
 

@@ -20,7 +20,7 @@ from src.config import schema
 from src.config.schema import Config
 from src.runs.folder import HISTORY_LIMIT, RESULT_LIMIT, Run
 from src.runs.outcome import read_outcome
-from src.system.errors import InputError, short_reason
+from src.system.errors import InputError, first_line
 from src.system.files import MIB, require_contained, write_durably
 
 FORMAT = 1
@@ -146,7 +146,7 @@ def _read(bundle: Path) -> tuple[dict[str, bytes], Manifest]:
                 raise ValueError(f"the checksum of {name} is wrong")
     except Exception as error:  # a parser of hostile bytes may raise anything
         raise InputError(
-            f"{bundle}: is not a bundle of this project ({short_reason(error)})"
+            f"{bundle}: is not a bundle of this project ({first_line(error)})"
         ) from None
     return contents, manifest
 

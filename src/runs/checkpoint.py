@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from src.system.errors import InputError, short_reason
+from src.system.errors import InputError, first_line
 from src.system.files import beside, read_bounded, sync_folder, write_durably
 
 log = logging.getLogger(__name__)
@@ -80,7 +80,7 @@ def unpack(data: bytes, path: Path) -> dict[str, Any]:
             raise ValueError("its tensors are larger than the file")
     except Exception as error:  # a parser of hostile bytes may raise anything
         raise DamagedError(
-            f"{path}: is damaged or not a checkpoint of this project ({short_reason(error)})"
+            f"{path}: is damaged or not a checkpoint of this project ({first_line(error)})"
         ) from None
     return content
 

@@ -23,7 +23,7 @@ from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from src.config.read import read_config
 from src.config.schema import MAX_EPOCHS, Config
-from src.system.errors import InputError, short_reason
+from src.system.errors import InputError, first_line
 from src.system.files import MIB, append_line, read_bounded, read_yaml, write_durably
 
 HISTORY = ("epoch", "step", "seconds", "lr", "train/loss", "train/acc", "val/loss", "val/acc")
@@ -196,7 +196,7 @@ class Run:
             result = _RESULT.validate_json(content, strict=True)
         except ValidationError as error:
             raise InputError(
-                f"{self.result_file}: is not the result of a run ({short_reason(error)})"
+                f"{self.result_file}: is not the result of a run ({first_line(error)})"
             ) from None
         if "status" not in result:
             raise InputError(f"{self.result_file}: is not the result of a run (it has no status)")

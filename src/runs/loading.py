@@ -15,7 +15,7 @@ from src.models import construct_model
 from src.runs import checkpoint
 from src.runs.checkpoint import Part, require_format, wrong_fields
 from src.runs.folder import Size, checkpoint_of
-from src.system.errors import InputError, short_reason
+from src.system.errors import InputError, first_line
 
 
 class _Origin(Part):
@@ -72,7 +72,7 @@ def open_trained(path: Path) -> Trained:
         ) from None
     except (ValueError, RuntimeError, InputError) as error:
         raise InputError(
-            f"{file}: is not a checkpoint of this project ({short_reason(error)})"
+            f"{file}: is not a checkpoint of this project ({first_line(error)})"
         ) from None
     return Trained(
         checkpoint=file,

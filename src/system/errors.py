@@ -24,13 +24,8 @@ def all_at_once(faults: Sequence[str], consequence: str) -> InputError:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, or the name of its type."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
-
-
-def short_reason(error: Exception) -> str:
-    """What an error says, in one line: of pydantic's errors the first wrong field, else the first
-    line of the text, or the name of the class where there is no text."""
+    """The first line of an error's text, or the name of its type; of pydantic's errors, the first
+    wrong field and its fault."""
     from pydantic import ValidationError
 
     if isinstance(error, ValidationError):
