@@ -1,0 +1,369 @@
+"""The documentation is right: its commands run, its links lead somewhere, its diffs train."""
+
+import contextlib
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits, load_iris
+
+from src.benchmarks.settings import read_settings
+from src.config.compose import compose
+from src.runs.folder import Run
+from src.sweeps.command_line import check_command_line
+from src.torture import NAMES
+from tests.helpers.commands import ROOT
+from tests.helpers.data_files import write_pictures
+from tests.helpers.drawings import draw
+from tests.helpers.warm import Warm
+
+README = ROOT / "README.md"
+EXTENDING = ROOT / "docs" / "extending.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
+OLD = ROOT / "tests" / "promises" / "old_commands.txt"
+
+# --- what a page holds ------------------------------------------------------------------------
+
+
+def blocks(page: Path, language: str = r"\w*") -> list[str]:
+    """The contents of the fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.M | re.S)
+
+
+def prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+
+
+def commands_of(page: Path) -> Iterator[str]:
+    """The commands of the blocks, after `$ ` in examples of output, and of `code` in sentences."""
+    for block in blocks(page, "sh"):
+        yield from block.replace("\\\n", " ").splitlines()
+    for block in blocks(page, "console"):
+        yield from (line[2:] for line in block.splitlines() if line.startswith("$ "))
+    starts = r"(?:[A-Z_]+=\S+ )?(?:python -m|make|pip install|torchrun|git clone) "
+    yield from re.findall(rf"`({starts}[^`]+)`", prose(page))
+
+
+def words_of(command: str) -> tuple[str, ...]:
+    return tuple(shlex.split(command, comments=True))
+
+
+COMMANDS = sorted(
+    {
+        words
+        for text in [*(text for page in PAGES for text in commands_of(page)), *OLD.read_text().splitlines()]
+        if (words := words_of(text))
+    }
+)
+
+# --- form -------------------------------------------------------------------------------------
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= 200
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_pictures_exist(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    for link in (link for link in links if not link.startswith("https://")):
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_lines_of_blocks_are_at_most_100_characters(page: Path) -> None:
+    lines = [line for block in blocks(page) for line in block.splitlines()]
+    assert [line for line in lines if len(line) > 100] == []
+
+
+def test_the_index_lists_every_page() -> None:
+    listed = set(re.findall(r"\]\((\w+\.md)\)", (ROOT / "docs" / "index.md").read_text()))
+    assert listed == {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+
+
+# --- commands that are checked but not run ----------------------------------------------------
+
+
+def is_make_target(words: Sequence[str]) -> None:
+    target = next((w for w in words if "=" not in w and w != "make"), "setup")
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M)
+
+
+def is_extra(words: Sequence[str]) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert words[-1].strip(".[]") in extras["optional-dependencies"]
+
+
+def names_tests(words: Sequence[str]) -> None:
+    assert all((ROOT / word).exists() for word in words if word.startswith("tests/"))
+
+
+def is_benchmark(words: Sequence[str]) -> None:
+    read_settings(words[3:])
+
+
+def is_torture(words: Sequence[str]) -> None:
+    chosen = [words[i + 1] for i, word in enumerate(words) if word == "--scenario"]
+    assert set(chosen) <= set(NAMES)
+
+
+def has_right_overrides(words: Sequence[str]) -> None:
+    compose(*words[words.index("src.train") + 1 :])
+
+
+def nothing(words: Sequence[str]) -> None:
+    pass
+
+
+NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a command begins or looks
+    r"git clone URL": ("needs a network", nothing),
+    r"source \.venv": ("a command of the shell; `make` makes the environment", nothing),
+    r"(\w+=\w+ )?make": ("installs, and most targets take minutes", is_make_target),
+    r"pip install -e": ("needs a network", is_extra),
+    r"python -m pytest": ("the suite runs these tests", names_tests),
+    r"python -m src\.benchmark": (
+        "takes minutes; tests/benchmarks runs each suite on little data",
+        is_benchmark,
+    ),
+    r"python -m src\.torture": (
+        "takes minutes; tests/benchmarks/test_crashes.py kills runs",
+        is_torture,
+    ),
+    r"python -m src\.demo": (
+        "serves until it is stopped; tests/inference/test_demo_server.py draws on it",
+        nothing,
+    ),
+    r"python -m src\.train.* logger=(mlflow|wandb|\[)": (
+        "slow imports; tests/training/test_loggers.py runs them",
+        has_right_overrides,
+    ),
+    r"torchrun": (
+        "tests/training/test_ranks.py starts torchrun, with two nodes too",
+        has_right_overrides,
+    ),
+    r".* trainer\.accelerator=cuda": ("needs a GPU", has_right_overrides),
+    r".* data=(fashion_mnist|kmnist|cifar10)\b": ("needs a network", has_right_overrides),
+    r".*( trainer\.strategy=ddp| trainer=fsdp|_ddp)$": (
+        "ranks import the libraries anew; tests/training/test_ranks.py and test_fsdp.py run them",
+        has_right_overrides,
+    ),
+    r".* (model=cnn|data=iris)": ("needs the diffs of docs/extending.md; see below", nothing),
+}
+
+
+def not_run(words: Sequence[str]) -> tuple[str, Callable[[Sequence[str]], None]] | None:
+    text = " ".join(words)
+    return next((found for start, found in NOT_RUN.items() if re.match(start, text)), None)
+
+
+def test_commands_that_are_not_run_are_right() -> None:
+    for words in COMMANDS:
+        found = not_run(words)
+        if found is not None:
+            found[1](words)
+
+
+def test_each_reason_for_not_running_is_needed() -> None:
+    reasons = [found[0] for words in COMMANDS if (found := not_run(words)) is not None]
+    assert set(reasons) == {reason for reason, _ in NOT_RUN.values()}
+
+
+# --- commands that are run --------------------------------------------------------------------
+
+TINY = ("trainer.accelerator=cpu", "trainer.max_epochs=1", "trainer.progress_bar=false")
+OWN_DATA = ("image_folder", "npz", "csv")
+SMALL_DATA = ("experiment=raschka_toy", "experiment=gpu_guide_mlp")  # at hand already
+
+
+@pytest.fixture(scope="module")
+def preloaded() -> Iterator[Warm]:
+    """Runs commands that find the libraries and the project imported already."""
+    runner = Warm("src.training.fit", "src.sweeps.job", "src.reports.page", "src.inference.exporters")
+    yield runner
+    runner.stop()
+
+
+@pytest.fixture(scope="module")
+def workspace(preloaded: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with everything that the commands name, by the names that they use."""
+    root = tmp_path_factory.mktemp("workspace")
+    content = load_digits()
+    pixels = np.zeros((30, 28, 28), np.uint8)
+    pixels[:, 10:18, 10:18] = content.images[:30] * 15
+    for name in ("samples.npz", "FILE.npz"):
+        np.savez(root / name, x=pixels, y=np.arange(30) % 10)
+    (root / "FOLDER").mkdir()
+    draw(3, (40, 40), (8, 8, 32, 32), 4).save(root / "FOLDER" / "three.png")
+    shutil.copy(root / "FOLDER" / "three.png", root)
+    write_pictures(root / "classes", {"cat": 12, "dog": 12})
+    table = "a,b,c,d,name,ticket,COLUMN\n" + "".join(
+        ",".join(map(str, row)) + f",1,{i},{label}\n"
+        for i, (row, label) in enumerate(zip(*load_iris(return_X_y=True), strict=True))
+    )
+    (root / "FILE.csv").write_text(table)
+    (root / "new.csv").write_text(table)
+    (root / "DIR" / "experiment").mkdir(parents=True)
+    recipe = "# @package _global_\noptimizer:\n  lr: 0.25\n"
+    (root / "DIR" / "experiment" / "NAME.yaml").write_text(recipe)
+    digits = ("data=digits", *TINY)
+    for arguments in (
+        ("src.train", *digits, "hydra.run.dir=runs/DATE/TIME"),
+        ("src.train", "data=csv", "data.path=FILE.csv", "data.target=COLUMN", *TINY,
+         "hydra.run.dir=runs/DATE/TABLE"),
+        ("src.train", "-m", "hydra/launcher=fused", "seed=0,1", *digits,
+         "hydra.sweep.dir=sweeps/DATE/TIME"),
+        ("src.search", "optimizer.lr=interval(0.1,1)", "search.trials=1", "search.batch=1", *digits,
+         "search.folder=searches/NAME"),
+        ("src.report", "runs/DATE/TIME", "--bundle", "run.zip"),
+    ):  # fmt: skip
+        done = preloaded(root, *arguments)
+        assert done.returncode == 0, done.stderr
+    return root
+
+
+def tiny(words: Sequence[str]) -> list[str]:
+    """The command with few epochs, few trials and small data, and the names of its placeholders."""
+    module, *given = words[2:]
+    if module == "src.predict" and "new.csv" in given:
+        return [module, "runs/DATE/TABLE", *given[1:]]
+    if module not in ("src.train", "src.search") or "--help" in given:
+        return [module, *given]
+    places = {"data.path=FOLDER": "data.path=classes", "resume=FOLDER": "resume=sweeps/DATE/TIME"}
+    given = [places.get(word, word) for word in given]
+    given = ["search.trials=2" if word.startswith("search.trials=") else word for word in given]
+    if any(word.startswith("resume=") and word != "resume=auto" for word in given):
+        return [module, *given]
+    own = any(f"data={name}" in given for name in OWN_DATA)
+    if not own and not set(SMALL_DATA) & set(given):
+        given = [word for word in given if not re.match(r"data=|data\.root=", word)]
+        given.append("data=digits")
+    if module == "src.search":
+        given = [word for word in given if not word.startswith("search.")]
+        given += ["search.trials=2", "search.batch=2"]
+    return [module, *given, *TINY]
+
+
+@pytest.mark.parametrize("kind", ["train", "sweep", "model"])
+def test_commands_run(kind: str, preloaded: Warm, workspace: Path, tmp_path: Path) -> None:
+    """Three parts, so that three processes can share them."""
+    for number, words in enumerate(words for words in COMMANDS if not_run(words) is None):
+        assert words[:2] == ("python", "-m"), words
+        several = "-m" in words[3:] or words[2] == "src.search"
+        if kind != ("sweep" if several else "train" if words[2] == "src.train" else "model"):
+            continue
+        folder = tmp_path / str(number)
+        shutil.copytree(workspace, folder)
+        if "--bundle" in words:
+            (folder / "run.zip").unlink()
+        import time; began=time.time()
+        done = preloaded(folder, *tiny(words))
+        print(f'{time.time()-began:.2f}', done.returncode, ' '.join(words)[:100], '' if not done.returncode else done.stderr[-300:], flush=True)
+        continue
+        faulty = "17-mixed" in " ".join(words)
+        assert done.returncode == (2 if faulty else 0), (words, done.stdout, done.stderr)
+
+
+def test_examples_of_faults_are_what_is_printed(preloaded: Warm, tmp_path: Path) -> None:
+    examples = {block for page in PAGES for block in blocks(page, "console") if block[0] == "$"}
+    assert examples
+    for example in examples:
+        command, _, printed = example.partition("\n")
+        done = preloaded(tmp_path, *words_of(command)[3:])
+        assert done.stderr == printed
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=str)
+def test_python_runs(
+    page: Path, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(workspace, tmp_path / "workspace")
+    monkeypatch.chdir(tmp_path / "workspace")
+    settings = ", ".join(repr(text) for text in ("data=digits", *TINY))
+    for block in blocks(page, "python"):
+        with contextlib.redirect_stdout(None):
+            exec(block.replace("compose(", f"compose({settings}, "), {})
+
+
+# --- what is added as docs/extending.md says --------------------------------------------------
+
+
+def apply(diff: str, root: Path) -> None:
+    """Does what a reader does: looks for the lines as they are and makes them what they should be.
+
+    `+++ FILE` names a file; `…` stands between two places in it.
+    """
+    for part in re.split(r"^\+\+\+ ", diff, flags=re.M)[1:]:
+        name, _, lines = part.partition("\n")
+        path = root / name
+        for place in lines.split(" …\n"):
+            old = [line[1:] for line in place.splitlines() if line[0] in " -"]
+            new = [line[1:] for line in place.splitlines() if line[0] in " +"]
+            if not old:
+                assert not path.exists()
+                path.write_text("\n".join(new) + "\n")
+                continue
+            before = "".join(f"{line}\n" for line in old)
+            text = path.read_text()
+            assert text.count(before) == 1, before
+            path.write_text(text.replace(before, "".join(f"{line}\n" for line in new)))
+
+
+@pytest.fixture(scope="module")
+def added(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sources with everything that the README adds to them."""
+    root = tmp_path_factory.mktemp("added")
+    for folder in ("src", "conf", "hydra_plugins"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / folder, root / folder, ignore=ignored)
+    for diff in re.findall(r"```diff\n(.*?)```", README, re.S):
+        added = [line for line in diff.splitlines() if line[0] == "+" and line[1:].strip("+ ")]
+        assert len(added) <= 20
+        apply(diff, root)
+    return root
+
+
+def train(added: Path, *overrides: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, "-m", "src.train", *overrides, "trainer=cpu"],
+        cwd=added, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("choice", "accuracy"),
+    [
+        (("model=cnn", "data=digits", "experiment=few_samples"), 0.95),
+        (("data=iris", "model=logistic_regression"), 0.9),
+    ],
+    ids=["a model", "a data set"],
+)
+def test_what_is_added_as_the_readme_says_trains(
+    choice: tuple[str, ...], accuracy: float, added: Path, tmp_path: Path
+) -> None:
+    assert f"python -m src.train {' '.join(choice)}" in README
+    done = train(added, *choice, f"hydra.run.dir={tmp_path}/run")
+    assert done.returncode == 0, done.stderr
+    result = Run(tmp_path / "run").result
+    assert (result["test/acc"] or 0) > accuracy
+    assert result["data"]["name"] == dict(text.split("=") for text in choice)["data"]
+
+
+def test_a_model_of_pictures_and_a_table_say_what_to_type(added: Path, tmp_path: Path) -> None:
+    done = train(added, "model=cnn", "data=iris", f"hydra.run.dir={tmp_path}/run")
+    assert done.returncode == 2
