@@ -25,10 +25,10 @@ PATIENCE = 300.0  # seconds, for one command
 class Warm:
     """Runs commands, one at a time, in children of a process that waits beside the tests."""
 
-    def __init__(self, *modules: str) -> None:
+    def __init__(self, *modules: str, root: Path = ROOT) -> None:
         """`modules` are imported once for all commands. Without them, these are the libraries: each
-        command imports the project's own modules for itself."""
-        self.modules = modules or ("torchvision",)
+        command imports the project's own modules for itself. `root` holds src and this module."""
+        self.modules, self.root = modules or ("torchvision",), root
         self.process: subprocess.Popen[str] | None = None
 
     def __call__(
@@ -68,7 +68,7 @@ class Warm:
     def _start(self) -> "subprocess.Popen[str]":
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.helpers.warm", *self.modules],
-            cwd=ROOT,
+            cwd=self.root,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

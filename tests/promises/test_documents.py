@@ -1,11 +1,8 @@
 """The documentation is right: its commands run, its links lead somewhere, its diffs train."""
 
-import contextlib
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 import tomllib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,7 +16,7 @@ from src.config.compose import compose
 from src.runs.folder import Run
 from src.sweeps.command_line import check_command_line
 from src.torture import NAMES
-from tests.helpers.commands import ROOT
+from tests.helpers.commands import ROOT, Command, Train
 from tests.helpers.data_files import write_pictures
 from tests.helpers.drawings import draw
 from tests.helpers.warm import Warm
@@ -55,13 +52,8 @@ def words_of(command: str) -> tuple[str, ...]:
     return tuple(shlex.split(command, comments=True))
 
 
-COMMANDS = sorted(
-    {
-        words
-        for text in [*(text for page in PAGES for text in commands_of(page)), *OLD.read_text().splitlines()]
-        if (words := words_of(text))
-    }
-)
+TEXTS = [text for page in PAGES for text in commands_of(page)] + OLD.read_text().splitlines()
+COMMANDS = sorted({words for text in TEXTS if (words := words_of(text))})
 
 # --- form -------------------------------------------------------------------------------------
 
@@ -123,7 +115,12 @@ def is_torture(words: Sequence[str]) -> None:
     assert set(chosen) <= set(NAMES)
 
 
+def is_train(words: Sequence[str]) -> None:
+    check_command_line(words[3:])
+
+
 def has_right_overrides(words: Sequence[str]) -> None:
+    """For commands that this machine may be unable to run."""
     compose(*words[words.index("src.train") + 1 :])
 
 
@@ -132,6 +129,10 @@ def nothing(words: Sequence[str]) -> None:
 
 
 NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a command begins or looks
+    r".*( model=cnn| data=iris|upside_down|=rmsprop|=optimizers|src\.parameters)": (
+        "needs the diffs of docs/extending.md; see below",
+        nothing,
+    ),
     r"git clone URL": ("needs a network", nothing),
     r"source \.venv": ("a command of the shell; `make` makes the environment", nothing),
     r"(\w+=\w+ )?make": ("installs, and most targets take minutes", is_make_target),
@@ -163,7 +164,11 @@ NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a com
         "ranks import the libraries anew; tests/training/test_ranks.py and test_fsdp.py run them",
         has_right_overrides,
     ),
-    r".* (model=cnn|data=iris)": ("needs the diffs of docs/extending.md; see below", nothing),
+    r".* experiment=(?!NAME|few_samples|.*_ddp)\w+$": (
+        "tests/training/test_fit.py trains a step of every experiment",
+        is_train,
+    ),
+    r".* seed=(range|0,1,2,3)": ("many trials; smaller sweeps are run", is_train),
 }
 
 
@@ -194,7 +199,7 @@ SMALL_DATA = ("experiment=raschka_toy", "experiment=gpu_guide_mlp")  # at hand a
 @pytest.fixture(scope="module")
 def preloaded() -> Iterator[Warm]:
     """Runs commands that find the libraries and the project imported already."""
-    runner = Warm("src.training.fit", "src.sweeps.job", "src.reports.page", "src.inference.exporters")
+    runner = Warm("src.training.fit", "src.sweeps.job", "src.reports.page")
     yield runner
     runner.stop()
 
@@ -255,49 +260,44 @@ def tiny(words: Sequence[str]) -> list[str]:
         given.append("data=digits")
     if module == "src.search":
         given = [word for word in given if not word.startswith("search.")]
-        given += ["search.trials=2", "search.batch=2"]
+        given.append("search.trials=1")
     return [module, *given, *TINY]
 
 
-@pytest.mark.parametrize("kind", ["train", "sweep", "model"])
-def test_commands_run(kind: str, preloaded: Warm, workspace: Path, tmp_path: Path) -> None:
-    """Three parts, so that three processes can share them."""
-    for number, words in enumerate(words for words in COMMANDS if not_run(words) is None):
+def test_commands_run(preloaded: Warm, workspace: Path, tmp_path: Path) -> None:
+    commands = {tuple(tiny(words)): words for words in COMMANDS if not_run(words) is None}
+    for number, (arguments, words) in enumerate(commands.items()):
         assert words[:2] == ("python", "-m"), words
-        several = "-m" in words[3:] or words[2] == "src.search"
-        if kind != ("sweep" if several else "train" if words[2] == "src.train" else "model"):
-            continue
         folder = tmp_path / str(number)
         shutil.copytree(workspace, folder)
         if "--bundle" in words:
             (folder / "run.zip").unlink()
-        import time; began=time.time()
-        done = preloaded(folder, *tiny(words))
-        print(f'{time.time()-began:.2f}', done.returncode, ' '.join(words)[:100], '' if not done.returncode else done.stderr[-300:], flush=True)
-        continue
-        faulty = "17-mixed" in " ".join(words)
+        done = preloaded(folder, *arguments)
+        faulty = "trainer.precision=17-mixed" in words
         assert done.returncode == (2 if faulty else 0), (words, done.stdout, done.stderr)
 
 
-def test_examples_of_faults_are_what_is_printed(preloaded: Warm, tmp_path: Path) -> None:
+def test_examples_of_faults_are_what_is_printed(command: Command) -> None:
     examples = {block for page in PAGES for block in blocks(page, "console") if block[0] == "$"}
     assert examples
     for example in examples:
-        command, _, printed = example.partition("\n")
-        done = preloaded(tmp_path, *words_of(command)[3:])
+        typed, _, printed = example.partition("\n")
+        done = command(*words_of(typed)[3:])
         assert done.stderr == printed
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(page, "python")], ids=str)
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name
+)
 def test_python_runs(
-    page: Path, workspace: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shutil.copytree(workspace, tmp_path / "workspace")
-    monkeypatch.chdir(tmp_path / "workspace")
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(train(*TINY).folder, "runs/DATE/TIME")
+    draw(3, (40, 40), (8, 8, 32, 32), 4).save("three.png")
     settings = ", ".join(repr(text) for text in ("data=digits", *TINY))
     for block in blocks(page, "python"):
-        with contextlib.redirect_stdout(None):
-            exec(block.replace("compose(", f"compose({settings}, "), {})
+        exec(block.replace("compose(", f"compose({settings}, "), {})
 
 
 # --- what is added as docs/extending.md says --------------------------------------------------
@@ -325,24 +325,22 @@ def apply(diff: str, root: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def added(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sources with everything that the README adds to them."""
+def added(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """Runs commands of a copy of the sources, with everything that docs/extending.md adds."""
     root = tmp_path_factory.mktemp("added")
     for folder in ("src", "conf", "hydra_plugins"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder, root / folder, ignore=ignored)
-    for diff in re.findall(r"```diff\n(.*?)```", README, re.S):
-        added = [line for line in diff.splitlines() if line[0] == "+" and line[1:].strip("+ ")]
-        assert len(added) <= 20
+    (root / "tests" / "helpers").mkdir(parents=True)
+    shutil.copy(ROOT / "tests" / "helpers" / "warm.py", root / "tests" / "helpers")
+    for diff in blocks(EXTENDING, "diff"):
+        parts = [part.partition("\n") for part in re.split(r"^\+\+\+ ", diff, flags=re.M)[1:]]
+        assert sum(not name.endswith(".yaml") for name, _, _ in parts) <= 2
+        assert all(line[:1] in " +-…" for _, _, text in parts for line in text.splitlines())
         apply(diff, root)
-    return root
-
-
-def train(added: Path, *overrides: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "src.train", *overrides, "trainer=cpu"],
-        cwd=added, capture_output=True, text=True, check=False,
-    )  # fmt: skip
+    runner = Warm("src.training.fit", "src.sweeps.job", root=root)
+    yield runner
+    runner.stop()
 
 
 @pytest.mark.parametrize(
@@ -350,20 +348,50 @@ def train(added: Path, *overrides: str) -> "subprocess.CompletedProcess[str]":
     [
         (("model=cnn", "data=digits", "experiment=few_samples"), 0.95),
         (("data=iris", "model=logistic_regression"), 0.9),
+        (("augmentation.upside_down=true", "data=digits"), 0.5),
     ],
-    ids=["a model", "a data set"],
+    ids=["a model", "a data set", "an augmentation"],
 )
-def test_what_is_added_as_the_readme_says_trains(
-    choice: tuple[str, ...], accuracy: float, added: Path, tmp_path: Path
+def test_an_addition_trains(
+    choice: tuple[str, ...], accuracy: float, added: Warm, tmp_path: Path
 ) -> None:
-    assert f"python -m src.train {' '.join(choice)}" in README
-    done = train(added, *choice, f"hydra.run.dir={tmp_path}/run")
+    assert ("python", "-m", "src.train", *choice) in COMMANDS
+    done = added(tmp_path, "src.train", *choice, "trainer=cpu", "hydra.run.dir=run")
     assert done.returncode == 0, done.stderr
     result = Run(tmp_path / "run").result
     assert (result["test/acc"] or 0) > accuracy
-    assert result["data"]["name"] == dict(text.split("=") for text in choice)["data"]
+    assert f"data={result['data']['name']}" in choice
 
 
-def test_a_model_of_pictures_and_a_table_say_what_to_type(added: Path, tmp_path: Path) -> None:
-    done = train(added, "model=cnn", "data=iris", f"hydra.run.dir={tmp_path}/run")
+def test_an_added_optimizer_trains_a_trial_as_its_single_run(added: Warm, tmp_path: Path) -> None:
+    command = next(words for words in COMMANDS if "optimizer=rmsprop" in words)
+    done = added(tmp_path, *command[2:], "trainer=cpu", "hydra.sweep.dir=sweep")
+    assert done.returncode == 0, done.stderr
+    trials = [Run(tmp_path / "sweep" / str(number)) for number in range(2)]
+    assert [trial.result["stacked"] for trial in trials] == [2, 2]
+    single = ("optimizer=rmsprop", "optimizer.lr=0.01", "data=digits", "trainer=cpu")
+    done = added(tmp_path, "src.train", *single, "hydra.run.dir=run")
+    assert done.returncode == 0, done.stderr
+    alone, stacked = Run(tmp_path / "run").history[-1], trials[1].history[-1]
+    assert stacked["val/loss"] == pytest.approx(alone["val/loss"], rel=1e-3)
+
+
+def test_an_added_suite_and_command_answer(added: Warm, train: Train, tmp_path: Path) -> None:
+    shutil.copytree(train().folder, tmp_path / "runs/DATE/TIME")
+    for last, printed in (
+        (("src.benchmark", "suite=optimizers", "rounds=1"), '"suite": "optimizers"'),
+        (("src.parameters", "runs/DATE/TIME"), "25450"),
+    ):
+        command = ("python", "-m", *last)
+        assert command in COMMANDS
+        done = added(tmp_path, *command[2:])
+        assert done.returncode == 0, done.stderr
+        assert printed in done.stdout
+
+
+def test_a_model_of_pictures_and_a_table_say_what_to_type(added: Warm, tmp_path: Path) -> None:
+    done = added(tmp_path, "src.train", "model=cnn", "data=iris", "hydra.run.dir=run")
     assert done.returncode == 2
+    assert done.stderr.startswith("error: model=cnn: cannot take samples of shape [4] (Expected 3D")
+    assert "type model=logistic_regression or model=mlp, which take any shape" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
