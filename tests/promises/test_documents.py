@@ -13,9 +13,12 @@ from sklearn.datasets import load_digits, load_iris
 
 from src.benchmarks.settings import read_settings
 from src.config.compose import compose
+from src.runs.bundle import write_bundle
 from src.runs.folder import Run
+from src.sweeps import search_command
 from src.sweeps.command_line import check_command_line
 from src.torture import NAMES
+from src.training.fit import fit
 from tests.helpers.commands import ROOT, Command, Train
 from tests.helpers.data_files import write_pictures
 from tests.helpers.drawings import draw
@@ -119,6 +122,10 @@ def is_train(words: Sequence[str]) -> None:
     check_command_line(words[3:])
 
 
+def is_search(words: Sequence[str]) -> None:
+    search_command.check_command_line(words[3:])
+
+
 def has_right_overrides(words: Sequence[str]) -> None:
     """For commands that this machine may be unable to run."""
     compose(*words[words.index("src.train") + 1 :])
@@ -169,6 +176,10 @@ NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a com
         is_train,
     ),
     r".* seed=(range|0,1,2,3)": ("many trials; smaller sweeps are run", is_train),
+    r"python -m src\.search model.hidden_sizes=32,64": (
+        "each search draws a report; another one is run",
+        is_search,
+    ),
 }
 
 
@@ -192,89 +203,96 @@ def test_each_reason_for_not_running_is_needed() -> None:
 # --- commands that are run --------------------------------------------------------------------
 
 TINY = ("trainer.accelerator=cpu", "trainer.max_epochs=1", "trainer.progress_bar=false")
-OWN_DATA = ("image_folder", "npz", "csv")
-SMALL_DATA = ("experiment=raschka_toy", "experiment=gpu_guide_mlp")  # at hand already
+DIGITS = ("data=digits", *TINY)
+OWN_DATA = ("data=image_folder", "data=npz", "data=csv")
 
 
 @pytest.fixture(scope="module")
-def preloaded() -> Iterator[Warm]:
-    """Runs commands that find the libraries and the project imported already."""
-    runner = Warm("src.training.fit", "src.sweeps.job", "src.reports.page")
-    yield runner
-    runner.stop()
-
-
-@pytest.fixture(scope="module")
-def workspace(preloaded: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with everything that the commands name, by the names that they use."""
-    root = tmp_path_factory.mktemp("workspace")
-    content = load_digits()
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the commands name, by the names that they use."""
+    root = tmp_path_factory.mktemp("files")
     pixels = np.zeros((30, 28, 28), np.uint8)
-    pixels[:, 10:18, 10:18] = content.images[:30] * 15
+    pixels[:, 10:18, 10:18] = load_digits().images[:30] * 15
     for name in ("samples.npz", "FILE.npz"):
         np.savez(root / name, x=pixels, y=np.arange(30) % 10)
     (root / "FOLDER").mkdir()
     draw(3, (40, 40), (8, 8, 32, 32), 4).save(root / "FOLDER" / "three.png")
     shutil.copy(root / "FOLDER" / "three.png", root)
     write_pictures(root / "classes", {"cat": 12, "dog": 12})
-    table = "a,b,c,d,name,ticket,COLUMN\n" + "".join(
-        ",".join(map(str, row)) + f",1,{i},{label}\n"
-        for i, (row, label) in enumerate(zip(*load_iris(return_X_y=True), strict=True))
-    )
-    (root / "FILE.csv").write_text(table)
-    (root / "new.csv").write_text(table)
+    rows = enumerate(zip(*load_iris(return_X_y=True), strict=True))
+    table = [f"{','.join(map(str, row))},1,{number},{label}" for number, (row, label) in rows]
+    for name in ("FILE.csv", "new.csv"):
+        (root / name).write_text("\n".join(["a,b,c,d,name,ticket,COLUMN", *table]) + "\n")
     (root / "DIR" / "experiment").mkdir(parents=True)
     recipe = "# @package _global_\noptimizer:\n  lr: 0.25\n"
     (root / "DIR" / "experiment" / "NAME.yaml").write_text(recipe)
-    digits = ("data=digits", *TINY)
-    for arguments in (
-        ("src.train", *digits, "hydra.run.dir=runs/DATE/TIME"),
-        ("src.train", "data=csv", "data.path=FILE.csv", "data.target=COLUMN", *TINY,
-         "hydra.run.dir=runs/DATE/TABLE"),
-        ("src.train", "-m", "hydra/launcher=fused", "seed=0,1", *digits,
-         "hydra.sweep.dir=sweeps/DATE/TIME"),
-        ("src.search", "optimizer.lr=interval(0.1,1)", "search.trials=1", "search.batch=1", *digits,
-         "search.folder=searches/NAME"),
-        ("src.report", "runs/DATE/TIME", "--bundle", "run.zip"),
-    ):  # fmt: skip
-        done = preloaded(root, *arguments)
-        assert done.returncode == 0, done.stderr
     return root
 
 
-def tiny(words: Sequence[str]) -> list[str]:
-    """The command with few epochs, few trials and small data, and the names of its placeholders."""
+def tiny(words: Sequence[str]) -> tuple[str, ...]:
+    """The module and its arguments: few epochs, few trials, small data, and the folders that stand
+    for placeholders."""
     module, *given = words[2:]
     if module == "src.predict" and "new.csv" in given:
-        return [module, "runs/DATE/TABLE", *given[1:]]
+        return (module, "runs/DATE/TABLE", *given[1:])
     if module not in ("src.train", "src.search") or "--help" in given:
-        return [module, *given]
+        return (module, *given)
     places = {"data.path=FOLDER": "data.path=classes", "resume=FOLDER": "resume=sweeps/DATE/TIME"}
     given = [places.get(word, word) for word in given]
-    given = ["search.trials=2" if word.startswith("search.trials=") else word for word in given]
-    if any(word.startswith("resume=") and word != "resume=auto" for word in given):
-        return [module, *given]
-    own = any(f"data={name}" in given for name in OWN_DATA)
-    if not own and not set(SMALL_DATA) & set(given):
-        given = [word for word in given if not re.match(r"data=|data\.root=", word)]
-        given.append("data=digits")
     if module == "src.search":
         given = [word for word in given if not word.startswith("search.")]
-        given.append("search.trials=1")
-    return [module, *given, *TINY]
+        given.append("search.trials=2" if "resume=searches/NAME" in given else "search.trials=1")
+    if any(word.startswith("resume=") and word != "resume=auto" for word in given):
+        return (module, *given)
+    data = () if set(OWN_DATA) & set(given) else ("data=digits",)
+    kept = [word for word in given if not data or not word.startswith("data=")]
+    return (module, *kept, *data, *TINY)
 
 
-def test_commands_run(preloaded: Warm, workspace: Path, tmp_path: Path) -> None:
-    commands = {tuple(tiny(words)): words for words in COMMANDS if not_run(words) is None}
-    for number, (arguments, words) in enumerate(commands.items()):
-        assert words[:2] == ("python", "-m"), words
-        folder = tmp_path / str(number)
-        shutil.copytree(workspace, folder)
-        if "--bundle" in words:
-            (folder / "run.zip").unlink()
-        done = preloaded(folder, *arguments)
-        faulty = "trainer.precision=17-mixed" in words
-        assert done.returncode == (2 if faulty else 0), (words, done.stdout, done.stderr)
+RUN = {tiny(words): words for words in COMMANDS if not_run(words) is None}
+SETTINGS = [  # commands of settings alone; others have options, or go on with something
+    arguments
+    for arguments in RUN
+    if arguments[0] == "src.train"
+    and all(re.match(r"(?!resume|hydra)[a-z_.]+=", word) for word in arguments[1:])
+    and "trainer.precision=17-mixed" not in arguments
+]
+
+
+def test_settings_train(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands' own two steps, without the start of a command for each."""
+    monkeypatch.chdir(files)
+    for number, arguments in enumerate(SETTINGS):
+        [config] = check_command_line(arguments[1:]).points
+        assert fit(config, tmp_path / str(number)).result["status"] == "finished", arguments
+
+
+def test_commands_run(files: Path, tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(files, base)
+    fit(compose(*DIGITS), base / "runs" / "DATE" / "TIME")
+    table = ("data=csv", f"data.path={base / 'FILE.csv'}", "data.target=COLUMN")
+    fit(compose(*table, *TINY), base / "runs" / "DATE" / "TABLE")
+    write_bundle([base / "runs" / "DATE" / "TIME"], base / "run.zip")
+    sweep = ("-m", "hydra/launcher=fused", "seed=0,1", "hydra.sweep.dir=sweeps/DATE/TIME")
+    search = ("optimizer.lr=interval(0.1,1)", "search.trials=1", "search.folder=searches/NAME")
+    runner = Warm("src.training.fit", "src.sweeps.job", "src.reports.page")
+    try:
+        for arguments in (("src.train", *sweep, *DIGITS), ("src.search", *search, *DIGITS)):
+            assert runner(base, *arguments).returncode == 0
+        for number, (arguments, words) in enumerate(RUN.items()):
+            if arguments in SETTINGS:
+                continue
+            assert words[:2] == ("python", "-m"), words
+            folder = tmp_path / str(number)
+            shutil.copytree(base, folder)
+            if "--bundle" in words:
+                (folder / "run.zip").unlink()
+            done = runner(folder, *arguments)
+            faulty = "trainer.precision=17-mixed" in words
+            assert done.returncode == (2 if faulty else 0), (words, done.stdout, done.stderr)
+    finally:
+        runner.stop()
 
 
 def test_examples_of_faults_are_what_is_printed(command: Command) -> None:
@@ -295,7 +313,7 @@ def test_python_runs(
     monkeypatch.chdir(tmp_path)
     shutil.copytree(train(*TINY).folder, "runs/DATE/TIME")
     draw(3, (40, 40), (8, 8, 32, 32), 4).save("three.png")
-    settings = ", ".join(repr(text) for text in ("data=digits", *TINY))
+    settings = ", ".join(repr(text) for text in DIGITS)
     for block in blocks(page, "python"):
         exec(block.replace("compose(", f"compose({settings}, "), {})
 
