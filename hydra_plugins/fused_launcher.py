@@ -1,7 +1,7 @@
-"""hydra/launcher=fused: the trials of a sweep train as stacked networks.
+"""hydra/launcher=fused: the trials of a sweep train together, as stacked networks.
 
-Hydra finds launchers in a folder of this name only, and imports it at every start: what is heavy
-waits in src.sweeps.launcher.
+Hydra finds launchers only in a folder of this name, and imports the folder at every start.
+Therefore the imports that take long are in src.sweeps.launcher.
 """
 
 from collections.abc import Sequence
@@ -13,16 +13,14 @@ from hydra.plugins.launcher import Launcher
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig
 
-from src.config.compose import SweepLoader
-
 
 @dataclass
 class FusedLauncherConf:
     _target_: str = "hydra_plugins.fused_launcher.FusedLauncher"
-    # Most trials of one stack; null: as many as half of the free memory holds.
+    # The largest number of trials in a stack; null: as many as fit into half of the free memory.
     max_trials: int | None = None
-    # Successive halving: after 1, N, N², … epochs the best of a stack go on that do at most 1/N of
-    # its arithmetic; null: all.
+    # Successive halving: after 1, N, N², … epochs only the best trials of a stack continue, those
+    # that do at most 1/N of its arithmetic; null: all trials train to their end.
     halving: int | None = None
 
 
@@ -37,8 +35,6 @@ class FusedLauncher(Launcher):
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
         self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
-        # The sweeper holds the same context, and composes every point to see whether it can.
-        hydra_context.config_loader = SweepLoader(hydra_context.config_loader)  # type: ignore[assignment]
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int

@@ -1,4 +1,4 @@
-"""Trains one run, or a sweep of them.
+"""Trains one run, or a sweep of runs.
 
 python -m src.train [group=choice] [key=value] ...
 python -m src.train -m key=value1,value2 ...
@@ -6,47 +6,32 @@ python -m src.train resume=FOLDER [trainer.max_epochs=N]
 python -m src.train --help
 """
 
+import sys
+
 import hydra
 from omegaconf import DictConfig
 
+from src.config.compose import MAIN, VERSION_BASE
 from src.config.schema import CONF
-from src.runs import hydra_files
-from src.sweeps.command_line import main_argv
+from src.sweeps.command_line import check_command_line
+from src.sweeps.run_command import run_command
 from src.system.errors import door
-from src.system.process import import_for_ranks, importing, place, run
+from src.system.process import place, run
 
 
-@hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
-def job(composed: DictConfig) -> float:
-    with importing():
-        from src.sweeps.job import run_training  # only now torch: see src/composition.py
-
-    return run_training(composed)
+@hydra.main(version_base=VERSION_BASE, config_path=str(CONF), config_name=MAIN)
+def ask_hydra(_: DictConfig) -> None:
+    """Hydra answers --help, --hydra-help, --cfg, --info and --shell-completion from sys.argv."""
 
 
 def main() -> None:
     with door(silent=place().rank > 0):
-        command = main_argv()
-    if command.launches_ranks:
-        import_for_ranks()
-    if command.resumes is not None:
-        with importing():
-            from src.sweeps.job import resume_run
-
-        resume_run(*command.resumes)
-        return
-    if place().rank and command.points:  # Hydra's folders are rank 0's
-        with importing():
-            from src.sweeps.job import follow
-
-        follow(command)
-        return
-    hydra_files.keep_whole()
-    job()
-    if command.sweep_dir is not None:
-        from src.sweeps.job import finish_sweep
-
-        finish_sweep(command.sweep_dir)
+        command = check_command_line(sys.argv[1:])
+    if command.trains:
+        run_command(command)
+    else:
+        sys.argv[1:] = command.argv
+        ask_hydra()
 
 
 if __name__ == "__main__":

@@ -8,7 +8,8 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ValidationError
 from yaml import YAMLError
 
-from src.config.schema import PositiveInt, Section, options
+from src.config.faults import options
+from src.config.schema import PositiveInt, Section
 from src.system.errors import InputError
 
 Suite = Literal[

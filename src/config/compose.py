@@ -1,37 +1,41 @@
-"""From overrides to checked configurations: every fault at once, before torch is imported.
-
-Hydra stops at its first fault, advises `+` for a misspelt key and checks no value. So the
-overrides are looked at first, each by itself; what is left is composed point by point and
-checked against src/config/schema.py.
-"""
+"""From overrides to checked configurations: every fault at once, before torch is imported."""
 
 import copy
 import functools
 import itertools
 import math
+import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-from hydra import compose as hydra_compose
-from hydra import initialize_config_dir
-from hydra._internal.config_loader_impl import get_overrides_dirname
-from hydra.core.config_loader import ConfigLoader
+from hydra import version
+from hydra._internal.config_loader_impl import ConfigLoaderImpl, get_overrides_dirname
+from hydra._internal.hydra import Hydra
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, flag_override
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from src.config import schema
+from src.config.faults import config_error, find_faults
+from src.config.overrides import (
+    MOST_POINTS,
+    is_choice,
+    is_hydras,
+    key_of,
+    override_fault,
+    parse_all,
+    parsed,
+    single_values,
+)
 from src.config.schema import CONF, Config
-from src.system.errors import InputError
 
-MOST_POINTS = 10_000  # of a sweep: each is composed and checked before the first one trains
-# Characters of all overrides. Hydra's parser takes a time that grows with their square: half a
-# second for 5,000.
-OVERRIDES_LIMIT = 10_000
+VERSION_BASE = "1.3"  # of Hydra
+MAIN = "train"  # conf/train.yaml
+MOST_KEPT = 1000  # composed jobs between Hydra's sweeper and launcher
 
 
 def compose(*overrides: str) -> Config:
@@ -39,38 +43,28 @@ def compose(*overrides: str) -> Config:
 
     Raises InputError with every fault at once.
     """
-    points, _, faults = compose_all(overrides, sweep=False)
-    if not faults:
-        config, faults = schema.find_faults(points[0])
-        if config is not None:
-            return config
-    raise InputError(schema.report(faults))
+    combinations, _, faults = combine(overrides, sweep=False)
+    points, more = shared_composer().points(combinations)
+    return check_all(points, faults + more)[0]
 
 
-def values_of(composed: DictConfig) -> dict[str, Any]:
-    """A composed configuration as plain values, Hydra's own node left out."""
-    nodes = {str(key): composed[key] for key in composed if key != "hydra"}
-    return {
-        key: OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
-        for key, node in nodes.items()
-    }
+def check_all(points: Iterable[dict[str, Any]], faults: Sequence[str]) -> list[Config]:
+    """The checked configurations. Raises InputError with these faults and those of the points."""
+    found = [find_faults(point) for point in points]
+    every = dict.fromkeys([*faults, *(fault for _, faults in found for fault in faults)])
+    if every:
+        raise config_error(list(every))
+    return [config for config, _ in found if config is not None]
 
 
-def searchpath(config_dir: str | None) -> list[str]:
-    """The override for `--config-dir`."""
-    if config_dir is None:
-        return []
-    return [f"hydra.searchpath=[{quoted(f'file://{Path(config_dir).resolve()}')}]"]
-
-
-def quoted(text: str) -> str:
-    return QuotedString(text, Quote.single).with_quotes()
-
-
-def compose_all(
+def combine(
     texts: Sequence[str], sweep: bool, config_dir: str | None = None
-) -> tuple[list[dict[str, Any]], list[Override], list[str]]:
-    """The values of every point, the overrides that are right, and the faults of all."""
+) -> tuple[list[Sequence[str]], list[Override], list[str]]:
+    """The overrides of each point, the overrides without a fault, and a message for each fault.
+
+    Points come in the order of Hydra's basic sweeper, so that the number of a point is the number
+    of its trial. There are none where a sweeper chooses the values as it goes.
+    """
     right: list[Override] = []
     faults: list[str] = []
     for override in parse_all(texts, faults):
@@ -81,230 +75,196 @@ def compose_all(
             faults.append(fault)
         else:
             right.append(override)
-    values = [_texts(override) for override in right]
-    if math.prod(map(len, values)) > MOST_POINTS:
+    if not sweep:
+        return [[override.input_line or "" for override in right]], right, faults
+    values = {override.get_key_element(): single_values(override) for override in right}
+    if math.prod(map(len, values.values())) > MOST_POINTS:
         return (
             [],
             right,
             [*faults, f"a sweep of more than {MOST_POINTS:,} points; type fewer values"],
         )
-    # In the order of Hydra's sweeper, so that a point's number is its trial's.
-    points, found = compose_points(itertools.product(*values), config_dir)
-    return points, right, faults + found
+    return list(itertools.product(*values.values())), right, faults
 
 
-def parse_all(texts: Sequence[str], faults: list[str]) -> list[Override]:
-    """The overrides that can be read, and one more fault for each other text."""
-    length = sum(map(len, texts))
-    if length > OVERRIDES_LIMIT:
-        faults.append(
-            f"the overrides have {length:,} characters, at most {OVERRIDES_LIMIT:,} are read; type "
-            "range(…) for a list of numbers, or put values into DIR/experiment/NAME.yaml and type "
-            "--config-dir=DIR experiment=NAME"
-        )
-        return []
-    parsed = [parse(text, faults) for text in texts]
-    return [override for override in parsed if override is not None]
+def values_of(composed: DictConfig) -> dict[str, Any]:
+    """A composed configuration as plain values, without Hydra's own section."""
+    nodes = {str(key): composed[key] for key in composed if key != "hydra"}
+    return {
+        key: OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
+        for key, node in nodes.items()
+    }
 
 
-def parse(text: str, faults: list[str]) -> Override | None:
-    """An override, or None and one more fault."""
-    try:
-        return _parsed(text)
-    except (HydraException, ValueError, RecursionError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        faults.append(f"{text}: cannot be read ({reason})")
-        return None
+class Composer(ConfigLoaderImpl):
+    """Hydra's config loader, which composes once for all points that choose the same groups.
 
+    Hydra composes a configuration in about a tenth of a second. Here the points of a sweep that
+    differ in values alone are copies of one template, in which the values are set. The command
+    line is checked with such copies, and Hydra gets its jobs from the same templates.
 
-@functools.lru_cache(4096)  # the points of a sweep share most of theirs
-def _parsed(text: str) -> Override:
-    return OverridesParser.create().parse_override(text)
-
-
-def compose_points(
-    combinations: Iterable[Sequence[str]], config_dir: str | None = None
-) -> tuple[list[dict[str, Any]], list[str]]:
-    """The values of each combination of overrides that Hydra composes, and the others' faults.
-
-    Only the choices of groups are composed once more for each of their combinations; plain values
-    are set on a copy, which costs a thousandth of it.
-    """
-    own_choices = searchpath(config_dir)
-    points, faults = [], []
-    failed: set[tuple[str, ...]] = set()
-    for texts in combinations:
-        chosen = tuple(text for text in texts if not is_value(key_of(text)))
-        if chosen in failed:
-            continue
-        try:
-            base = _base((*own_choices, *chosen))
-        except (HydraException, OmegaConfBaseException) as error:
-            failed.add(chosen)
-            faults.append(" ".join(str(error).split()))
-            continue
-        try:
-            points.append(_assign(base, [text for text in texts if text not in chosen]))
-        except (HydraException, OmegaConfBaseException) as error:
-            faults.append(str(error).splitlines()[0])
-    return points, faults
-
-
-@functools.lru_cache(64)
-def _base(chosen: tuple[str, ...]) -> DictConfig:
-    """What Hydra composes of choices of groups, without its own node."""
-    composed = compose_groups(chosen)
-    return OmegaConf.masked_copy(composed, [str(key) for key in composed if key != "hydra"])
-
-
-@functools.lru_cache(64)
-def compose_groups(chosen: tuple[str, ...]) -> DictConfig:
-    """As `python -m src.train` has it; kept for the batches of a search, and for tests."""
-    GlobalHydra.instance().clear()
-    with initialize_config_dir(str(CONF), job_name="train", version_base="1.3"):
-        return hydra_compose("train", list(chosen), return_hydra_config=True)
-
-
-def key_of(text: str) -> str:
-    return text.lstrip("+~").partition("=")[0]
-
-
-def is_value(key: str) -> bool:
-    return not is_hydras(key) and "/" not in key and key not in schema.GROUPS
-
-
-def is_hydras(key: str) -> bool:
-    return key == "hydra" or key.startswith(("hydra.", "hydra/"))
-
-
-def _texts(override: Override) -> list[str]:
-    """The override itself, or one for each value that it sweeps over: of too many a part."""
-    if not override.is_sweep_override():
-        return [override.input_line or ""]
-    try:
-        values = itertools.islice(override.sweep_string_iterator(), MOST_POINTS + 1)
-        return [f"{override.get_key_element()}={value}" for value in values]
-    except HydraException:  # an interval: the sweeper chooses, and each job is checked as it starts
-        return []
-
-
-def _assign(base: DictConfig, texts: Sequence[str]) -> dict[str, Any]:
-    config = base.copy()
-    set_values(config, texts)
-    return values_of(config)
-
-
-def set_values(config: DictConfig, texts: Sequence[str]) -> None:
-    """Sets plain values as Hydra does. Raises HydraException for a key that is added twice."""
-    OmegaConf.set_struct(config, False)
-    for override in map(_parsed, texts):
-        key, text = override.key_or_group, override.input_line or ""
-        if override.is_delete():
-            section, _, name = key.rpartition(".")
-            OmegaConf.select(config, section).pop(name, None)
-        elif override.is_add() and OmegaConf.select(config, key) is not None:
-            raise HydraException(f"{text}: the key is there already; type {text.lstrip('+')}")
-        else:
-            OmegaConf.update(config, key, override.value(), merge=True)
-
-
-def override_fault(override: Override, config_dir: str | None = None) -> str | None:
-    """What is wrong with an override by itself; the values of keys are checked where they are
-    composed."""
-    key, text = override.key_or_group, override.input_line or ""
-    if is_hydras(key):
-        return _hydras_fault(override)
-    if override.package is not None and key not in schema.GROUPS:
-        return f"{text}: unknown key"
-    if key not in schema.GROUPS:
-        return schema.unknown_key(key, text.lstrip("+"))
-    if "=" not in text or text[0] in "+~" or override.package is not None:
-        return f"{text}: a group is chosen by {key}=CHOICE"
-    allowed = schema.options(key) + (schema.options(key, Path(config_dir)) if config_dir else [])
-    for given in _texts(override) if override.is_sweep_override() else [text]:
-        for choice in _choices(key, given.partition("=")[2]):
-            if choice not in allowed and not (choice == "null" and key == "experiment"):
-                hint = schema.did_you_mean(choice, allowed)
-                return f"{key}={choice}: must be one of {', '.join(allowed)}{hint}"
-    return None
-
-
-def _hydras_fault(override: Override) -> str | None:
-    key, text = override.key_or_group, override.input_line or ""
-    if key == "hydra.searchpath":
-        return f"{text}: type --config-dir=FOLDER"
-    if key == "hydra" or override.is_delete() or override.package is not None:
-        return f"{text}: Hydra's own keys are set by hydra.KEY=VALUE, one by one"
-    if override.is_sweep_override():
-        return f"{text}: Hydra's own keys have one value for a whole sweep"
-    return None
-
-
-def _choices(group: str, text: str) -> list[str]:
-    """Of the loggers several may be chosen at once: logger=[tensorboard,mlflow]."""
-    if group == "logger" and text.startswith("[") and text.endswith("]"):
-        return [choice.strip() for choice in text[1:-1].split(",") if choice.strip()]
-    return [text]
-
-
-def name_job(composed: DictConfig, overrides: list[Override]) -> None:
-    """Gives a copy of what Hydra composed the override_dirname of its own overrides."""
-    job = composed.hydra.job
-    naming = job.config.override_dirname
-    job.override_dirname = get_overrides_dirname(
-        overrides, naming.exclude_keys, naming.item_sep, naming.kv_sep
-    )
-
-
-class SweepLoader:
-    """Hydra's config loader, composing once for all points of a sweep that differ in values.
-
-    Hydra composes every point anew, twice: a tenth of a second each time. A point that differs
-    from an earlier one in plain values alone is a copy of it with those values set, which costs a
-    fifteenth; and the point that the sweeper composed to see whether it can is the one that the
-    launcher gets. Everything else is the wrapped loader's.
+    The composer remembers the checked configuration of each job, for the function that trains the
+    job. A copy in another process remembers nothing.
     """
 
-    def __init__(self, loader: ConfigLoader) -> None:
-        self._loader = loader
+    def __init__(self, config_dir: str | None) -> None:
+        version.setbase(VERSION_BASE)
+        search_path = create_config_search_path(str(CONF))
+        if config_dir is not None:
+            place = SearchPathQuery(provider="schema")
+            search_path.prepend("command-line", f"file://{config_dir}", place)
+        super().__init__(search_path)
+        self.hydra = Hydra(MAIN, self)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._checked: dict[tuple[str, ...], Config] = {}
         self._templates: dict[tuple[str, ...], DictConfig] = {}
-        self._tried: dict[tuple[str, ...], DictConfig] = {}
+        self._bare: dict[tuple[str, ...], DictConfig] = {}
+        self._jobs: dict[tuple[str, ...], DictConfig] = {}
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
+    def __getstate__(self) -> dict[str, Any]:
+        forgotten = ("_checked", "_templates", "_bare", "_jobs")
+        return {name: value for name, value in vars(self).items() if name not in forgotten}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._forget()
+
+    # --- points, to be checked ---
+
+    def points(
+        self, combinations: Iterable[Sequence[str]]
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        """The values of each combination of overrides that can be composed, and the faults of the
+        other combinations."""
+        points, faults = [], {}
+        failed: set[tuple[str, ...]] = set()
+        for texts in combinations:
+            common = tuple(text for text in texts if _is_common(key_of(text)))
+            if common in failed:
+                continue
+            try:
+                template = self._bare_template(common)
+            except (HydraException, OmegaConfBaseException) as error:
+                failed.add(common)
+                faults[" ".join(str(error).split())] = None
+                continue
+            try:
+                points.append(self._point(template, [t for t in texts if t not in common]))
+            except (HydraException, OmegaConfBaseException) as error:
+                faults[str(error).splitlines()[0]] = None
+        return points, [*faults]
+
+    def _bare_template(self, common: tuple[str, ...]) -> DictConfig:
+        """The configuration without Hydra's own section, before the values of a point are set."""
+        if common not in self._bare:
+            composed = self.load_configuration(MAIN, list(common), RunMode.RUN)
+            ours = [str(key) for key in composed if key != "hydra"]
+            self._bare[common] = OmegaConf.masked_copy(composed, ours)
+        return self._bare[common]
+
+    def _point(self, template: DictConfig, texts: Sequence[str]) -> dict[str, Any]:
+        config = template.copy()
+        OmegaConf.set_struct(config, False)  # the schema reports unknown keys
+        overrides = [parsed(text) for text in texts]
+        self.validate_sweep_overrides_legal(overrides, RunMode.RUN, from_shell=True)
+        for override in overrides:
+            key, text = override.key_or_group, override.input_line or ""
+            if override.is_add() and OmegaConf.select(config, key) is not None:
+                raise HydraException(f"{text}: the key is there already; type {text.lstrip('+')}")
+        self._apply_overrides_to_config(overrides, config)
+        return values_of(config)
+
+    def remember(self, combinations: Iterable[Sequence[str]], configs: Iterable[Config]) -> None:
+        """Keeps the checked configurations of a command's points, in place of any others."""
+        self._checked = dict(zip(map(_job_key, combinations), configs, strict=True))
+        self._jobs.clear()
+
+    # --- what Hydra calls ---
+
+    def load_configuration(
+        self,
+        config_name: str | None,
+        overrides: list[str],
+        run_mode: RunMode,
+        from_shell: bool = True,
+        validate_sweep_overrides: bool = True,
+    ) -> DictConfig:
+        """As Hydra's own, from a template of the same groups."""
+        if config_name != MAIN:  # such as none at all, for --hydra-help
+            return super().load_configuration(
+                config_name, overrides, run_mode, from_shell, validate_sweep_overrides
+            )
+        given = [parsed(text) for text in overrides]
+        if validate_sweep_overrides:
+            self.validate_sweep_overrides_legal(given, run_mode, from_shell)
+        set_now = [override for override in given if not override.is_sweep_override()]
+        choices = [override for override in set_now if is_choice(override.key_or_group)]
+        composed = copy.deepcopy(self._template(choices))
+        values = [override for override in set_now if override not in choices]
+        self._apply_overrides_to_config(values, composed)
+        hydra = composed.hydra
+        own = [override for override in given if not override.is_hydra_override()]
+        hydra.overrides.task = [override.input_line for override in own]
+        hydra.overrides.hydra = [each.input_line for each in given if each.is_hydra_override()]
+        hydra.runtime.cwd = os.getcwd()  # noqa: PTH109, as Hydra writes it
+        with open_dict(hydra):
+            for name in hydra.job.env_copy:
+                hydra.job.env_set[name] = os.environ[name]
+        naming = hydra.job.config.override_dirname
+        hydra.job.override_dirname = get_overrides_dirname(
+            own, naming.exclude_keys, naming.item_sep, naming.kv_sep
+        )
+        return composed
+
+    def _template(self, choices: Sequence[Override]) -> DictConfig:
+        """A configuration with these choices of groups, before any value is set."""
+        # Hydra puts its own overrides first when it composes a job.
+        ordered = sorted(choices, key=lambda override: not override.is_hydra_override())
+        texts = [override.input_line or "" for override in ordered]
+        if tuple(texts) not in self._templates:
+            composed = super().load_configuration(MAIN, texts, RunMode.RUN)
+            self._templates[tuple(texts)] = composed
+        return self._templates[tuple(texts)]
 
     def load_sweep_config(
         self, master_config: DictConfig, sweep_overrides: list[str]
     ) -> DictConfig:
-        tried = self._tried.pop(tuple(sweep_overrides), None)
-        if tried is not None:
-            return tried
-        point = self._compose(master_config, sweep_overrides)
-        self._tried[tuple(sweep_overrides)] = point
-        return point
+        """As Hydra's own. The sweeper composes each job once to see whether it can be composed;
+        the launcher gets the same job."""
+        key = tuple(sweep_overrides)
+        job = self._jobs.pop(key, None)
+        if job is None:
+            job = super().load_sweep_config(master_config, sweep_overrides)
+            if key in self._checked and len(self._jobs) < MOST_KEPT:
+                self._jobs[key] = job
+        return job
 
-    def _compose(self, master_config: DictConfig, sweep_overrides: list[str]) -> DictConfig:
-        overrides = OverridesParser.create().parse_overrides(sweep_overrides)
-        values = [override for override in overrides if is_value(override.key_or_group)]
-        ours = set(Config.model_fields) <= set(master_config)
-        special = any(
-            override.is_add() or override.is_delete() or override.is_hydra_override()
-            for override in overrides
-        )
-        if special or not ours:
-            return self._loader.load_sweep_config(master_config, sweep_overrides)
-        # The keys belong to what is alike: setting them is checked when the template is composed.
-        key = (
-            *(override.get_key_element() for override in values),
-            *(text for text in sweep_overrides if not is_value(key_of(text))),
-        )
-        if key not in self._templates:
-            composed = self._loader.load_sweep_config(master_config, sweep_overrides)
-            self._templates[key] = composed
-        point = copy.deepcopy(self._templates[key])
-        with flag_override(point, ["struct", "readonly"], False):
-            for override in values:
-                OmegaConf.update(point, override.key_or_group, override.value(), merge=True)
-            point.hydra.overrides.task = list(sweep_overrides)
-            name_job(point, overrides)
-        return point
+
+@functools.lru_cache(8)
+def shared_composer(config_dir: str | None = None) -> Composer:
+    """One for each folder of `--config-dir`, given as an absolute path."""
+    return Composer(config_dir)
+
+
+def job_config(composed: DictConfig, overrides: Sequence[str]) -> tuple[Config | None, list[str]]:
+    """The configuration of a job of Hydra's, or None and its faults.
+
+    The configuration is the one that was checked with the command line. Jobs of other processes,
+    and jobs that a sweeper has chosen since then, are checked now.
+    """
+    hydra = GlobalHydra.instance().hydra
+    loader = hydra.config_loader if hydra is not None else None
+    checked = loader._checked if isinstance(loader, Composer) else {}
+    config = checked.get(_job_key(overrides))
+    return (config, []) if config is not None else find_faults(values_of(composed))
+
+
+def _job_key(overrides: Iterable[str]) -> tuple[str, ...]:
+    """The overrides of a job without Hydra's own."""
+    return tuple(text for text in overrides if not is_hydras(key_of(text)))
+
+
+def _is_common(key: str) -> bool:
+    return is_choice(key) or is_hydras(key)

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from src.config import schema
+from src.config.rules import no_pictures
 from src.data.loader import Block
 from src.data.sources.source import Source
 from src.system.errors import InputError
@@ -109,7 +110,7 @@ def build_augmentation(
     if not config.chosen:
         return None
     if len(source.shape) != 3:
-        raise InputError(schema.no_pictures(config.model_dump(), source.shape, source.name))
+        raise InputError(no_pictures(config.model_dump(), source.shape, source.name))
     return Augmentation(config, source.shape, seeds, batch_size, ranks)
 
 

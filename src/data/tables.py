@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from src.config import schema
-from src.config.schema import PositiveFloat, did_you_mean, typed
+from src.config.faults import did_you_mean
+from src.config.schema import PositiveFloat
+from src.config.written import typed
 from src.system.errors import InputError
 from src.system.files import open_regular
 

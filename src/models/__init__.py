@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from src.config import schema
+from src.config.written import written
 from src.models.logistic_regression import LogisticRegression
 from src.models.mlp import Mlp
 from src.system.errors import InputError
@@ -31,7 +32,7 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
             raise
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(
-            f"model={config.name}: cannot take samples of shape {schema.written(list(shape))} "
+            f"model={config.name}: cannot take samples of shape {written(list(shape))} "
             f"({reason}); type {' or '.join(f'model={name}' for name in schema.WRITTEN_OUT)}, "
             "which take any shape, or choose other data"
         ) from error

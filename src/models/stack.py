@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from src.config.schema import Config, autograd_alone
+from src.config.rules import autograd_alone
+from src.config.schema import Config
 from src.models.logistic_regression import LogisticRegression
 from src.models.mlp import Mlp, bound_rows
 

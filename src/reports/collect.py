@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from src.config.schema import flat
+from src.config.written import flat
 from src.runs.folder import Run, is_sweep
 from src.runs.outcome import UNKNOWN, Outcome, by_data, differing
 from src.system.errors import InputError
@@ -103,7 +103,7 @@ def _run_folders(path: Path) -> Iterator[Path]:
 
 
 def _read(run: Run, base: Path) -> Entry:
-    config, overrides = run.config.to_primitives(), run.overrides
+    config, overrides = run.config.experiment(), run.overrides
     if not run.history_file.exists() and not run.result_file.exists():
         raise InputError(f"{run.folder}: has neither history.csv nor result.json yet")
     return Entry(

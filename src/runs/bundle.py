@@ -16,7 +16,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from src.config import schema
+from src.config.faults import check
 from src.config.schema import Config
 from src.runs.folder import HISTORY_LIMIT, RESULT_LIMIT, Run
 from src.runs.outcome import read_outcome
@@ -129,7 +129,7 @@ def _config_here(run: Run, accelerator: str | None) -> Config:
     data["root"] = values["resume"] = None
     if accelerator is not None:
         values["trainer"]["accelerator"] = accelerator
-    return schema.check(values)
+    return check(values)
 
 
 def _read(bundle: Path) -> tuple[dict[str, bytes], Manifest]:

@@ -17,7 +17,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
@@ -243,15 +242,6 @@ class Run:
         if not re.fullmatch("[0-9a-f]{32}", text):
             raise InputError(f"{self.identity_file}: is not a run's identity; delete it")
         return text
-
-    def replace_config(self, config: Config) -> None:
-        """Writes the configuration in place of the file that Hydra wrote."""
-        self.config_file.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(self.config_file, yaml.safe_dump(config.to_primitives(), sort_keys=False))
-
-    def write_overrides(self, texts: Sequence[str]) -> None:
-        self.overrides_file.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(self.overrides_file, yaml.safe_dump(list(texts)))
 
     def write_history(self, rows: Sequence[Row]) -> None:
         """Writes the whole history anew."""

@@ -8,7 +8,7 @@ import torch
 from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
-from src.config import schema
+from src.config.faults import check
 from src.config.schema import Config
 from src.data.tables import Columns
 from src.models import construct_model
@@ -62,7 +62,7 @@ def open_trained(path: Path) -> Trained:
     saved = require_format(content.get("kindling"), file)
     try:
         origin = _Origin.model_validate(saved)
-        config = schema.check(origin.config)
+        config = check(origin.config)
         state = _Weights.model_validate(content).state_dict
         weights = {name.removeprefix("model."): weight for name, weight in state.items()}
         model = rebuild(config, tuple(origin.shape), len(origin.labels), weights)

@@ -9,11 +9,13 @@ from pathlib import Path
 
 import yaml
 
-from src.config import schema
-from src.config.compose import compose_points, override_fault, parse
-from src.config.schema import CONF, Config, Search, flat
+from src.config.compose import shared_composer
+from src.config.faults import config_error, find_search_faults, known_keys, unknown_search_key
+from src.config.overrides import override_fault, parse
+from src.config.schema import CONF, Config, Search
+from src.config.written import flat
 from src.runs.folder import SEARCH
-from src.sweeps.command_line import check_machine, find_faults
+from src.sweeps.requirements import find_all_faults, require_machine
 from src.sweeps.search_space import Choice, Parameter, corners, parameter_of
 from src.system.errors import InputError
 from src.system.extras import missing
@@ -52,25 +54,25 @@ def check_command_line(argv: Sequence[str], folder: Path | None = None) -> Comma
         return _resume(going_on[-1], [text for text in argv if not text.startswith("resume=")])
     faults: list[str] = []
     own, fixed, space = _sorted_out(argv, faults)
-    settings, found = schema.find_search_faults(own)
+    settings, found = find_search_faults(own)
     faults += found
     if not space and not faults:
         faults.append(
             "nothing to search: no key has choice(…), range(…) or interval(…); type for example "
             "'optimizer.lr=tag(log,interval(0.01,1))'"
         )
-    points, found = compose_points([*fixed, *corner] for corner in corners(space))
+    points, found = shared_composer().points([*fixed, *corner] for corner in corners(space))
     faults += found
     configs: list[Config] = []
     for point in points:
-        config, found = find_faults(point)
+        config, found = find_all_faults(point)
         found = [_in_space(fault, space) for fault in found]
         faults += [fault for fault in found if fault not in faults]
         configs += [config] if config is not None else []
     faults += _not_here()
     if faults or settings is None:
-        raise InputError(schema.report(faults))
-    check_machine(configs[0])
+        raise config_error(faults)
+    require_machine(configs[0])
     identity = _identity(configs[0], space, settings)
     if folder is None:
         folder = Path(settings.folder or Path("searches", _name(space, identity)))
@@ -95,7 +97,7 @@ def _sorted_out(
         swept = override.is_sweep_override()
         fault = None
         if key.startswith("search."):
-            fault = schema.unknown_search_key(key, text)
+            fault = unknown_search_key(key, text)
             if swept or override.is_delete():
                 fault = fault or f"{text}: needs one value"
             own |= {} if fault else {key.removeprefix("search."): override.value()}
@@ -109,7 +111,7 @@ def _sorted_out(
                 fault = override_fault(override)
             except InputError as error:
                 fault = str(error)
-        elif key not in schema.known_keys() and key in Search.model_fields:
+        elif key not in known_keys() and key in Search.model_fields:
             fault = f"{text}: unknown key; did you mean search.{key}?"
         else:
             fault = override_fault(override)
@@ -151,7 +153,7 @@ def _not_here() -> list[str]:
 def _identity(config: Config, space: Sequence[Parameter], settings: Search) -> dict[str, str]:
     own = {f"search.{name}": str(getattr(settings, name)) for name in SETTINGS}
     searched = {parameter.key: parameter.text for parameter in space}
-    return dict(flat(config.to_primitives())) | searched | own
+    return dict(flat(config.experiment())) | searched | own
 
 
 def _name(space: Sequence[Parameter], identity: dict[str, str]) -> str:

@@ -7,12 +7,11 @@ from pathlib import Path
 
 from optuna.trial import FrozenTrial
 
-from src.config import schema
-from src.config.compose import compose_points
-from src.config.schema import Config
+from src.config.compose import check_all, shared_composer
+from src.runs.config_files import begin
 from src.runs.folder import Run, resume_command
 from src.runs.sweep_folder import Sweep
-from src.sweeps.job import finish_sweep
+from src.sweeps.run_command import finish_sweep
 from src.sweeps.search_command import Command
 from src.sweeps.search_study import Batch, Study
 from src.sweeps.trials import train_trials
@@ -82,12 +81,10 @@ class Search:
 
     def _train(self, batch: Batch) -> list[Run]:
         chosen = [[*self.command.fixed, *self.study.point(trial)] for trial in batch.trials]
-        configs = _composed(chosen)
+        configs = check_all(*shared_composer().points(chosen))
         runs = [Run(self.command.folder / str(trial.number)) for trial in batch.trials]
         for run, config, texts in zip(runs, configs, chosen, strict=True):
-            if not run.config_file.exists():
-                run.write_overrides(texts)
-                run.replace_config(config)
+            begin(run, config.to_primitives(), texts)
         sweep = Sweep(self.command.folder, f".batch{batch.number}")
         halving = self.command.settings.halving
         train_trials(configs, [run.folder for run in runs], sweep, None, halving)
@@ -143,12 +140,3 @@ class Search:
                 listed = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
                 log.info("importance: %s", listed)
             finish_sweep(self.command.folder)
-
-
-def _composed(chosen: Sequence[Sequence[str]]) -> list[Config]:
-    points, faults = compose_points(chosen)
-    for point in points:
-        faults += [fault for fault in schema.find_faults(point)[1] if fault not in faults]
-    if faults:
-        raise InputError(schema.report(faults))
-    return [schema.check(point) for point in points]

@@ -5,13 +5,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, seed_everything
 
-from src.config import schema
 from src.config.schema import Config
 from src.data.loader import Order, SeededOrder, StreamOrder
 from src.data.module import DataModule
@@ -19,6 +19,7 @@ from src.data.sources.catalogue import open_source
 from src.data.sources.source import Source
 from src.models import build_model
 from src.runs.checkpoint import Slot
+from src.runs.config_files import claim
 from src.runs.folder import Run, resume_command
 from src.system import machine
 from src.system.errors import InputError, Interrupted, storage_faults
@@ -105,7 +106,10 @@ def fit_stack(
     locked = lock(slot.folder / ".lock", patience=LOCK_PATIENCE)
     with storage_faults(slot.folder), locked if first_rank else nullcontext() as held:
         if first_rank:
-            configs = [_claim(run, config) for config, run in zip(configs, runs, strict=True)]
+            configs = [
+                claim(run, config, partial(_batch_size, run, config))
+                for config, run in zip(configs, runs, strict=True)
+            ]
         if not all(run.ended for run in runs):
             _fit_locked(Job(configs, folders, shared, halving, callbacks), held)
         if shared is not None:
@@ -116,33 +120,11 @@ def fit_stack(
     return runs
 
 
-def _claim(run: Run, config: Config) -> Config:
-    """Puts the configuration into the folder; returns it with a batch size that is decided.
-
-    Raises InputError when the folder holds another one.
-    """
-    run.folder.mkdir(parents=True, exist_ok=True)
-    before = run.config if run.config_file.exists() else None
-    if before is not None:
-        found = schema.differences(before.to_primitives(), config.to_primitives())
-        if found:
-            raise InputError("\n  ".join([f"{run.folder}: holds another run", *found]))
-    if config.data.batch_size == "auto":
-        decided = before is not None and before.data.batch_size != "auto"
-        with logging_to([run]):
-            size = before.data.batch if decided and before else _batch_size(config)
-        config = schema.with_batch_size(config, size)
-    if before is None or before.to_primitives() != config.to_primitives() | {
-        "resume": before.resume
-    }:
-        run.replace_config(config)
-    return config
-
-
-def _batch_size(config: Config) -> int:
+def _batch_size(run: Run, config: Config) -> int:
     if ranks.inside():
         raise InputError("data.batch_size=auto cannot be decided by ranks alone; type a number")
-    return batch_size.choose(config, open_source(config.data))
+    with logging_to([run]):
+        return batch_size.choose(config, open_source(config.data))
 
 
 def _fit_locked(job: Job, held: int | None) -> None:

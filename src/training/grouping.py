@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from src.config import schema
+from src.config.rules import autograd_alone
 from src.config.schema import Config
 from src.data.folders import list_pictures
 from src.data.loader import CHUNK
@@ -56,7 +57,7 @@ def plan(configs: Sequence[Config], max_trials: int | None = None) -> list[Group
 def why_alone(config: Config) -> str | None:
     """What keeps a trial out of every stack, or None."""
     trainer, loggers = config.trainer, config.logger.chosen
-    by_autograd = [*schema.autograd_alone(config)]
+    by_autograd = [*autograd_alone(config)]
     if trainer.step == "autograd":
         by_autograd.append("trainer.step=autograd")
     if by_autograd:

@@ -11,10 +11,10 @@ from pydantic import AfterValidator, Field, FiniteFloat, ValidationError, model_
 from torch import Tensor
 from typing_extensions import TypeAliasType
 
-from src.config import schema
 from src.config.schema import MAX_EPOCHS, Config
 from src.runs.checkpoint import Part, Slot, require_format, wrong_fields
 from src.runs.folder import HISTORY, Count, Run
+from src.runs.same_run import require_same
 from src.system.errors import InputError, first_line
 from src.training import ranks
 from src.training.classifier import Classifier
@@ -225,9 +225,7 @@ def check_state(
     if len(parts) != len(origins):
         raise InputError(f"{path}: is of {len(parts)} trials, not of {len(origins)}")
     for part, origin in zip(parts, origins, strict=True):
-        found = schema.differences(require_format(part, path), origin)
-        if found:
-            raise InputError("\n  ".join([f"{path}: is of another run", *found]))
+        require_same(require_format(part, path), origin, f"{path}: is of another run")
     if len(state.callbacks.History.rows) != len(origins) or state.position.batch > batches:
         raise InputError(f"{path}: holds no state to go on from; it is of another run")
     if len(state.ranks) != world_size:

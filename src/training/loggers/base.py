@@ -8,6 +8,7 @@ from lightning.pytorch.loggers import Logger
 
 from src.config import schema
 from src.config.schema import Config
+from src.config.written import written
 from src.runs.folder import Run
 
 TESTED = ("test/loss", "test/acc")
@@ -26,7 +27,7 @@ def hyperparameters(config: Config) -> Values:
     }
     flat = {"seed": values["seed"]} | flat
     return {
-        key: schema.written(value) if isinstance(value, list) else value
+        key: written(value) if isinstance(value, list) else value
         for key, value in flat.items()
         if value is not None
     }

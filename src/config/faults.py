@@ -1,0 +1,189 @@
+"""Plain values to a checked configuration, or to a message for each fault.
+
+A message names the key, the given value, what is allowed and what to type instead.
+"""
+
+import difflib
+import functools
+import re
+import types
+import typing
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from src.config.rules import Values, broken_rules
+from src.config.schema import CONF, GROUPS, NO_DEFAULT, Config, Search, Section
+from src.config.written import shortened, written
+from src.system.errors import InputError
+
+FAULTS_SHOWN = 50
+
+
+def check(values: Mapping[str, Any]) -> Config:
+    """The checked configuration of these values. Raises InputError with a line for each fault."""
+    config, faults = find_faults(values)
+    if config is None:
+        raise config_error(faults)
+    return config
+
+
+def find_faults(values: Mapping[str, Any]) -> tuple[Config | None, list[str]]:
+    """The configuration and no faults, or None and a message for each fault."""
+    config, faults = None, []
+    try:
+        config = Config.model_validate(values)
+    except ValidationError as error:
+        faults = _schema_faults(error, values)
+    faults = list(dict.fromkeys([*faults, *broken_rules(values)]))
+    return (None if faults else config), faults
+
+
+def find_search_faults(values: Mapping[str, Any]) -> tuple[Search | None, list[str]]:
+    """As find_faults, for the values of the section `search`."""
+    try:
+        return Search.model_validate(values), []
+    except ValidationError as error:
+        return None, _schema_faults(error, {"search": values}, "search")
+
+
+def config_error(faults: Sequence[str]) -> InputError:
+    count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
+    lines = "\n".join(f"  {fault}" for fault in faults)
+    return InputError(f"{count} in the configuration, nothing was started\n{lines}")
+
+
+# --- the keys of the schema ------------------------------------------------------------------
+
+
+def _sections(annotation: Any) -> Iterator[type[Section]]:
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        yield annotation
+    elif typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        for option in typing.get_args(annotation):
+            yield from _sections(option)
+
+
+@functools.cache
+def known_keys() -> frozenset[str]:
+    """Every dotted key of every choice of every group, without the `name` of a group."""
+    keys = set()
+    for name, field in Config.model_fields.items():
+        sections = list(_sections(field.annotation))
+        for section in sections:
+            keys |= {f"{name}.{key}" for key in section.model_fields if key != "name"}
+        if not sections:
+            keys.add(name)
+    return frozenset(keys)
+
+
+def options(group: str, folder: Path = CONF) -> list[str]:
+    """The choices that a folder has for a configuration group."""
+    return sorted(path.stem for path in (folder / group).glob("[!_]*.yaml"))
+
+
+def unknown_search_key(key: str, given: str) -> str | None:
+    """As unknown_key, for a key that begins with `search.`."""
+    keys = [f"search.{name}" for name in Search.model_fields]
+    return None if key in keys else f"{given}: unknown key{did_you_mean(key, keys)}"
+
+
+def unknown_key(key: str, given: str) -> str | None:
+    """The fault of an override with a key that is not in the schema, or None."""
+    if key in known_keys():
+        return None
+    if key.startswith("search.") and key[len("search.") :] in Search.model_fields:
+        return f"{given}: is a key of python -m src.search"
+    if key in GROUPS:
+        return None
+    return f"{given}: unknown key{did_you_mean(key, [*known_keys(), *GROUPS])}"
+
+
+def did_you_mean(word: str, words: Sequence[str]) -> str:
+    """`; did you mean …?`, or "" when no word is similar. A key may also be found by its last part:
+    `lr` gives optimizer.lr."""
+    close = difflib.get_close_matches(word, words, 1, 0.65)
+    if not close:
+        last = {key.rpartition(".")[2]: key for key in words}
+        close = [last[m] for m in difflib.get_close_matches(word.rpartition(".")[2], last, 1, 0.75)]
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+# --- pydantic's errors as messages -----------------------------------------------------------
+
+
+def _schema_faults(
+    error: ValidationError, values: Mapping[str, Any], section: str | None = None
+) -> list[str]:
+    """One message for each key. Pydantic has an error for each member of a union and for each
+    element of a list. `section` is given when the error is about this section alone."""
+    by_key: dict[str, list[Any]] = {}
+    for detail in error.errors():
+        key = _key(detail["loc"]) if section is None else f"{section}.{detail['loc'][0]}"
+        by_key.setdefault(key, []).append(detail)
+    shown = [*by_key.items()][:FAULTS_SHOWN]  # to find a similar key takes time
+    more = [f"and {len(by_key) - len(shown):,} more"] if len(by_key) > len(shown) else []
+    return [_schema_fault(key, details, values) for key, details in shown] + more
+
+
+def _key(location: tuple[int | str, ...]) -> str:
+    """('optimizer', 'sgd', 'lr') gives optimizer.lr; an index into a list is left out."""
+    first, *rest = [str(part) for part in location]
+    field = Config.model_fields.get(first)
+    tagged = field is not None and field.discriminator is not None
+    return ".".join([first, *rest[1:2]] if tagged else [first, *rest[:1]])
+
+
+def _schema_fault(key: str, details: Sequence[Any], values: Mapping[str, Any]) -> str:
+    kinds = {detail["type"] for detail in details}
+    section = key.partition(".")[0]
+    read = Values(values)
+    name = read[f"{section}.name"]
+    given = f"{key}={shortened(read[key])}"
+    if "extra_forbidden" in kinds:
+        if key in known_keys():
+            return f"{given}: {section}={name} has no such key"
+        return unknown_key(key, given) or f"{given}: not allowed here"
+    if kinds & {"union_tag_invalid", "union_tag_not_found"}:
+        choices = options(section)
+        return f"{section}={name}: must be one of {', '.join(choices)}"
+    if "missing" in kinds:
+        return f"{key}: is missing{_example(key, name)}"
+    if NO_DEFAULT in details[0]["msg"]:
+        placeholder = details[0]["msg"].rpartition(" ")[2]
+        return f"{key}: {NO_DEFAULT}; type {key}={placeholder}"
+    reasons = [_reason(detail, read[key]) for detail in details]
+    text = " or ".join(dict.fromkeys(reasons)).replace(" or must be ", " or ")
+    listed = kinds == {"literal_error"}  # a complete list needs no example
+    return f"{given}: {text}{'' if listed else _example(key, name)}"
+
+
+def _reason(detail: Any, value: Any) -> str:
+    if detail["type"] == "literal_error":
+        allowed = re.findall(r"'([^']*)'", detail["msg"])
+        hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
+        return f"must be {'one of ' if len(allowed) > 1 else ''}{', '.join(allowed)}{hint}"
+    if detail["type"] == "string_pattern_mismatch":
+        return "must be DD:HH:MM:SS"
+    message = str(detail["msg"]).removeprefix("Value error, ")
+    message = message.replace("Input should", "must").replace("List should", "must")
+    return message.replace(" after validation", "")
+
+
+def _example(key: str, name: Any) -> str:
+    """A valid value of the key to type: its default in conf/."""
+    section = key.partition(".")[0]
+    shipped = yaml.safe_load((CONF / "train.yaml").read_text("utf-8"))
+    shipped |= yaml.safe_load((CONF / "search.yaml").read_text("utf-8"))
+    unnamed = [] if name else options(section)  # without a choice, take any
+    for choice in (name, "default", "_common", *unnamed):
+        path = CONF / section / f"{choice}.yaml"
+        if path.exists():
+            shipped = {**shipped, section: yaml.safe_load(path.read_text("utf-8"))}
+        value = Values(shipped)[key]
+        if value is not None:
+            return f", for example {key}={written(value)}"
+    return ""

@@ -1,0 +1,123 @@
+"""The overrides of a command line, each checked by itself.
+
+Hydra stops at its first fault, recommends `+` for a misspelt key and checks no value. Therefore
+this module looks at every override before Hydra composes anything.
+"""
+
+import functools
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.errors import HydraException
+
+from src.config.faults import did_you_mean, options, unknown_key
+from src.config.schema import GROUPS
+
+MOST_POINTS = 10_000  # in a sweep: all are composed and checked before the first one trains
+# Characters of all overrides together. The time of Hydra's parser grows with their square: half a
+# second for 5,000.
+OVERRIDES_LIMIT = 10_000
+
+
+def parse_all(texts: Sequence[str], faults: list[str]) -> list[Override]:
+    """The overrides that can be parsed. A fault is added to `faults` for each of the others."""
+    length = sum(map(len, texts))
+    if length > OVERRIDES_LIMIT:
+        faults.append(
+            f"the overrides have {length:,} characters, at most {OVERRIDES_LIMIT:,} are read; type "
+            "range(…) for a list of numbers, or put values into DIR/experiment/NAME.yaml and type "
+            "--config-dir=DIR experiment=NAME"
+        )
+        return []
+    parsed = [parse(text, faults) for text in texts]
+    return [override for override in parsed if override is not None]
+
+
+def parse(text: str, faults: list[str]) -> Override | None:
+    """An override, or None and a fault more in `faults`."""
+    try:
+        return parsed(text)
+    except (HydraException, ValueError, RecursionError) as error:
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        faults.append(f"{text}: cannot be read ({reason})")
+        return None
+
+
+@functools.lru_cache(4096)  # the points of a sweep have most overrides in common
+def parsed(text: str) -> Override:
+    return OverridesParser.create().parse_override(text)
+
+
+def key_of(text: str) -> str:
+    return text.lstrip("+~").partition("=")[0]
+
+
+def quoted(text: str) -> str:
+    return QuotedString(text, Quote.single).with_quotes()
+
+
+def is_hydras(key: str) -> bool:
+    """Whether a key belongs to Hydra's own configuration."""
+    return key == "hydra" or key.startswith(("hydra.", "hydra/"))
+
+
+def is_choice(key: str) -> bool:
+    """Whether a key chooses a file of a configuration group. Other keys set a value."""
+    return key in GROUPS or "/" in key
+
+
+def single_values(override: Override) -> list[str]:
+    """An override for each value of a sweep, in Hydra's order; of too many values only a part.
+
+    Empty when the sweeper chooses the values as it goes. The texts are those that Hydra's basic
+    sweeper gives to a job.
+    """
+    key = override.get_key_element()
+    if not override.is_sweep_override():
+        return [f"{key}={override.get_value_element_as_str()}"]
+    try:
+        values = itertools.islice(override.sweep_string_iterator(), MOST_POINTS + 1)
+        return [f"{key}={value}" for value in values]
+    except HydraException:  # an interval or a glob
+        return []
+
+
+def override_fault(override: Override, config_dir: str | None = None) -> str | None:
+    """The fault of an override by itself, or None. Values of keys are checked after composing."""
+    key, text = override.key_or_group, override.input_line or ""
+    if is_hydras(key):
+        return _hydras_fault(override)
+    if key not in GROUPS:
+        if override.package is not None:
+            return f"{text}: unknown key"
+        return unknown_key(key, text.lstrip("+"))
+    if "=" not in text or text[0] in "+~" or override.package is not None:
+        return f"{text}: a group is chosen by {key}=CHOICE"
+    allowed = options(key) + (options(key, Path(config_dir)) if config_dir else [])
+    for given in single_values(override) if override.is_sweep_override() else [text]:
+        for choice in _choices(key, given.partition("=")[2]):
+            if choice not in allowed and not (choice == "null" and key == "experiment"):
+                hint = did_you_mean(choice, allowed)
+                return f"{key}={choice}: must be one of {', '.join(allowed)}{hint}"
+    return None
+
+
+def _hydras_fault(override: Override) -> str | None:
+    key, text = override.key_or_group, override.input_line or ""
+    if key == "hydra.searchpath":
+        return f"{text}: type --config-dir=FOLDER"
+    if key == "hydra" or override.is_delete() or override.package is not None:
+        return f"{text}: Hydra's own keys are set by hydra.KEY=VALUE, one by one"
+    if override.is_sweep_override():
+        return f"{text}: Hydra's own keys have one value for a whole sweep"
+    return None
+
+
+def _choices(group: str, text: str) -> list[str]:
+    """The choices in a text. Several loggers can be chosen at once: logger=[tensorboard,mlflow]."""
+    if group == "logger" and text.startswith("[") and text.endswith("]"):
+        return [choice.strip() for choice in text[1:-1].split(",") if choice.strip()]
+    return [text]

@@ -1,0 +1,188 @@
+"""The rules that look at several keys at once. Rules for one key are in src/config/schema.py."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from src.config.schema import MOST, MOVES, WRITTEN_OUT, Config
+from src.config.written import shortened, written
+from src.system.resources import cpu_count
+
+MOST_WEIGHTS = 2**40  # in a layer: four terabytes
+MOST_FEATURES = 2**24  # in a sample
+
+
+class Values:
+    """Reads dotted keys from values that may have wrong types. A missing key is None."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def __getitem__(self, key: str) -> Any:
+        value: Any = self._values
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    def number(self, key: str) -> float:
+        value = self[key]
+        return value if isinstance(value, int | float) else 0
+
+
+def broken_rules(values: Mapping[str, Any]) -> Iterator[str]:
+    """A message for each broken rule. Values of wrong types are tolerated: the schema reports
+    them."""
+    v = Values(values)
+    yield from _model_and_optimizer(v)
+    yield from _data(v)
+    yield from _trainer(v)
+    if v["logger.mlflow_file"] is not None and v["logger.mlflow"] is False:
+        yield (
+            f"logger.mlflow_file={v['logger.mlflow_file']} has no use without MLflow; "
+            "type logger=mlflow too"
+        )
+    monitor, mode = v["checkpoint.monitor"], v["checkpoint.mode"]
+    best = {"acc": "max", "loss": "min"}.get(str(monitor).rpartition("/")[2])
+    if best is not None and mode in ("min", "max") and mode != best:
+        yield (
+            f"checkpoint.mode={mode} would keep the worst {monitor}; type checkpoint.mode={best}"
+        )
+
+
+def _model_and_optimizer(v: Values) -> Iterator[str]:
+    if v["optimizer.nesterov"] and v.number("optimizer.momentum") <= 0:
+        yield (
+            "optimizer.nesterov=true needs a momentum, not "
+            f"optimizer.momentum={v['optimizer.momentum']}; type optimizer.momentum=0.9"
+        )
+    milestones = v["scheduler.milestones"]
+    if isinstance(milestones, list) and all(isinstance(epoch, int) for epoch in milestones):
+        increasing = sorted(set(milestones))
+        if milestones != increasing:
+            yield (
+                f"scheduler.milestones={written(milestones)}: epochs must increase, "
+                f"for example scheduler.milestones={written(increasing)}"
+            )
+    dropout, hidden = v["model.dropout"], v["model.hidden_sizes"]
+    if isinstance(dropout, list) and isinstance(hidden, list) and len(dropout) != len(hidden):
+        yield (
+            f"model.dropout={written(dropout)}: must be one number, or one for each of the "
+            f"{len(hidden)} hidden layers"
+        )
+    if _whole_numbers(hidden):
+        weights = max((a * b for a, b in pairwise(hidden)), default=0)
+        if weights > MOST_WEIGHTS:
+            yield (
+                f"model.hidden_sizes={shortened(hidden)}: a layer of {weights:,} weights, at most "
+                f"{MOST_WEIGHTS:,}"
+            )
+    if v["model.norm"] == "batch":
+        if max(v.number("trainer.devices"), v.number("trainer.num_nodes")) > 1:
+            yield (
+                "model.norm=batch: each device would use the statistics of its own part of a "
+                "batch; type model.norm=layer"
+            )
+        if v["data.batch_size"] == 1:
+            yield (
+                "model.norm=batch: one sample has no variance, and data.batch_size=1; "
+                "type data.batch_size=2 or more, or model.norm=layer"
+            )
+
+
+def _data(v: Values) -> Iterator[str]:
+    if v["data.loader"] == "resident":
+        unused = "has no use with data.loader=resident; type data.loader=workers too"
+        if v["data.num_workers"] not in (0, None):
+            yield f"data.num_workers={v['data.num_workers']} {unused}"
+        if v["data.pin_memory"]:
+            yield f"data.pin_memory=true {unused}"
+    if v["data.persistent_workers"] and v.number("data.num_workers") <= 0:
+        yield "data.persistent_workers=true needs workers; type data.num_workers=2 too"
+    target, dropped = v["data.target"], v["data.drop"]
+    columns = dropped if isinstance(dropped, list) else [dropped]
+    if target is not None and str(target) in map(str, columns):
+        yield (
+            f"data.drop={written(dropped)}: has data.target={target}, the column of classes; "
+            "leave it out of data.drop"
+        )
+    shape = v["data.shape"]
+    shape = [shape] if type(shape) is int else shape
+    if _whole_numbers(shape) and math.prod(shape) > MOST_FEATURES:
+        yield (
+            f"data.shape={shortened(shape)}: {math.prod(shape):,} features in a sample, at most "
+            f"{MOST_FEATURES:,}"
+        )
+    known = {"toy": [2], "synthetic": shape}.get(str(v["data.name"]))  # before data are read
+    moved = any(v[f"augmentation.{name}"] for name in MOVES)
+    if moved and isinstance(known, list) and len(known) != 3:
+        yield no_pictures(v["augmentation"], known, v["data.name"])
+
+
+def _trainer(v: Values) -> Iterator[str]:
+    if v["trainer.step"] == "closed_form":
+        for setting, reason in _needs_autograd(v).items():
+            yield (
+                f"trainer.step=closed_form {reason}, and does not go with {setting}; "
+                "type trainer.step=auto"
+            )
+    if v["trainer.strategy"] == "fsdp":
+        if v["trainer.compile"]:
+            yield (
+                "trainer.compile=true compiles whole models, trainer.strategy=fsdp shards them; "
+                "type trainer.strategy=ddp or trainer.compile=false"
+            )
+        for setting, reason in (
+            ("model.max_norm", "needs whole rows of weights"),
+            ("trainer.ema_decay", "averages whole weights"),
+        ):
+            if v[setting] is not None:
+                yield (
+                    f"{setting}={v[setting]} {reason}, trainer.strategy=fsdp shards them; "
+                    "type trainer.strategy=ddp"
+                )
+    precision, accelerator = v["trainer.precision"], v["trainer.accelerator"]
+    devices = v.number("trainer.devices")
+    if precision == "16-mixed" and accelerator == "cpu":
+        yield "trainer.precision=16-mixed needs a GPU; on a CPU type trainer.precision=bf16-mixed"
+    if str(precision) == "64" and accelerator == "mps":
+        yield "trainer.precision=64: MPS has no float64; type trainer.precision=32"
+    if accelerator == "mps" and devices > 1:
+        yield f"trainer.devices={devices}: MPS has one device; type trainer.devices=1"
+    if accelerator == "cpu" and devices > cpu_count():
+        yield (
+            f"trainer.devices={devices}: this program may use {cpu_count()} CPU cores; "
+            f"type trainer.devices={cpu_count()} or less"
+        )
+
+
+def _whole_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int and 0 < item <= MOST for item in value)
+
+
+def autograd_alone(config: Config) -> dict[str, str]:
+    """The settings that a step in closed form does not support, each with the reason."""
+    return _needs_autograd(Values(config.to_primitives()))
+
+
+def _needs_autograd(v: Values) -> dict[str, str]:
+    unsupported = (
+        ("trainer.precision", "16-mixed", "has no gradient scaling"),
+        ("trainer.strategy", "fsdp", "needs whole weights"),
+        ("trainer.compile", True, "is compiled already"),
+        ("model.gradient_checkpointing", True, "keeps its activations"),
+    )
+    found = {f"{key}={written(bad)}": reason for key, bad, reason in unsupported if v[key] == bad}
+    if v["model.name"] not in WRITTEN_OUT:
+        found[f"model={v['model.name']}"] = f"supports only {' and '.join(WRITTEN_OUT)}"
+    return found
+
+
+def no_pictures(augmentation: Mapping[str, Any], shape: Sequence[int], data: str) -> str:
+    """The fault of an augmentation of samples that are not (channels, height, width)."""
+    name = next(name for name in MOVES if augmentation.get(name))
+    return (
+        f"augmentation.{name}={written(augmentation[name])} moves pixels, and data={data} has "
+        f"samples of shape {written(list(shape))}, not [channels,height,width]; "
+        "type augmentation=none"
+    )

@@ -1,0 +1,101 @@
+"""The files in .hydra/ of a run folder, which say what the run is. They are written only here.
+
+A file is written beside its old content and then takes its place. Hydra writes in place: a process
+that was killed meanwhile left an empty file, and the run or sweep could not be resumed.
+"""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import hydra.core.utils
+import yaml
+from hydra._internal.core_plugins import basic_sweeper
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
+
+from src.config.schema import Config, with_batch_size
+from src.runs.folder import Run
+from src.runs.same_run import require_same
+from src.system.files import write_durably
+
+# The dumper of libyaml, if PyYAML has it, is many times as fast.
+DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
+
+def begin(
+    run: Run, config: Any, overrides: Sequence[str] | None = None, own: DictConfig | None = None
+) -> None:
+    """Makes a run folder: config.yaml, and overrides.yaml and hydra.yaml where they are given.
+
+    `config` has plain or composed values; `own` is Hydra's own section. A folder that has its
+    config.yaml is left as it is: config.yaml is written last.
+    """
+    if run.config_file.exists():
+        return
+    run.config_file.parent.mkdir(parents=True, exist_ok=True)
+    if overrides is not None:
+        write_durably(run.overrides_file, _yaml(overrides))
+    if own is not None:
+        values = {"hydra": OmegaConf.to_container(own, enum_to_str=True)}
+        write_durably(run.config_file.with_name("hydra.yaml"), _yaml(values))
+    write_durably(run.config_file, _yaml(config))
+
+
+def _yaml(values: Any) -> str:
+    if OmegaConf.is_config(values):
+        return OmegaConf.to_yaml(values)
+    try:
+        return str(yaml.dump(values, Dumper=DUMPER, sort_keys=False, allow_unicode=True))
+    except UnicodeEncodeError:  # a path with bytes that are not UTF-8
+        return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
+
+
+def claim(run: Run, config: Config, decide_batch_size: Callable[[], int]) -> Config:
+    """Takes a folder for a run with this configuration, which is written there.
+
+    Returns the configuration with a number for data.batch_size=auto: the saved one, or a new one.
+    Raises InputError when the folder holds another run.
+    """
+    run.folder.mkdir(parents=True, exist_ok=True)
+    before = require_same_config(run, config)
+    if config.data.batch_size == "auto":
+        decided = before is not None and before.data.batch_size != "auto"
+        size = before.data.batch if before is not None and decided else decide_batch_size()
+        config = with_batch_size(config, size)
+    if before is None:
+        begin(run, config.to_primitives())
+    elif before.model_copy(update={"resume": config.resume}) != config:
+        write_durably(run.config_file, _yaml(config.to_primitives()))
+    return config
+
+
+def require_same_config(run: Run, config: Config) -> Config | None:
+    """The configuration that the folder holds, or None. Raises InputError for another run's."""
+    if not run.config_file.exists():
+        return None
+    before = run.config
+    refusal = f"{run.folder}: holds another run"
+    require_same(before.to_primitives(), config.to_primitives(), refusal)
+    return before
+
+
+def write_for_hydra() -> None:
+    """From now on Hydra's jobs and sweeps write their files by this module."""
+    hydra.core.utils._save_config = _save_config
+    basic_sweeper.OmegaConf = _Durable  # type: ignore[attr-defined]
+
+
+def _save_config(config: DictConfig, filename: str, folder: Path) -> None:
+    """Hydra calls it for each of the three files, config.yaml first."""
+    if filename == "config.yaml":
+        own = HydraConfig.get()
+        begin(Run(folder.parent), config, own.overrides.task, own)
+
+
+class _Durable(OmegaConf):
+    """For multirun.yaml, which Hydra's sweeper saves."""
+
+    @staticmethod
+    def save(config: Any, f: Any, resolve: bool = False) -> None:
+        write_durably(Path(f), OmegaConf.to_yaml(config, resolve=resolve))

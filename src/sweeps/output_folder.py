@@ -1,0 +1,129 @@
+"""The folder into which a command writes: where it is, and whether it may be used."""
+
+import functools
+import os
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from src.config.compose import MAIN, Composer
+from src.config.overrides import MOST_POINTS, is_hydras, parse, quoted
+from src.config.schema import CONF
+from src.config.written import written
+from src.system.errors import InputError
+from src.system.files import require_contained
+from src.system.process import place
+
+MOST_JOBS = 256  # processes of the joblib launcher; -1: one for each core
+# Files that show that a folder is in use by a run, a sweep or a search.
+RECORDS = (
+    "history.csv", "result.json", "results.csv", "multirun.yaml", "search.yaml",
+    ".hydra/config.yaml",
+)  # fmt: skip
+
+
+def last_value(overrides: Sequence[Override], key: str) -> Any:
+    """The last value that a command line gives to a key, or None."""
+    given = [each.value() for each in overrides if each.key_or_group == key]
+    return given[-1] if given else None
+
+
+def with_folder(texts: Sequence[str], key: str, folder: Path) -> list[str]:
+    """The overrides, and at the end one that sets a key of Hydra to the path of a folder. The path
+    may have any characters except `${`."""
+    if "${" in str(folder):
+        raise InputError(f"{folder}: Hydra would replace the part after ${{; rename the folder")
+    plain = parse(f"{key}={folder}", [])
+    readable = plain is not None and plain.value() == str(folder)
+    fixed = f"{key}={folder if readable else quoted(str(folder))}"
+    return [*(text for text in texts if text != fixed), fixed]
+
+
+def named_folder(
+    composer: Composer, overrides: Sequence[Override], arguments: Namespace
+) -> Path | None:
+    """The folder that the command line names, as Hydra composes it, or None.
+
+    Raises InputError when the folder is in use and not to be resumed, when `resume=auto` has no
+    folder, and for keys that would have Hydra write elsewhere.
+    """
+    sweep, resume = arguments.multirun, last_value(overrides, "resume") == "auto"
+    key, folder = "hydra.sweep.dir" if sweep else "hydra.run.dir", None
+    if arguments.config_dir or any(is_hydras(each.key_or_group) for each in overrides):
+        folder = _composed_folder(composer, overrides, sweep, resume)
+    if folder is None and resume:
+        raise InputError(
+            f"resume=auto needs a folder that is the same each time; type {key}=FOLDER too"
+        )
+    if folder is None or place().rank:  # rank 0 checks the folder, before it writes there itself
+        return folder
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{key}={folder}: is not a folder; name another one")
+    foreign = ".hydra/config.yaml" if sweep else "multirun.yaml"  # a run is not a sweep
+    for name in (foreign,) if resume else RECORDS:
+        if (folder / name).exists():
+            raise InputError(
+                f"{key}={folder}: holds a {'sweep' if sweep else 'run'} already ({name}), which "
+                f"would be overwritten; name another folder, or type resume={folder} to resume it"
+            )
+    require_contained(folder)
+    return folder
+
+
+def _composed_folder(
+    composer: Composer, overrides: Sequence[Override], sweep: bool, resume: bool
+) -> Path | None:
+    """hydra.run.dir or hydra.sweep.dir, however it is written on the command line.
+
+    None for the default, and for a path with the time in it, which cannot be resumed. Raises
+    InputError for other keys of Hydra that would have files written elsewhere.
+    """
+    texts = [each.input_line or "" for each in overrides if not each.is_sweep_override()]
+    section = "sweep" if sweep else "run"
+    try:
+        composed = composer.load_configuration(MAIN, texts, RunMode.RUN)
+        HydraConfig.instance().set_config(composed)
+        _require_usual(composed.hydra, sweep)
+        typed = OmegaConf.to_container(composed.hydra[section])["dir"]  # type: ignore[call-overload,index]
+        shipped = yaml.safe_load((CONF / "train.yaml").read_text())["hydra"][section]["dir"]
+        if typed == shipped or (resume and "${now:" in str(typed)):
+            return None
+        # Once Hydra has made A/B, the path A/B/.. is A.
+        return Path(os.path.normpath(str(composed.hydra[section].dir)))
+    except (HydraException, OmegaConfBaseException) as error:
+        raise InputError(" ".join(str(error).split())) from None
+
+
+def _require_usual(own: DictConfig, sweep: bool) -> None:
+    """Raises InputError for keys of Hydra that would write trials or configurations where nothing
+    looks for them or start another number of runs than was checked, and for numbers of a launcher
+    that are out of range."""
+    values: Any = OmegaConf.to_container(own, enum_to_str=True)
+    mode = "MULTIRUN" if sweep else "RUN"
+    for path, allowed, remedy in (
+        ("mode", (None, mode), "type -m for a sweep" if not sweep else "leave out -m for one run"),
+        ("sweep.subdir", ("${hydra.job.num}",), "trials have the folders 0, 1, 2, …; leave it out"),
+        ("output_subdir", (".hydra",), "a run has its configuration there; leave it out"),
+        ("job.chdir", (None, False), "paths are relative to where you are; leave it out"),
+    ):
+        found = functools.reduce(lambda inner, key: inner[key], path.split("."), values)
+        if found not in allowed:
+            raise InputError(f"hydra.{path}={written(found)}: {remedy}")
+    for name, least, most in (
+        ("max_trials", 1, MOST_POINTS), ("halving", 2, MOST_POINTS), ("n_jobs", -1, MOST_JOBS)
+    ):  # fmt: skip
+        found = own.launcher.get(name)
+        if found is not None and not (isinstance(found, int) and found and least <= found <= most):
+            raise InputError(
+                f"hydra.launcher.{name}={found}: must be at least {least} and at most {most:,}; "
+                f"for example hydra.launcher.{name}={max(least, 2)}"
+            )

@@ -1,0 +1,47 @@
+"""Whether this machine has what a configuration needs. torch is imported only to look for a GPU."""
+
+from typing import Any
+
+from src.config.faults import find_faults
+from src.config.schema import Config
+from src.data.paths import path_faults
+from src.system.errors import InputError
+from src.system.extras import missing_loggers
+from src.system.process import place
+
+
+def find_all_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
+    """As find_faults, and a fault for each absent package and each absent file of data."""
+    config, faults = find_faults(point)
+    if config is not None:
+        faults += missing_loggers(config.logger.chosen)
+    section = point.get("data")
+    if isinstance(section, dict):
+        faults += path_faults(section)
+    return config, faults
+
+
+def require_machine(config: Config) -> None:
+    """Raises InputError when the launched ranks or the accelerator do not match a configuration."""
+    trainer, started = config.trainer, place()
+    if started.by is None and trainer.num_nodes > 1:
+        raise InputError(
+            f"trainer.num_nodes={trainer.num_nodes}: every node starts its own processes; type "
+            f"torchrun --nnodes={trainer.num_nodes} --nproc-per-node={trainer.devices} ... "
+            "-m src.train ... on each of them, or srun"
+        )
+    if started.by is not None:
+        nodes = started.ranks // started.ranks_per_node
+        devices = trainer.devices if trainer.devices != "auto" else started.ranks_per_node
+        if (devices, trainer.num_nodes, trainer.max_restarts) != (started.ranks_per_node, nodes, 0):
+            raise InputError(
+                f"trainer.devices={trainer.devices} trainer.num_nodes={trainer.num_nodes} "
+                f"trainer.max_restarts={trainer.max_restarts}: {started.by} has started "
+                f"{started.ranks_per_node} process(es) on each of {nodes} node(s), and restarts "
+                f"them itself; type trainer.devices={started.ranks_per_node} "
+                f"trainer.num_nodes={nodes} trainer.strategy=ddp"
+            )
+    if trainer.accelerator in ("cuda", "mps"):
+        from src.system.machine import resolve
+
+        resolve(trainer)

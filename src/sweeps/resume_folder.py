@@ -1,0 +1,156 @@
+"""`resume=FOLDER`: a run or a sweep continues with its own configuration."""
+
+from argparse import Namespace
+from collections.abc import Sequence
+from pathlib import Path
+
+from src.config.compose import compose
+from src.config.faults import check
+from src.config.overrides import is_hydras, key_of, override_fault, parse, parse_all
+from src.config.schema import GROUPS, Config
+from src.data.paths import path_faults
+from src.runs.folder import Run, is_search, is_sweep, resume_command
+from src.runs.same_run import require_same
+from src.sweeps.output_folder import last_value, with_folder
+from src.sweeps.requirements import require_machine
+from src.system.errors import InputError
+from src.system.extras import missing_loggers
+from src.system.files import read_yaml, require_contained
+
+LAUNCHERS = ("basic", "fused", "joblib")
+LAUNCHER_KEYS = (
+    "hydra/launcher",
+    "hydra.launcher.max_trials",
+    "hydra.launcher.halving",
+    "hydra.launcher.n_jobs",
+)
+
+
+def folder_to_resume(texts: Sequence[str]) -> Path | None:
+    """The folder that `resume=FOLDER` names, if any.
+
+    Hydra never sees this override. Therefore a name that its grammar cannot read is taken as it is,
+    and so is the name of an existing folder.
+    """
+    given = [text.partition("=")[2] for text in texts if text.lstrip("+").startswith("resume=")]
+    if not given or given[-1] in ("null", "auto"):
+        return None
+    override = parse(f"resume={given[-1]}", [])
+    value = override.value() if override is not None else None
+    return Path(value if isinstance(value, str) and not Path(given[-1]).is_dir() else given[-1])
+
+
+def sweep_to_resume(folder: Path, others: Sequence[str], config_dir: str | None) -> list[str]:
+    """The command line that made a sweep, from Hydra's record, to resume the sweep in its folder.
+
+    The record may come from a stranger, and Hydra imports the classes that its configuration names.
+    Therefore only overrides of this project's keys pass, and of Hydra's keys only the known
+    launchers. Raises InputError for any other record, and when the command has other overrides.
+    """
+    if others:
+        raise InputError(
+            f"resume={folder}: a sweep continues as it was; leave out {' '.join(others)}"
+        )
+    file = folder / "multirun.yaml"
+    record = read_yaml(file)
+    try:
+        given = record["hydra"]["overrides"]
+        task, own = given["task"], given["hydra"]
+        for texts in (task, own):
+            if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+                raise TypeError
+    except (KeyError, TypeError):
+        raise InputError(f"{file}: is not Hydra's record of a sweep") from None
+    faults: list[str] = []
+    overrides = parse_all(task, faults)
+    faults += [
+        f"{each.input_line}: a sweep of this project has no such key"
+        for each in overrides
+        if is_hydras(each.key_or_group)
+    ]
+    faults += [fault for each in overrides if (fault := override_fault(each, config_dir))]
+    launcher = [
+        each
+        for each in parse_all(own, [])
+        if each.key_or_group in LAUNCHER_KEYS and not override_fault(each)
+    ]
+    named = last_value(launcher, "hydra/launcher")
+    if named not in (None, *LAUNCHERS):
+        faults.append(f"hydra/launcher={named}: must be one of {', '.join(LAUNCHERS)}")
+    if faults:
+        raise InputError(
+            "\n  ".join([f"{file}: is not the record of a sweep of this project", *faults])
+        )
+    kept = [each.input_line or "" for each in overrides if each.key_or_group != "resume"]
+    chosen = [each.input_line or "" for each in launcher]
+    return [
+        "-m",
+        *([] if config_dir is None else [f"--config-dir={config_dir}"]),
+        *with_folder([*kept, "resume=auto", *chosen], "hydra.sweep.dir", folder),
+    ]
+
+
+def run_to_resume(folder: Path, others: Sequence[str], arguments: Namespace) -> Config:
+    """The configuration of a run that continues, perhaps with more epochs.
+
+    Raises InputError when the folder does not hold a single run, when the command line differs from
+    the run, and when this machine lacks something that the run needs.
+    """
+    run = Run(folder)
+    if is_search(folder):
+        raise InputError(f"resume={folder}: is a search; type {resume_command(folder)}")
+    if not run.config_file.exists():
+        raise InputError(
+            f"resume={folder}: is not a run or sweep folder; it has neither .hydra/config.yaml nor "
+            "multirun.yaml"
+        )
+    if arguments.multirun:
+        raise InputError(f"resume={folder}: is one run, not a sweep; leave out -m")
+    if is_sweep(folder.parent) and not run.ended:
+        raise InputError(
+            f"resume={folder}: is a trial of a sweep that has not ended; type "
+            f"{resume_command(folder.parent)}"
+        )
+    if arguments.config_dir is not None:
+        raise InputError(
+            f"--config-dir={arguments.config_dir}: resume={folder} uses the run's own "
+            "configuration; leave --config-dir out"
+        )
+    require_contained(folder)
+    config = run.config
+    hydras = [text for text in others if is_hydras(key_of(text))]
+    if hydras:
+        raise InputError(f"resume={folder}: continues in its folder; leave out {' '.join(hydras)}")
+    if others:
+        config = _with_more_epochs(folder, config, others)
+    absent = missing_loggers(config.logger.chosen) + path_faults(config.data.model_dump())
+    if absent:
+        raise InputError("\n  ".join([f"resume={folder}: cannot continue here", *absent]))
+    require_machine(config)
+    return config
+
+
+def _with_more_epochs(folder: Path, config: Config, overrides: Sequence[str]) -> Config:
+    """The configuration of a run with the values that the command line sets, which may only be
+    more epochs. Other values stay those of the run, whatever the defaults are now."""
+    given = compose(*overrides).to_primitives()
+    defaults = compose().to_primitives()
+    values = config.to_primitives()
+    for text in overrides:
+        group, choice = key_of(text), text.partition("=")[2]
+        named = [each.get(group, {}).get("name") for each in (values, given)]
+        if group in GROUPS and named[0] != named[1]:
+            raise InputError(f"resume={folder}: its {group} is not {choice}; leave out {text}")
+    typed = {key_of(text) for text in overrides}
+    for section, before in values.items():
+        if not isinstance(before, dict):
+            if section in typed or given[section] != defaults[section]:
+                values[section] = given[section]
+            continue
+        for key in before.keys() & given[section].keys():
+            changed = given[section][key] != defaults[section].get(key)
+            if changed or f"{section}.{key}" in typed:
+                before[key] = given[section][key]
+    refusal = f"resume={folder}: trainer.max_epochs alone may grow"
+    require_same(config.to_primitives(), values, refusal)
+    return check(values)

@@ -1,0 +1,131 @@
+"""Runs a checked command: by Hydra, as a resumed run, or as one of several ranks.
+
+torch is imported here only when the command really trains.
+"""
+
+import logging
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from hydra._internal.utils import run_and_report
+from hydra.core.global_hydra import GlobalHydra
+from omegaconf import DictConfig
+
+from src.config.compose import MAIN, Composer
+from src.config.overrides import key_of
+from src.config.schema import Config
+from src.runs.config_files import write_for_hydra
+from src.runs.folder import Run
+from src.runs.sweep_folder import Sweep
+from src.sweeps.command_line import Command
+from src.system.errors import InputError, door, only_interruptions
+from src.system.process import import_for_ranks, importing, place
+
+log = logging.getLogger(__name__)
+
+
+def run_command(command: Command) -> None:
+    """Trains everything that the command asks for. A sweep ends with its table and report."""
+    if command.launches_ranks:
+        import_for_ranks()
+    if command.resumes is not None:
+        _resume(*command.resumes)
+    elif place().rank:  # rank 0 runs Hydra, and writes its folders
+        _follow(command)
+    else:
+        assert command.composer is not None
+        _run_hydra(command, command.composer)
+        if command.sweep_dir is not None:
+            finish_sweep(command.sweep_dir)
+
+
+def train_job(composed: DictConfig) -> float:
+    """The task function of Hydra's jobs, which a launcher may call in another process."""
+    with importing():
+        from src.sweeps.job import run_job
+
+    return run_job(composed)
+
+
+def _run_hydra(command: Command, composer: Composer) -> None:
+    """As hydra.main, except that Hydra's configurations come from the composer that the command
+    line was checked with."""
+    sweep = command.sweep_dir is not None
+    overrides = list(command.overrides)
+    if "hydra.mode" not in map(key_of, overrides):
+        overrides.append(f"hydra.mode={'MULTIRUN' if sweep else 'RUN'}")
+    hydra = composer.hydra
+    start = partial(hydra.multirun if sweep else hydra.run, MAIN, train_job, overrides)
+
+    def run() -> None:
+        with door():  # Hydra would print a traceback of every Exception
+            start()
+
+    write_for_hydra()
+    GlobalHydra.instance().clear()
+    GlobalHydra.instance().initialize(hydra)
+    try:
+        run_and_report(run)
+    finally:
+        GlobalHydra.instance().clear()
+
+
+def _resume(folder: Path, config: Config) -> None:
+    """Continues a run in its folder, or says that the run has ended."""
+    with importing():
+        from src.sweeps.job import monitored
+        from src.training.fit import fit
+
+    level = logging.ERROR if place().rank else logging.INFO
+    logging.basicConfig(format="%(message)s", stream=sys.stdout, level=level)
+    run = Run(folder)
+    if run.ended and run.config.trainer.max_epochs == config.trainer.max_epochs:
+        result = run.result
+        log.info("%s: %s after %s epochs", folder, result["status"], result["epochs"])
+        more = 2 * config.trainer.max_epochs
+        log.info("to train on: python -m src.train resume=%s trainer.max_epochs=%d", folder, more)
+    else:
+        run = fit(config, folder, resume=True)
+    monitored(run)
+
+
+def _follow(command: Command) -> None:
+    """Takes part in every run of a command that torchrun or srun started, as a rank other than 0.
+
+    The state to resume from is read from rank 0's folder. This rank writes only into a temporary
+    folder.
+    """
+    with importing():
+        from src.training.fit import fit
+
+    logging.basicConfig(format=f"rank {place().rank}: %(message)s", level=logging.ERROR)
+    with tempfile.TemporaryDirectory() as nowhere:
+        for number, config in enumerate(command.points):
+            base = Path(nowhere)
+            if config.resume == "auto" and command.sweep_dir is not None:
+                base = command.sweep_dir
+            with only_interruptions():
+                try:
+                    fit(config, base / str(number), resume=True)
+                except InputError as error:
+                    log.error("error: %s", error)
+                    if command.sweep_dir is None:
+                        raise SystemExit(2) from None
+
+
+def finish_sweep(folder: Path) -> None:
+    """Prints the table of a sweep and writes its report. Exits with 1 when a trial failed."""
+    sweep = Sweep(folder)
+    print(f"\n{sweep.table()}")
+    from src.reports.page import write_report
+
+    try:
+        print(f"report: {write_report([folder])}")
+    except (InputError, OSError) as error:  # the trials are complete without a report
+        print(f"no report: {error}", file=sys.stderr)
+    failures = sweep.failures()
+    if failures:
+        print(f"error: {failures} of {len(sweep.trials)} trials failed", file=sys.stderr)
+        raise SystemExit(1)
