@@ -4,15 +4,23 @@ import shlex
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra._internal.utils import create_config_search_path
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
+from hydra.types import RunMode
+from omegaconf import DictConfig, OmegaConf
 
-from src.config import schema
-from src.config.compose import compose
+from src.config.compose import Composer, compose
+from src.config.faults import known_keys, options
 from src.config.read import read_config
 from src.config.schema import CONF, GROUPS
+from src.config.written import typed
 from src.data.paths import FOLDERS
 from src.sweeps.command_line import check_command_line
 from src.system.errors import InputError
@@ -79,7 +87,7 @@ def test_a_fault_names_key_value_and_remedy(override: str, answer: str) -> None:
         (["trainer.precision=16-mixed", "trainer.accelerator=cpu"], "trainer.precision=bf16-mixed"),
         (["trainer.precision=64", "trainer.accelerator=mps"], "type trainer.precision=32"),
         (["trainer.devices=2", "trainer.accelerator=mps"], "MPS has one device"),
-        (["trainer.devices=999", "trainer.accelerator=cpu"], "this machine lends"),
+        (["trainer.devices=999", "trainer.accelerator=cpu"], "this program may use"),
         (["optimizer=adam", "optimizer.momentum=0.9"], "optimizer=adam has no such key"),
         (["model=logistic_regression", "model.hidden_sizes=3"], "has no such key"),
         (["data=csv", "data.target=a", "data.drop=[b,a]"], "has data.target=a, the column of"),
@@ -159,7 +167,7 @@ def test_a_named_root_must_have_its_data(tmp_path: Path, monkeypatch: pytest.Mon
      ("it's [1], \\ \\\"2\" =\\", None)],
 )  # fmt: skip
 def test_what_is_typed_is_read_as_it_was(name: str, text: str | None) -> None:
-    shown = schema.typed("x", [name])
+    shown = typed("x", [name])
     assert text in (None, shown)
     (given,) = shlex.split(shown)
     assert OverridesParser.create().parse_override(given).value() == [name]
@@ -221,7 +229,7 @@ NEEDED = {"image_folder": ["data.path"], "npz": ["data.path"], "csv": ["data.pat
 def test_every_key_is_shipped_and_every_shipped_key_is_known() -> None:
     shipped = set()
     for group in GROUPS[:-1]:
-        for choice in schema.options(group):
+        for choice in options(group):
             needed = [f"{key}=x" for key in NEEDED.get(choice, ())]
             config = compose(f"{group}={choice}", *needed)
             shipped |= {
@@ -231,7 +239,7 @@ def test_every_key_is_shipped_and_every_shipped_key_is_known() -> None:
                 for key in values
                 if section == "trainer" or key != "name"
             }
-    names = {key for key in schema.known_keys() if "." in key}
+    names = {key for key in known_keys() if "." in key}
     assert shipped == names
 
 
@@ -268,3 +276,49 @@ def test_a_foreign_file_is_no_configuration(tmp_path: Path, content: str) -> Non
     path.write_text(content)
     with pytest.raises(InputError, match=r"config\.yaml"):
         read_config(path)
+
+
+def test_points_are_composed_as_hydra_does() -> None:
+    """Copies of a template are what Hydra's own loader gives, Hydra's own section included."""
+    hydra, composer = initialized(), Composer(None)
+    for own in ([], ["hydra/launcher=fused"], ["hydra.sweep.dir=x", "hydra.job.env_copy=[PATH]"]):
+        typed = ["seed=1,2", "model=mlp,logistic_regression", *own, "data=toy", "optimizer.lr=0.3"]
+        masters = [
+            loader.load_configuration("train", typed, RunMode.MULTIRUN)
+            for loader in (hydra, composer)
+        ]
+        assert plain(masters[1]) == plain(masters[0])
+        for point in (
+            ["optimizer.lr=0.1", "seed=1"], ["optimizer.lr=0.2", "seed=2"],
+            ["optimizer=adam", "optimizer.lr=0.2"], ["optimizer=adam", "optimizer.lr=0.3"],
+            ["model.hidden_sizes=[3,4]"], ["model.hidden_sizes=7"], ["+data.new=1"],
+            ["experiment=raschka_toy", "seed=4"], ["seed=4", "hydra.sweep.subdir=x"],
+            ["~optimizer.lr"], ["++optimizer.new=1", "logger=[tensorboard,mlflow]"],
+        ):  # fmt: skip
+            expected = plain(hydra.load_sweep_config(masters[0], point))
+            alone = plain(hydra.load_configuration("train", [*own, *point], RunMode.RUN))
+            for _ in range(2):
+                assert plain(composer.load_sweep_config(masters[1], point)) == expected, point
+                found = composer.load_configuration("train", [*own, *point], RunMode.RUN)
+                assert plain(found) == alone, point
+
+
+def initialized() -> ConfigLoader:
+    """Hydra's own loader for conf/, in the state in which Composer has put Hydra."""
+    Composer(None)
+    return ConfigLoaderImpl(create_config_search_path(str(CONF)))
+
+
+def plain(composed: DictConfig) -> Any:
+    return OmegaConf.to_container(composed)
+
+
+def test_faults_of_composing_are_hydras() -> None:
+    hydra, composer = initialized(), Composer(None)
+    for texts in (["optimizer.rate=1"], ["seed=1,2"], ["model=none"], ["~seed=5"], ["+seed=1"]):
+        told = []
+        for loader in (hydra, composer):
+            with pytest.raises(HydraException) as caught:
+                loader.load_configuration("train", texts, RunMode.RUN)
+            told.append(str(caught.value))
+        assert told[0] == told[1]

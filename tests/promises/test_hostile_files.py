@@ -37,6 +37,7 @@ from src.reports.collect import collect
 from src.runs import checkpoint
 from src.runs.bundle import MANIFEST, open_bundle, write_bundle
 from src.runs.checkpoint import Slot
+from src.runs.config_files import begin
 from src.runs.folder import HISTORY, HISTORY_LIMIT, Run
 from src.runs.loading import open_trained
 from src.runs.sweep_folder import Sweep
@@ -230,7 +231,7 @@ def test_mutated_histories(mutations: Mutation, base: Run, tmp_path: Path) -> No
 @given(mutations=MUTATIONS)
 def test_mutated_results(mutations: Mutation, base: Run, tmp_path: Path) -> None:
     run = Run(tmp_path)
-    run.replace_config(base.config)
+    begin(run, base.config.to_primitives())
     run.result_file.write_bytes(mutated(base.result_file.read_bytes(), mutations))
     own_error(lambda: (run.result, run.ended, run.monitored))
 
@@ -242,7 +243,7 @@ def test_results_that_say_something_else(
 ) -> None:
     """Evaluation, tables and reports read the same checked result."""
     run = Run(tmp_path / "0")
-    run.replace_config(base.config)
+    begin(run, base.config.to_primitives())
     result = json.loads(base.result_file.read_text())
     replace_one(result, path, junk)
     run.result_file.write_text(json.dumps(result))

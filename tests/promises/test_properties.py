@@ -14,8 +14,8 @@ import torch
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from src.config import schema
 from src.config.compose import compose
+from src.config.faults import check, find_faults
 from src.config.schema import Config
 from src.data.sources.catalogue import open_source
 from src.runs.folder import Run
@@ -90,7 +90,7 @@ def stacks(draw: Draw) -> tuple[list[Config], int | None, int]:
     )
     seeds = draw(st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True))
     trials = [draw(_trials(shared, widths, seeds)) for _ in range(draw(st.integers(1, 7)))]
-    configs = [schema.find_faults(values)[0] for values in trials]
+    configs = [find_faults(values)[0] for values in trials]
     checked = [config for config in configs if config is not None]
     assume(len(checked) == len(trials))
     assume(_trainable(checked[0]))
@@ -221,6 +221,6 @@ def test_the_oracle_knows_a_difference(tmp_path: Path) -> None:
     _compare(fit(config, tmp_path / "same"), expected)
     values = config.to_primitives()
     values["optimizer"]["lr"] *= 1.001
-    other = fit(schema.check(values), tmp_path / "other")
+    other = fit(check(values), tmp_path / "other")
     with pytest.raises(AssertionError):
         _compare(other, expected)

@@ -15,15 +15,18 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from src.config import schema
-from src.config.compose import compose, parse
+from src.config.compose import compose
+from src.config.faults import known_keys
+from src.config.overrides import parse
+from src.config.schema import GROUPS
 from src.inference.inputs import read_inputs
 from src.reports.page import write_report
 from src.runs.bundle import write_bundle
 from src.runs.folder import Run
 from src.runs.loading import open_trained
 from src.runs.sweep_folder import Sweep
-from src.sweeps.command_line import LAUNCHER_KEYS, check_command_line
+from src.sweeps.command_line import check_command_line
+from src.sweeps.resume_folder import LAUNCHER_KEYS
 from src.system.errors import InputError
 from src.system.files import (
     REPLACED,
@@ -346,7 +349,7 @@ def test_a_record_hands_on_overrides_of_known_keys_alone(
         override = parse(text, [])
         assert override is not None
         assert override.package is None
-        assert override.key_or_group in (*schema.known_keys(), *schema.GROUPS, *LAUNCHER_KEYS)
+        assert override.key_or_group in (*known_keys(), *GROUPS, *LAUNCHER_KEYS)
     launchers = [text for text in argv if "hydra/launcher=" in text]
     assert all(text.rpartition("=")[2].strip("'\" ") in ("fused", "basic", "joblib")
                for text in launchers)  # fmt: skip

@@ -396,38 +396,6 @@ def test_a_bad_point_names_itself(command: Command, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_points_are_composed_as_hydra_does() -> None:
-    """The loader that copies a template gives what Hydra's own gives, its own node included."""
-    script = f"""
-import sys; sys.path.insert(0, {str(ROOT)!r})
-from hydra import initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
-from hydra.types import RunMode
-from omegaconf import OmegaConf
-from src.config.compose import SweepLoader
-from src.config.schema import CONF
-with initialize_config_dir(str(CONF), version_base="1.3"):
-    hydra = GlobalHydra.instance().hydra
-    master = hydra.compose_config("train", ["hydra/launcher=fused"], run_mode=RunMode.MULTIRUN)
-    mine = SweepLoader(hydra.config_loader)
-    for point in (
-        ["optimizer.lr=0.1", "seed=1"], ["optimizer.lr=0.2", "seed=2"],
-        ["optimizer=adam", "optimizer.lr=0.2"], ["optimizer=adam", "optimizer.lr=0.3"],
-        ["model.hidden_sizes=[3,4]"], ["model.hidden_sizes=7"], ["+data.new=1"],
-        ["experiment=raschka_toy", "seed=4"], ["seed=4", "hydra.sweep.subdir=x"],
-    ):
-        expected = hydra.config_loader.load_sweep_config(master, point)
-        for _ in range(3):
-            found = mine.load_sweep_config(master, point)
-            assert OmegaConf.to_container(found) == OmegaConf.to_container(expected), point
-print("equal")
-"""
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
-    assert done.stdout.strip() == "equal", done.stderr
-
-
 def test_sweepers_get_the_monitored_values(tmp_path: Path) -> None:
     script = f"""
 import sys; sys.path.insert(0, {str(ROOT)!r})

@@ -19,7 +19,7 @@ from optuna.storages import RDBStorage
 from sqlalchemy.pool import NullPool
 
 from src.benchmarks.crashes import fingerprint
-from src.config import compose as composition
+from src.config.compose import compose
 from src.config.schema import Config
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
@@ -651,5 +651,5 @@ def test_a_search_from_the_command_line(cold_command: commands.Command, tmp_path
     assert yaml.safe_load((tmp_path / "here" / "search.yaml").read_text()) == [
         *SMALL, *SPACE, *own[:2]
     ]  # fmt: skip
-    config = composition.compose(*(f"{k}={v}" for k, v in best.overrides.items()))
+    config = compose(*(f"{k}={v}" for k, v in best.overrides.items()))
     assert config == best.config

@@ -13,8 +13,9 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Timer
 
-from src.config import schema
 from src.config.compose import compose
+from src.config.faults import check, options
+from src.config.schema import GROUPS
 from src.data.sources import catalogue
 from src.data.sources.downloads import UnavailableError
 from src.data.sources.embedded import toy
@@ -295,7 +296,7 @@ def test_max_time_ends_a_run_early(train: Train) -> None:
     assert (run.result["status"], run.result["stopped"]) == ("finished", "max_time")
     values = run.config.to_primitives()
     values["trainer"]["max_epochs"] *= 2
-    more = fit(schema.check(values), run.folder, resume=True)
+    more = fit(check(values), run.folder, resume=True)
     assert more.result["epochs"] == run.result["epochs"]  # its time is over
 
 
@@ -371,8 +372,8 @@ def test_a_folder_that_holds_a_run_is_left_alone(train: Train) -> None:
 OFFLINE = ("digits", "toy", "synthetic")  # of the data; test_data.py has the others
 SHIPPED = [
     f"{group}={choice}"
-    for group in schema.GROUPS
-    for choice in schema.options(group)
+    for group in GROUPS
+    for choice in options(group)
     if group != "data" or choice in OFFLINE
 ]
 

@@ -185,7 +185,7 @@ def test_dropout_of_each_layer_and_of_the_input() -> None:
 @pytest.mark.parametrize(
     ("overrides", "fault"),
     [
-        (["model.dropout=[0.1,0.2]"], "model.dropout=[0.1,0.2]: is one number, or one for each"),
+        (["model.dropout=[0.1,0.2]"], "must be one number, or one for each"),
         (["model.dropout=[1.5]"], "model.dropout=[1.5]"),
         (["model.norm=bach"], "model.norm=bach: must be one of batch, layer; did you mean batch?"),
         (["model.max_norm=0"], "model.max_norm=0: must be greater than 0"),
