@@ -1,18 +1,18 @@
-"""Searches a space of settings: Optuna chooses trials by the batch, and they train as stacks.
+"""Searches a space of settings. Optuna proposes batches of trials, which train as stacks.
 
 python -m src.search KEY=SPACE ... [KEY=VALUE] ... [search.KEY=VALUE] ...
 python -m src.search resume=FOLDER [search.trials=N]
 
-The same command goes on with a search that was stopped, and so does resume=FOLDER; in several
-processes at once, each trains batches of its own.
+The same command resumes a search that was stopped, and so does resume=FOLDER. The command may run
+in several processes at once; each of them trains other batches.
 
-SPACE is of Hydra's grammar:
+SPACE is written in Hydra's grammar:
   'model.hidden_sizes=choice([64],[128],[64,64])'       one of several values
-  'optimizer.momentum=interval(0,0.95)'                 any number from one to the other
-  'optimizer.lr=tag(log,interval(0.01,1))'              the same, as many below 0.1 as above
+  'optimizer.momentum=interval(0,0.95)'                 any number between the two
+  'optimizer.lr=tag(log,interval(0.01,1))'              the same, half of them below 0.1
   'model.hidden_sizes=tag(log,int(interval(16,256)))'   whole numbers
   'trainer.max_epochs=range(2,10,2)'                    2, 4, 6, 8
-A key with one value has it in all trials, as for python -m src.train.
+A key with one value has this value in all trials, as for python -m src.train.
 
 Keys of the search and their defaults (conf/search.yaml):
 """

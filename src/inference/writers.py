@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from src.config import schema
+from src.config.faults import check
 from src.data.sources.source import as_float
 from src.inference.formats import INPUT, OUTPUT, Description, FormatName
 from src.inference.onnx_model import open_onnx
@@ -128,7 +128,7 @@ def open_safetensors(path: Path) -> tuple[Raw, Description]:
         raise InputError(f"{path}: cannot be read as safetensors ({error})") from None
     about = Description.from_metadata(metadata, path)
     try:
-        config = schema.check(about.config)
+        config = check(about.config)
         model = rebuild(config, tuple(about.shape), len(about.labels), weights)
     except (KeyError, TypeError, ValueError, RuntimeError, InputError) as error:
         reason = first_line(error)

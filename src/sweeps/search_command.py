@@ -1,4 +1,7 @@
-"""What `python -m src.search` was given, checked whole before Optuna or torch is imported."""
+"""From the command line of `python -m src.search` to a checked search.
+
+Neither Optuna nor torch is imported.
+"""
 
 import hashlib
 import json
@@ -27,8 +30,9 @@ from src.system.process import place
 class Command:
     """A checked search.
 
-    `typed` is what goes on with it; `fixed` what is alike in all trials, as overrides; `corner` one
-    configuration of the space; `identity` each setting of the search as typed, by its key.
+    `typed` are the arguments that resume the search. `fixed` are the overrides that all trials
+    have in common, `corner` is one configuration of the space, and `identity` has the value of each
+    setting of the search as typed.
     """
 
     typed: Sequence[str]
@@ -47,11 +51,11 @@ COMPARED_BY = ("checkpoint.monitor", "checkpoint.mode")
 def check_command_line(argv: Sequence[str], folder: Path | None = None) -> Command:
     """Raises InputError with every fault of the space, the search and the configuration at once.
 
-    `folder` is that of a search which goes on.
+    `folder` is the folder of a search that is resumed.
     """
-    going_on = [text.partition("=")[2] for text in argv if text.startswith("resume=")]
-    if going_on and going_on[-1] != "null":
-        return _resume(going_on[-1], [text for text in argv if not text.startswith("resume=")])
+    resumed = [text.partition("=")[2] for text in argv if text.startswith("resume=")]
+    if resumed and resumed[-1] != "null":
+        return _resume(resumed[-1], [text for text in argv if not text.startswith("resume=")])
     faults: list[str] = []
     own, fixed, space = _sorted_out(argv, faults)
     settings, found = find_search_faults(own)
@@ -83,8 +87,8 @@ def check_command_line(argv: Sequence[str], folder: Path | None = None) -> Comma
 def _sorted_out(
     argv: Sequence[str], faults: list[str]
 ) -> tuple[dict[str, object], list[str], list[Parameter]]:
-    """The search's own keys over their defaults, what is fixed, and the space in the order of its
-    keys; each fault is added to the others."""
+    """The values of the search's own keys, the fixed overrides, and the space sorted by key. Faults
+    are added to `faults`."""
     own: dict[str, object] = yaml.safe_load((CONF / "search.yaml").read_text("utf-8"))["search"]
     fixed: list[str] = []
     space: dict[str, Parameter] = {}
@@ -102,9 +106,9 @@ def _sorted_out(
                 fault = fault or f"{text}: needs one value"
             own |= {} if fault else {key.removeprefix("search."): override.value()}
         elif key.startswith("hydra"):
-            fault = f"{text}: Hydra launches nothing here; leave it out"
+            fault = f"{text}: a search does not use Hydra's launchers; leave it out"
         elif swept and key in COMPARED_BY:
-            fault = f"{text}: trials are compared by it; type one value"
+            fault = f"{text}: trials are compared by this key; type one value"
         elif swept:
             try:
                 space[key] = parameter_of(override)
@@ -124,7 +128,7 @@ def _sorted_out(
 
 
 def _in_space(fault: str, space: Sequence[Parameter]) -> str:
-    """Says which parameter of the space reaches the value of a fault."""
+    """The fault of a point, with the parameter of the space that reaches the faulty value."""
     for parameter in space:
         if not fault.startswith(f"{parameter.key}="):
             continue
@@ -138,14 +142,14 @@ def _in_space(fault: str, space: Sequence[Parameter]) -> str:
 
 
 def _not_here() -> list[str]:
-    """What keeps a search from running in this process."""
+    """The reasons why a search cannot run in this process."""
     faults = []
     absent = missing("python -m src.search", "search", ("optuna",))
     if absent is not None:
         faults.append(absent)
     if place().by is not None:
         faults.append(
-            f"{place().by} has started this; start the search alone, with trainer.devices=N"
+            f"{place().by} has started this process; start the search alone, with trainer.devices=N"
         )
     return faults
 
@@ -163,24 +167,24 @@ def _name(space: Sequence[Parameter], identity: dict[str, str]) -> str:
 
 
 def _resume(given: str, others: Sequence[str]) -> Command:
-    """`resume=FOLDER`: the search of that folder as it was typed, and perhaps more trials."""
+    """`resume=FOLDER`: the search of the folder as it was typed, perhaps with more trials."""
     if given == "auto":
-        raise InputError("resume=auto: the same command goes on with its search; leave it out")
+        raise InputError("resume=auto: the same command resumes its search anyway; leave it out")
     folder = Path(given)
     record = folder / SEARCH
     strange = [text for text in others if not text.startswith("search.trials=")]
     if strange:
         raise InputError(
-            f"resume={folder}: a search goes on as it was, search.trials alone may grow; leave out "
-            f"{' '.join(strange)}"
+            f"resume={folder}: a search continues as it was, search.trials alone may grow; leave "
+            f"out {' '.join(strange)}"
         )
     if not record.exists():
-        raise InputError(f"resume={folder}: is no folder of a search; it has no {SEARCH}")
+        raise InputError(f"resume={folder}: is not a search folder; it has no {SEARCH}")
     typed = read_yaml(record)
     if not isinstance(typed, list) or not all(isinstance(text, str) for text in typed):
-        raise InputError(f"{record}: is no record of a search")
+        raise InputError(f"{record}: is not the record of a search")
     if any(text.startswith("resume=") for text in typed):
-        raise InputError(f"{record}: has resume=, which no search has")
+        raise InputError(f"{record}: has resume=, which the record of a search never has")
     if others:
         typed = [text for text in typed if not text.startswith("search.trials=")]
     return check_command_line([*typed, *others], folder)

@@ -1,4 +1,4 @@
-"""Batch by batch: take one, train it as stacks, tell the study, until there are trials enough."""
+"""The loop of a search: take a batch, train it as stacks, report the results to the study."""
 
 import logging
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ log = logging.getLogger(__name__)
 
 
 def search(command: Command, study: Study) -> None:
-    """Trains what is left of a search, and ends with its table and its report.
+    """Trains the remaining trials of a search, and ends with its table and its report.
 
-    Other processes may do the same; the one that ends last reports. Raises InputError where no
-    trial of the first batch can be trained, Interrupted after a signal, and SystemExit with
+    Other processes may do the same; the last one to end writes the report. Raises InputError when
+    no trial of the first batch can be trained, Interrupted after a signal, and SystemExit with
     status 1 when a trial failed.
     """
     Search(command, study).run()
@@ -47,7 +47,7 @@ class Search:
             raise Interrupted(interrupted.number, told) from None
 
     def _next(self) -> bool:
-        """One batch of this process's own, if there is one."""
+        """Trains one batch. False when no batch is left for this process."""
         with ExitStack() as held:
             batch = self._take(held)
             if batch is None:
@@ -57,8 +57,10 @@ class Search:
         return True
 
     def _take(self, held: ExitStack) -> Batch | None:
-        """What a process left that was stopped or killed, else a new batch; it is this process's
-        for as long as `held` is."""
+        """A batch that a stopped or killed process left, otherwise a new batch, or None.
+
+        This process holds the lock of the batch until `held` is closed.
+        """
         with self.sweep.locked():
             batches = self.study.batches()
             for batch in batches:
@@ -97,12 +99,12 @@ class Search:
             if batch.number == 0 and set(statuses) == {"failed"}:
                 reason = results[0].get("error", "see above")
                 raise InputError(
-                    f"none of the first {batch.size} trials could be trained ({reason}); when that "
-                    f"is mended, type\n  {resume_command(self.command.folder)}"
+                    f"none of the first {batch.size} trials could be trained ({reason}); when the "
+                    f"cause is removed, type\n  {resume_command(self.command.folder)}"
                 )
             for trial, run, status in zip(batch.trials, runs, statuses, strict=True):
-                # Of a trial that was dropped by halving what it had come to: those that went on
-                # were better then, and so they are ranked as they should be.
+                # A trial that halving has dropped counts with its value at that time. The trials
+                # that continued were better then, so the ranking is right.
                 value = run.monitored if status == "finished" else None
                 self.study.tell(trial, value, diverged=status == "diverged")
             self._log(batch)
@@ -117,7 +119,7 @@ class Search:
 
     def _named(self, best: FrozenTrial | None) -> str:
         if best is None or best.value is None:
-            return "none with a value yet"
+            return "no trial has a value yet"
         monitor, point = self.command.corner.checkpoint.monitor, " ".join(self.study.point(best))
         return f"best {monitor} {best.value:.4g}, trial {best.number}: {point}"
 
@@ -126,7 +128,7 @@ class Search:
             others = [batch.number for batch in self.study.batches() if not batch.told]
         if others:
             log.info(
-                "another process trains batch %s, and reports when it ends",
+                "another process trains batch %s, and writes the report when it ends",
                 ", ".join(map(str, others)),
             )
             return

@@ -1,7 +1,7 @@
 """The space of a search, from Hydra's grammar of overrides. Neither torch nor Optuna is imported.
 
-Hydra's documentation has the grammar: "Extended override syntax". What each form means is that of
-hydra-optuna-sweeper, but for the end of a range, which is left out as it is in a sweep.
+Hydra's documentation describes the grammar in "Extended override syntax". Each form means the same
+as in hydra-optuna-sweeper, except that a range does not include its stop, as in Hydra's sweeps.
 """
 
 import itertools
@@ -41,8 +41,7 @@ class Choice:
 
 @dataclass(frozen=True)
 class Numbers:
-    """The numbers from `low` to `high`, both ends included; of integers every `step`-th, of others
-    all, or every `step`-th."""
+    """The numbers from `low` to `high`, both included, in steps of `step`; None: all numbers."""
 
     key: str
     text: str  # as typed
@@ -61,16 +60,16 @@ Parameter = Choice | Numbers
 
 
 def parameter_of(override: Override) -> Parameter:
-    """Raises InputError, a line, for what is no space to choose from."""
+    """The parameter of a sweep override. Raises InputError for an override of another form."""
     key, given = override.key_or_group, override.input_line or ""
     text = "".join(given.partition("=")[2].split())
-    value = override._value  # .value() gives sweeps too, of less exact a type
+    value = override._value  # .value() has a less exact type
     if isinstance(value, Glob):
-        raise InputError(f"{given}: glob is not searched; list the choices: {key}=choice(a,b)")
+        raise InputError(f"{given}: glob cannot be searched; list the choices: {key}=choice(a,b)")
     tags = value.tags if isinstance(value, Sweep) else set()
     strange = ", ".join(sorted(tags - {"log"}))
     if strange:
-        raise InputError(f"{given}: the tag {strange} means nothing here; log is the one")
+        raise InputError(f"{given}: the tag {strange} has no meaning here; the only tag is log")
     try:
         if isinstance(value, ChoiceSweep):
             return _choice(override, log=bool(tags))
@@ -97,7 +96,7 @@ def _choice(override: Override, *, log: bool) -> Choice:
 
 
 def _range(key: str, text: str, value: RangeSweep, *, log: bool) -> Numbers:
-    """As Hydra's sweeps count it: from the start by the step, the stop left out."""
+    """As in Hydra's sweeps: from the start in steps, without the stop."""
     if value.shuffle:
         raise ValueError("a search has no order that could be shuffled; leave shuffle out")
     start, stop, step = (Decimal(str(number)) for number in (value.start, value.stop, value.step))
@@ -105,7 +104,7 @@ def _range(key: str, text: str, value: RangeSweep, *, log: bool) -> Numbers:
         raise ValueError("must have finite ends and a step that is not 0")
     count = math.ceil((stop - start) / step)
     if count < 1:
-        raise ValueError("holds no number; the stop itself is left out")
+        raise ValueError("has no number; the stop itself is not included")
     ends = sorted((start, start + (count - 1) * step))
     integer = all(isinstance(each, int) for each in (value.start, value.stop, value.step))
     if log and not (integer and abs(step) == 1):
@@ -123,7 +122,7 @@ def _interval(key: str, text: str, value: IntervalSweep, *, log: bool) -> Number
     if low >= high:
         raise ValueError("its start must be less than its end")
     _check_log(low, log)
-    # Hydra makes floats of both, and integers where int(...) is around it.
+    # Hydra gives floats, or integers inside int(...).
     integer = isinstance(low, int)
     return Numbers(key, text, low, high, integer, log, 1 if integer else None)
 
@@ -134,8 +133,11 @@ def _check_log(low: float, log: bool) -> None:
 
 
 def corners(space: Sequence[Parameter]) -> list[list[str]]:
-    """Points of the space, as overrides, that show every two extreme values of two parameters
-    together, the others at their first: no rule across keys looks at more than two numbers."""
+    """Points of the space, as overrides: each pair of extreme values of two parameters is in one of
+    them, with the first value of the other parameters.
+
+    This is enough to check a space, because no rule across keys looks at more than two numbers.
+    """
     extremes = [[f"{each.key}={value}" for value in each.extremes] for each in space]
     first = tuple(texts[0] for texts in extremes)
     points = {first: None}

@@ -1,8 +1,8 @@
-"""The study of a search: Optuna's, in the file study.db of its folder. Nothing here imports torch.
+"""The study of a search: Optuna's database, the file study.db. Nothing here imports torch.
 
-A batch is asked for as a whole, and what it asks for is a function of the seed, the number of the
-batch and the trials before it: the sampler is a new one for each batch and works on a copy in
-memory. So a process may be killed between any two writes, each of which is one transaction.
+A batch of trials is a function of the seed, the number of the batch and the trials before it: each
+batch has a new sampler, which works on a copy of the study in memory. Each write is one
+transaction. Therefore a process may be killed between any two writes.
 """
 
 import math
@@ -38,17 +38,16 @@ from src.sweeps.search_space import Choice, Parameter
 from src.system.errors import InputError
 from src.system.files import MIB, replacing, require_contained, write_durably
 
-NAME = "kindling"  # of the one study of a file
-LIMIT = 256 * MIB  # a trial takes some KB
-ROWS = 10**6  # of all tables; a trial has some ten
-WAIT = 60  # seconds, for another program that writes the file
+NAME = "kindling"  # of the only study in the file
+LIMIT = 256 * MIB  # of the file; a trial takes a few KB
+ROWS = 10**6  # of all tables together; a trial has about ten
+WAIT = 60  # seconds, while another program writes the file
 
 
 def open_study(command: Command) -> "Study":
-    """The study of a search in its folder, which is made where there is none, and told what was
-    typed.
+    """The study in the folder of a search. A new folder is made, with a record of the command.
 
-    Raises InputError where something else lies there, or another search, or nothing can be
+    Raises InputError when the folder holds other files or another search, and when it cannot be
     written.
     """
     folder = command.folder
@@ -57,7 +56,7 @@ def open_study(command: Command) -> "Study":
         strange = [name for name in names if not name.startswith(".")]
         if strange and "study.db" not in strange:
             raise InputError(
-                f"{folder}: holds no search but {strange[0]}; name a new folder by "
+                f"{folder}: holds {strange[0]}, not a search; name a new folder by "
                 "search.folder=FOLDER"
             )
         require_contained(folder)
@@ -73,7 +72,7 @@ def open_study(command: Command) -> "Study":
 
 @dataclass(frozen=True)
 class Batch:
-    """Trials that were asked for together, in order of their numbers."""
+    """The trials that Optuna proposed together, in order of their numbers."""
 
     number: int
     size: int
@@ -85,7 +84,7 @@ class Batch:
 
 
 class Study:
-    """Whoever opens it, asks or tells holds the lock of the folder: `Sweep.locked`."""
+    """Opening a study, `ask` and `tell` need the lock of the folder: `Sweep.locked`."""
 
     def __init__(self, command: Command) -> None:
         self.settings, self.space = command.settings, command.space
@@ -103,10 +102,10 @@ class Study:
             _check_database(self.file)
             self.study = optuna.load_study(study_name=NAME, storage=_storage(self.file, new=False))
             if self.study.directions != [self.direction]:
-                raise ValueError("its direction is another")
+                raise ValueError("it has another direction")
             before = self.study.user_attrs.get("search")
             if not isinstance(before, dict):
-                raise ValueError("it is another program's")
+                raise ValueError("it belongs to another program")
         found = _differences(before, command.identity)
         if found:
             raise InputError(
@@ -120,7 +119,7 @@ class Study:
         return self.study.get_trials(deepcopy=False)
 
     def batches(self) -> list[Batch]:
-        """Those that were asked for, in their order."""
+        """The batches so far, in their order."""
         with self._read():
             found: dict[int, list[FrozenTrial]] = {}
             for number, trial in enumerate(self.trials):
@@ -140,7 +139,7 @@ class Study:
             return [Batch(number, sizes[number], found[number]) for number in sorted(found)]
 
     def ask(self, number: int, size: int) -> Batch:
-        """A new batch, or what a killed process did not write of one."""
+        """Adds a batch to the study, or the trials that a killed process did not add to it."""
         asked = self.trials
         there = [trial for trial in asked if trial.user_attrs["batch"] == number]
         before = asked[: there[0].number] if there else asked
@@ -177,9 +176,9 @@ class Study:
         ]
 
     def tell(self, trial: FrozenTrial, value: float | None, *, diverged: bool) -> None:
-        """What a trial came to; None of one that failed. A diverged one counts as worse than any.
+        """Stores the value of a trial; None when it failed. Diverged trials rank below all others.
 
-        A trial that was told before keeps what it was told.
+        A trial keeps its first value.
         """
         state = TrialState.COMPLETE
         if diverged:
@@ -195,8 +194,8 @@ class Study:
         return min(done, key=lambda trial: sign * (trial.value or 0.0), default=None)
 
     def importances(self) -> dict[str, float]:
-        """The share of each parameter in what differs between good trials and all, the greatest
-        first (PED-ANOVA, Watanabe et al., 2023); empty with less than two trials to compare."""
+        """The share of each parameter in the difference between good trials and all trials, the
+        largest first (PED-ANOVA, Watanabe et al., 2023). Empty for less than two trials."""
         done = [trial for trial in self.trials if trial.state == TrialState.COMPLETE]
         if len(done) < 2 or len({trial.value for trial in done}) < 2:
             return {}
@@ -210,13 +209,15 @@ class Study:
 
     @contextmanager
     def _read(self) -> Iterator[None]:
-        """A file may come from a stranger: whatever Optuna makes of it is told in one line."""
+        """The file may come from a stranger: any exception becomes one line."""
         try:
             yield
         except InputError:
             raise
         except Exception as error:
-            raise InputError(f"{self.file}: is no study of a search ({_reason(error)})") from error
+            raise InputError(
+                f"{self.file}: is not the study of a search ({_reason(error)})"
+            ) from error
 
     @contextmanager
     def _written(self) -> Iterator[None]:
@@ -224,8 +225,8 @@ class Study:
             yield
         except (OSError, OptunaError, SQLAlchemyError, sqlite3.Error) as error:
             raise InputError(
-                f"{self.file}: cannot be written ({_reason(error)}); nothing that was trained is "
-                "lost. When that is mended, type the same command again"
+                f"{self.file}: cannot be written ({_reason(error)}); no trained trial is lost. Type "
+                "the same command again when the cause is removed"
             ) from error
 
 
@@ -246,7 +247,7 @@ def _distribution(parameter: Parameter) -> BaseDistribution:
 
 
 def _storage(file: Path, *, new: bool) -> RDBStorage:
-    """By a connection of our own: a path may hold what means something in a URL."""
+    """With its own connection, because a path may have characters with a meaning in a URL."""
     mode = "rwc" if new else "rw"
     connect = partial(
         sqlite3.connect, f"{file.absolute().as_uri()}?mode={mode}", timeout=WAIT, uri=True,
@@ -257,8 +258,8 @@ def _storage(file: Path, *, new: bool) -> RDBStorage:
 
 
 def _check_database(file: Path) -> None:
-    """Raises ValueError or sqlite3.Error where Optuna would fail later, or write into a stranger's
-    file."""
+    """Raises ValueError or sqlite3.Error for files with which Optuna would fail later, and for the
+    databases of other programs."""
     if file.stat().st_size > LIMIT:
         raise ValueError(f"it has more than {LIMIT:,} bytes")
     with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True)) as database:
@@ -266,7 +267,7 @@ def _check_database(file: Path) -> None:
         if {name for _, name, _ in found} - {name for _, name, _ in expected}:
             raise ValueError("it has tables, views or triggers that are not Optuna's")
         if found != expected:
-            raise ValueError("it has not Optuna's tables")
+            raise ValueError("its tables are not Optuna's")
         (answer,) = database.execute("PRAGMA quick_check(1)").fetchone()
         if answer != "ok":
             raise ValueError(f"it is damaged: {answer}")
@@ -284,8 +285,8 @@ def _schema(database: sqlite3.Connection) -> set[tuple[str, str, str]]:
 
 @cache
 def _schema_of_optuna() -> set[tuple[str, str, str]]:
-    """All that a study may have: a trigger, a view in place of a table or an expression in an index
-    or a column can do any work whenever the file is read or written."""
+    """Everything that a study may have. A trigger, a view in place of a table, or an expression in
+    an index or a column could do any work whenever the file is read or written."""
     with closing(sqlite3.connect(":memory:", check_same_thread=False)) as database:
         RDBStorage("sqlite://", {"creator": lambda: database, "poolclass": StaticPool})
         return _schema(database)
@@ -301,7 +302,7 @@ def _differences(before: dict[str, str], now: dict[str, str]) -> list[str]:
 
 
 def _reason(error: BaseException) -> str:
-    """The innermost cause in a line: Optuna wraps SQLAlchemy's errors, which wrap SQLite's."""
+    """The innermost cause, in one line. Optuna wraps SQLAlchemy's errors, which wrap SQLite's."""
     while error.__cause__ is not None:
         error = error.__cause__
     return next(iter(str(error).splitlines()), "") or type(error).__name__

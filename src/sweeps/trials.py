@@ -1,4 +1,4 @@
-"""The trials of a sweep, trained as stacks."""
+"""Trains the trials of a sweep as stacks."""
 
 import hashlib
 import json
@@ -24,14 +24,14 @@ _GROUPS = TypeAdapter(list[Group])
 
 
 class Stacks:
-    """What a sweep keeps of its stacks until they end."""
+    """The plan and the states of a sweep's stacks, which are kept until its trials have ended."""
 
     def __init__(self, sweep: Sweep) -> None:
         self.folder = sweep.stacks
 
     def groups(self, configs: Sequence[Config], max_trials: int | None) -> list[Group]:
-        """What trains together, planned once: a sweep that goes on keeps its stacks, whatever the
-        memory is that is free by then."""
+        """The trials that train together. A resumed sweep keeps its plan, even when another amount
+        of memory is free."""
         name = _digest(configs)
         kept = self.folder / f"{name}.json"
         if kept.exists():
@@ -48,13 +48,13 @@ class Stacks:
         return groups
 
     def forget(self, configs: Sequence[Config]) -> None:
-        """Removes the plan of trials that have all ended."""
+        """Removes the plan, after all trials have ended."""
         (self.folder / f"{_digest(configs)}.json").unlink(missing_ok=True)
         with suppress(OSError):
             self.folder.rmdir()
 
     def state_of(self, configs: Sequence[Config]) -> Path:
-        """Where a stack keeps its common state until it ends; named by what it trains."""
+        """The folder for a stack's common state until it ends, named after its configurations."""
         return self.folder / _digest(configs)
 
 
@@ -65,12 +65,11 @@ def train_trials(
     max_trials: int | None,
     halving: int | None = None,
 ) -> list[float]:
-    """Trains every trial into its folder, in stacks where they fit; returns the monitored values.
+    """Trains every trial into its folder, in stacks where possible; returns the monitored values.
 
+    Trials that have ended are left as they are, and an interrupted stack continues from its last
+    checkpoint. When a stack fails, its trials get the status `failed` and the other stacks train.
     With `halving` the trials of each stack compete: see src/training/stopping.py.
-
-    Trials that have ended already are left as they are, and a stack that was interrupted goes on
-    from its last checkpoint. A stack that fails marks its trials `failed` and the others go on.
     """
     runs, stacks = [Run(folder) for folder in folders], Stacks(sweep)
     groups = stacks.groups(configs, max_trials)

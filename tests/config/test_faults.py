@@ -1,0 +1,72 @@
+"""A message names the key, the value, what is allowed and what to type; all come at once."""
+
+import pytest
+
+from tests.helpers.faults import faults
+
+
+@pytest.mark.parametrize(
+    ("override", "answer"),
+    [
+        ("model.hiden_sizes=64", "unknown key; did you mean model.hidden_sizes?"),
+        ("+model.hiden_sizes=64", "unknown key; did you mean model.hidden_sizes?"),
+        ("+foo.bar=1", "foo.bar=1: unknown key"),
+        ("lr=0.1", "did you mean optimizer.lr?"),
+        ("experiment=raschka", "must be one of few_samples, gpu_guide_mlp,"),
+        ("model=mpl", "must be one of logistic_regression, mlp; did you mean mlp?"),
+        ("optimizer.lr=0", "optimizer.lr=0: must be greater than 0, for example optimizer.lr=0.5"),
+        ("optimizer.lr=-1", "must be greater than 0"),
+        ("optimizer.lr=nan", "must be a finite number"),
+        ("optimizer.lr=big", "must be a valid number"),
+        ("model.hidden_sizes=[]", "must have at least 1 item"),
+        ("model.hidden_sizes=0", "model.hidden_sizes=0: must be greater than 0"),
+        ("model.hidden_sizes=[32,-1]", "must be greater than 0"),
+        ("model.hidden_sizes=wide", "must be a valid list, for example model.hidden_sizes=[32]"),
+        ("model.hidden_sizes=true", "must be a valid list"),
+        ("data.batch_size=0", "must be greater than 0 or auto, for example data.batch_size=100"),
+        ("data.val_fraction=0", "must be greater than 0"),
+        ("data.val_fraction=1", "must be less than 1"),
+        ("data.val_fraction=1.5", "must be less than 1"),
+        ("trainer.precision=17-mixed", "32, 64, bf16-mixed, 16-mixed; did you mean 16-mixed?"),
+        ("trainer.accelerator=gpuu", "must be one of auto, cpu, cuda, mps"),
+        ("trainer.devices=0", "must be greater than 0 or auto"),
+        ("trainer.max_time=1h", "must be DD:HH:MM:SS"),
+        ("trainer.max_time=00:00:00:00", "trainer.max_time=00:00:00:00: must be a second or more"),
+        (f"model.hidden_sizes={10**30}", "must be less than or equal to 2147483647"),
+        (f"model.hidden_sizes=[{'4,' * 999}4]", "must have at most 256 items"),
+        ("model.hidden_sizes=[2000000000,2000000000]", "4,000,000,000,000,000,000 weights"),
+        (f"trainer.steps_per_call={10**30}", "must be less than or equal to 2147483647 or auto"),
+        ("model.max_norm=1e-300", "model.max_norm=1e-300: must lie between 1e-12 and 1e+12"),
+        ("optimizer.lr=1e300", "must lie between 1e-12 and 1e+12"),
+        ("data.num_workers=100000", "must be less than or equal to 256"),
+        ("scheduler.gamma=1e9", "must be less than or equal to 10"),
+        ("optimizer.momentum=1", "must be less than 1"),
+        ("optimizer.nesterov=true", "type optimizer.momentum=0.9"),
+        ("scheduler.milestones=[5,3]", "for example scheduler.milestones=[3,5]"),
+        ("data.num_workers=2", "type data.loader=workers too"),
+        ("data.pin_memory=true", "type data.loader=workers too"),
+        ("data.persistent_workers=true", "type data.num_workers=2 too"),
+        ("checkpoint.mode=min", "type checkpoint.mode=max"),
+        ("checkpoint.monitor=test/acc", "must be one of val/acc, val/loss, train/acc, train/loss"),
+        ("optimizer.lr=0.1,0.2", "type -m too"),
+        ("optimizer.lr=[", "cannot be read"),
+        ("~optimizer.lr", "optimizer.lr: is missing"),
+        ("hydra.nothing=1", "nothing"),
+    ],
+)
+def test_a_fault_names_key_value_and_remedy(override: str, answer: str) -> None:
+    assert answer in faults(override)
+
+
+def test_all_faults_come_at_once() -> None:
+    text = faults(
+        "model.hiden=1", "optimizer.lr=-1", "data.batch_size=0", "optimizer.nesterov=true"
+    )
+    assert text.startswith("4 faults in the configuration, nothing was started\n")
+    assert [line.split(":")[0].strip() for line in text.splitlines()[1:]] == [
+        "model.hiden=1",
+        "data.batch_size=0",
+        "optimizer.lr=-1",
+        "optimizer.nesterov=true needs a momentum, not optimizer.momentum=0.0; "
+        "type optimizer.momentum=0.9",
+    ]

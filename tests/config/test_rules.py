@@ -1,0 +1,22 @@
+"""Rules that look at several keys."""
+
+import pytest
+
+from tests.helpers.faults import faults
+
+
+@pytest.mark.parametrize(
+    ("overrides", "answer"),
+    [
+        (["trainer.precision=16-mixed", "trainer.accelerator=cpu"], "trainer.precision=bf16-mixed"),
+        (["trainer.precision=64", "trainer.accelerator=mps"], "type trainer.precision=32"),
+        (["trainer.devices=2", "trainer.accelerator=mps"], "MPS has one device"),
+        (["trainer.devices=999", "trainer.accelerator=cpu"], "this program may use"),
+        (["optimizer=adam", "optimizer.momentum=0.9"], "optimizer=adam has no such key"),
+        (["model=logistic_regression", "model.hidden_sizes=3"], "has no such key"),
+        (["data=csv", "data.target=a", "data.drop=[b,a]"], "has data.target=a, the column of"),
+        (["data=csv", "data.target=a", "data.drop=a"], "data.drop=a: has data.target=a"),
+    ],
+)
+def test_rules_across_keys(overrides: list[str], answer: str) -> None:
+    assert answer in faults(*overrides)

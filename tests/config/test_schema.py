@@ -1,0 +1,61 @@
+"""Every key has a shipped default and a range; one key of the schema is one key of conf/."""
+
+from src.config.compose import compose
+from src.config.faults import known_keys, options
+from src.config.schema import CONF, GROUPS
+from tests.helpers.faults import faults
+
+
+def test_every_number_has_two_ends() -> None:
+    """Whatever the key, 10^30 and its inverse are answered; nothing of that size is made."""
+    numbers = [
+        f"{section}.{key}"
+        for section, values in compose().to_primitives().items()
+        for key, value in (values.items() if isinstance(values, dict) else ())
+        if type(value) in (int, float)
+    ]
+    assert len(numbers) > 20
+    for key in numbers:
+        for text in (f"{key}={10**30}", f"{key}=1e30", f"{key}=-1e-30"):
+            assert key in faults(text)
+
+
+# Keys without a default, of the choices that have such.
+NEEDED = {"image_folder": ["data.path"], "npz": ["data.path"], "csv": ["data.path", "data.target"]}
+
+
+def test_every_key_is_shipped_and_every_shipped_key_is_known() -> None:
+    shipped = set()
+    for group in GROUPS[:-1]:
+        for choice in options(group):
+            needed = [f"{key}=x" for key in NEEDED.get(choice, ())]
+            config = compose(f"{group}={choice}", *needed)
+            shipped |= {
+                f"{section}.{key}"
+                for section, values in config.to_primitives().items()
+                if isinstance(values, dict)
+                for key in values
+                if section == "trainer" or key != "name"
+            }
+    names = {key for key in known_keys() if "." in key}
+    assert shipped == names
+
+
+def test_no_shipped_yaml_names_code() -> None:
+    files = sorted(CONF.rglob("*.yaml"))
+    assert len(files) > 20
+    for path in files:
+        assert "_target_" not in path.read_text(), path
+
+
+def test_one_int_is_a_list_of_one() -> None:
+    config = compose("model.hidden_sizes=64", "data=synthetic", "data.shape=20")
+    assert config.to_primitives()["model"]["hidden_sizes"] == [64]
+    assert config.to_primitives()["data"]["shape"] == [20]
+
+
+def test_the_hash_sees_every_key_but_the_place_of_the_data() -> None:
+    base = compose()
+    assert compose("data.root=/elsewhere").hash() == base.hash()
+    assert compose("seed=1").hash() != base.hash()
+    assert compose("optimizer.lr=0.4").hash() != base.hash()

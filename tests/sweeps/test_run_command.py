@@ -1,0 +1,118 @@
+"""A command is composed and checked once, and what was checked is what trains."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra._internal.config_loader_impl import ConfigLoaderImpl
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.singleton import Singleton
+from hydra.types import RunMode
+
+from src import train
+from src.config.compose import job_config, shared_composer
+from src.config.schema import Config
+from src.runs.folder import Run
+from src.sweeps import job, run_command, trials
+from src.sweeps.command_line import check_command_line
+from tests.helpers.commands import SMALL, Command
+
+COMMANDS = {
+    "run": (SMALL, 1, 1),
+    "run in a named folder": ((*SMALL, "hydra.run.dir=here"), 1, 1),
+    "basic": (("-m", *SMALL, "seed=1,2,3", "hydra.sweep.dir=here"), 1, 3),
+    "fused": (("-m", *SMALL, "seed=1,2,3", "hydra/launcher=fused"), 1, 3),
+    # The sweep itself has the default model: a third choice of groups.
+    "models": (("-m", *SMALL, "model=logistic_regression,mlp", "seed=1,2"), 3, 4),
+}
+
+
+@pytest.fixture
+def hydra_again(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Nothing is composed yet, and Hydra's patched parts are put back."""
+    state = Singleton.get_state()
+    monkeypatch.setattr("hydra.core.utils._save_config", None)
+    monkeypatch.setattr(
+        "hydra._internal.core_plugins.basic_sweeper.OmegaConf",
+        sys.modules["omegaconf"].OmegaConf,
+    )
+    shared_composer.cache_clear()
+    yield
+    Singleton.set_state(state)
+
+
+@pytest.mark.usefixtures("hydra_again")
+@pytest.mark.parametrize("name", COMMANDS)
+def test_composed_and_checked_once(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    argv, composed, checked = COMMANDS[name]
+    counts = {"composed": 0, "checked": 0}
+    trained: list[Config] = []
+    command = []
+    compose, check = ConfigLoaderImpl._load_configuration_impl, Config.model_validate
+
+    def counting_compose(*given: Any, **named: Any) -> Any:
+        counts["composed"] += 1
+        return compose(*given, **named)
+
+    def counting_check(values: Any) -> Config:
+        counts["checked"] += 1
+        return check(values)
+
+    def checked_command(given: list[str]) -> Any:
+        command.append(check_command_line(given))
+        return command[0]
+
+    def fit(config: Config, folder: Path, *, resume: bool) -> Run:
+        trained.append(config)
+        assert (folder / ".hydra" / "config.yaml").exists()
+        return Run(folder)
+
+    def train_trials(configs: list[Config], *_: object) -> list[float]:
+        trained.extend(configs)
+        return [0.5] * len(configs)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ConfigLoaderImpl, "_load_configuration_impl", counting_compose)
+    monkeypatch.setattr(Config, "model_validate", counting_check)
+    monkeypatch.setattr(train, "check_command_line", checked_command)
+    monkeypatch.setattr(job, "fit", fit)
+    monkeypatch.setattr(trials, "train_trials", train_trials)
+    monkeypatch.setattr(run_command, "finish_sweep", lambda _: None)
+    monkeypatch.setattr("sys.argv", ["train", *argv])
+    train.main()
+    assert counts == {"composed": composed, "checked": checked}
+    assert len(trained) == checked
+    assert all(one is other for one, other in zip(trained, command[0].points, strict=True))
+
+
+def test_a_point_that_a_sweeper_chooses_is_checked_when_it_comes() -> None:
+    command = check_command_line(["-m", *SMALL, "optimizer.lr=interval(0.1,1)"])
+    assert command.points == []
+    composer = command.composer
+    assert composer is not None
+    before = GlobalHydra.instance().hydra
+    GlobalHydra.instance().hydra = composer.hydra
+    try:
+        for rate, faulty in ((0.25, False), (-1, True)):
+            texts = [*SMALL, f"optimizer.lr={rate}"]
+            composed = composer.load_configuration("train", texts, RunMode.RUN)
+            config, found = job_config(composed, texts)
+            assert (config is None) == faulty == ("optimizer.lr=-1" in " ".join(found))
+    finally:
+        GlobalHydra.instance().hydra = before
+
+
+def test_trials_of_other_processes(command: Command, tmp_path: Path) -> None:
+    """joblib's processes get a composer that remembers nothing, and check each job."""
+    sweep = ("-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", *SMALL, "seed=1,2")
+    done = command("src.train", *sweep, "trainer.max_epochs=1", "hydra.sweep.dir=here")
+    assert done.returncode == 0, done.stderr
+    for number, seed in enumerate((1, 2)):
+        run = Run(tmp_path / "here" / str(number))
+        assert run.config.seed == seed
+        assert run.result["status"] == "finished"
+        assert run.overrides["seed"] == str(seed)

@@ -1,0 +1,292 @@
+"""The course of a search: a killed one ends as one that was left alone."""
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from src.benchmarks.crashes import fingerprint
+from src.config.compose import compose
+from src.config.schema import Config
+from src.runs.folder import Run
+from src.runs.sweep_folder import Sweep
+from src.sweeps import search_loop as loop
+from src.sweeps.search_command import Command, check_command_line
+from src.sweeps.search_loop import search
+from src.sweeps.search_study import Study, open_study
+from src.system.errors import InputError, Interrupted
+from src.system.files import lock
+from src.system.signals import handled
+from tests.helpers import commands
+from tests.helpers.kills import Killed, die_after_writing
+from tests.helpers.searches import (
+    MOMENTUM,
+    RATE,
+    SMALL,
+    SPACE,
+    Trained,
+    checked,
+    searched,
+    told,
+    trials_of,
+    value_of,
+)
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_a_search_is_a_function_of_its_seed(
+    sampler: str, pretended: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = (f"search.sampler={sampler}", "search.trials=13", "search.batch=10")
+    one, same = (searched(tmp_path / name, *own) for name in ("one", "same"))
+    assert one == same
+    assert searched(tmp_path / "other", *own[:1], "search.trials=2", "search.seed=1") != one[:2]
+    assert pretended[:2] == [[*range(10)], [*range(10, 13)]]
+    for number, (params, value, state) in enumerate(one):
+        run = Run(tmp_path / "one" / str(number))
+        assert run.overrides["optimizer.lr"] == repr(params["optimizer.lr"])
+        assert run.config.to_primitives()["optimizer"]["lr"] == params["optimizer.lr"]
+        assert run.overrides["model.hidden_sizes"] == params["model.hidden_sizes"]
+        assert run.overrides["data"] == "synthetic"
+        assert (value, state) == (value_of(run.config), "COMPLETE")
+    results(monkeypatch, *({"status": "finished", "best": {"val/acc": n / 10}} for n in range(10)))
+    points = [params for params, _, _ in one]
+    others = [params for params, _, _ in searched(tmp_path / "values", *own)]
+    assert others[:10] == points[:10]
+    assert (others[10:] != points[10:]) == (sampler == "tpe")  # which learns from the first batch
+
+
+def killed_until_it_ends(command: Command) -> tuple[int, Study]:
+    """Starts the search again after every death; how many there were."""
+    deaths = 0
+    while True:
+        study = open_study(command)
+        try:
+            search(command, study)
+            return deaths, study
+        except Killed:
+            deaths += 1
+
+
+def test_killed_after_every_write(
+    pretended: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A process dies after its first write to the study, the next one after its own, …"""
+    own = ("search.trials=13", "search.batch=5")
+    expected = searched(tmp_path / "whole", *own)
+    command = checked(tmp_path / "killed", *own)
+    written = Study._written
+
+    @contextmanager
+    def fatal(self: Study) -> Iterator[None]:
+        count = len(self.study.trials) if hasattr(self, "study") else 0
+        states = [trial.state for trial in self.study.trials] if count else []
+        with written(self):
+            yield
+        if count and states != [trial.state for trial in self.study.trials]:
+            raise Killed
+
+    monkeypatch.setattr(Study, "_written", fatal)
+    deaths, study = killed_until_it_ends(command)
+    assert deaths == 25  # all asked but the very first, and all told
+    assert trials_of(study) == expected
+
+
+def test_killed_within_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With real trials, at every checkpoint: their weights are the same bit for bit."""
+    monkeypatch.setattr(loop, "finish_sweep", lambda _: None)
+    own = ("search.trials=3", "search.batch=2", "checkpoint.every_n_steps=2")
+    expected = searched(tmp_path / "whole", *own)
+    command = checked(tmp_path / "killed", *own)
+    die_after_writing(monkeypatch)
+    deaths, study = killed_until_it_ends(command)
+    assert trials_of(study) == expected
+    assert deaths >= 2 * 4  # two batches at least, two epochs, twice in each
+    assert all(value is not None and 0 <= value <= 1 for _, value, _ in expected)
+    for number in range(3):
+        runs = [Run(tmp_path / name / str(number)) for name in ("whole", "killed")]
+        assert fingerprint(runs[0]) == fingerprint(runs[1])
+    left = {path.name for path in (tmp_path / "killed").iterdir() if not path.name.isdigit()}
+    assert left == {".lock", "study.db", "search.yaml", "results.csv"}
+
+
+def test_more_trials_go_on(pretended: Trained, tmp_path: Path) -> None:
+    before = searched(tmp_path / "s", "search.trials=3", "search.batch=2")
+    after = searched(tmp_path / "s", "search.trials=6", "search.batch=2")
+    assert after[:3] == before
+    assert pretended == [[0, 1], [2], [3, 4], [5]]
+    command = check_command_line([f"resume={tmp_path / 's'}", "search.trials=7"])
+    search(command, open_study(command))
+    assert pretended[4:] == [[6]]
+    command = check_command_line([f"resume={tmp_path / 's'}"])
+    assert (command.settings.trials, command.folder) == (7, tmp_path / "s")
+    with pytest.raises(InputError, match=r"search\.trials alone may grow; leave out seed=1"):
+        check_command_line([f"resume={tmp_path / 's'}", "seed=1"])
+
+
+def test_two_processes(
+    pretended: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """While one trains its first batch, another does all that it may."""
+    finished: list[Path] = []
+    monkeypatch.setattr(loop, "finish_sweep", finished.append)
+    command = checked(tmp_path / "s", "search.trials=7", "search.batch=2")
+    one, other = (loop.Search(command, open_study(command)) for _ in range(2))
+    train, reports = vars(loop)["train_trials"], []
+
+    def beside(*arguments: Any) -> Any:
+        monkeypatch.setattr(loop, "train_trials", train)
+        with caplog.at_level("INFO", "src"):
+            other.run()
+        reports.append(len(finished))
+        return train(*arguments)
+
+    monkeypatch.setattr(loop, "train_trials", beside)
+    one.run()
+    assert pretended == [[2, 3], [4, 5], [6], [0, 1]]
+    assert "another process trains batch 0, and writes the report when it ends" in caplog.text
+    assert (reports, finished) == ([0], [tmp_path / "s"])
+    found = told(tmp_path / "s", "search.trials=7", "search.batch=2")
+    assert [state for _, _, state in found] == ["COMPLETE"] * 7
+
+
+def test_a_batch_of_a_living_process_is_not_taken(pretended: Trained, tmp_path: Path) -> None:
+    own = ("search.trials=4", "search.batch=2")
+    command = checked(tmp_path / "s", *own)
+    study = open_study(command)
+    study.ask(0, 2)
+    with lock(tmp_path / "s" / ".batch0.lock"):
+        searched(tmp_path / "s", *own)
+    assert pretended == [[2, 3]]
+    searched(tmp_path / "s", *own)
+    assert pretended == [[2, 3], [0, 1]]
+
+
+def results(monkeypatch: pytest.MonkeyPatch, *given: dict[str, Any]) -> None:
+    def train(configs: Sequence[Config], folders: Sequence[Path], *_rest: object) -> None:
+        for folder in folders:
+            Run(folder).write_result({"monitor": "val/acc", **given[int(folder.name) % len(given)]})
+
+    monkeypatch.setattr(loop, "train_trials", train)
+    monkeypatch.setattr(loop, "finish_sweep", lambda _: None)
+
+
+def test_what_has_no_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A diverged trial is no failure: the sampler learns from it that it is worse than any."""
+    best = {"val/acc": 0.5}
+    results(
+        monkeypatch,
+        {"status": "finished", "best": best},
+        {"status": "diverged", "best": best},
+        {"status": "failed", "error": "ValueError: x"},
+        {"status": "finished", "best": {"val/acc": None}},
+    )
+    found = searched(tmp_path / "s", "search.trials=4")
+    assert [(value, state) for _, value, state in found] == [
+        (0.5, "COMPLETE"),
+        (None, "PRUNED"),
+        (None, "FAIL"),
+        (None, "FAIL"),
+    ]
+
+
+def test_nothing_can_be_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As without data: what is wrong is told at once, and the same trials come again."""
+    results(monkeypatch, {"status": "failed", "error": "InputError: no data"})
+    own = ("search.trials=4", "search.batch=2")
+    with pytest.raises(InputError) as caught:
+        searched(tmp_path / "s", *own)
+    assert str(caught.value).startswith("none of the first 2 trials could be trained (InputError: ")
+    assert str(caught.value).endswith(f"python -m src.search resume={tmp_path / 's'}")
+    before = told(tmp_path / "s", *own)
+    assert [state for _, _, state in before] == ["RUNNING"] * 2
+    results(monkeypatch, {"status": "finished", "best": {"val/acc": 0.5}})
+    assert [params for params, _, _ in searched(tmp_path / "s", *own)][:2] == [
+        params for params, _, _ in before
+    ]
+
+
+def test_minimised_where_the_mode_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    losses = ({"val/loss": 2.0}, {"val/loss": 1.0}, {"val/loss": 3.0})
+    monitor = {"monitor": "val/loss", "status": "finished"}
+    results(monkeypatch, *({**monitor, "best": best} for best in losses))
+    own = ("checkpoint.monitor=val/loss", "checkpoint.mode=min", "search.trials=3")
+    with caplog.at_level("INFO", "src"):
+        searched(tmp_path / "s", *own)
+    assert "batch 0: 3 of 3 trials done, best val/loss 1, trial 1: " in caplog.text
+
+
+def test_a_signal_says_what_goes_on(
+    pretended: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = vars(loop)["train_trials"]
+
+    def interrupted(*arguments: Any) -> None:
+        train(*arguments)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(loop, "train_trials", interrupted)
+    with pytest.raises(Interrupted) as caught, handled(rank=False):
+        searched(tmp_path / "s", "search.trials=4")
+    assert caught.value.number == signal.SIGTERM
+    assert str(caught.value) == (
+        f"stopped; to go on, type\n  python -m src.search resume={tmp_path / 's'}"
+    )
+
+
+def test_searches_of_strange_paths(pretended: Trained, tmp_path: Path) -> None:
+    folder = tmp_path / "50% {of} a?b#c ü"
+    command = check_command_line([*SMALL, *SPACE, "search.trials=1"], folder)
+    search(command, open_study(command))
+    assert (folder / "study.db").exists()
+    assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+
+
+def test_halving_within_a_batch(tmp_path: Path) -> None:
+    """What is dropped is told all the same, with what it had come to."""
+    own = ("search.trials=8", "search.batch=4", "search.halving=2")
+    command = check_command_line([*SMALL, RATE, MOMENTUM, *own], tmp_path / "s")
+    study = open_study(command)
+    search(command, study)
+    runs = [Run(tmp_path / "s" / str(number)) for number in range(8)]
+    for batch in (runs[:4], runs[4:]):
+        assert sorted(run.result["epochs"] for run in batch) == [1, 1, 2, 2]
+        first = {run: run.history[1]["val/acc"] or 0 for run in batch}
+        dropped = [run for run in batch if run.result["stopped"] == "halving"]
+        assert max(first[run] for run in dropped) <= min(
+            first[r] for r in batch if r not in dropped
+        )
+    assert [trial.value for trial in study.trials] == [run.monitored for run in runs]
+    with pytest.raises(InputError, match=r"search\.halving: it was 2, now 3"):
+        open_study(
+            check_command_line(
+                [*SMALL, RATE, MOMENTUM, *own[:2], "search.halving=3"], tmp_path / "s"
+            )
+        )
+
+
+def test_a_search_from_the_command_line(cold_command: commands.Command, tmp_path: Path) -> None:
+    own = ("search.trials=4", "search.batch=2", "search.folder=here")
+    done = cold_command("src.search", *SMALL, *SPACE, *own)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "batch 1: 4 of 4 trials done, best val/acc" in done.stdout
+    best = max(Sweep(tmp_path / "here").trials, key=lambda run: run.monitored)
+    assert f"best alone: {best.command}" in done.stdout
+    assert "report: here/report.html" in done.stdout
+    assert "importance: " in done.stdout
+    rows = (tmp_path / "here" / "results.csv").read_text().splitlines()
+    assert len(rows) == 5
+    assert yaml.safe_load((tmp_path / "here" / "search.yaml").read_text()) == [
+        *SMALL, *SPACE, *own[:2]
+    ]  # fmt: skip
+    config = compose(*(f"{k}={v}" for k, v in best.overrides.items()))
+    assert config == best.config

@@ -1,0 +1,349 @@
+"""Trials that train as stacks, against the single runs that they stand for."""
+
+import itertools
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from src.benchmarks.crashes import digest
+from src.config.compose import compose
+from src.config.schema import Config
+from src.data.sources.catalogue import open_source
+from src.inference.evaluation import evaluate_path
+from src.models import build_model
+from src.models.mlp import Mlp
+from src.runs.folder import Run
+from src.runs.sweep_folder import Sweep
+from src.sweeps import trials
+from src.sweeps.trials import train_trials
+from src.training import grouping as fusion
+from src.training import lanes
+from src.training.fit import fit, fit_stack
+from src.training.grouping import plan
+from tests.helpers.commands import SMALL
+
+
+def grid(*axes: list[str], common: tuple[str, ...] = ()) -> list[Config]:
+    return [compose(*SMALL, *common, *point) for point in itertools.product(*axes)]
+
+
+def checkpoint(run: Run) -> dict[str, Any]:
+    content: dict[str, Any] = torch.load(run.last_checkpoint, weights_only=True)
+    return content
+
+
+def stack(configs: list[Config], folder: Path) -> list[Run]:
+    folders = [folder / str(number) for number in range(len(configs))]
+    return fit_stack(configs, folders, folder / "stack")
+
+
+SEEDS = ["seed=0", "seed=1"]
+
+WIDTHS = ["model.hidden_sizes=16", "model.hidden_sizes=24"]
+
+
+CASES: dict[str, tuple[list[list[str]], tuple[str, ...]]] = {
+    "widths, rates, seeds": ([WIDTHS, ["optimizer.lr=0.05", "optimizer.lr=0.1"], SEEDS], ()),
+    "momentum": (
+        [["optimizer.momentum=0.5", "optimizer.momentum=0.9"], SEEDS],
+        ("optimizer.lr=0.01", "optimizer.weight_decay=0.001", "optimizer.nesterov=true"),
+    ),
+    "adamw": (
+        [["optimizer.lr=0.001", "optimizer.lr=0.003"], ["optimizer.weight_decay=0.1"], WIDTHS],
+        ("optimizer=adamw",),
+    ),
+    "logistic": (
+        [["optimizer.lr=0.01", "optimizer.lr=0.1"], SEEDS],
+        ("model=logistic_regression",),
+    ),
+    "two layers": (
+        [["model.hidden_sizes=[16,8]", "model.hidden_sizes=[24,12]"], SEEDS],
+        ("optimizer.lr=0.05",),
+    ),
+    "three layers": (
+        [["model.hidden_sizes=[16,8,8]", "model.hidden_sizes=[9,12,5]"]],
+        ("optimizer.lr=0.05", "model.activation=gelu"),
+    ),
+    "clipped, accumulated": (
+        [WIDTHS, SEEDS],
+        ("optimizer.lr=0.1", "trainer.gradient_clip_val=0.1", "trainer.accumulate_grad_batches=5"),
+    ),
+    "multistep": (
+        [["scheduler.milestones=[1]", "scheduler.milestones=[2]"], ["scheduler.gamma=0.1"]],
+        ("optimizer.lr=0.1",),
+    ),
+    "cosine": (
+        [["scheduler.eta_min=0.0", "scheduler.eta_min=0.05"]],
+        ("scheduler=cosine", "optimizer.lr=0.1"),
+    ),
+    "onecycle": (
+        [["scheduler.pct_start=0.3", "scheduler.pct_start=0.6"], SEEDS],
+        ("scheduler=onecycle", "optimizer.lr=0.1"),
+    ),
+    "no scheduler": ([["optimizer.lr=0.01", "optimizer.lr=0.1"]], ("scheduler=none",)),
+    "batch norm": ([WIDTHS, SEEDS], ("model.norm=batch", "optimizer.lr=0.1")),
+    "batch norm, adamw": ([WIDTHS, SEEDS], ("model.norm=batch", "optimizer=adamw")),
+    "layer norm": ([WIDTHS, SEEDS], ("model.norm=layer", "optimizer.lr=0.1")),
+    "average": ([WIDTHS, SEEDS], ("trainer.ema_decay=0.9", "model.norm=batch", "optimizer.lr=0.1")),
+    "constrained, smoothed, warmed up": (
+        [WIDTHS, ["scheduler.warmup_epochs=0.5", "scheduler.warmup_epochs=1.0"]],
+        ("model.max_norm=0.8", "trainer.label_smoothing=0.1", "optimizer.lr=0.3"),
+    ),
+    "bf16": ([WIDTHS, SEEDS], ("trainer.precision=bf16-mixed", "optimizer.lr=0.05")),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_trial_is_its_single_run(case: str, tmp_path: Path) -> None:
+    axes, common = CASES[case]
+    configs = grid(*axes, common=common)
+    assert [len(group.trials) for group in plan(configs)] == [len(configs)]
+    for config, run in zip(configs, stack(configs, tmp_path / "fused"), strict=True):
+        solo = fit(config, tmp_path / "solo" / run.folder.name)
+        fused, alone = checkpoint(run), checkpoint(solo)
+        tolerance = 2e-2 if case == "bf16" else 1e-4
+        for name, value in alone["state_dict"].items():
+            error = (fused["state_dict"][name] - value).abs().max() / value.abs().max()
+            assert error < tolerance, (name, error)
+        assert set(fused) == set(alone)
+        states = [content["optimizer_states"][0]["state"] for content in (fused, alone)]
+        assert states[0].keys() == states[1].keys()
+        assert run.config == solo.config
+        for row, other in zip(run.history, solo.history, strict=True):
+            assert (row["epoch"], row["step"], row["lr"]) == (
+                other["epoch"],
+                other["step"],
+                other["lr"],
+            )
+            difference = abs(float(row["val/acc"] or 0) - float(other["val/acc"] or 0))
+            assert difference <= (6.1 if case == "bf16" else 2.1) / 288
+        assert run.result.keys() == solo.result.keys()
+        assert (run.result["stacked"], run.result["step"]) == (len(configs), "closed_form")
+        assert evaluate_path(run.folder, None).accuracy == run.result["test/acc"]
+
+
+def test_initial_weights_are_those_of_the_single_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built: list[dict[str, Tensor]] = []
+
+    def record(*arguments: Any) -> torch.nn.Module:
+        model = build_model(*arguments)
+        built.append({name: value.clone() for name, value in model.state_dict().items()})
+        return model
+
+    monkeypatch.setattr("src.training.fit.build_model", record)
+    configs = grid(WIDTHS, SEEDS)
+    stack(configs, tmp_path)
+    for config, weights in zip(configs, built, strict=True):
+        torch.manual_seed(config.seed)
+        expected = build_model(config.model, open_source(config.data).shape, 10).state_dict()
+        assert all(torch.equal(weights[name], value) for name, value in expected.items())
+
+
+def test_lanes_end_with_the_same_bits_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever thread is faster, and however long a block is; with random numbers of each lane."""
+    monkeypatch.setattr(lanes, "WORTH", 1.0)
+    monkeypatch.setattr("src.training.fit.available", lambda: 3)
+    common = ("model.dropout=0.2", "model.input_dropout=0.1", "optimizer.momentum=0.5")
+    found = []
+    for name, block in (("first", "auto"), ("again", "auto"), ("short", "1"), ("odd", "5")):
+        configs = grid(WIDTHS, SEEDS, common=(*common, f"trainer.steps_per_call={block}"))
+        runs = stack(configs, tmp_path / name)
+        assert runs[0].result["hardware"]["threads"] == 3
+        rows = [{**row, "seconds": 0} for run in runs for row in run.history]
+        found.append((digest([checkpoint(run)["state_dict"] for run in runs]), rows))
+    assert found == found[:1] * 4
+
+
+def test_one_thread_is_enough_for_little_work() -> None:
+    """Threads are for steps of which each has some milliseconds' work."""
+    small, large = models_of_width(32), models_of_width(2048)
+    assert lanes.threads_for(small, 100, 8) == 1
+    assert lanes.threads_for(large, 100, 8) == 8
+    assert lanes.threads_for(small * 64, 100, 2) == 2
+    assert lanes.threads_for([torch.nn.Conv2d(1, 8, 5)], 100, 4) == 1
+    before = torch.get_num_threads()
+    with lanes.Lanes(2, 1).opened():
+        assert torch.get_num_threads() == 1
+    assert torch.get_num_threads() == before
+
+
+def models_of_width(width: int) -> list[torch.nn.Module]:
+    return [Mlp(784, [width], 10)]
+
+
+def test_what_a_lane_raises_is_raised() -> None:
+    def fail(number: int) -> int:
+        if number == 1:
+            raise ValueError("lane 1")
+        return number
+
+    pool = lanes.Lanes(3)
+    with pool.opened():
+        assert pool.map(lambda number: 2 * number, [0, 1, 2]) == [0, 2, 4]
+        with pytest.raises(ValueError, match="lane 1"):
+            pool.map(fail, [0, 1, 2])
+
+
+def test_a_trial_that_diverges_harms_no_other(tmp_path: Path) -> None:
+    def rates(last: str) -> list[Config]:
+        return grid(["optimizer.lr=0.1", f"optimizer.lr={last}", "optimizer.lr=0.05"])
+
+    sane = stack(rates("0.02"), tmp_path / "sane")
+    wild = stack(rates("1e6"), tmp_path / "wild")
+    for number in (0, 2):
+        a, b = (checkpoint(runs[number])["state_dict"] for runs in (sane, wild))
+        assert all(torch.equal(a[name], b[name]) for name in a)  # bit for bit
+        assert wild[number].result["status"] == "finished"
+    result = wild[1].result
+    assert result["status"] == "diverged"
+    assert 1 <= (result["diverged_step"] or 0) <= 24
+    assert not wild[1].last_checkpoint.exists()
+    assert result["best"]["val/acc"] is None
+    assert math.isnan(wild[1].monitored)
+    assert len(wild[1].history) == 2  # before training, and the epoch that showed it
+
+
+def test_a_single_run_that_diverges_says_at_which_step(tmp_path: Path) -> None:
+    run = fit(compose(*SMALL, "optimizer.lr=1e6", "trainer.max_epochs=5"), tmp_path / "run")
+    result = run.result
+    assert result["status"] == "diverged"
+    assert result["epochs"] == 1
+    assert 2 <= (result["diverged_step"] or 0) <= 12
+    assert float(run.history[-1]["train/loss"] or 0) > 1e6
+    assert not run.best_checkpoint.exists()
+    assert json.loads(run.result_file.read_text(), parse_constant=pytest.fail) == result
+
+
+def _sizes(configs: list[Config], most: int | None = None) -> list[int]:
+    return [len(group.trials) for group in plan(configs, most)]
+
+
+def test_groups_agree_in_all_but_the_fusible_keys() -> None:
+    assert _sizes(grid(WIDTHS, SEEDS, ["optimizer.lr=0.1", "optimizer.lr=0.2"])) == [8]
+    assert _sizes(grid(["model.hidden_sizes=[8]", "model.hidden_sizes=[8,8]"], SEEDS)) == [2, 2]
+    for axis in (
+        ["data.batch_size=10", "data.batch_size=20"],
+        ["model.activation=relu", "model.activation=tanh"],
+        ["optimizer=sgd", "optimizer=adam"],
+        ["scheduler=none", "scheduler=cosine"],
+        ["trainer.max_epochs=2", "trainer.max_epochs=3"],
+    ):
+        groups = plan(grid(axis, SEEDS))
+        assert [group.trials for group in groups] == [[0, 1], [2, 3]], axis
+
+
+@pytest.mark.parametrize(
+    ("override", "reason"),
+    [
+        ("trainer.precision=16-mixed", "differentiates one model at a time"),
+        ("trainer.step=autograd", "differentiates one model at a time"),
+        ("trainer.log_every_step=true", "prints the steps of one run"),
+        ("trainer.max_time='00:00:01:00'", "by its own clock"),
+        ("data.order=stream", "draws the order from the stream"),
+        ("logger=tensorboard", "follows one run"),
+    ],
+)
+def test_what_trains_alone_has_a_reason(override: str, reason: str) -> None:
+    on_any = () if "16" not in override else ("trainer.accelerator=auto",)
+    groups = plan(grid(SEEDS, common=(*on_any, override)))
+    assert [group.trials for group in groups] == [[0], [1]]
+    assert all(group.alone and reason in group.alone for group in groups)
+
+
+def test_groups_are_cut_to_the_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = grid([f"seed={seed}" for seed in range(10)])
+    assert _sizes(configs, most=4) == [4, 4, 2]
+    one = fusion.bytes_per_trial(configs[0], 784, 10, 100)
+    assert 4 * 25_450 * 5 < one < 4e6
+    monkeypatch.setattr(fusion, "free_bytes", lambda _: 2 * 5 * one)
+    assert _sizes(configs) == [5, 5]
+    monkeypatch.setattr(fusion, "free_bytes", lambda _: 1)
+    assert _sizes(configs) == [1] * 10
+
+
+class KilledError(Exception):
+    """Stands for a process that is gone."""
+
+
+def test_a_sweep_goes_on_where_it_stood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = grid(
+        WIDTHS,
+        SEEDS,
+        ["model.dropout=0.0", "model.dropout=0.2"],
+        common=("trainer.max_epochs=4", "optimizer.lr=0.05"),
+    )
+
+    def train(folder: Path) -> list[Run]:
+        folder.mkdir(exist_ok=True)
+        folders = [folder / str(number) for number in range(len(configs))]
+        train_trials(configs, folders, Sweep(folder), None)
+        return [Run(each) for each in folders]
+
+    expected = train(tmp_path / "whole")
+
+    epochs = itertools.count()
+    append = Run.append_history
+
+    def append_until_killed(run: Run, row: Any) -> None:
+        if next(epochs) == 4 * 5 + 4 * 3 + 2:  # in the second stack, half of epoch 3's rows written
+            raise KeyboardInterrupt
+        append(run, row)
+
+    monkeypatch.setattr(Run, "append_history", append_until_killed)
+    with pytest.raises((KeyboardInterrupt, SystemExit)):
+        train(tmp_path / "killed")
+    monkeypatch.setattr(Run, "append_history", append)
+    files = {
+        run.folder: run.result_file.stat().st_mtime_ns
+        for run in Sweep(tmp_path / "killed").trials
+        if run.result["status"] == "finished"
+    }
+    assert len(files) == 4
+    resumed = train(tmp_path / "killed")
+    for folder, modified in files.items():
+        assert Run(folder).result_file.stat().st_mtime_ns == modified  # untouched
+    for run, whole in zip(resumed, expected, strict=True):
+        a, b = checkpoint(run)["state_dict"], checkpoint(whole)["state_dict"]
+        assert all(torch.equal(a[name], b[name]) for name in a)
+        rows = [
+            [{k: v for k, v in row.items() if k != "seconds"} for row in each.history]
+            for each in (run, whole)
+        ]
+        assert rows[0] == rows[1]
+        assert run.result["test/acc"] == whole.result["test/acc"]
+    assert not (tmp_path / "killed" / ".stacks").exists()
+
+
+def test_a_sweep_of_one_is_a_single_run(tmp_path: Path) -> None:
+    config = compose(*SMALL, "optimizer.lr=0.1", "model.dropout=0.2")
+    (value,) = train_trials([config], [tmp_path / "0"], Sweep(tmp_path), None)
+    run, solo = Run(tmp_path / "0"), fit(config, tmp_path / "solo")
+    assert value == solo.monitored
+    a, b = checkpoint(run)["state_dict"], checkpoint(solo)["state_dict"]
+    assert all(torch.equal(a[name], b[name]) for name in a)  # bit for bit
+    files = [
+        {path.name for path in each.folder.rglob("*") if path.is_file()} for each in (run, solo)
+    ]
+    assert files[0] == files[1] - {"previous.ckpt"}  # a stack keeps its own, until its trials end
+
+
+def test_a_stack_that_fails_ends_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = grid(["data.batch_size=100", "data.batch_size=5000"], common=("data.drop_last=true",))
+    values = train_trials(configs, [tmp_path / "0", tmp_path / "1"], Sweep(tmp_path), None)
+    assert values[0] > 0
+    assert math.isnan(values[1])
+    assert [run.result["status"] for run in Sweep(tmp_path).trials] == ["finished", "failed"]
+
+
+def test_overview_counts_stacks() -> None:
+    assert trials._overview([64, 3], 2) == "2 stacks of 64, 3 and 2 alone"
+    assert trials._overview([], 2) == "2 alone"
