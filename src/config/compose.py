@@ -138,7 +138,8 @@ class Composer(ConfigLoaderImpl):
     ) -> tuple[list[dict[str, Any]], list[str]]:
         """The values of each combination of overrides that can be composed, and the faults of the
         other combinations."""
-        points, faults = [], {}
+        points: list[dict[str, Any]] = []
+        faults: dict[str, None] = {}
         failed: set[tuple[str, ...]] = set()
         for texts in combinations:
             common = tuple(text for text in texts if _is_common(key_of(text)))

@@ -1,18 +1,9 @@
-"""The files in .hydra/ of a run folder, which say what the run is. They are written only here.
+"""The files in .hydra/ of a run folder, which say what the run is. They are written only here."""
 
-A file is written beside its old content and then takes its place. Hydra writes in place: a process
-that was killed meanwhile left an empty file, and the run or sweep could not be resumed.
-"""
-
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-import hydra.core.utils
 import yaml
-from hydra._internal.core_plugins import basic_sweeper
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, OmegaConf
 
 from src.config.schema import Config, with_batch_size
 from src.runs.folder import Run
@@ -24,27 +15,27 @@ DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def begin(
-    run: Run, config: Any, overrides: Sequence[str] | None = None, own: DictConfig | None = None
+    run: Run,
+    config: Mapping[str, Any] | str,
+    overrides: Sequence[str] | None = None,
+    hydra: Mapping[str, Any] | None = None,
 ) -> None:
     """Makes a run folder: config.yaml, and overrides.yaml and hydra.yaml where they are given.
 
-    `config` has plain or composed values; `own` is Hydra's own section. A folder that has its
-    config.yaml is left as it is: config.yaml is written last.
+    `config` has plain values, or is YAML. A folder that has its config.yaml is left as it is:
+    config.yaml is written last, each file durably.
     """
     if run.config_file.exists():
         return
     run.config_file.parent.mkdir(parents=True, exist_ok=True)
     if overrides is not None:
         write_durably(run.overrides_file, _yaml(overrides))
-    if own is not None:
-        values = {"hydra": OmegaConf.to_container(own, enum_to_str=True)}
-        write_durably(run.config_file.with_name("hydra.yaml"), _yaml(values))
-    write_durably(run.config_file, _yaml(config))
+    if hydra is not None:
+        write_durably(run.config_file.with_name("hydra.yaml"), _yaml(hydra))
+    write_durably(run.config_file, config if isinstance(config, str) else _yaml(config))
 
 
 def _yaml(values: Any) -> str:
-    if OmegaConf.is_config(values):
-        return OmegaConf.to_yaml(values)
     try:
         return str(yaml.dump(values, Dumper=DUMPER, sort_keys=False, allow_unicode=True))
     except UnicodeEncodeError:  # a path with bytes that are not UTF-8
@@ -78,24 +69,3 @@ def require_same_config(run: Run, config: Config) -> Config | None:
     refusal = f"{run.folder}: holds another run"
     require_same(before.to_primitives(), config.to_primitives(), refusal)
     return before
-
-
-def write_for_hydra() -> None:
-    """From now on Hydra's jobs and sweeps write their files by this module."""
-    hydra.core.utils._save_config = _save_config
-    basic_sweeper.OmegaConf = _Durable  # type: ignore[attr-defined]
-
-
-def _save_config(config: DictConfig, filename: str, folder: Path) -> None:
-    """Hydra calls it for each of the three files, config.yaml first."""
-    if filename == "config.yaml":
-        own = HydraConfig.get()
-        begin(Run(folder.parent), config, own.overrides.task, own)
-
-
-class _Durable(OmegaConf):
-    """For multirun.yaml, which Hydra's sweeper saves."""
-
-    @staticmethod
-    def save(config: Any, f: Any, resolve: bool = False) -> None:
-        write_durably(Path(f), OmegaConf.to_yaml(config, resolve=resolve))

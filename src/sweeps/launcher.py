@@ -13,8 +13,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 from src.config.compose import job_config
 from src.config.faults import config_error
 from src.config.schema import Config
-from src.runs.config_files import begin
-from src.runs.folder import Run
+from src.sweeps.hydra_files import begin_job
 from src.system.process import importing
 
 
@@ -89,11 +88,10 @@ def _begin_job(
     with flag_override(job, ["readonly", "struct"], False):
         job.hydra.runtime.output_dir = str(folder.absolute())
     config = OmegaConf.masked_copy(job, [str(key) for key in job if key != "hydra"])
-    overrides = [str(text) for text in job.hydra.overrides.task]
-    begin(Run(folder), config, overrides, job.hydra)
+    begin_job(folder, config, job.hydra)
     context.callbacks.on_job_start(config=job, task_function=task)
     return JobReturn(
-        overrides=overrides,
+        overrides=[str(text) for text in job.hydra.overrides.task],
         cfg=config,
         hydra_cfg=job,
         working_dir=str(Path.cwd()),

@@ -16,10 +16,10 @@ from omegaconf import DictConfig
 from src.config.compose import MAIN, Composer
 from src.config.overrides import key_of
 from src.config.schema import Config
-from src.runs.config_files import write_for_hydra
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps.command_line import Command
+from src.sweeps.hydra_files import write_durably_for_hydra
 from src.system.errors import InputError, door, only_interruptions
 from src.system.process import import_for_ranks, importing, place
 
@@ -63,7 +63,7 @@ def _run_hydra(command: Command, composer: Composer) -> None:
         with door():  # Hydra would print a traceback of every Exception
             start()
 
-    write_for_hydra()
+    write_durably_for_hydra()
     GlobalHydra.instance().clear()
     GlobalHydra.instance().initialize(hydra)
     try:

@@ -225,8 +225,8 @@ class Study:
             yield
         except (OSError, OptunaError, SQLAlchemyError, sqlite3.Error) as error:
             raise InputError(
-                f"{self.file}: cannot be written ({_reason(error)}); no trained trial is lost. Type "
-                "the same command again when the cause is removed"
+                f"{self.file}: cannot be written ({_reason(error)}); no trained trial is lost; "
+                "type the same command again when the cause is removed"
             ) from error
 
 

@@ -1,5 +1,7 @@
-"""A process that dies after writing a checkpoint."""
+"""Processes that die at a write."""
 
+import itertools
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -22,3 +24,15 @@ def die_after_writing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
 
     monkeypatch.setattr(Slot, "write", once)
     return lambda: monkeypatch.setattr(Slot, "write", write)
+
+
+def die_at_sync(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """The process dies when it syncs a file for this time; the first one is number 0."""
+    count, sync = itertools.count(), os.fsync
+
+    def fatal(descriptor: int) -> None:
+        if next(count) == number:
+            raise Killed
+        sync(descriptor)
+
+    monkeypatch.setattr("os.fsync", fatal)

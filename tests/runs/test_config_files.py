@@ -1,62 +1,18 @@
 """The files in .hydra/ of a run folder: whole at every instant, and written by one module."""
 
 import itertools
-import os
 from pathlib import Path
 
-import hydra.core.utils
 import pytest
-from hydra._internal.core_plugins import basic_sweeper
-from omegaconf import OmegaConf
 
-from src import train
 from src.config.compose import compose
-from src.runs import config_files
 from src.runs.config_files import begin, claim
 from src.runs.folder import Run
-from src.sweeps import run_command
 from src.system.errors import InputError
 from tests.helpers.commands import SMALL
-from tests.helpers.kills import Killed
+from tests.helpers.kills import Killed, die_at_sync
 
-OWN = OmegaConf.create({"job": {"num": 3}})
-
-
-def die_at_sync(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """The process dies when it syncs a file for this time; the first one is number 0."""
-    count, sync = itertools.count(), os.fsync
-
-    def fatal(descriptor: int) -> None:
-        if next(count) == number:
-            raise Killed
-        sync(descriptor)
-
-    monkeypatch.setattr("os.fsync", fatal)
-
-
-def test_what_hydra_writes_is_whole_at_every_instant(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Killed before the new file is synced, the old one is as it was."""
-    monkeypatch.setattr(hydra.core.utils, "_save_config", hydra.core.utils._save_config)
-    monkeypatch.setattr(basic_sweeper, "OmegaConf", basic_sweeper.OmegaConf)  # type: ignore[attr-defined]
-    monkeypatch.setattr(run_command, "run_and_report", lambda _: None)
-    monkeypatch.setattr("sys.argv", ["train", *SMALL])
-    train.main()
-    assert hydra.core.utils._save_config is config_files._save_config
-    file = tmp_path / "multirun.yaml"
-
-    def write(value: int) -> None:
-        basic_sweeper.OmegaConf.save(OmegaConf.create({"a": value}), file)  # type: ignore[attr-defined]
-
-    write(1)
-    with monkeypatch.context() as patch:
-        die_at_sync(patch, 0)
-        with pytest.raises(Killed):
-            write(2)
-    assert file.read_text() == "a: 1\n"
-    write(3)
-    assert file.read_text() == "a: 3\n"
+OWN = {"hydra": {"job": {"num": 3}}}
 
 
 def test_a_folder_with_a_configuration_is_complete(
@@ -111,5 +67,5 @@ def test_a_batch_size_is_decided_once(tmp_path: Path) -> None:
 
 def test_strange_bytes_in_a_path_are_written(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    begin(run, {"a": "\udcff é"}, None, OmegaConf.create({"dir": "\udcff"}))
+    begin(run, {"a": "\udcff é"}, None, {"dir": "\udcff"})
     assert run.config_file.read_text().startswith("a: ")
