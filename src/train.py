@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 from src.config.schema import CONF
 from src.runs import hydra_files
 from src.sweeps.command_line import main_argv
-from src.system.errors import door
+from src.system.errors import exit_on_error
 from src.system.process import import_for_ranks, importing, place, run
 
 
@@ -25,7 +25,7 @@ def job(composed: DictConfig) -> float:
 
 
 def main() -> None:
-    with door(silent=place().rank > 0):
+    with exit_on_error(silent=place().rank > 0):
         command = main_argv()
     if command.launches_ranks:
         import_for_ranks()

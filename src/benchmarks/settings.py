@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from yaml import YAMLError
 
 from src.config.schema import PositiveInt, Section, options
-from src.system.errors import InputError
+from src.system.errors import InputError, first_line
 
 Suite = Literal[
     "loops", "sweep", "search", "checkpoints", "report", "busy", "devices", "precision",
@@ -39,8 +39,8 @@ def read_settings(argv: Sequence[str]) -> Settings:
         faults = [f"{detail['loc'][0]}: {detail['msg']}" for detail in error.errors()]
         raise InputError(f"{'; '.join(faults)}; {USAGE}") from None
     except (YAMLError, OmegaConfBaseException) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{' '.join(argv)}: cannot be read ({reason}); {USAGE}") from None
+        given = " ".join(argv)
+        raise InputError(f"{given}: cannot be read ({first_line(error)}); {USAGE}") from None
     if settings.data not in options("data"):
         raise InputError(f"data={settings.data}: must be one of {', '.join(options('data'))}")
     return settings

@@ -26,7 +26,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from src.config import schema
 from src.config.schema import CONF, Config
-from src.system.errors import InputError
+from src.system.errors import InputError, first_line
 
 MOST_POINTS = 10_000  # of a sweep: each is composed and checked before the first one trains
 # Characters of all overrides. Hydra's parser takes a time that grows with their square: half a
@@ -112,8 +112,7 @@ def parse(text: str, faults: list[str]) -> Override | None:
     try:
         return _parsed(text)
     except (HydraException, ValueError, RecursionError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        faults.append(f"{text}: cannot be read ({reason})")
+        faults.append(f"{text}: cannot be read ({first_line(error)})")
         return None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from src.system.errors import InputError
+from src.system.errors import InputError, first_line
 from src.system.files import MIB, open_regular
 
 WRITTEN_BY = "write it by numpy.savez(FILE, x=SAMPLES, y=LABELS)"
@@ -39,8 +39,9 @@ def read_arrays(path: Path, names: Sequence[str], limit: int) -> dict[str, NDArr
     except InputError:
         raise
     except Exception as error:  # a parser over hostile bytes: nothing that it raises is a surprise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{path}: cannot be read as .npz ({reason}); {WRITTEN_BY}") from None
+        raise InputError(
+            f"{path}: cannot be read as .npz ({first_line(error)}); {WRITTEN_BY}"
+        ) from None
     if not isinstance(found.get("x"), np.ndarray):
         raise InputError(
             f"{path}: has no array x, it has {', '.join(there)[:100] or 'none'}; {WRITTEN_BY}"

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from src.system.errors import InputError
+from src.system.errors import InputError, first_line
 from src.system.files import MIB, read_bounded
 
 FORMATS = ("PNG", "JPEG")
@@ -52,9 +52,8 @@ def decode(content: bytes, name: str) -> Image.Image:
     except UnidentifiedImageError:
         raise InputError(f"{name}: is no PNG or JPEG; save the picture as PNG") from None
     except Exception as error:  # a parser over hostile bytes: nothing that it raises is a surprise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(
-            f"{name}: is damaged ({reason}); save the picture again as PNG or JPEG"
+            f"{name}: is damaged ({first_line(error)}); save the picture again as PNG or JPEG"
         ) from None
     return image
 

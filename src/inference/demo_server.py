@@ -35,7 +35,7 @@ from src.inference.formats import (
     sha256,
 )
 from src.runs.folder import checkpoint_of
-from src.system.errors import InputError, Interrupted, all_at_once
+from src.system.errors import InputError, Interrupted, all_at_once, first_line
 from src.system.extras import missing
 from src.system.files import MIB
 from src.system.process import importing
@@ -162,8 +162,7 @@ def answer(model: OnnxModel, png: bytes) -> dict[str, Any]:
     except InputError:
         raise
     except Exception as error:  # a decoder over what may be hostile bytes
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"the body is no PNG picture ({reason[:100]})") from None
+        raise InputError(f"the body is no PNG picture ({first_line(error)[:100]})") from None
     probabilities = None
     if not prepared.blank:
         inputs: np.ndarray[Any, Any] = prepared.pixels[None]

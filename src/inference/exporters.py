@@ -32,7 +32,7 @@ from src.inference.formats import (
     sha256,
 )
 from src.runs.loading import Trained, open_trained, rebuild
-from src.system.errors import InputError
+from src.system.errors import InputError, first_line
 from src.system.files import MIB, open_regular, replacing
 from src.system.resources import versions
 
@@ -265,8 +265,9 @@ def open_safetensors(path: Path) -> tuple[Raw, Description]:
         config = schema.check(about.config)
         model = rebuild(config, tuple(about.shape), len(about.labels), weights)
     except (KeyError, TypeError, ValueError, RuntimeError, InputError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{path}: was not exported by this project ({reason})") from None
+        raise InputError(
+            f"{path}: was not exported by this project ({first_line(error)})"
+        ) from None
     return Raw(model, adds_channel=about.input_shape != about.shape).eval(), about
 
 

@@ -12,7 +12,7 @@ from torch import nn
 from src.config import schema
 from src.models.logistic_regression import LogisticRegression
 from src.models.mlp import Mlp
-from src.system.errors import InputError
+from src.system.errors import InputError, first_line
 from src.system.resources import out_of_memory
 
 
@@ -29,11 +29,11 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
     except (RuntimeError, ValueError, IndexError) as error:  # what torch says of wrong shapes
         if out_of_memory(error):
             raise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(
             f"model={config.name}: cannot take samples of shape {schema.written(list(shape))} "
-            f"({reason}); type {' or '.join(f'model={name}' for name in schema.WRITTEN_OUT)}, "
-            "which take any shape, or choose other data"
+            f"({first_line(error)}); type "
+            f"{' or '.join(f'model={name}' for name in schema.WRITTEN_OUT)}, which take any shape, "
+            "or choose other data"
         ) from error
     if logits.shape != (2, classes):
         raise InputError(

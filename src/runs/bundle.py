@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from src.config import schema
 from src.config.schema import Config
 from src.runs.folder import HISTORY_LIMIT, RESULT_LIMIT, Run
-from src.system.errors import InputError
+from src.system.errors import InputError, first_line
 from src.system.files import MIB, require_contained, write_durably
 
 FORMAT = 1
@@ -150,8 +150,7 @@ def _read(bundle: Path) -> tuple[dict[str, bytes], Manifest]:
         reason = f"{MANIFEST}: {key[:80]}: {fault['msg'][:200]}"
         raise InputError(f"{bundle}: is no bundle of this project ({reason})") from None
     except Exception as error:  # a parser over hostile bytes: nothing that it raises is a surprise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{bundle}: is no bundle of this project ({reason})") from None
+        raise InputError(f"{bundle}: is no bundle of this project ({first_line(error)})") from None
     return contents, manifest
 
 

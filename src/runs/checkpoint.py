@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from src.system.errors import InputError
+from src.system.errors import InputError, first_line
 from src.system.files import beside, read_bounded, sync_folder, write_durably
 
 log = logging.getLogger(__name__)
@@ -79,9 +79,8 @@ def unpack(data: bytes, path: Path) -> dict[str, Any]:
         if sum(tensor.nbytes for tensor in _tensors(content)) > 2 * len(data):
             raise ValueError("its tensors are larger than the file")
     except Exception as error:  # a parser over hostile bytes: nothing that it raises is a surprise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise DamagedError(
-            f"{path}: is damaged or no checkpoint of this project ({reason})"
+            f"{path}: is damaged or no checkpoint of this project ({first_line(error)})"
         ) from None
     return content
 

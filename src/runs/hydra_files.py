@@ -10,7 +10,7 @@ import hydra.core.utils
 from hydra._internal.core_plugins import basic_sweeper
 from omegaconf import OmegaConf
 
-from src.system.errors import door
+from src.system.errors import exit_on_error
 from src.system.files import write_durably
 
 _hydra_run_and_report = hydra._internal.utils.run_and_report
@@ -31,7 +31,7 @@ def _run_and_report(func: Callable[[], Any]) -> Any:
     """Hydra prints a traceback of every Exception that leaves a job, a sweep, or its own code."""
 
     def in_door() -> Any:
-        with door():
+        with exit_on_error():
             return func()
 
     return _hydra_run_and_report(in_door)

@@ -15,7 +15,7 @@ from src.models import construct_model
 from src.runs import checkpoint
 from src.runs.checkpoint import FORMAT
 from src.runs.folder import Size, checkpoint_of
-from src.system.errors import InputError
+from src.system.errors import InputError, first_line
 
 
 class Part(BaseModel):
@@ -77,8 +77,9 @@ def open_trained(path: Path) -> Trained:
             f"{file}: is not a checkpoint of this project (missing or wrong: {wrong_fields(error)})"
         ) from None
     except (ValueError, RuntimeError, InputError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{file}: is not a checkpoint of this project ({reason})") from None
+        raise InputError(
+            f"{file}: is not a checkpoint of this project ({first_line(error)})"
+        ) from None
     return Trained(
         file,
         config,

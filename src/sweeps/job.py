@@ -16,7 +16,7 @@ from src.config.schema import Config
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps.command_line import Command
-from src.system.errors import InputError, door, only_interruptions
+from src.system.errors import InputError, exit_on_error, exit_on_interruption
 from src.training import ranks
 from src.training.fit import fit
 
@@ -32,7 +32,7 @@ def run_training(composed: DictConfig) -> float:
     """
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
-    with door():  # Hydra adds lines of its own to an Exception
+    with exit_on_error():  # Hydra adds lines of its own to an Exception
         if hydra.mode == RunMode.RUN:
             config = schema.check(composition.values_of(composed))
             return _ended(fit(config, folder, resume=config.resume == "auto"))
@@ -74,7 +74,7 @@ def follow(command: Command) -> None:
             base = Path(nowhere)
             if config.resume == "auto" and command.sweep_dir is not None:
                 base = command.sweep_dir
-            with only_interruptions():
+            with exit_on_interruption():
                 try:
                     fit(config, base / str(number), resume=True)
                 except InputError as error:

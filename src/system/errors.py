@@ -13,6 +13,11 @@ class InputError(Exception):
     """A wrong key, file or machine. The message names it, what is allowed, and what to type."""
 
 
+def first_line(error: BaseException) -> str:
+    """The first line of an error's message, or the name of its type where the message is empty."""
+    return next(iter(str(error).splitlines()), type(error).__name__)
+
+
 def all_at_once(faults: Sequence[str], consequence: str) -> InputError:
     """The error of one fault or of several, a line each of the first FAULTS_SHOWN."""
     if len(faults) == 1:
@@ -74,7 +79,7 @@ class Interrupted(BaseException):
 
 
 @contextmanager
-def only_interruptions() -> Iterator[None]:
+def exit_on_interruption() -> Iterator[None]:
     """Ends the command with 128 + the signal's number when the body is Interrupted."""
     try:
         yield
@@ -84,12 +89,12 @@ def only_interruptions() -> Iterator[None]:
 
 
 @contextmanager
-def door(*, silent: bool = False) -> Iterator[None]:
+def exit_on_error(*, silent: bool = False) -> Iterator[None]:
     """Ends the command with the message alone, and with status 2 when the body meets an
     InputError or a disk that lets nothing be written; Ctrl-C where nothing waits for it ends it
     without a traceback. `silent`: another rank says the same."""
     try:
-        with only_interruptions(), storage_faults():
+        with exit_on_interruption(), storage_faults():
             yield
     except InputError as error:
         if not silent:

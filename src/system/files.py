@@ -19,7 +19,7 @@ from typing import Any
 
 import yaml
 
-from src.system.errors import InputError, all_at_once
+from src.system.errors import InputError, all_at_once, first_line
 
 MIB = 2**20
 # A composed configuration has some 2 KB, Hydra's own record of a sweep some 10 KB.
@@ -253,8 +253,7 @@ def read_yaml(path: Path) -> Any:
                 raise ValueError(f"it has the tag {tag[:80]}")
         return yaml.load(text, LOADER)
     except Exception as error:  # a parser over hostile bytes: nothing that it raises is a surprise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{path}: cannot be read as YAML ({reason})") from None
+        raise InputError(f"{path}: cannot be read as YAML ({first_line(error)})") from None
 
 
 # --- who may write ---------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing import forkserver
 from typing import Any, TextIO
 
-from src.system.errors import door
+from src.system.errors import exit_on_error
 
 STDIN, STDOUT, STDERR = range(3)
 
@@ -128,7 +128,7 @@ def run(main: Callable[[], None]) -> None:
     """
     output = open_outputs()
     try:
-        with door():
+        with exit_on_error():
             main()
         status = 0
     except SystemExit as end:

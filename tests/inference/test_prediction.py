@@ -24,7 +24,7 @@ from src.inference.prediction import answer, classify, describe, predict_inputs,
 from src.runs.folder import Run
 from src.runs.loading import open_trained
 from src.system import errors
-from src.system.errors import InputError, door
+from src.system.errors import InputError, exit_on_error
 from tests.helpers.commands import ROOT, Command, Train
 from tests.helpers.drawings import Ink, draw
 
@@ -703,7 +703,7 @@ def test_a_file_is_replaced_by_force_alone(train: Train, tmp_path: Path) -> None
 
 
 def test_ctrl_c_ends_a_command_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended, door():
+    with pytest.raises(SystemExit) as ended, exit_on_error():
         raise KeyboardInterrupt
     assert ended.value.code == 130
     assert capsys.readouterr().err == "SIGINT: ended before it was done\n"
