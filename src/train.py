@@ -13,7 +13,8 @@ from src.config.schema import CONF
 from src.runs import hydra_files
 from src.sweeps.command_line import main_argv
 from src.system.errors import exit_on_error
-from src.system.process import import_for_ranks, importing, place, run
+from src.system.launch import launch_info
+from src.system.process import import_for_ranks, importing, run
 
 
 @hydra.main(version_base="1.3", config_path=str(CONF), config_name="train")
@@ -25,7 +26,7 @@ def job(composed: DictConfig) -> float:
 
 
 def main() -> None:
-    with exit_on_error(silent=place().rank > 0):
+    with exit_on_error(silent=launch_info().rank > 0):
         command = main_argv()
     if command.launches_ranks:
         import_for_ranks()
@@ -35,7 +36,7 @@ def main() -> None:
 
         resume_run(*command.resumes)
         return
-    if place().rank and command.points:  # Hydra's folders are rank 0's
+    if launch_info().rank and command.points:  # Hydra's folders are rank 0's
         with importing():
             from src.sweeps.job import follow
 

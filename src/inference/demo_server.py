@@ -32,12 +32,11 @@ from src.inference.formats import (
     default_output,
     input_shape,
     open_onnx,
-    sha256,
 )
 from src.runs.folder import checkpoint_of
 from src.system.errors import InputError, Interrupted, all_at_once, first_line
 from src.system.extras import missing
-from src.system.files import MIB
+from src.system.files import MIB, sha256
 from src.system.process import importing
 
 ADDRESS = "127.0.0.1"

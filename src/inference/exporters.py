@@ -29,11 +29,10 @@ from src.inference.formats import (
     Plan,
     input_shape,
     open_onnx,
-    sha256,
 )
 from src.runs.loading import Trained, open_trained, rebuild
 from src.system.errors import InputError, first_line
-from src.system.files import MIB, open_regular, replacing
+from src.system.files import MIB, open_regular, replacing, sha256
 from src.system.resources import versions
 
 if TYPE_CHECKING:

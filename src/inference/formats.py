@@ -4,7 +4,6 @@ Nothing in this module imports torch: a wrong argument costs no more than lookin
 model is served without it.
 """
 
-import hashlib
 import json
 import math
 import os
@@ -20,7 +19,7 @@ from src.data.tables import Columns
 from src.runs.folder import Size, checkpoint_of
 from src.system.errors import InputError, all_at_once
 from src.system.extras import missing
-from src.system.files import MIB, open_regular, read_bounded
+from src.system.files import MIB, read_bounded
 
 FormatName = Literal["onnx", "torch", "safetensors"]
 INPUT, OUTPUT = "inputs", "logits"
@@ -161,11 +160,6 @@ class Description(BaseModel):
 def input_shape(shape: Sequence[int]) -> list[int]:
     """Of one sample for an exported model: a picture of one channel comes without its channel."""
     return list(shape[1:] if len(shape) == 3 and shape[0] == 1 else shape)
-
-
-def sha256(path: Path) -> str:
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _first_words(error: Exception) -> str:

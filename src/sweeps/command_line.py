@@ -41,7 +41,7 @@ from src.runs.folder import Run, is_search, is_sweep, resume_command, timestampe
 from src.system.errors import InputError
 from src.system.extras import missing_loggers
 from src.system.files import read_yaml, require_contained
-from src.system.process import place
+from src.system.launch import launch_info
 from src.system.resources import versions
 
 MOST_JOBS = 256  # processes of the joblib launcher; -1: one for each core
@@ -72,7 +72,7 @@ class Command:
     def launches_ranks(self) -> bool:
         """Whether a run of it starts more processes; `auto` devices of a GPU may yet be one."""
         configs = [*self.points, *([self.resumes[1]] if self.resumes else [])]
-        return place().by is None and any(
+        return launch_info().launched_by is None and any(
             config.trainer.devices not in (1, "auto") for config in configs
         )
 
@@ -141,9 +141,10 @@ def _sweep_folder(
 
     Raises InputError when trials of other configurations lie in it.
     """
-    if place().by is not None and _last(overrides, "hydra/launcher") is not None:
+    launched_by = launch_info().launched_by
+    if launched_by is not None and _last(overrides, "hydra/launcher") is not None:
         raise InputError(
-            f"hydra/launcher: with {place().by} the trials run one after the other; leave the "
+            f"hydra/launcher: with {launched_by} the trials run one after the other; leave the "
             "launcher out, or start the command alone with trainer.devices=N"
         )
     for number, config in enumerate(configs if named is not None else ()):
@@ -267,7 +268,7 @@ def _named_folder(overrides: Sequence[Override], arguments: Namespace) -> Path |
         raise InputError(
             f"resume=auto needs a folder that is the same each time; type {key}=FOLDER too"
         )
-    if folder is None or place().rank:  # rank 0 looks, before it writes there itself
+    if folder is None or launch_info().rank:  # rank 0 looks, before it writes there itself
         return folder
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{key}={folder}: is no folder; name another one")
@@ -469,22 +470,23 @@ def _sweep_command(folder: Path, config_dir: str | None) -> list[str]:
 def check_machine(config: Config) -> None:
     """Whether the processes that there are suit the configuration; and torch is asked, but only
     where it names an accelerator that may be absent."""
-    trainer, started = config.trainer, place()
-    if started.by is None and trainer.num_nodes > 1:
+    trainer, started = config.trainer, launch_info()
+    if started.launched_by is None and trainer.num_nodes > 1:
         raise InputError(
             f"trainer.num_nodes={trainer.num_nodes}: every node starts processes of its own; type "
             f"torchrun --nnodes={trainer.num_nodes} --nproc-per-node={trainer.devices} ... "
             "-m src.train ... on each of them, or srun"
         )
-    if started.by is not None:
-        nodes = started.ranks // started.ranks_per_node
-        devices = trainer.devices if trainer.devices != "auto" else started.ranks_per_node
-        if (devices, trainer.num_nodes, trainer.max_restarts) != (started.ranks_per_node, nodes, 0):
+    if started.launched_by is not None:
+        local = started.local_world_size
+        nodes = started.world_size // local
+        devices = trainer.devices if trainer.devices != "auto" else local
+        if (devices, trainer.num_nodes, trainer.max_restarts) != (local, nodes, 0):
             raise InputError(
                 f"trainer.devices={trainer.devices} trainer.num_nodes={trainer.num_nodes} "
-                f"trainer.max_restarts={trainer.max_restarts}: {started.by} has started "
-                f"{started.ranks_per_node} process(es) on each of {nodes} node(s), and restarts "
-                f"them itself; type trainer.devices={started.ranks_per_node} "
+                f"trainer.max_restarts={trainer.max_restarts}: {started.launched_by} has started "
+                f"{local} process(es) on each of {nodes} node(s), and restarts "
+                f"them itself; type trainer.devices={local} "
                 f"trainer.num_nodes={nodes} trainer.strategy=ddp"
             )
     if config.trainer.accelerator in ("cuda", "mps"):

@@ -6,6 +6,7 @@ Files are opened here, and nowhere else by their bare name.
 
 import errno
 import fcntl
+import hashlib
 import io
 import os
 import re
@@ -227,6 +228,12 @@ def read_bounded(path: Path, limit: int) -> bytes:
         raise InputError(f"{path}: there is no such file or folder") from None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal digits. Raises as `open_regular`."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where it was built

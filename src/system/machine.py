@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from src.system.errors import InputError
-from src.system.process import place
+from src.system.launch import launch_info
 from src.system.resources import cpu_count
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -87,7 +87,7 @@ def resolve(trainer: Request) -> Devices:
         count = trainer.devices
     else:
         count = 1 if accelerator == "cpu" else available[accelerator]
-    if count > available[accelerator] and not (accelerator == "cpu" and place().by):
+    if count > available[accelerator] and not (accelerator == "cpu" and launch_info().launched_by):
         raise InputError(
             f"trainer.devices={count}: there are {available[accelerator]} {accelerator} devices; "
             f"type trainer.devices={available[accelerator]} or less"

@@ -11,7 +11,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing import forkserver
 from typing import Any, TextIO
 
@@ -144,30 +143,3 @@ def run(main: Callable[[], None]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Which of the ranks this process is, where something started them: torchrun, srun, or a run
-    of ours. `by` names it; None where this process is alone."""
-
-    rank: int = 0
-    ranks: int = 1
-    ranks_per_node: int = 1
-    by: str | None = None
-
-
-def place() -> Place:
-    """Reads what torch's elastic launcher and Slurm put into the environment."""
-    found = os.environ
-    if "TORCHELASTIC_RUN_ID" in found:
-        return Place(
-            int(found["RANK"]), int(found["WORLD_SIZE"]), int(found["LOCAL_WORLD_SIZE"]), "torchrun"
-        )
-    # A shell within an allocation has Slurm's variables too; a step of srun has a number.
-    interactive = found.get("SLURM_JOB_NAME") in ("bash", "interactive")
-    ranks = int(found.get("SLURM_NTASKS", 1))
-    if ranks > 1 and "SLURM_STEP_ID" in found and not interactive:
-        nodes = int(found.get("SLURM_NNODES", 1))
-        return Place(int(found["SLURM_PROCID"]), ranks, ranks // nodes, "srun")
-    return Place()

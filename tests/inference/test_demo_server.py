@@ -40,6 +40,7 @@ from src.runs.folder import Run
 from src.runs.loading import open_trained
 from src.system import extras
 from src.system.errors import InputError, Interrupted
+from src.system.files import sha256
 from src.training.fit import fit
 from tests.helpers.commands import ROOT, SMALL, Train
 
@@ -395,7 +396,7 @@ def test_the_exported_model_is_taken_while_it_is_of_these_weights(
     checkpoint.write(content, run.best_checkpoint)
     newer = open_model(run.folder, run.best_checkpoint)
     assert f"{exported} is of an older checkpoint; {keeps} --force" in capsys.readouterr().out
-    assert newer.description.checkpoint_sha256 == artifacts.sha256(run.best_checkpoint)
+    assert newer.description.checkpoint_sha256 == sha256(run.best_checkpoint)
     inputs = np.ones((1, 28, 28), np.float32)
     with torch.no_grad():
         expected = open_trained(run.folder).model(torch.from_numpy(inputs[None]))

@@ -25,12 +25,12 @@ from src.data.sources.catalogue import open_source
 from src.data.sources.source import Source
 from src.inference import exporters as exporting
 from src.inference.exporters import export, open_safetensors
-from src.inference.formats import FORMATS, FormatName, open_onnx, plan, sha256
+from src.inference.formats import FORMATS, FormatName, open_onnx, plan
 from src.runs.folder import Run
 from src.runs.loading import open_trained
 from src.system import extras
 from src.system.errors import InputError, Interrupted
-from src.system.files import replacing
+from src.system.files import replacing, sha256
 from src.training.fit import fit
 from tests.helpers.commands import ROOT, SMALL, Command, Train
 from tests.helpers.faults import own_error

@@ -3,7 +3,6 @@
 What can be wrong with the files themselves is told by src/data/folders.py, arrays.py, tables.py.
 """
 
-import hashlib
 import logging
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from src.data.folders import FAULTS_SHOWN, Files, decode_all, list_pictures, pri
 from src.data.sources.source import Source, Split, held_out, with_test
 from src.data.tables import learn_columns, read_table
 from src.system.errors import InputError, all_at_once
-from src.system.files import open_regular
+from src.system.files import sha256
 from src.system.resources import free_memory, require_memory
 
 log = logging.getLogger(__name__)
@@ -191,7 +190,7 @@ def npz(config: schema.Npz) -> Source:
     else:
         train, test = with_test(train, config.test_fraction, config.split_seed)
     labels = tuple(str(number) for number in range(int(found["y"].max()) + 1))
-    return Source(config.name, train, test, labels, digest=_digest(path))
+    return Source(config.name, train, test, labels, digest=sha256(path))
 
 
 def _class_faults(y: NDArray[Any], y_test: NDArray[Any] | None) -> list[str]:
@@ -262,7 +261,7 @@ def csv_table(config: schema.Csv) -> Source:
         train,
         test,
         tuple(printable(label) for label in labels),
-        digest=_digest(path),
+        digest=sha256(path),
         columns=columns,
     )
 
@@ -285,8 +284,3 @@ def _classes(targets: Sequence[str], path: Path, target: str) -> list[str]:
             "column with data.target=COLUMN"
         )
     return sorted(found, key=lambda text: (values[text], text))
-
-
-def _digest(path: Path) -> str:
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
