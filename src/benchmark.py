@@ -9,19 +9,12 @@ python -m src.benchmark suite=devices      (or precision, batch_size, hidden_siz
                                            picture)
 """
 
-import argparse
-
+from src.system.commands import command_parser
 from src.system.process import run
 
 
 def main() -> None:
-    summary, _, usage = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        "python -m src.benchmark",
-        description=summary,
-        epilog=usage,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("benchmark", __doc__)
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
     arguments = parser.parse_args()
     from src.benchmarks.settings import read_settings

@@ -5,21 +5,15 @@ python -m src.demo RUN --port 8080     another port; 0 for any free one
 python -m src.demo RUN --no-browser    prints the address alone
 """
 
-import argparse
 from pathlib import Path
 
+from src.system.commands import command_parser
 from src.system.process import importing, run
 from src.system.signals import handled
 
 
 def main() -> None:
-    summary, _, usage = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        "python -m src.demo",
-        description=summary,
-        epilog=usage,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("demo", __doc__)
     parser.add_argument("run", type=Path, help="a run folder, or a checkpoint file")
     parser.add_argument("--port", type=int, default=8000, help="default: 8000")
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")

@@ -5,21 +5,15 @@ python -m src.evaluate RUN --data digits     another data set than it was traine
 python -m src.evaluate RUN --json            for programs
 """
 
-import argparse
 import json
 from pathlib import Path
 
+from src.system.commands import command_parser
 from src.system.process import importing, run
 
 
 def main() -> None:
-    summary, _, usage = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        "python -m src.evaluate",
-        description=summary,
-        epilog=usage,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("evaluate", __doc__)
     parser.add_argument("run", type=Path, help="a run folder, or a checkpoint file")
     parser.add_argument("--data", metavar="NAME", help="data set; default: the training's")
     parser.add_argument("--json", action="store_true", help="print one JSON object")

@@ -6,22 +6,16 @@ python -m src.export RUN --format safetensors     RUN/model.safetensors, weights
 python -m src.export RUN --output FILE --force    another name; replace what is there
 """
 
-import argparse
 from pathlib import Path
 
 from src.inference.formats import FORMATS, plan
+from src.system.commands import command_parser
 from src.system.process import importing, run
 from src.system.signals import handled
 
 
 def main() -> None:
-    summary, _, usage = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        "python -m src.export",
-        description=summary,
-        epilog=usage,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("export", __doc__)
     parser.add_argument("run", type=Path, help="a run folder, or a checkpoint file")
     parser.add_argument("--format", choices=FORMATS, default="onnx", help="default: onnx")
     parser.add_argument("--output", metavar="FILE", type=Path, help="default: in RUN, model.*")

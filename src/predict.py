@@ -19,22 +19,16 @@ Exit status: 0; 1 when some files could not be read, which are listed, and the o
 answered; 2 when none was.
 """
 
-import argparse
 import sys
 from pathlib import Path
 
+from src.system.commands import command_parser
 from src.system.errors import all_at_once
 from src.system.process import importing, run
 
 
 def main() -> None:
-    summary, _, usage = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        "python -m src.predict",
-        description=summary,
-        epilog=usage,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("predict", __doc__)
     parser.add_argument("run", type=Path, help="a run folder, or a checkpoint file")
     parser.add_argument(
         "images", type=Path, nargs="+", metavar="IMAGE", help="PNG, JPEG, .npz, .csv, or a folder"

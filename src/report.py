@@ -4,20 +4,14 @@ python -m src.report PATH... [--output FILE.html] [--force]
 python -m src.report RUN --bundle run.zip
 """
 
-import argparse
 from pathlib import Path
 
+from src.system.commands import command_parser
 from src.system.process import importing, run
 
 
 def main() -> None:
-    summary, _, usage = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        "python -m src.report",
-        description=summary,
-        epilog=usage,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("report", __doc__)
     parser.add_argument(
         "paths", nargs="+", type=Path, metavar="PATH", help="runs, sweeps, or folders of them"
     )

@@ -4,23 +4,17 @@ python -m src.reproduce run.zip                       what `python -m src.report
 python -m src.reproduce run.zip --accelerator cpu     on another device than it was trained on
 """
 
-import argparse
 import logging
 import sys
 import tempfile
 from pathlib import Path
 
+from src.system.commands import command_parser
 from src.system.process import importing, run
 
 
 def main() -> None:
-    summary, _, usage = (__doc__ or "").partition("\n")
-    parser = argparse.ArgumentParser(
-        "python -m src.reproduce",
-        description=summary,
-        epilog=usage,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("reproduce", __doc__)
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="default: reproduced/NAME")
     parser.add_argument(

@@ -17,25 +17,19 @@ A key with one value has it in all trials, as for python -m src.train.
 Keys of the search and their defaults (conf/search.yaml):
 """
 
-import argparse
 import logging
 import sys
 
 from src.config.schema import CONF
 from src.sweeps.search_command import check_command_line
+from src.system.commands import command_parser
 from src.system.process import import_for_ranks, importing, run
 from src.system.signals import handled
 
 
 def main() -> None:
-    summary, _, usage = (__doc__ or "").partition("\n")
     keys = (CONF / "search.yaml").read_text("utf-8").partition("search:\n")[2]
-    parser = argparse.ArgumentParser(
-        "python -m src.search",
-        description=summary,
-        epilog=usage + keys.replace("  ", "  search."),
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = command_parser("search", __doc__, keys.replace("  ", "  search."))
     parser.add_argument("overrides", nargs="*", help="key=space, key=value or search.key=value")
     arguments = parser.parse_args()
     with handled(rank=False):

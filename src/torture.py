@@ -3,20 +3,18 @@
 python -m src.torture --kills 200
 """
 
-import argparse
 import json
 import sys
 from pathlib import Path
 
+from src.system.commands import command_parser
 from src.system.process import importing, run
 
 NAMES = ("single", "sweep", "halving", "ranks")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m src.torture", description=(__doc__ or "").splitlines()[0]
-    )
+    parser = command_parser("torture", __doc__)
     parser.add_argument("--kills", type=int, default=20, help="kills in all (default: 20)")
     parser.add_argument(
         "--scenario", choices=NAMES, action="append", help="one of them only, repeatable"

@@ -40,10 +40,15 @@ class Augmentation:
         shape: Sequence[int],
         seeds: Sequence[int],
         batch_size: int,
-        ranks: int = 1,
+        world_size: int = 1,
     ) -> None:
         """`shape` is a sample's, (C, H, W), `batch_size` a rank's."""
-        self.config, self.seeds, self.batch, self.ranks = config, seeds, batch_size * ranks, ranks
+        self.config, self.seeds, self.batch, self.world_size = (
+            config,
+            seeds,
+            batch_size * world_size,
+            world_size,
+        )
         _, height, width = shape
         self.to_grid = torch.tensor([[2 / width], [2 / height]])  # grid_sample's units from pixels
         fields = affine_fields(height, width)
@@ -58,7 +63,7 @@ class Augmentation:
         for number, batches in enumerate(block.features, first):
             for seed, pictures in zip(self.seeds, batches, strict=True):
                 coefficients = self.draw(seed, epoch, number)
-                own = coefficients[: len(pictures) * self.ranks][rank :: self.ranks]
+                own = coefficients[: len(pictures) * self.world_size][rank :: self.world_size]
                 pictures.copy_(self.sample(pictures, own))
 
     def draw(self, seed: int, epoch: int, batch: int) -> Tensor:
@@ -100,7 +105,11 @@ class Augmentation:
 
 
 def build_augmentation(
-    config: schema.Augmentation, source: Source, seeds: Sequence[int], batch_size: int, ranks: int
+    config: schema.Augmentation,
+    source: Source,
+    seeds: Sequence[int],
+    batch_size: int,
+    world_size: int,
 ) -> Augmentation | None:
     """None where nothing is on.
 
@@ -110,7 +119,7 @@ def build_augmentation(
         return None
     if len(source.shape) != 3:
         raise InputError(schema.no_pictures(config.model_dump(), source.shape, source.name))
-    return Augmentation(config, source.shape, seeds, batch_size, ranks)
+    return Augmentation(config, source.shape, seeds, batch_size, world_size)
 
 
 def inverse_maps(*, shift: Array, angle: Array, scale: Array, shear: Array) -> Array:

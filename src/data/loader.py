@@ -86,13 +86,13 @@ class BlockSampler(Sampler[Tensor]):
         *,
         drop_last: bool = False,
         rank: int = 0,
-        ranks: int = 1,
+        world_size: int = 1,
         start: tuple[int, int] = (0, 0),
     ) -> None:
         self.samples, self.orders, self.epoch, self.start = samples, orders, start[0], start
         self.batch_size, self.batches_per_block = batch_size, batches_per_block
-        self.rank, self.ranks = rank, ranks
-        self.full_batches, rest = divmod(samples // ranks, batch_size)
+        self.rank, self.world_size = rank, world_size
+        self.full_batches, rest = divmod(samples // world_size, batch_size)
         self.last_batch = 0 if drop_last else rest
 
     @property
@@ -113,7 +113,7 @@ class BlockSampler(Sampler[Tensor]):
 
     def __iter__(self) -> Iterator[Tensor]:
         permutations = [order(self.epoch, self.samples) for order in self.orders]
-        mine = torch.stack(permutations)[:, self.rank :: self.ranks]
+        mine = torch.stack(permutations)[:, self.rank :: self.world_size]
         end = self.full_batches * self.batch_size
         done = self.start[1] if self.epoch == self.start[0] else 0
         if done < self.full_batches:
@@ -167,8 +167,8 @@ class Slices(Dataset[Batch]):
     smaller: SLICE_BYTES as bytes.
     """
 
-    def __init__(self, split: Split, size: int = 2**14, rank: int = 0, ranks: int = 1) -> None:
-        self.split = split.take(slice(rank, None, ranks))
+    def __init__(self, split: Split, size: int = 2**14, rank: int = 0, world_size: int = 1) -> None:
+        self.split = split.take(slice(rank, None, world_size))
         self.size = max(1, min(size, SLICE_BYTES // math.prod(split.shape)))
 
     def __len__(self) -> int:

@@ -29,7 +29,7 @@ class Devices:
     nodes: int = 1
 
     @property
-    def ranks(self) -> int:
+    def world_size(self) -> int:
         return self.count * self.nodes
 
     @property

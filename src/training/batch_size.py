@@ -45,7 +45,7 @@ def choose(config: Config, source: Source) -> int:
     """
     devices = machine.resolve(config.trainer)
     share = config.data.val_fraction or 0.0
-    limit = max(1, int(len(source.train) * (1 - share)) // devices.ranks)
+    limit = max(1, int(len(source.train) * (1 - share)) // devices.world_size)
     if devices.accelerator == "cpu":
         free = free_bytes(config) // 2 // devices.count
         inputs = math.prod(source.shape)

@@ -42,9 +42,9 @@ def section(**values: float | bool) -> schema.Augmentation:
 
 
 def build(
-    *, shape: tuple[int, ...] = (1, 28, 28), batch: int = 100, ranks: int = 1, **values: float
+    *, shape: tuple[int, ...] = (1, 28, 28), batch: int = 100, world_size: int = 1, **values: float
 ) -> Augmentation:
-    return Augmentation(section(**values), shape, [0], batch, ranks)
+    return Augmentation(section(**values), shape, [0], batch, world_size)
 
 
 def moved(
@@ -284,11 +284,11 @@ def test_ranks_see_what_one_sees(ranks: int) -> None:
 
     def seen(ranks: int, rank: int, batch: int) -> dict[int, Tensor]:
         augmentation = build(
-            shape=(1, 12, 12), batch=batch, ranks=ranks, elastic=1.0, rotate=30.0, shift=1.0
+            shape=(1, 12, 12), batch=batch, world_size=ranks, elastic=1.0, rotate=30.0, shift=1.0
         )
         found: dict[int, Tensor] = {}
         first = 0
-        for indices in BlockSampler(samples, [backwards], batch, 2, rank=rank, ranks=ranks):
+        for indices in BlockSampler(samples, [backwards], batch, 2, rank=rank, world_size=ranks):
             block = Block(pictures[indices], indices)
             augmentation(block, 3, first, rank)
             first += len(indices)

@@ -388,7 +388,7 @@ def test_ranks_share_an_epoch(samples: int, ranks: int) -> None:
     trained = [
         [
             index
-            for block in BlockSampler(samples, [SeededOrder(0)], 2, 2, rank=rank, ranks=ranks)
+            for block in BlockSampler(samples, [SeededOrder(0)], 2, 2, rank=rank, world_size=ranks)
             for index in block.flatten().tolist()
         ]
         for rank in range(ranks)
@@ -398,7 +398,7 @@ def test_ranks_share_an_epoch(samples: int, ranks: int) -> None:
     evaluated = [
         label
         for rank in range(ranks)
-        for batch in Slices(_numbered(samples), size=4, rank=rank, ranks=ranks)
+        for batch in Slices(_numbered(samples), size=4, rank=rank, world_size=ranks)
         for label in batch.labels.tolist()
     ]
     assert sorted(evaluated) == list(range(samples))  # each exactly once
