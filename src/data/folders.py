@@ -16,7 +16,6 @@ from src.system.errors import InputError, all_at_once
 from src.system.resources import cpu_count
 
 AT_ONCE = 256  # pictures that are handed to the threads together: Ctrl-C waits for no more
-FAULTS_SHOWN = 20
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from src.config import schema
 from src.config.schema import PositiveFloat, did_you_mean, typed
-from src.system.errors import InputError
+from src.system.errors import FAULTS_SHOWN, InputError, shortened
 from src.system.files import open_regular
 
 log = logging.getLogger(__name__)
 
-FAULTS_SHOWN = 20
 ALIKE = 1000  # names that are compared with one that is unknown
 MOST_CATEGORIES = 100  # of an encoded column: names and numbers of tickets are no categories
 GAPS = ("", "?", "na", "n/a", "nan", "null")  # cells that count as empty, whatever their case
@@ -323,13 +322,10 @@ class Table:
         """Raises InputError with the faults, if there are any, and what mends them together."""
         if not faults:
             return
-        shown = [*faults[:FAULTS_SHOWN]]
-        if len(faults) > len(shown):
-            shown.append(f"and {len(faults) - len(shown):,} more")
-        if len(shown) == 1:
-            raise InputError(f"{self.path}: {shown[0]}")
+        if len(faults) == 1:
+            raise InputError(f"{self.path}: {faults[0]}")
         count = f"{self.path}: {len(faults):,} faults"
-        raise InputError("\n  ".join([count, *shown, *([instead] if instead else [])]))
+        raise InputError("\n  ".join([count, *shortened(faults), *([instead] if instead else [])]))
 
 
 def _unknown(name: str, names: Sequence[str], key: str) -> str:

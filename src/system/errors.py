@@ -18,14 +18,17 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
+def shortened(faults: Sequence[str]) -> list[str]:
+    """The first FAULTS_SHOWN faults, and a line that counts the others."""
+    more = len(faults) - FAULTS_SHOWN
+    return [*faults[:FAULTS_SHOWN], *([f"and {more:,} more"] if more > 0 else [])]
+
+
 def all_at_once(faults: Sequence[str], consequence: str) -> InputError:
-    """The error of one fault or of several, a line each of the first FAULTS_SHOWN."""
+    """One error for one or several faults, with a line for each of the first FAULTS_SHOWN."""
     if len(faults) == 1:
         return InputError(faults[0])
-    lines = [f"{len(faults):,} faults, {consequence}", *faults[:FAULTS_SHOWN]]
-    if faults[FAULTS_SHOWN:]:
-        lines.append(f"and {len(faults) - FAULTS_SHOWN:,} more")
-    return InputError("\n  ".join(lines))
+    return InputError("\n  ".join([f"{len(faults):,} faults, {consequence}", *shortened(faults)]))
 
 
 def first_line(error: BaseException) -> str:

@@ -25,7 +25,6 @@ from src.system.errors import InputError, all_at_once, first_line
 MIB = 2**20
 # A composed configuration has some 2 KB, Hydra's own record of a sweep some 10 KB.
 YAML_LIMIT = MIB // 4
-FAULTS_SHOWN = 20
 # Seconds. On a busy machine the ranks of a killed process took 5 s to notice and to end.
 RANKS_PATIENCE = 60
 LINKING = "wandb"  # W&B's own folder: it links to its logs, and writes into new folders alone
@@ -159,10 +158,7 @@ def require_contained(folder: Path) -> None:
             elif status.st_nlink > 1 and not entry.name.endswith(REPLACED):
                 faults.append(f"{entry.path}: has a second name (a hard link)")
     if faults:
-        shown = faults[:FAULTS_SHOWN]
-        if faults[FAULTS_SHOWN:]:
-            shown.append(f"and {len(faults) - FAULTS_SHOWN:,} more")
-        raise all_at_once(shown, "no file outside of the folder is written; remove them")
+        raise all_at_once(faults, "no file outside of the folder is written; remove them")
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:

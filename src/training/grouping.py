@@ -5,15 +5,13 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import torch
 
 from src.config import schema
 from src.config.schema import Config
-from src.data.folders import list_pictures
 from src.data.loader import CHUNK
-from src.data.sources.catalogue import open_source
+from src.data.sources.catalogue import describe
 from src.system import machine
 from src.system.resources import free_memory
 
@@ -104,21 +102,9 @@ def bytes_per_trial(config: Config, inputs: int, classes: int, batch: int) -> in
 
 
 def _fitting(config: Config, configs: Sequence[Config]) -> int:
-    match config.data:
-        case schema.Toy():
-            inputs, classes = 2, 2
-        case schema.Synthetic(shape=shape):
-            inputs, classes = math.prod(shape), config.data.classes
-        case schema.ImageFolder(channels=channels, size=size):
-            inputs, classes = channels * size**2, len(list_pictures(Path(config.data.path)).labels)
-        case schema.Npz() | schema.Csv():
-            source = open_source(config.data)
-            inputs, classes = math.prod(source.shape), source.classes
-        case schema.Torchvision(name="cifar10" | "cifar100" as name):
-            inputs, classes = 3 * 32 * 32, 100 if name == "cifar100" else 10
-        case _:
-            inputs, classes = 784, 10
-    largest = max(bytes_per_trial(each, inputs, classes, each.data.batch) for each in configs)
+    data = describe(config.data)
+    inputs = math.prod(data.shape)
+    largest = max(bytes_per_trial(each, inputs, data.classes, each.data.batch) for each in configs)
     return max(1, free_bytes(config) // 2 // largest)
 
 

@@ -18,7 +18,7 @@ from src.config.compose import compose
 from src.config.schema import Config
 from src.data.augmentation import Augmentation, build_augmentation, inverse_maps, smooth_fields
 from src.data.loader import Batch, Block, BlockSampler
-from src.data.sources.embedded import digits
+from src.data.sources.digits import digits
 from src.data.sources.source import Source, Split
 from src.runs.folder import Run
 from src.sweeps.command_line import check_command_line

@@ -14,7 +14,7 @@ from PIL import Image
 
 from src.data.pictures import decode
 from src.data.sources.catalogue import open_source
-from src.data.sources.mnist import mnist
+from src.data.sources.mnist import read_idx_set
 from src.inference import inputs
 from src.inference.drawings import Invert, Prepared, find, prepare
 from src.inference.evaluation import evaluate_path
@@ -82,7 +82,7 @@ def test_ten_drawings_by_the_default_run(
     """And pictures of MNIST's own digits, inverted and enlarged, are read as well as themselves."""
     assert right(save_drawings(tmp_path / "drawings"), default_run.folder) >= 9
 
-    test = mnist(mnist_root).test
+    test = read_idx_set("mnist", mnist_root).test
     digits, labels = test.features[:500, 0].numpy(), test.labels[:500].tolist()
     trained = open_trained(default_run.folder)
 
@@ -144,7 +144,7 @@ def test_scaled_and_centred_as_mnists_are(digit: int, shape: tuple[int, int]) ->
 
 
 def test_mnists_own_digits_stay_as_they_are(mnist_root: Path) -> None:
-    digits = mnist(mnist_root).test.features[:200, 0].numpy()
+    digits = read_idx_set("mnist", mnist_root).test.features[:200, 0].numpy()
     drift = [
         abs(prepare(Image.fromarray(digit), FIELD).pixels.astype(int) - digit).mean()
         for digit in digits
@@ -318,7 +318,7 @@ def test_several_drawings_are_counted(places: list[tuple[int, int]]) -> None:
 
 def test_a_digit_in_several_strokes_is_one_drawing(mnist_root: Path) -> None:
     """One of a thousand of MNIST's is taken for two; and a speck beside a digit counts for none."""
-    digits = mnist(mnist_root).test.features[:, 0].numpy()
+    digits = read_idx_set("mnist", mnist_root).test.features[:, 0].numpy()
     counts = [find(Image.fromarray(digit)).count for digit in digits[:4000]]
     assert np.mean([count != 1 for count in counts]) <= 0.002
     image = seven()

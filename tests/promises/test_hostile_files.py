@@ -31,7 +31,7 @@ from PIL import Image
 
 from src.config.compose import compose
 from src.config.read import read_config
-from src.data.sources.mnist import mnist, read_idx
+from src.data.sources.mnist import read_idx, read_idx_set
 from src.data.tables import Columns, NumberColumn, read_table
 from src.inference.inputs import read_inputs
 from src.reports import page
@@ -471,7 +471,7 @@ def test_a_data_file_cannot_run_code(tmp_path: Path) -> None:
     raw.mkdir(parents=True)
     (raw / "train-images-idx3-ubyte").write_bytes(pickle.dumps(Harm(target)))
     with pytest.raises(InputError, match="is not MNIST's file"):
-        mnist(tmp_path)
+        read_idx_set("mnist", tmp_path)
     assert not target.exists()
 
 

@@ -15,10 +15,10 @@ from lightning.pytorch.callbacks import Timer
 
 from src.config import schema
 from src.config.compose import compose
-from src.data.sources import catalogue
+from src.data.sources import mnist
 from src.data.sources.downloads import UnavailableError
-from src.data.sources.embedded import toy
 from src.data.sources.source import Source
+from src.data.sources.toy import toy
 from src.inference.evaluation import evaluate_path
 from src.models.mlp import Mlp
 from src.runs.folder import HISTORY, Run
@@ -336,10 +336,10 @@ def test_a_part_of_an_epoch_is_no_whole_one(
 def test_the_fallback_is_told_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(root: Path) -> Source:
+    def fail(name: str, root: Path) -> Source:
         raise UnavailableError("the download failed (no network)")
 
-    monkeypatch.setitem(catalogue.PUBLISHED, "mnist", fail)
+    monkeypatch.setattr(mnist, "read_idx_set", fail)
     monkeypatch.delenv("DATA_ROOT", raising=False)
     with caplog.at_level(logging.INFO, "src"):
         run = fit(compose("trainer=cpu", "trainer.max_epochs=1"), tmp_path / "run")

@@ -19,7 +19,7 @@ from src.config.compose import compose
 from src.data.loader import SeededOrder
 from src.data.module import DataModule
 from src.data.sources.catalogue import open_source
-from src.data.sources.embedded import toy
+from src.data.sources.toy import toy
 from src.runs.folder import Run
 from src.sweeps.command_line import check_command_line
 from src.system.errors import InputError

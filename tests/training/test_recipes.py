@@ -10,7 +10,7 @@ from torch.optim import SGD
 
 from src.config.compose import compose
 from src.data.loader import SeededOrder
-from src.data.sources.embedded import digits
+from src.data.sources.digits import digits
 from src.data.sources.source import held_out
 from src.models.mlp import Mlp, bound_rows
 from src.runs.loading import open_trained

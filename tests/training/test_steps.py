@@ -18,7 +18,7 @@ from torchmetrics.classification import MulticlassAccuracy
 
 from src.config.compose import compose
 from src.data.loader import SeededOrder
-from src.data.sources.embedded import digits
+from src.data.sources.digits import digits
 from src.data.sources.source import held_out
 from src.models.mlp import Mlp
 from src.runs import checkpoint
