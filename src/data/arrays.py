@@ -26,7 +26,7 @@ def read_arrays(path: Path, names: Sequence[str], limit: int) -> dict[str, NDArr
                 records = archive.infolist()
             kinds = {record.compress_type for record in records}
             if not kinds <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-                raise ValueError("it is compressed as NumPy never does")
+                raise ValueError("it is compressed in a way that NumPy never uses")
             if sum(record.file_size for record in records) > limit:
                 raise InputError(
                     f"{path}: unpacks to more than {limit // MIB:,} MiB; split it into several "

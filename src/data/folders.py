@@ -55,7 +55,7 @@ def class_folders(root: Path) -> list[str]:
     except OSError as error:
         raise InputError(f"data.path={root}: cannot be read ({error.strerror})") from None
     if len(names) < 2:
-        found = f"the folder {names[0]} alone" if names else "no folder"
+        found = f"only the folder {names[0]}" if names else "no folder"
         raise InputError(
             f"data.path={root}: has {found}; it needs one for each of two or more classes with "
             f"their pictures in it, such as {base / 'cat'} and {base / 'dog'}"

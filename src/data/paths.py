@@ -61,9 +61,9 @@ def _root_faults(data: Mapping[str, Any], name: str) -> Iterator[str]:
     path, given = named
     instead = ", or leave it out" if data.get("fallback") else ", or make it first"
     if not path.exists():
-        yield f"{given}: there is no such folder; name the one that has {folder}{instead}"
+        yield f"{given}: there is no such folder; name the folder that has {folder}{instead}"
     elif not path.is_dir():
-        yield f"{given}: is no folder; name the one that has {folder}"
+        yield f"{given}: is not a folder; name the folder that has {folder}"
     elif data.get("fallback") and not (path / folder).is_dir():
         yield (
             f"{given}: has no {folder}; name the folder that has, or type data={name} to have it "

@@ -50,7 +50,7 @@ def decode(content: bytes, name: str) -> Image.Image:
             "a side are plenty"
         ) from None
     except UnidentifiedImageError:
-        raise InputError(f"{name}: is no PNG or JPEG; save the picture as PNG") from None
+        raise InputError(f"{name}: is not a PNG or JPEG file; save the picture as PNG") from None
     except Exception as error:  # a parser over hostile bytes: nothing that it raises is a surprise
         raise InputError(
             f"{name}: is damaged ({first_line(error)}); save the picture again as PNG or JPEG"

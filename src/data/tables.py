@@ -131,7 +131,7 @@ class Cells:
 
     @cached_property
     def numbers(self) -> Floats:
-        """NaN for empty cells, and for those that are no numbers."""
+        """NaN for empty cells, and for those that are not numbers."""
         try:
             return np.array(self.texts, np.float64)
         except ValueError:
@@ -170,7 +170,7 @@ class Cells:
         whether texts and empty cells are allowed."""
         found = []
         if not texts:
-            found += [(self.strange, "is no number", "are no numbers")]
+            found += [(self.strange, "is not a number", "are not numbers")]
             found += [(self.infinite, "is not finite", "are not finite")]
         if not gaps:
             found += [(self.gaps, "is empty", "are empty")]
@@ -367,7 +367,9 @@ def _read(path: Path, *, header_alone: bool) -> Table:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, csv.Error) as error:
-        raise InputError(f"{path}: is no table in UTF-8, separated by commas ({error})") from None
+        raise InputError(
+            f"{path}: is not a table in UTF-8 with commas between its cells ({error})"
+        ) from None
     table = Table(path, names, rows, lines)
     table.refuse(faults)
     return table
@@ -377,7 +379,7 @@ def _header_faults(names: Sequence[str]) -> list[str]:
     if not names:
         return ["is empty; its first line must name the columns"]
     if len(names) == 1:
-        return [f"has one column alone, {names[0][:80]!r}; a table has columns separated by commas"]
+        return [f"has only one column, {names[0][:80]!r}; a table has columns separated by commas"]
     faults = [
         f"column {number} has no name; name it, or leave it out if it is an index"
         for number, name in enumerate(names, 1)

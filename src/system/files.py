@@ -123,7 +123,9 @@ def open_in_place(path: Path, flags: int) -> int:
 def require_own(path: Path, status: os.stat_result) -> None:
     """Raises InputError for all but a regular file that has no other name."""
     if stat.S_ISLNK(status.st_mode):
-        raise InputError(f"{path}: is a link, and would be written through; remove it")
+        raise InputError(
+            f"{path}: is a link, and writing would change the file behind it; remove it"
+        )
     require_regular(path, status)
     if status.st_nlink > 1:
         raise InputError(
@@ -217,7 +219,7 @@ def read_bounded(path: Path, limit: int) -> bytes:
             size = os.fstat(file.fileno()).st_size
             if size > limit:
                 raise InputError(
-                    f"{path}: has more than {limit:,} bytes, which none of this project has"
+                    f"{path}: has more than {limit:,} bytes, more than any such file of this project"
                 )
             return file.read(size)
     except FileNotFoundError:

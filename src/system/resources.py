@@ -32,8 +32,8 @@ def require_memory(what: str, needed: int, remedy: str) -> None:
     free = free_memory()
     if needed > free:
         raise InputError(
-            f"{what} {needed / MIB:,.0f} MiB of memory, of which {free / MIB:,.0f} MiB are free; "
-            f"type {remedy}"
+            f"{what} {needed / MIB:,.0f} MiB of memory, but only {free / MIB:,.0f} MiB are "
+            f"free; type {remedy}"
         )
 
 

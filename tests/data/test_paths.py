@@ -32,4 +32,4 @@ def test_what_can_be_told_before_torch_is(tmp_path: Path) -> None:
     assert "did you mean kind" in told("data=csv", f"data.path={tmp_path}/t.csv", "data.target=kin")
     assert "is a file" in told("data=image_folder", f"data.path={tmp_path}/t.csv")
     assert "is a folder; name a file" in told("data=npz", f"data.path={tmp_path}")
-    assert "the folder a alone" in told("data=image_folder", f"data.path={tmp_path}/one")
+    assert "only the folder a" in told("data=image_folder", f"data.path={tmp_path}/one")

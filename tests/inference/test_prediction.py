@@ -354,9 +354,9 @@ def saved(kind: str, cut: int | None = None) -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is no PNG or JPEG; save the picture as PNG"),
-        (b"a text", "is no PNG or JPEG"),
-        (saved("GIF"), "is no PNG or JPEG"),
+        (b"", "is not a PNG or JPEG file; save the picture as PNG"),
+        (b"a text", "is not a PNG or JPEG file"),
+        (saved("GIF"), "is not a PNG or JPEG file"),
         (saved("PNG", 400), "is damaged .*; save the picture again"),
         (saved("JPEG", 3000), "is damaged .*; save the picture again"),
         (png_of(100_000), "has more than 64,000,000 pixels; scale the picture down"),
@@ -633,7 +633,7 @@ def test_the_commands_status_says_whether_all_was_answered(
         seven().save(folder / name)
     for name in ("b.png", "notes.txt"):
         (folder / name).write_text("a text")
-    fault = "is no PNG or JPEG; save the picture as PNG"
+    fault = "is not a PNG or JPEG file; save the picture as PNG"
     told = f"{folder}: 1 left out, no PNG or JPEG: notes.txt\nerror: {folder / 'b.png'}: {fault}\n"
     done = command("src.predict", run, str(folder))
     assert (done.returncode, done.stderr) == (1, told)

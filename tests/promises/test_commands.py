@@ -82,7 +82,7 @@ def test_a_bad_point_starts_nothing(command: Command, tmp_path: Path) -> None:
 def test_a_root_without_the_data_exits_with_2(command: Command, tmp_path: Path) -> None:
     done = command("src.train", "data.root=nope")
     assert done.returncode == 2
-    assert "data.root=nope: there is no such folder; name the one that has MNIST" in done.stderr
+    assert "data.root=nope: there is no such folder; name the folder that has MNIST" in done.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -755,7 +755,7 @@ def test_arrays_that_are_packed_as_numpy_never_does(tmp_path: Path) -> None:
     for kind in (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2):
         path = tmp_path / "x.npz"
         path.write_bytes(zipped({"x.npy": file.getvalue()}, kind))
-        with pytest.raises(InputError, match="is compressed as NumPy never does"):
+        with pytest.raises(InputError, match="is compressed in a way that NumPy never uses"):
             read_inputs([path])
 
 

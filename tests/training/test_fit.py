@@ -343,7 +343,7 @@ def test_the_fallback_is_told_everywhere(
     monkeypatch.delenv("DATA_ROOT", raising=False)
     with caplog.at_level(logging.INFO, "src"):
         run = fit(compose("trainer=cpu", "trainer.max_epochs=1"), tmp_path / "run")
-    reason = "mnist, for the download failed (no network)"
+    reason = "mnist, because the download failed (no network)"
     assert run.result["data"]["instead_of"] == reason
     assert f"Training on digits instead of {reason}" in caplog.records[0].getMessage()
     assert f"instead of {reason}" in caplog.records[-1].getMessage()

@@ -83,7 +83,7 @@ def _classes(targets: Sequence[str], path: Path, target: str) -> list[str]:
     measured = next((text for text, value in values.items() if not value.is_integer()), None)
     if measured is not None:
         raise InputError(
-            f"{path}: column {target} has numbers as {measured}, which name no class; name another "
-            "column with data.target=COLUMN"
+            f"{path}: column {target} has numbers such as {measured}, which are not classes; name "
+            "another column with data.target=COLUMN"
         )
     return sorted(found, key=lambda text: (values[text], text))

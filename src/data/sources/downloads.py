@@ -95,7 +95,7 @@ def open_published(config: Section, read: Callable[[str, Path], Source]) -> Sour
     except UnavailableError as error:
         unnamed = named_root(config.root) is None
         if isinstance(config, schema.Mnist) and config.fallback is not None and unnamed:
-            return replace(digits(), instead_of=f"mnist, for {error}")
+            return replace(digits(), instead_of=f"mnist, because {error}")
         raise InputError(
             f"data={config.name}: {error}. Either put its files, unpacked, into {root / folder} or "
             f"name the folder that has {folder} with data.root=FOLDER or DATA_ROOT=FOLDER; or type "

@@ -72,7 +72,7 @@ def open_source(config: schema.ImageFolder) -> Source:
             "data.loader=workers, or a smaller data.size",
         )
     if listing.others:
-        log.info("%s: files that are no PNG or JPEG, left out: %d", root, listing.others)
+        log.info("%s: files that are not PNG or JPEG, left out: %d", root, listing.others)
     decoded = _decoded(config, parts)
     skipped = sum(len(part.paths) for part in parts) - sum(len(split) for split in decoded)
     empty = without_samples(decoded[0], listing.labels)

@@ -104,7 +104,7 @@ def read_idx(path: Path, digest: str | None, title: str) -> Tensor:
     sizes = [int.from_bytes(content[at : at + 4], "big") for at in range(4, header, 4)]
     if not dimensions or len(content) != header + math.prod(sizes):
         raise InputError(
-            f"{path}: is no whole IDX file of bytes, it has {len(content):,} of them and its "
+            f"{path}: is not a complete IDX file of bytes: it has {len(content):,} bytes, and its "
             f"header gives the shape {tuple(sizes)}. It was left as it is; replace it, or move "
             "it away to have it downloaded again"
         )

@@ -63,13 +63,13 @@ def _class_faults(y: NDArray[Any], y_test: NDArray[Any] | None) -> list[str]:
     missing = np.setdiff1d(np.arange(len(classes)), classes)
     if missing.size:
         return [
-            f"y has {len(classes)} classes from {classes[0]} to {classes[-1]}, and none "
+            f"y has {len(classes)} classes from {classes[0]} to {classes[-1]}, but no class "
             f"{missing[0]}; they must be 0, 1, … {len(classes) - 1}: write y = "
             "numpy.unique(y, return_inverse=True)[1]"
         ]
     if y_test is not None and not np.isin(y_test, classes).all():
         strange = y_test[~np.isin(y_test, classes)][0]
-        return [f"y_test has the class {strange}, y has 0 to {classes[-1]} alone"]
+        return [f"y_test has the class {strange}, y has only 0 to {classes[-1]}"]
     return []
 
 

@@ -58,14 +58,17 @@ def test_classes_of_numbers_are_in_their_order(tmp_path: Path) -> None:
     [
         ("", "is empty; its first line must name the columns"),
         ("a,kind\n", "has no row below its header"),
-        ("a;kind\n1;x\n", "has one column alone, 'a;kind'"),
+        ("a;kind\n1;x\n", "has only one column, 'a;kind'"),
         (
             "a,b,kind\n1,,x\n2,3,y\n",
             "column b: 1 of 2 cells is empty (line 2); type data.fill=median",
         ),
         ("a,b,kind\n1,NA,x\n2,3,y\n", "column b: 1 of 2 cells is empty (line 2: 'NA'); type"),
         ("a,b,kind\n1,2,x\n2,3,\n", "column kind: 1 of 2 cells is empty (line 3); write a class"),
-        ("a,b,kind\n1,2,x\n2,m,y\n3,,z\n", "1 of 3 cells is no number (line 3: 'm'), 1 of 3 cells"),
+        (
+            "a,b,kind\n1,2,x\n2,m,y\n3,,z\n",
+            "1 of 3 cells is not a number (line 3: 'm'), 1 of 3 cells",
+        ),
         (
             "a,b,kind\n1,2,x\n2,m,y\n4,4,z\n",
             "(line 3: 'm'); write numbers there, or type data.drop=[b]",
@@ -76,9 +79,9 @@ def test_classes_of_numbers_are_in_their_order(tmp_path: Path) -> None:
         ("a,a,kind\n1,2,x\n", "has two columns a"),
         (",a,kind\n1,2,x\n", "column 1 has no name"),
         ("a,kind\n1,x\n2,x\n", "column kind has the one class 'x'"),
-        ("a,kind\n1,0.5\n2,1\n", "column kind has numbers as 0.5, which name no class"),
+        ("a,kind\n1,0.5\n2,1\n", "column kind has numbers such as 0.5, which are not classes"),
         ("a,kin\n1,x\n", "data.target=kind: there is no such column; did you mean kin?"),
-        ('a,kind\n1,"x\n', "is no table in UTF-8"),
+        ('a,kind\n1,"x\n', "is not a table in UTF-8"),
     ],
 )
 def test_faults_of_tables(text: str, told: str, tmp_path: Path) -> None:
@@ -97,13 +100,13 @@ def test_faults_of_columns_are_a_line_each_and_what_to_type(tmp_path: Path) -> N
     path, call = tmp_path / "t.csv", "'data.drop=[\"port of call\"]'"
     assert str(caught.value).splitlines() == [
         f"{path}: 4 faults",
-        "  column name: 300 of 300 cells are no numbers (the first in line 2: 'Name 0'); 300 "
+        "  column name: 300 of 300 cells are not numbers (the first in line 2: 'Name 0'); 300 "
         "different texts are more than data.encode=onehot takes (100); type data.drop=[name]",
-        "  column sex: 300 of 300 cells are no numbers (the first in line 2: 'M'); "
+        "  column sex: 300 of 300 cells are not numbers (the first in line 2: 'M'); "
         "type data.encode=onehot, or type data.drop=[sex]",
         "  column age: 100 of 300 cells are empty (the first in line 2); "
         "type data.fill=median, or type data.drop=[age]",
-        "  column port of call: 299 of 300 cells are no numbers (the first in line 2: 'S'), "
+        "  column port of call: 299 of 300 cells are not numbers (the first in line 2: 'S'), "
         "1 of 300 cells is empty (line 6); "
         f"type data.encode=onehot data.fill=most_frequent, or type {call}",
         "  all together: type data.encode=onehot data.fill=median data.drop=[name]",
@@ -182,7 +185,9 @@ def test_what_is_learnt_of_columns_goes_with_the_model(
     np.testing.assert_array_equal(features[:3, 1:], one_hot)
     assert features[1, 0] == pytest.approx((number.fill - number.mean) / number.deviation)  # type: ignore[operator]
     new.write_text("t,n\ngreen,many\n")
-    with pytest.raises(InputError, match=r"column n: 1 of 1 cells is no number .*; correct that"):
+    with pytest.raises(
+        InputError, match=r"column n: 1 of 1 cells is not a number .*; correct that"
+    ):
         predict_inputs(trained, read_inputs([new]))
 
 

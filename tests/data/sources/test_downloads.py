@@ -46,7 +46,7 @@ def test_mnist_by_default_falls_back_to_digits(
     source = open_source(compose().data)
     assert source.name == "digits"
     reason = "Error downloading train-images-idx3-ubyte.gz: <no network>"
-    assert source.instead_of == f"mnist, for the download failed ({reason})"
+    assert source.instead_of == f"mnist, because the download failed ({reason})"
     assert not list(tmp_path.iterdir())  # no trace of the attempt
     with pytest.raises(InputError, match="the download failed"):
         open_source(compose(f"data.root={tmp_path}/new/data").data)

@@ -102,7 +102,7 @@ def test_mixed_sizes_and_modes_are_told_and_made_alike(
         source = open_source(config.data)
     told = caplog.text
     assert "pictures from 3 × 5 to 8 × 9 pixels, of modes CMYK, I;16, P, RGB, RGBA" in told
-    assert "no PNG or JPEG, left out: 1" in told
+    assert "not PNG or JPEG, left out: 1" in told
     values = torch.cat([source.train.features, source.test.features])
     flat = [x for x in values if x.min() == x.max()]
     assert {int(x.min()) for x in flat} >= {255, 100}  # clear is white, 16 bits are scaled
@@ -136,7 +136,7 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no folder; it needs one for each of two or more"):
         pictures(tmp_path)
     write_pictures(tmp_path, {"a": 1})
-    with pytest.raises(InputError, match="has the folder a alone"):
+    with pytest.raises(InputError, match="has only the folder a"):
         pictures(tmp_path)
     (tmp_path / "b").mkdir()
     (tmp_path / "c").mkdir()

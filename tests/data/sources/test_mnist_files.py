@@ -76,7 +76,9 @@ def test_sets_in_mnists_likeness(data: str, folder: str, third: str, tmp_path: P
     assert source.labels[2] == third
     path = raw / "train-images-idx3-ubyte"
     path.write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(InputError, match=r"train-images.*is no whole IDX file .* \(3, 28, 28\)"):
+    with pytest.raises(
+        InputError, match=r"train-images.*is not a complete IDX file .* \(3, 28, 28\)"
+    ):
         open_source(config)
     path.write_bytes(idx_files()["t10k-images-idx3-ubyte"])
     with pytest.raises(InputError, match=r"pictures \(2, 28, 28\) and labels \(3,\)"):
