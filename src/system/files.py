@@ -219,7 +219,7 @@ def read_bounded(path: Path, limit: int) -> bytes:
             size = os.fstat(file.fileno()).st_size
             if size > limit:
                 raise InputError(
-                    f"{path}: has more than {limit:,} bytes, more than any such file of this project"
+                    f"{path}: has more than {limit:,} bytes; files of this project are smaller"
                 )
             return file.read(size)
     except FileNotFoundError:

@@ -46,7 +46,10 @@ def test_arrays_with_and_without_a_test_set(tmp_path: Path) -> None:
         ({"x": X, "y": Y * 0}, "y has the one class 0"),
         ({"x": X, "y": Y * 1.0}, "y is of float64, must be whole numbers"),
         ({"x": X, "y": Y, "x_test": X}, "has x_test, but no y_test"),
-        ({"x": X, "y": Y, "x_test": X, "y_test": Y + 1}, "y_test has the class 2, y has 0 to 1"),
+        (
+            {"x": X, "y": Y, "x_test": X, "y_test": Y + 1},
+            "y_test has the class 2, y has only 0 to 1",
+        ),
         ({"x": X, "y": Y, "x_test": X[:, :2], "y_test": Y}, r"x is \(4, 3\), x_test \(4, 2\)"),
     ],
 )
