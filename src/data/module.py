@@ -1,4 +1,4 @@
-"""The LightningDataModule: a source, its splits, and the loaders over them."""
+"""The LightningDataModule: a data set, its splits, and their loaders."""
 
 import math
 from collections.abc import Sequence
@@ -41,9 +41,9 @@ class DataModule(LightningDataModule):
     ) -> None:
         super().__init__()
         self.config, self.source = config, source
-        self.all_orders, self.orders = orders, list(orders)  # the loader holds the list itself
+        self.all_orders, self.orders = orders, list(orders)  # the loader refers to this list
         self.trials, self.steps_per_call, self.world_size = trials, steps_per_call, world_size
-        self.start = (0, 0)  # epoch and batch, where training begins or goes on
+        self.start = (0, 0)  # epoch and batch where training begins
         self.train, self.validation = held_out(source.train, config.val_fraction, config.split_seed)
         sampler = self._sampler(rank=0)
         self.batches_per_epoch, self.smallest_batch = sampler.batches, sampler.smallest
@@ -63,11 +63,11 @@ class DataModule(LightningDataModule):
             )
 
     def keep_orders(self, numbers: Sequence[int]) -> None:
-        """Leaves the other orders out, from the next epoch on: no trial takes them any more."""
+        """Keeps only these orders from the next epoch on, because no trial uses the others."""
         self.orders[:] = [self.all_orders[number] for number in numbers]
 
     def origin(self) -> dict[str, Any]:
-        """What a checkpoint says of its data; a run goes on only where it is the same."""
+        """The data set's record in a checkpoint. A run is resumed only when the records agree."""
         source = self.source
         return {
             "data": source.name,
@@ -79,7 +79,7 @@ class DataModule(LightningDataModule):
         }
 
     def incomplete(self) -> list[str]:
-        """A text for each part that has no sample of some class."""
+        """A text for each part that lacks samples of a class."""
         parts = {"training": self.train, "validation": self.validation}
         missing = {
             part: without_samples(split, self.source.labels) for part, split in parts.items()
@@ -128,7 +128,7 @@ class DataModule(LightningDataModule):
         if self.steps_per_call != "auto":
             return int(self.steps_per_call)
         features = len(self.orders) * math.prod(self.source.shape)
-        logits = self.trials * self.source.classes  # a block keeps them until it ends
+        logits = self.trials * self.source.classes  # kept until the block ends
         return batches_per_block(4 * self.config.batch * (features + logits), self._device)
 
     def _slices(self, split: Split) -> Any:

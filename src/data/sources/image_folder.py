@@ -94,14 +94,14 @@ def _decoded(config: schema.ImageFolder, parts: Sequence[Files]) -> list[Split]:
     size, channels = config.size, config.channels
     splits: list[Split] = []
     faults: list[str] = []
-    sizes: dict[tuple[int, int], None] = {}
-    modes: dict[str, None] = {}
+    sizes: set[tuple[int, int]] = set()
+    modes: set[str] = set()
     for part in parts:
         pixels = np.zeros((len(part.paths) if keep else 0, channels, size, size), np.uint8)
         survey = decode_all(part.paths, size, channels, pixels if keep else None)
         faults += survey.broken.values()
-        sizes |= dict.fromkeys(survey.sizes)
-        modes |= dict.fromkeys(survey.modes)
+        sizes |= survey.sizes
+        modes |= survey.modes
         labels = torch.tensor(part.classes, dtype=torch.int64)
         split = (
             Split(torch.from_numpy(pixels), labels)
