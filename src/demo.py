@@ -1,8 +1,8 @@
-"""A page to draw a digit on, and to watch what a trained model makes of it.
+"""Serves a page where you draw a digit and a trained model recognises it.
 
 python -m src.demo RUN                 http://127.0.0.1:8000; RUN: a run folder or a .ckpt file
-python -m src.demo RUN --port 8080     another port; 0 for any free one
-python -m src.demo RUN --no-browser    prints the address alone
+python -m src.demo RUN --port 8080     another port; 0 for any free port
+python -m src.demo RUN --no-browser    only prints the address
 """
 
 from pathlib import Path

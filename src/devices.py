@@ -1,4 +1,4 @@
-"""What this machine offers to train on, and what trainer.accelerator=auto would choose.
+"""Lists the devices of this machine, and the choice of trainer.accelerator=auto.
 
 python -m src.devices
 python -m src.devices --json       for programs

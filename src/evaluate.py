@@ -1,7 +1,7 @@
-"""Tests a trained model on a test set; nothing of the training command is repeated.
+"""Tests a trained model on a test set.
 
 python -m src.evaluate RUN                   RUN: a run folder or a .ckpt file
-python -m src.evaluate RUN --data digits     another data set than it was trained on
+python -m src.evaluate RUN --data digits     on another data set
 python -m src.evaluate RUN --json            for programs
 """
 
@@ -15,7 +15,7 @@ from src.system.process import importing, run
 def main() -> None:
     parser = command_parser("evaluate", __doc__)
     parser.add_argument("run", type=Path, help="a run folder, or a checkpoint file")
-    parser.add_argument("--data", metavar="NAME", help="data set; default: the training's")
+    parser.add_argument("--data", metavar="NAME", help="default: the data set of the training")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     with importing():

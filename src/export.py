@@ -1,9 +1,9 @@
-"""Writes a trained model as a file for other programs, and compares it with the model first.
+"""Writes a trained model to a file for other programs, and checks the file against the model.
 
 python -m src.export RUN                          RUN/model.onnx; RUN: a run folder or a .ckpt file
 python -m src.export RUN --format torch           RUN/model.pt2, for torch.export.load
 python -m src.export RUN --format safetensors     RUN/model.safetensors, weights and configuration
-python -m src.export RUN --output FILE --force    another name; replace what is there
+python -m src.export RUN --output FILE --force    another name; replace an existing file
 """
 
 from pathlib import Path
@@ -18,8 +18,8 @@ def main() -> None:
     parser = command_parser("export", __doc__)
     parser.add_argument("run", type=Path, help="a run folder, or a checkpoint file")
     parser.add_argument("--format", choices=FORMATS, default="onnx", help="default: onnx")
-    parser.add_argument("--output", metavar="FILE", type=Path, help="default: in RUN, model.*")
-    parser.add_argument("--force", action="store_true", help="replace the file where there is one")
+    parser.add_argument("--output", metavar="FILE", type=Path, help="default: RUN/model.*")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
     arguments = parser.parse_args()
     with handled(rank=False):
         planned = plan(arguments.run, arguments.format, arguments.output, force=arguments.force)

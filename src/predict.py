@@ -1,22 +1,23 @@
-"""Tells which class a picture or a sample is of, by a trained model.
+"""Predicts the classes of pictures or samples with a trained model.
 
 python -m src.predict RUN IMAGE ...           RUN: a run folder or a .ckpt file
 python -m src.predict RUN FOLDER              every PNG and JPEG of a folder
 python -m src.predict RUN IMAGE --csv FILE    for programs; - is the standard output
 python -m src.predict RUN SAMPLES.npz         x (N, ...) as the model takes it: bytes, or floats
-                                              from 0 to 1; with labels y (N,) the accuracy too
-python -m src.predict RUN TABLE.csv           of a run on a table: rows with its columns
+                                              from 0 to 1; labels y (N,) give the accuracy too
+python -m src.predict RUN TABLE.csv           for a run on a table: rows with the same columns
 
-A picture is a PNG or JPEG, of any size. For runs on digits it shows one, dark on light or light on
-dark, which is scaled and centred as MNIST's were; for runs on photographs it is resized as it is.
-What .npz holds must be prepared already; a table's numbers are standardised as in training.
+A picture is a PNG or JPEG file of any size. For runs on digits, a picture shows one digit, dark on
+light or light on dark; the digit is scaled and centred as in MNIST. For runs on photographs, the
+whole picture is resized. Samples in a .npz file must be prepared already. The numbers of a table
+are standardised as in training.
 
-Each input is compared with the run's training data where they are on this machine. The table's
-note says when an input is unlike them, or when a picture of a run on digits has several drawings.
-With --csv, `drawings` counts them and `unlikeness` is above 1 for an input that is unlike.
+Each input is compared with the training data of the run, if the data are on this machine. A note
+in the table says when an input is unlike the training data, or when a picture for a run on digits
+shows several drawings. With --csv, `drawings` is their number, and `unlikeness` is above 1 for
+inputs unlike the training data.
 
-Exit status: 0; 1 when some files could not be read, which are listed, and the others were
-answered; 2 when none was.
+Exit status: 0; 1 when some files could not be read (they are listed); 2 when no file could be read.
 """
 
 import sys
@@ -37,10 +38,12 @@ def main() -> None:
         "--invert",
         choices=("auto", "yes", "no"),
         default="auto",
-        help="whether the pictures are dark on light; auto (the default) looks at each",
+        help="whether the pictures are dark on light; default: auto, decided for each picture",
     )
-    parser.add_argument("--csv", metavar="FILE", help="write every row there; - prints them alone")
-    parser.add_argument("--force", action="store_true", help="replace FILE where it exists")
+    parser.add_argument(
+        "--csv", metavar="FILE", help="write all rows to FILE; - prints only the rows"
+    )
+    parser.add_argument("--force", action="store_true", help="replace an existing FILE")
     arguments = parser.parse_args()
     from src.inference.inputs import read_request
 

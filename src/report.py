@@ -1,4 +1,4 @@
-"""Shows runs and sweeps on one page: curves, tables, what each key does, what a model gets wrong.
+"""Shows runs and sweeps on one page: curves, tables, effects of keys, mistakes of a model.
 
 python -m src.report PATH... [--output FILE.html] [--force]
 python -m src.report RUN --bundle run.zip
@@ -16,15 +16,15 @@ def main() -> None:
         "paths", nargs="+", type=Path, metavar="PATH", help="runs, sweeps, or folders of them"
     )
     parser.add_argument(
-        "--output", type=Path, metavar="FILE.html", help="PATH/report.html if not given"
+        "--output", type=Path, metavar="FILE.html", help="default: PATH/report.html"
     )
     parser.add_argument(
         "--bundle",
         type=Path,
         metavar="FILE.zip",
-        help="put one run into a file that others can repeat",
+        help="pack one run into a file, for others to repeat",
     )
-    parser.add_argument("--force", action="store_true", help="replace a file that is there")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
     arguments = parser.parse_args()
     if arguments.bundle is not None:
         from src.runs.bundle import write_bundle

@@ -1,7 +1,7 @@
-"""Repeats a run that someone shared, and tells how near the result and the environment come.
+"""Repeats a shared run and compares the result and the environment with the original.
 
-python -m src.reproduce run.zip                       what `python -m src.report RUN --bundle` wrote
-python -m src.reproduce run.zip --accelerator cpu     on another device than it was trained on
+python -m src.reproduce run.zip                       a file of `python -m src.report RUN --bundle`
+python -m src.reproduce run.zip --accelerator cpu     on another device than the original
 """
 
 import logging
@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="default: reproduced/NAME")
     parser.add_argument(
-        "--accelerator", choices=["cpu", "cuda", "mps"], help="default: the bundle's"
+        "--accelerator", choices=["cpu", "cuda", "mps"], help="default: that of the bundle"
     )
     arguments = parser.parse_args()
     logging.basicConfig(format="%(message)s", stream=sys.stdout, level=logging.INFO)

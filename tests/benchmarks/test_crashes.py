@@ -60,7 +60,7 @@ def test_a_difference_is_seen(
         torture_main()
     assert ended.value.code == 1
     printed = capsys.readouterr()
-    assert "a run came to something else" in printed.err
+    assert "a resumed run differs" in printed.err
     (tally,) = json.loads(printed.out.splitlines()[-1])
     assert len(tally["different"]) == tally["runs"] - tally["identical"] == 1
 
