@@ -1,4 +1,4 @@
-"""A tiny run of each suite: it runs what it names and reports it whole."""
+"""A tiny run of each suite: it runs the contenders that it names, and reports all of them."""
 
 import json
 import subprocess
@@ -40,8 +40,8 @@ def test_loops() -> None:
 
 
 def test_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its commands are the default run and the README's sweep, each with one thread too, beside
-    processes that run."""
+    """The commands are the default run and the README's sweep, each with all threads and with
+    one, while other processes run."""
     ran: list[tuple[tuple[str, ...], str | None]] = []
 
     def quick(*arguments: str, environment: Mapping[str, str] | None = None) -> float:
@@ -70,7 +70,7 @@ def test_busy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its commands are what they are called: points of a grid, a space, a sweep and its half."""
+    """The commands match their names: a grid, a search space, a sweep and its halved version."""
     ran: list[tuple[str, ...]] = []
 
     def quick(command: tuple[str, ...], *others: str) -> Outcome:
@@ -102,7 +102,7 @@ def test_search(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("suite", [name for name in gpu_check.SUITES if name != "ranks"])
 def test_questions(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each contender is the run that its label names; here in its cheapest form."""
+    """Each contender is the run that its label names; timing is replaced by a counter."""
     asked: list[object] = []
 
     def quick(*overrides: str, **others: object) -> float:
@@ -165,7 +165,7 @@ def test_checkpoints() -> None:
 
 
 def test_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each contender is given as many runs as its label says."""
+    """Each contender reports on the number of runs in its label."""
 
     def counting(_folder: Path, module: str, runs: str) -> float:
         assert module == "src.report"
@@ -200,7 +200,7 @@ def test_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_commands_are_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole commands are too long for a test; here, that each runs what it names."""
+    """Only checks that each command runs the launcher that it names; whole commands take too long."""
     commands: list[list[str]] = []
     monkeypatch.setattr("subprocess.run", lambda command, **_: commands.append(command))
     seconds = sweep.interleave_commands(2, "digits")

@@ -9,7 +9,7 @@ from src.system.errors import InputError
 from tests.helpers.data_files import write_pictures
 
 
-def test_what_can_be_told_before_torch_is(tmp_path: Path) -> None:
+def test_faults_that_are_found_before_torch_is_imported(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,kind\n1,x\n")
     write_pictures(tmp_path / "one", {"a": 1})
 

@@ -24,7 +24,7 @@ from src.training.fit import fit
 from tests.helpers.data_files import ROWS, write_pictures
 
 
-def test_the_recipe_of_few_samples_gives_way() -> None:
+def test_explicit_settings_override_the_recipe_for_few_samples() -> None:
     own = ["data=csv", "data.path=a", "data.target=b"]
     default, chosen = compose(*own), compose(*own, "optimizer=sgd", "trainer.max_epochs=3")
     assert (default.optimizer.name, default.scheduler.name) == ("adam", "none")
@@ -50,7 +50,7 @@ def test_a_run_that_hardly_learns_says_what_to_type(
 
 
 def _run_on(kind: str, root: Path) -> tuple[Any, Path, Callable[[], Any]]:
-    """A trained run, a file to predict, and what changes the content of its data."""
+    """A trained run, a file to predict, and a function that changes the run's data."""
     common = ["trainer=cpu", "trainer.max_epochs=3", "data.batch_size=8", "optimizer.lr=0.05"]
     if kind == "csv":
         path = root / "t.csv"
@@ -102,7 +102,7 @@ def test_a_run_knows_its_data(kind: str, tmp_path: Path) -> None:
         fit(more, run.folder, resume=True)
 
 
-def test_a_picture_is_taken_whole_by_a_model_of_photographs(tmp_path: Path) -> None:
+def test_a_model_of_photographs_uses_the_whole_picture(tmp_path: Path) -> None:
     run, new, _ = _run_on("image_folder", tmp_path)
     trained = open_trained(run.folder)
     (prediction,) = predict_inputs(trained, read_inputs([new]))
@@ -116,7 +116,7 @@ def test_a_picture_is_taken_whole_by_a_model_of_photographs(tmp_path: Path) -> N
     assert prediction.guess.probability == pytest.approx(expected.max().item(), rel=1e-5)
 
 
-def test_a_table_and_a_run_that_do_not_fit(tmp_path: Path) -> None:
+def test_a_table_that_does_not_fit_the_run(tmp_path: Path) -> None:
     run, new, _ = _run_on("csv", tmp_path)
     trained = open_trained(run.folder)
     new.write_text("a,kind\n1,red\n")

@@ -17,7 +17,7 @@ from tests.helpers.data_files import python2_pickle
 
 
 def _cifar(root: Path, monkeypatch: pytest.MonkeyPatch, dataset: str, key: str) -> Path:
-    """Batches of two pictures each, as the published ones are pickled; their folder."""
+    """Writes batches of two pictures each, pickled as the published ones; returns their folder."""
     published = getattr(datasets, dataset)
     folder = root / str(published.base_folder)
     folder.mkdir()

@@ -1,4 +1,4 @@
-"""Tables: what is learnt of their columns, and the message for each fault."""
+"""Tables: what is learned from their columns, and the message for each fault."""
 
 import csv
 import warnings
@@ -31,7 +31,7 @@ def table(path: Path, text: str, *overrides: str) -> Source:
     return open_source(compose(*chosen).data)
 
 
-def test_a_table_is_standardised_on_what_is_trained_on(tmp_path: Path) -> None:
+def test_a_table_is_standardised_by_its_training_samples(tmp_path: Path) -> None:
     source = table(tmp_path / "t.csv", f"a,b,kind\n{ROWS}\n")
     assert (source.labels, source.shape) == (("blue", "red"), (2,))
     assert (len(source.train), len(source.test)) == (16, 4)
@@ -47,7 +47,7 @@ def test_a_table_is_standardised_on_what_is_trained_on(tmp_path: Path) -> None:
     np.testing.assert_allclose(raw[:, 1], 10 * raw[:, 0] ** 2, rtol=1e-4, atol=1e-3)
 
 
-def test_classes_of_numbers_are_in_their_order(tmp_path: Path) -> None:
+def test_numeric_classes_are_sorted_as_numbers(tmp_path: Path) -> None:
     rows = "\n".join(f"{n},{(n % 3) * 5}" for n in range(12))
     source = table(tmp_path / "t.csv", f"a,kind\n{rows}\n")
     assert source.labels == ("0", "5", "10")
@@ -120,7 +120,7 @@ def test_faults_of_columns_are_a_line_each_and_what_to_type(tmp_path: Path) -> N
 
 
 def _mixed_table(path: Path) -> tuple[list[list[str]], str]:
-    """Rows of a number with gaps, a text with gaps, and a class; and their file's text."""
+    """Rows of a number with gaps, a text with gaps, and a class; and the text of their file."""
     stream = np.random.default_rng(0)
     rows = [
         [
@@ -137,7 +137,7 @@ def _mixed_table(path: Path) -> tuple[list[list[str]], str]:
 
 
 @pytest.mark.parametrize("fill", ["mean", "median", "most_frequent"])
-def test_what_is_learnt_of_columns_is_scikit_learns(fill: str, tmp_path: Path) -> None:
+def test_columns_are_learned_as_by_scikit_learn(fill: str, tmp_path: Path) -> None:
     rows, text = _mixed_table(tmp_path / "t.csv")
     source = table(tmp_path / "t.csv", text, "data.encode=onehot", f"data.fill={fill}")
     rows_of = [(n, t, "xy".index(kind)) for n, t, kind in rows]
@@ -161,7 +161,7 @@ def test_what_is_learnt_of_columns_is_scikit_learns(fill: str, tmp_path: Path) -
         np.testing.assert_allclose(found.features, expected[part.features], rtol=1e-5, atol=1e-6)
 
 
-def test_what_is_learnt_of_columns_goes_with_the_model(
+def test_learned_columns_are_stored_with_the_model(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     _mixed_table(tmp_path / "t.csv")
@@ -191,7 +191,7 @@ def test_what_is_learnt_of_columns_goes_with_the_model(
         predict_inputs(trained, read_inputs([new]))
 
 
-def test_a_table_whose_columns_and_classes_are_wrong_tells_both(tmp_path: Path) -> None:
+def test_faults_of_columns_and_classes_are_reported_together(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         table(tmp_path / "t.csv", "a,kind\n,x\n2,\n")
     assert "column a: 1 of 2 cells is empty" in str(caught.value)
@@ -199,7 +199,7 @@ def test_a_table_whose_columns_and_classes_are_wrong_tells_both(tmp_path: Path) 
 
 
 @pytest.mark.parametrize("name", ["iris", "wine", "breast_cancer"])
-def test_a_table_alone_ends_well(name: str, tmp_path: Path) -> None:
+def test_a_table_trains_well_by_default(name: str, tmp_path: Path) -> None:
     bunch = getattr(sklearn.datasets, f"load_{name}")()
     rows = [[*x, bunch.target_names[y]] for x, y in zip(bunch.data, bunch.target, strict=True)]
     with (tmp_path / "t.csv").open("w", newline="") as file:

@@ -18,7 +18,7 @@ from tests.helpers.data_files import mnist_files
     ("data", "dataset"),
     [("fashion_mnist", "FashionMNIST"), ("kmnist", "KMNIST"), ("cifar100", "CIFAR100")],
 )
-def test_a_set_that_cannot_be_had_says_what_to_type(
+def test_an_unavailable_data_set_says_what_to_type(
     data: str, dataset: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(self: Any, root: str, *, download: bool) -> None:
@@ -37,7 +37,7 @@ def _no_network(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchvision.datasets.MNIST", fail)
 
 
-def test_mnist_by_default_falls_back_to_digits(
+def test_mnist_falls_back_to_digits_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _no_network(monkeypatch)
@@ -55,7 +55,9 @@ def test_mnist_by_default_falls_back_to_digits(
         open_source(compose().data)
 
 
-def test_mnist_by_name_tells_both_remedies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_mnist_names_both_remedies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _no_network(monkeypatch)
     with pytest.raises(InputError) as caught:
         open_source(compose("data=mnist", f"data.root={tmp_path}").data)

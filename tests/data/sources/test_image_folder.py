@@ -75,7 +75,7 @@ def test_pictures_decoded_by_workers_are_the_resident_ones(
         assert count == (5 if loader == "train_dataloader" else 0)  # batches of 13 samples
 
 
-def test_what_does_not_fit_is_told_before_decoding(
+def test_too_little_memory_is_reported_before_decoding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_pictures(tmp_path, {"a": 3, "b": 3})
@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_told_before_decoding(
         pictures(tmp_path, "data.size=100")
 
 
-def test_mixed_sizes_and_modes_are_told_and_made_alike(
+def test_mixed_sizes_and_modes_are_reported_and_unified(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_pictures(tmp_path, {"a": 2, "b": 2})
@@ -108,7 +108,7 @@ def test_mixed_sizes_and_modes_are_told_and_made_alike(
     assert {int(x.min()) for x in flat} >= {255, 100}  # clear is white, 16 bits are scaled
 
 
-def test_a_broken_picture_is_named_and_left_out_only_when_told(
+def test_a_broken_picture_is_named_and_skipped_only_on_request(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_pictures(tmp_path / "data", {"a": 6, "b": 6}, (60, 50))
@@ -132,7 +132,7 @@ def test_a_broken_picture_is_named_and_left_out_only_when_told(
         pictures(tmp_path / "data", "data.skip_broken=true")
 
 
-def test_folders_that_are_none(tmp_path: Path) -> None:
+def test_folders_without_classes_or_pictures(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="has no folder; it needs one for each of two or more"):
         pictures(tmp_path)
     write_pictures(tmp_path, {"a": 1})
@@ -146,7 +146,7 @@ def test_folders_that_are_none(tmp_path: Path) -> None:
     assert f"{tmp_path / 'c'}: has no picture" in str(caught.value)
 
 
-def test_a_class_that_a_part_lacks_is_told(
+def test_a_class_without_samples_in_a_split_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_pictures(tmp_path / "data", {"many": 9, "once": 1})
@@ -158,7 +158,7 @@ def test_a_class_that_a_part_lacks_is_told(
     assert "part has no sample of once" in caplog.text
 
 
-def test_pictures_alone_end_well(tmp_path: Path) -> None:
+def test_pictures_train_well_by_default(tmp_path: Path) -> None:
     write_pictures(tmp_path / "data", {"a": 40, "b": 40, "c": 40})
     config = compose("data=image_folder", f"data.path={tmp_path}/data", "trainer=cpu")
     assert (fit(config, tmp_path / "run").result["test/acc"] or 0) > 0.95

@@ -63,7 +63,9 @@ def test_a_missing_file_among_others_is_named(
     ("data", "folder", "third"),
     [("fashion_mnist", "FashionMNIST", "Pullover"), ("kmnist", "KMNIST", "su")],
 )
-def test_sets_in_mnists_likeness(data: str, folder: str, third: str, tmp_path: Path) -> None:
+def test_data_sets_in_the_format_of_mnist(
+    data: str, folder: str, third: str, tmp_path: Path
+) -> None:
     raw = tmp_path / folder / "raw"
     raw.mkdir(parents=True)
     for name, content in idx_files().items():
