@@ -200,7 +200,7 @@ def test_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_commands_are_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only checks that each command runs the launcher that it names; whole commands take too long."""
+    """Checks only the launcher of each command; whole commands take too long."""
     commands: list[list[str]] = []
     monkeypatch.setattr("subprocess.run", lambda command, **_: commands.append(command))
     seconds = sweep.interleave_commands(2, "digits")

@@ -103,7 +103,7 @@ def test_an_environment_changes_nothing(
 
 @pytest.fixture
 def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
-    """command(module, *arguments) with all environments at once, from the start of the interpreter."""
+    """command(module, *arguments) with all environments at once, from the interpreter's start."""
     (tmp_path / "file").touch()
     home = str(tmp_path / "file" / "home")
     for key, value in {
