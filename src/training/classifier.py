@@ -110,7 +110,7 @@ class Classifier(LightningModule):
         Each trial gets a lane as far as the threads go; further threads work within the products
         of a lane. Ranks have one lane, because they exchange their gradients in one order.
         """
-        lanes = min(threads, len(self.configs)) if self.data.ranks == 1 else 1
+        lanes = min(threads, len(self.configs)) if self.data.world_size == 1 else 1
         self.threads, self.lanes = threads, Lanes(lanes, threads // lanes)
         self._select_trials(trials)
 
@@ -127,7 +127,7 @@ class Classifier(LightningModule):
             self.data.source,
             [seed_of[order] for order in orders],
             self.data.config.batch,
-            self.data.ranks,
+            self.data.world_size,
         )
 
     def configure_optimizers(self) -> Optimizer:
