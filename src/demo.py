@@ -1,8 +1,8 @@
-"""Serves a page where you draw a digit and a trained model recognises it.
+"""Serves a page on which you draw a digit and watch the predictions of a trained model.
 
 python -m src.demo RUN                 http://127.0.0.1:8000; RUN: a run folder or a .ckpt file
-python -m src.demo RUN --port 8080     another port; 0 for any free port
-python -m src.demo RUN --no-browser    only prints the address
+python -m src.demo RUN --port 8080     another port; 0 for a free one
+python -m src.demo RUN --no-browser    only print the address
 """
 
 from pathlib import Path

@@ -1,8 +1,8 @@
 """Tests a trained model on a test set.
 
 python -m src.evaluate RUN                   RUN: a run folder or a .ckpt file
-python -m src.evaluate RUN --data digits     on another data set
-python -m src.evaluate RUN --json            for programs
+python -m src.evaluate RUN --data digits     on another data set than the model was trained on
+python -m src.evaluate RUN --json            for other programs
 """
 
 import json
@@ -15,7 +15,7 @@ from src.system.process import importing, run
 def main() -> None:
     parser = command_parser("evaluate", __doc__)
     parser.add_argument("run", type=Path, help="a run folder, or a checkpoint file")
-    parser.add_argument("--data", metavar="NAME", help="default: the data set of the training")
+    parser.add_argument("--data", metavar="NAME", help="data set; default: that of the training")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     with importing():

@@ -1,4 +1,4 @@
-"""Writes a trained model to a file for other programs, and checks the file against the model.
+"""Exports a trained model for other programs, and compares the exported file with the model.
 
 python -m src.export RUN                          RUN/model.onnx; RUN: a run folder or a .ckpt file
 python -m src.export RUN --format torch           RUN/model.pt2, for torch.export.load
@@ -18,7 +18,7 @@ def main() -> None:
     parser = command_parser("export", __doc__)
     parser.add_argument("run", type=Path, help="a run folder, or a checkpoint file")
     parser.add_argument("--format", choices=FORMATS, default="onnx", help="default: onnx")
-    parser.add_argument("--output", metavar="FILE", type=Path, help="default: RUN/model.*")
+    parser.add_argument("--output", metavar="FILE", type=Path, help="default: in RUN, model.*")
     parser.add_argument("--force", action="store_true", help="replace an existing file")
     arguments = parser.parse_args()
     with handled(rank=False):

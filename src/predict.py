@@ -1,23 +1,22 @@
-"""Predicts the classes of pictures or samples with a trained model.
+"""Predicts the class of pictures or samples with a trained model.
 
 python -m src.predict RUN IMAGE ...           RUN: a run folder or a .ckpt file
-python -m src.predict RUN FOLDER              every PNG and JPEG of a folder
-python -m src.predict RUN IMAGE --csv FILE    for programs; - is the standard output
+python -m src.predict RUN FOLDER              all PNG and JPEG files in a folder
+python -m src.predict RUN IMAGE --csv FILE    for other programs; - is the standard output
 python -m src.predict RUN SAMPLES.npz         x (N, ...) as the model takes it: bytes, or floats
-                                              from 0 to 1; labels y (N,) give the accuracy too
+                                              from 0 to 1; with labels y (N,) also the accuracy
 python -m src.predict RUN TABLE.csv           for a run on a table: rows with the same columns
 
-A picture is a PNG or JPEG file of any size. For runs on digits, a picture shows one digit, dark on
-light or light on dark; the digit is scaled and centred as in MNIST. For runs on photographs, the
-whole picture is resized. Samples in a .npz file must be prepared already. The numbers of a table
-are standardised as in training.
+A picture is a PNG or JPEG file of any size. For a run on digits, it shows one digit, dark on light
+or light on dark; the digit is scaled and centred like those of MNIST. For a run on photographs, the
+whole picture is resized. The samples of an .npz file must be prepared already. The numbers of a
+table are standardised as in training.
 
-Each input is compared with the training data of the run, if the data are on this machine. A note
-in the table says when an input is unlike the training data, or when a picture for a run on digits
-shows several drawings. With --csv, `drawings` is their number, and `unlikeness` is above 1 for
-inputs unlike the training data.
+Each input is compared with the run's training data, if they are on this machine. The column `note`
+says when an input is unlike them, or when a picture for a run on digits has several drawings. With
+--csv, the column `drawings` counts the drawings, and `unlikeness` is above 1 for an unlike input.
 
-Exit status: 0; 1 when some files could not be read (they are listed); 2 when no file could be read.
+Exit status: 0: all inputs have a prediction. 1: some have not, and are listed. 2: none has.
 """
 
 import sys
@@ -38,11 +37,9 @@ def main() -> None:
         "--invert",
         choices=("auto", "yes", "no"),
         default="auto",
-        help="whether the pictures are dark on light; default: auto, decided for each picture",
+        help="whether pictures are dark on light; auto (the default) detects it for each",
     )
-    parser.add_argument(
-        "--csv", metavar="FILE", help="write all rows to FILE; - prints only the rows"
-    )
+    parser.add_argument("--csv", metavar="FILE", help="write all rows to FILE; - prints only them")
     parser.add_argument("--force", action="store_true", help="replace an existing FILE")
     arguments = parser.parse_args()
     from src.inference.inputs import read_request
@@ -51,14 +48,14 @@ def main() -> None:
         arguments.run, arguments.images, arguments.invert, arguments.csv, arguments.force
     )
     with importing():
-        from src.inference.prediction import answer
+        from src.inference.prediction_output import predict_request
 
-    found = answer(request)
+    found = predict_request(request)
     print(found.text, end="", flush=True)
     for note in found.notes:
         print(note, file=sys.stderr)
     if found.faults:
-        faults = all_at_once(found.faults, "the other files were answered")
+        faults = all_at_once(found.faults, "the other files have predictions")
         print(f"error: {faults}", file=sys.stderr)
         raise SystemExit(1)
 

@@ -1,4 +1,4 @@
-"""Shows runs and sweeps on one page: curves, tables, effects of keys, mistakes of a model.
+"""Writes a page about runs and sweeps: curves, tables, effects of keys, mistakes of the models.
 
 python -m src.report PATH... [--output FILE.html] [--force]
 python -m src.report RUN --bundle run.zip
@@ -22,7 +22,7 @@ def main() -> None:
         "--bundle",
         type=Path,
         metavar="FILE.zip",
-        help="pack one run into a file, for others to repeat",
+        help="write one run into a file from which others can repeat it",
     )
     parser.add_argument("--force", action="store_true", help="replace an existing file")
     arguments = parser.parse_args()

@@ -1,7 +1,7 @@
-"""Repeats a shared run and compares the result and the environment with the original.
+"""Repeats a run from its bundle, and compares results and environments.
 
 python -m src.reproduce run.zip                       a file of `python -m src.report RUN --bundle`
-python -m src.reproduce run.zip --accelerator cpu     on another device than the original
+python -m src.reproduce run.zip --accelerator cpu     on another device than in the bundle
 """
 
 import logging
@@ -18,7 +18,7 @@ def main() -> None:
     parser.add_argument("bundle", type=Path)
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="default: reproduced/NAME")
     parser.add_argument(
-        "--accelerator", choices=["cpu", "cuda", "mps"], help="default: that of the bundle"
+        "--accelerator", choices=["cpu", "cuda", "mps"], help="default: the bundle's"
     )
     arguments = parser.parse_args()
     logging.basicConfig(format="%(message)s", stream=sys.stdout, level=logging.INFO)

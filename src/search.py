@@ -29,7 +29,7 @@ from src.system.signals import handled
 
 def main() -> None:
     keys = (CONF / "search.yaml").read_text("utf-8").partition("search:\n")[2]
-    parser = command_parser("search", __doc__, keys.replace("  ", "  search."))
+    parser = command_parser("search", (__doc__ or "") + keys.replace("  ", "  search."))
     parser.add_argument("overrides", nargs="*", help="key=space, key=value or search.key=value")
     arguments = parser.parse_args()
     with handled(rank=False):

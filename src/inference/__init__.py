@@ -1,1 +1,1 @@
-"""A trained model in use."""
+"""The use of trained models: evaluation, prediction, export and the demo."""

@@ -1,7 +1,7 @@
-"""The demo's server: one page, one model, for this machine alone.
+"""The demo's server: one page and one model, only for this machine.
 
-It listens on 127.0.0.1 and answers that name and localhost only, so that no page of the web can
-reach it under a name of its own, nor from a page of another origin. It keeps nothing.
+The server listens on 127.0.0.1 and answers only requests to 127.0.0.1 or localhost that come from
+its own page, so that no page of the web can reach it. It stores nothing.
 """
 
 import base64
@@ -24,15 +24,8 @@ import numpy as np
 from PIL import Image
 
 from src.inference.drawings import prepare
-from src.inference.formats import (
-    ANOTHER,
-    FORMATS,
-    OnnxModel,
-    Plan,
-    default_output,
-    input_shape,
-    open_onnx,
-)
+from src.inference.formats import ANOTHER, FORMATS, Plan, default_output, input_shape
+from src.inference.onnx_model import OnnxModel, open_onnx
 from src.runs.folder import checkpoint_of
 from src.system.errors import InputError, Interrupted, all_at_once, first_line
 from src.system.extras import missing
@@ -40,9 +33,9 @@ from src.system.files import MIB, sha256
 from src.system.process import importing
 
 ADDRESS = "127.0.0.1"
-BODY_LIMIT = MIB  # bytes of a picture; the page sends some 3,000
-SIDE_LIMIT = 1024  # pixels; the page's have 280
-IDLE = 60  # seconds after which a silent connection is closed
+BODY_LIMIT = MIB  # bytes of a picture; the page sends about 3,000
+SIDE_LIMIT = 1024  # pixels per side; the page sends 280
+IDLE = 60  # seconds without a request before a connection is closed
 HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": (
@@ -57,11 +50,10 @@ HEADERS = {
 
 
 def demonstrate(path: Path, port: int, *, browser: bool) -> None:
-    """Serves the model of a run folder or checkpoint file until a signal ends it.
+    """Serves the model of a run folder or checkpoint file until a signal ends the server.
 
-    Port 0 is any free one. Raises InputError, with every fault at once, for a path without a
-    model, a port that cannot be had and packages that are not installed; and for a model that
-    takes no pictures.
+    Port 0 chooses a free port. Raises InputError with all faults for a path without a model, a port
+    that cannot be used and missing packages; and for a model that does not take pictures.
     """
     faults = [missing("src.demo", "export", FORMATS["onnx"].packages)]
     checkpoint = server = None
@@ -91,13 +83,13 @@ def demonstrate(path: Path, port: int, *, browser: bool) -> None:
 
 
 def open_model(path: Path, checkpoint: Path) -> OnnxModel:
-    """The exported model beside the checkpoint, or where there is none of just these weights, one
-    that is exported for now.
+    """The exported model beside the checkpoint; if that is absent or older than the checkpoint, a
+    temporary export.
 
-    Raises InputError when the model takes no pictures, or cannot be exported.
+    Raises InputError when the model does not take pictures, or cannot be exported.
     """
     exported = default_output(path, "onnx")
-    reason = f"{exported} is not there"
+    reason = f"{exported} does not exist"
     if exported.is_file():
         try:
             model = open_onnx(exported, threads=1)
@@ -107,9 +99,9 @@ def open_model(path: Path, checkpoint: Path) -> OnnxModel:
             if model.description.checkpoint_sha256 == sha256(checkpoint):
                 require_pictures(model.description.shape, path)
                 return model
-            reason = f"{exported} is of an older checkpoint"
+            reason = f"{exported} was exported from an older checkpoint"
     keep = f"python -m src.export {path}{' --force' if exported.exists() else ''}"
-    print(f"{reason}; the model is exported for this demo alone ({keep} keeps it)", flush=True)
+    print(f"{reason}; exporting the model for this demo (to keep an export: {keep})", flush=True)
     with importing():
         from src.inference.exporters import export
         from src.runs.loading import open_trained
@@ -128,28 +120,28 @@ def open_model(path: Path, checkpoint: Path) -> OnnxModel:
 def require_pictures(shape: tuple[int, ...] | list[int], path: Path) -> None:
     if len(shape) != 3 or shape[0] != 1:
         raise InputError(
-            f"{path}: its model takes features {tuple(shape)}, not pictures of one channel; name a "
+            f"{path}: its model takes features {tuple(shape)}, not grey pictures (1, H, W); name a "
             "run on data=mnist or data=digits"
         )
 
 
 def about(model: OnnxModel, path: Path) -> dict[str, Any]:
-    """What the page says of the model."""
-    told = model.description
+    """The description of the model for the page."""
+    description = model.description
     return {
-        "labels": told.labels,
-        "shape": input_shape(told.shape),
-        "data": told.data,
+        "labels": description.labels,
+        "shape": input_shape(description.shape),
+        "data": description.data,
         "run": str(path),
     }
 
 
 def answer(model: OnnxModel, png: bytes) -> dict[str, Any]:
-    """What the model makes of a drawing, light on dark.
+    """The model's answer to a drawing, light on dark, for the page.
 
-    `probabilities` of the classes, null for an empty drawing; `pixels`, the picture as the model
-    took it: base64 of H * W bytes, row by row; `drawings`, how many stand apart. Raises InputError
-    for what is no PNG of at most 1024 by 1024 pixels.
+    `probabilities` of the classes, None for an empty drawing; `pixels`, the picture as the model
+    gets it, base64 of H * W bytes, row by row; `drawings`, the number of separate drawings. Raises
+    InputError unless `png` is a PNG of at most SIDE_LIMIT pixels per side.
     """
     height, width = model.description.input_shape
     try:
@@ -160,8 +152,9 @@ def answer(model: OnnxModel, png: bytes) -> dict[str, Any]:
             prepared = prepare(image, (height, width), "no")
     except InputError:
         raise
-    except Exception as error:  # a decoder over what may be hostile bytes
-        raise InputError(f"the body is no PNG picture ({first_line(error)[:100]})") from None
+    except Exception as error:  # a decoder of hostile bytes may raise anything
+        reason = first_line(error)[:100]
+        raise InputError(f"the body is not a PNG picture ({reason})") from None
     probabilities = None
     if not prepared.blank:
         inputs: np.ndarray[Any, Any] = prepared.pixels[None]
@@ -175,15 +168,15 @@ def answer(model: OnnxModel, png: bytes) -> dict[str, Any]:
 
 
 class Server(ThreadingHTTPServer):
-    """Bound to its port at once; `model` and `about` are set before it serves."""
+    """An HTTP server, bound to its port. Set `model` and `about` before it serves."""
 
     daemon_threads = True
-    request_queue_size = 128  # connections that wait to be accepted; socketserver's 5 are few
+    request_queue_size = 128  # connections that wait to be accepted; 5 by default
     model: OnnxModel
     about: dict[str, Any]
 
     def __init__(self, port: int) -> None:
-        """Raises InputError when the port cannot be had."""
+        """Raises InputError when the port cannot be used."""
         try:
             super().__init__((ADDRESS, port), Handler)
         except (OSError, OverflowError) as error:
@@ -196,27 +189,27 @@ class Server(ThreadingHTTPServer):
         self.url = f"http://{ADDRESS}:{port}"
 
     def server_bind(self) -> None:
-        """Without HTTPServer's search for a name of this machine, which may wait for a network."""
+        """Skips HTTPServer's look-up of this machine's name, which may wait for a network."""
         socketserver.TCPServer.server_bind(self)
         self.server_name, self.server_port = self.server_address[:2]  # type: ignore[assignment]
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A page that was closed is no error."""
+        """Ignores connections that a closed page breaks off."""
         if not isinstance(sys.exception(), ConnectionError | TimeoutError):
             super().handle_error(request, client_address)
 
 
 def _port_fault(port: int, error: Exception) -> str:
     if isinstance(error, OverflowError):
-        return f"--port {port}: must be from 1 to 65535, or 0 for any free one; type --port 8000"
+        return f"--port {port}: must be from 1 to 65535, or 0 for a free port; type --port 8000"
     assert isinstance(error, OSError)
     if error.errno == errno.EADDRINUSE:
         return f"--port {port}: is in use; type --port {_free_port(port)}"
-    return f"--port {port}: cannot be had ({error.strerror}); type --port {_free_port(8000)}"
+    return f"--port {port}: cannot be used ({error.strerror}); type --port {_free_port(8000)}"
 
 
 def _free_port(near: int) -> int:
-    """The first port from `near` on that is free now, or any."""
+    """The first free port from `near` on, or any free port."""
     for port in (*range(near, min(near + 50, 65536)), 0):
         with socket.socket() as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -230,9 +223,9 @@ def _free_port(near: int) -> int:
 
 
 class Handler(BaseHTTPRequestHandler):
-    """GET / and /model, POST /predict; errors in JSON."""
+    """Answers GET / and /model and POST /predict; errors are in JSON."""
 
-    protocol_version = "HTTP/1.1"  # the connection stays: a drawing asks many times a second
+    protocol_version = "HTTP/1.1"  # keeps the connection: a drawing sends many requests a second
     server_version, sys_version = "Kindling", ""
     timeout = IDLE
     disable_nagle_algorithm = True
@@ -247,21 +240,21 @@ class Handler(BaseHTTPRequestHandler):
             case "/model":
                 self._send_json(HTTPStatus.OK, self.server.about)
             case _:
-                self._refuse(HTTPStatus.NOT_FOUND, "there is / and /model, and POST /predict")
+                self._refuse(HTTPStatus.NOT_FOUND, "use GET / or /model, or POST /predict")
 
     def do_POST(self) -> None:
         if not self._allowed():
             return
         length = self.headers.get("Content-Length", "")
         if self.path != "/predict":
-            self._refuse(HTTPStatus.NOT_FOUND, "there is POST /predict")
+            self._refuse(HTTPStatus.NOT_FOUND, "use POST /predict")
         elif self.headers.get("Content-Type") != "image/png":
             self._refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type must be image/png")
         elif not (length.isascii() and length.isdigit()):
             self._refuse(HTTPStatus.LENGTH_REQUIRED, "Content-Length is missing")
         elif len(length) > 9 or int(length) > BODY_LIMIT:
             self._refuse(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a picture has at most {BODY_LIMIT:,} bytes"
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a picture may have {BODY_LIMIT:,} bytes"
             )
         else:
             body = self.rfile.read(int(length))
@@ -271,18 +264,19 @@ class Handler(BaseHTTPRequestHandler):
                 self._refuse(HTTPStatus.BAD_REQUEST, str(error))
 
     def _allowed(self) -> bool:
-        """Whether the request was made to this machine by name, and from the demo's own page."""
+        """Whether the request names this machine and comes from the demo's own page; else it is
+        refused."""
         hosts, origins = self.headers.get_all("Host", []), self.headers.get_all("Origin", [])
         if len(hosts) != 1 or hosts[0] not in self.server.hosts:
-            self._refuse(HTTPStatus.FORBIDDEN, f"the demo is at {self.server.url} alone")
+            self._refuse(HTTPStatus.FORBIDDEN, f"the demo is only at {self.server.url}")
             return False
         if not self.server.origins.issuperset(origins):
-            self._refuse(HTTPStatus.FORBIDDEN, "the demo answers its own page alone")
+            self._refuse(HTTPStatus.FORBIDDEN, "the demo answers only its own page")
             return False
         return True
 
     def _refuse(self, status: HTTPStatus, reason: str) -> None:
-        """The body, if there is one, was perhaps not read: the connection ends."""
+        """Sends an error and ends the connection, because the body may be unread."""
         self.close_connection = True
         self._send_json(status, {"error": reason})
 
@@ -301,4 +295,4 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *arguments: Any) -> None:  # noqa: A002
-        """Nothing: a line per stroke would bury the address."""
+        """Logs nothing: a line per stroke would hide the server's address."""

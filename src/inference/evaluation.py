@@ -1,4 +1,4 @@
-"""A trained model on a data set: loss, accuracy, and where it is wrong."""
+"""A trained model on a test set: loss, accuracy, and confusion matrix."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +21,13 @@ from src.system.errors import InputError
 
 @dataclass(frozen=True)
 class Evaluation:
-    """confusion[i, j]: samples of class i that were taken for class j, (classes, classes)."""
+    """The loss and the mistakes of a model on a test set."""
 
     checkpoint: Path
-    data: str
-    labels: tuple[str, ...]
-    loss: float
-    confusion: Tensor
+    data: str  # the name of the data set
+    labels: tuple[str, ...]  # the names of the classes
+    loss: float  # mean cross entropy
+    confusion: Tensor  # (classes, classes): [i, j] counts samples of class i predicted as j
 
     @property
     def accuracy(self) -> float:
@@ -53,20 +53,20 @@ class Evaluation:
 
 
 def evaluate_path(path: Path, data: str | None) -> Evaluation:
-    """The model of a run folder or checkpoint on a test set, its own or that of `data`.
+    """Tests the model of a run folder or checkpoint file on the test set `data`, or on its own.
 
-    Raises InputError when the path holds no model, and when the data do not fit it.
+    Raises InputError when the path holds no model, and when the data do not fit the model.
     """
     trained = open_trained(path)
     return evaluate(trained, source_of(trained, data))
 
 
 def source_of(trained: Trained, data: str | None = None) -> Source:
-    """The data set of that name, or the one that the model was really trained on: a run on MNIST
-    may have fallen back to the digits.
+    """The data set of that name; by default the one that the model was trained on, perhaps a
+    fallback.
 
-    Raises InputError when the data cannot be had, and when they are files whose content is not
-    what the model was trained on: its test samples may have been trained on.
+    Raises InputError when the data cannot be loaded, and when the user's own files have changed
+    since the training: test samples could then be former training samples.
     """
     section: schema.Data = trained.config.data
     if data is not None or section.name != trained.data:
@@ -75,15 +75,15 @@ def source_of(trained: Trained, data: str | None = None) -> Source:
     if data is None and source.digest != trained.digest:
         raise InputError(
             f"{trained.checkpoint}: the content of its data has changed since it was trained; "
-            "train a model on it, or put back what was there"
+            "train a new model, or restore the former content"
         )
     return source
 
 
 def evaluate(trained: Trained, source: Source) -> Evaluation:
-    """The model on the test set, in the precision of its training.
+    """Tests the model on the test set of a source, in the precision of its training.
 
-    Raises InputError when the data have another shape or other classes than the model.
+    Raises InputError when the shape of samples or the classes differ from the model's.
     """
     if source.shape != trained.shape or source.classes != trained.classes:
         raise InputError(
@@ -93,10 +93,10 @@ def evaluate(trained: Trained, source: Source) -> Evaluation:
         )
     if source.labels != trained.labels:
         raise InputError(
-            f"{trained.checkpoint}: tells {_listed(trained.labels)} apart, but data={source.name} "
-            f"has {_listed(source.labels)}"
+            f"{trained.checkpoint}: its classes are {_listed(trained.labels)}, but "
+            f"data={source.name} has {_listed(source.labels)}"
         )
-    logits = predict(trained, source.test)
+    logits = compute_logits(trained, source.test)
     labels = source.test.labels
     loss = F.cross_entropy(logits.double(), labels).item()
     pairs = labels * source.classes + logits.argmax(-1)
@@ -109,8 +109,8 @@ def _listed(labels: tuple[str, ...]) -> str:
     return f"{', '.join(labels[:5])}{', …' if labels[5:] else ''}"
 
 
-def predict(trained: Trained, split: Split) -> Tensor:
-    """Logits (N, classes), computed in the precision and by the products of the training."""
+def compute_logits(trained: Trained, split: Split) -> Tensor:
+    """Logits (N, classes), in the precision of the training and by the same products."""
     model, dtype = trained.model, next(trained.model.parameters()).dtype
     mixed = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
     lower = mixed.get(trained.config.trainer.precision)
@@ -127,7 +127,7 @@ def predict(trained: Trained, split: Split) -> Tensor:
 
 
 def describe(found: Evaluation) -> str:
-    """Accuracy and loss, then a row per class: its accuracy and what it was taken for."""
+    """Accuracy and loss, and a table with the accuracy and the predictions of each class."""
     rows = [
         [label, "-" if accuracy is None else f"{accuracy:.2%}", *counts]
         for label, accuracy, counts in zip(

@@ -1,5 +1,6 @@
-"""What is to be predicted: pictures, folders of them, arrays, tables. Everything that can be wrong
-with a file by itself is told here, before torch is imported.
+"""The inputs of a prediction: pictures, folders of pictures, arrays and tables.
+
+All faults of the files themselves are found here, before torch is imported.
 """
 
 from collections.abc import Sequence
@@ -13,12 +14,13 @@ from src.data.arrays import as_float32, feature_faults, label_faults, read_array
 from src.data.folders import printable
 from src.data.pictures import SUFFIXES, read_picture
 from src.data.tables import Table, read_table
-from src.inference.drawings import Drawing, Invert, find
+from src.inference.drawings import Drawing, find_drawing
+from src.inference.ink import Invert
 from src.runs.folder import checkpoint_of
 from src.system.errors import InputError, all_at_once
-from src.system.files import MIB
+from src.system.files import MIB, output_fault
 
-ARRAYS_LIMIT = 1024 * MIB  # that an .npz may unpack to; all of MNIST has 55
+ARRAYS_LIMIT = 1024 * MIB  # an .npz file may unpack to; MNIST has 55 MiB
 NAMES_SHOWN = 5
 
 
@@ -50,70 +52,53 @@ Input: TypeAlias = Picture | Samples | Table | Unread
 
 @dataclass(frozen=True)
 class Request:
-    """A checked command: by which run, of what, and where every row goes besides; "-" is in place
-    of the table. `left_out` says which files of the folders are of other kinds."""
+    """The checked arguments of `python -m src.predict`, and the inputs."""
 
     run: Path
     inputs: Sequence[Input]
-    left_out: Sequence[str]
-    csv_file: str | None
+    left_out: Sequence[str]  # lines about files of other kinds in the folders
+    csv_file: str | None  # "-": the standard output, in place of the table
 
 
 def read_request(
     run: Path, paths: Sequence[Path], invert: Invert, csv_file: str | None, force: bool
 ) -> Request:
-    """Checks and reads what `python -m src.predict` was given.
+    """Checks the arguments of `python -m src.predict` and reads its inputs.
 
-    Raises InputError when nothing can be read, with every fault at once; for a path that is no
-    run; and for a CSV file that exists, unless `force` says to replace it.
+    Raises InputError with all faults when no input can be read; for a path that is not a run; and
+    for a CSV file that exists, unless `force` is set.
     """
     if run.suffix.lower() in (*SUFFIXES, ".npz", ".csv"):
         raise InputError(
-            f"{run}: is no run; name one before the pictures: python -m src.predict RUN {run}"
+            f"{run}: is not a run; name one before the pictures: python -m src.predict RUN {run}"
         )
     checkpoint_of(run)
     if csv_file in (None, "-"):
         return Request(run, read_inputs(paths, invert), left_out(paths), csv_file)
     target = Path(str(csv_file))
-    _check_target(target, force)
+    fault = output_fault("--csv", target, "predictions.csv", force=force)
+    if fault is not None:
+        raise InputError(fault)
     inputs = read_inputs(paths, invert)
     if target.exists() and any(i.path.exists() and i.path.samefile(target) for i in inputs):
-        raise InputError(f"--csv {target}: is to be predicted itself; name another file")
+        raise InputError(f"--csv {target}: is one of the inputs; name another file")
     return Request(run, inputs, left_out(paths), csv_file)
 
 
-def _check_target(target: Path, force: bool) -> None:
-    if target.is_dir():
-        raise InputError(f"--csv {target}: is a folder; type --csv {target / 'predictions.csv'}")
-    if not target.parent.is_dir():
-        raise InputError(f"--csv {target}: there is no folder {target.parent}; make it first")
-    if target.exists() and not force:
-        raise InputError(
-            f"--csv {target}: exists already; name another file, or type --force to replace it"
-        )
-
-
 def read_inputs(paths: Sequence[Path], invert: Invert = "auto") -> list[Input]:
-    """What the paths hold; of a folder its PNG and JPEG files by name, hidden ones left out.
+    """The inputs in the paths; of a folder the PNG and JPEG files, sorted by name, not hidden ones.
 
-    A file that cannot be read is an Unread in its place. Raises InputError with every fault at
-    once when no file can be read.
+    A file that cannot be read gives an Unread. Raises InputError with all faults when no file can
+    be read.
     """
     inputs: list[Input] = []
     for path in paths:
         try:
             files = _pictures_of(path) if path.is_dir() else [path]
-        except InputError as error:
-            inputs.append(Unread(path, str(error)))
-            continue
-        except OSError as error:
-            inputs.append(Unread(path, f"{path}: cannot be read ({error.strerror})"))
-            continue
-        for file in files:
-            try:
-                inputs.append(_read(file, invert))
-            except InputError as error:
-                inputs.append(Unread(file, str(error)))
+        except (InputError, OSError) as error:
+            inputs.append(_unread(path, error))
+        else:
+            inputs += [_read(file, invert) for file in files]
     faults = [item.fault for item in inputs if isinstance(item, Unread)]
     if len(faults) == len(inputs):
         raise all_at_once(faults, "nothing was predicted")
@@ -121,8 +106,8 @@ def read_inputs(paths: Sequence[Path], invert: Invert = "auto") -> list[Input]:
 
 
 def left_out(paths: Sequence[Path]) -> list[str]:
-    """A line for each folder that holds more than pictures, with the first names of the rest;
-    hidden files do not count."""
+    """A line for each folder that holds other files than pictures, with the names of the first.
+    Hidden files do not count."""
     lines = []
     for path in paths:
         if not path.is_dir():
@@ -135,7 +120,7 @@ def left_out(paths: Sequence[Path]) -> list[str]:
         if others:
             more = f" and {len(others) - NAMES_SHOWN:,} more" if others[NAMES_SHOWN:] else ""
             named = printable(", ".join(others[:NAMES_SHOWN]))
-            lines.append(f"{path}: {len(others):,} left out, no PNG or JPEG: {named}{more}")
+            lines.append(f"{path}: {len(others):,} skipped, not PNG or JPEG: {named}{more}")
     return lines
 
 
@@ -156,25 +141,32 @@ def _is_picture(file: Path) -> bool:
 
 
 def _read(file: Path, invert: Invert) -> Input:
-    """Raises InputError for a file that is absent, damaged or of another kind."""
+    """The input in a file; an Unread when the file is absent, damaged, or of another kind."""
     try:
         if not file.exists():
             raise InputError(f"{file}: there is no such file or folder")
         if not file.is_file():
             raise InputError(f"{file}: is neither a file nor a folder; name a PNG or JPEG file")
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror})") from None
-    if file.suffix.lower() == ".npz":
-        return read_samples(file)
-    if file.suffix.lower() == ".csv":
-        return read_table(file)
-    return Picture(file, find(read_picture(file), invert))
+        if file.suffix.lower() == ".npz":
+            return read_samples(file)
+        if file.suffix.lower() == ".csv":
+            return read_table(file)
+        return Picture(file, find_drawing(read_picture(file), invert))
+    except (InputError, OSError) as error:
+        return _unread(file, error)
+
+
+def _unread(path: Path, error: InputError | OSError) -> Unread:
+    if isinstance(error, OSError):
+        return Unread(path, f"{path}: cannot be read ({error.strerror})")
+    return Unread(path, str(error))
 
 
 def read_samples(path: Path) -> Samples:
-    """The arrays x and y of an .npz file. Floats become float32; pictures of floats lie in [0, 1].
+    """The arrays x and y of an .npz file; y is optional. Floats become float32.
 
-    Raises InputError for what is no such file, and for each fault of its arrays.
+    Raises InputError when the file is not an .npz file, and with all faults of its arrays. Float
+    values of pictures must lie in [0, 1].
     """
     content = read_arrays(path, ("x", "y"), ARRAYS_LIMIT)
     x, y = as_float32(content["x"]), content.get("y")

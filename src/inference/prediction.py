@@ -1,9 +1,10 @@
-"""What a trained model takes pictures for: the most probable class, and its runner-up."""
+"""The predictions of a trained model for arrays, pictures and tables.
 
-import csv
-import io
+`predict` is the function for your own programs; the command `python -m src.predict` uses
+`predict_inputs`.
+"""
+
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,32 +13,49 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from tabulate import tabulate
 
 from src.config import schema
+from src.data.arrays import as_float32, feature_faults
 from src.data.folders import printable
 from src.data.pictures import read_picture, resize
 from src.data.sources.source import Split
 from src.data.tables import Table
-from src.inference.drawings import LEAST_FIELD, fit
-from src.inference.evaluation import predict
-from src.inference.inputs import Input, Picture, Request, Samples, Unread
-from src.inference.likeness import Likeness, likeness_of
-from src.runs.loading import Trained, open_trained
+from src.inference.drawings import LEAST_FIELD, scale_drawing
+from src.inference.evaluation import compute_logits
+from src.inference.inputs import Input, Picture, Samples, Unread
+from src.inference.likeness import Likeness
+from src.runs.loading import Trained
 from src.system.errors import InputError, all_at_once
-from src.system.files import write_durably
 
-ROWS_SHOWN = 100
-# Whose samples are whole pictures: others are resized as they are, where a digit is looked for,
-# cut out and centred.
+# Data sets of whole pictures, which are resized. For other data sets a drawing is looked for, cut
+# out and centred.
 PHOTOGRAPHS = ("fashion_mnist", "kmnist", "cifar10", "cifar100", "image_folder")
-COLUMNS = (
-    "file", "row", "class", "probability", "runner_up", "runner_up_probability", "drawn", "label",
-    "drawings", "unlikeness", "fault",
-)  # fmt: skip
-UNLIKE = (
-    "unlike: farther from every training sample of their class than 99.5 % of the held-out samples"
-)
+
+
+def predict(trained: Trained, features: NDArray[Any]) -> NDArray[np.float64]:
+    """The probability of each class, (N, classes), for features (N, *trained.shape).
+
+    Features are uint8 from 0 to 255, or floats from 0 to 1; grey pictures may be (N, H, W). For a
+    model of a table they are the features that `trained.columns` makes of its rows. Raises
+    InputError for features of another type, range or shape, and when a probability is not finite.
+
+    >>> from pathlib import Path
+    >>> import numpy as np
+    >>> from src.inference.prediction import predict
+    >>> from src.runs.loading import open_trained
+    >>> trained = open_trained(Path("runs/example"))
+    >>> pictures = np.zeros((5, 28, 28), np.uint8)
+    >>> probabilities = predict(trained, pictures)
+    >>> probabilities.shape
+    (5, 10)
+    >>> names = [trained.labels[best] for best in probabilities.argmax(1)]
+    """
+    features = as_float32(features)
+    faults = feature_faults("features", features) or _shape_faults(trained, "features", features)
+    if faults:
+        raise InputError(faults[0])
+    probabilities: NDArray[np.float64] = _finite_logits(trained, features).softmax(-1).numpy()
+    return probabilities
 
 
 @dataclass(frozen=True)
@@ -52,82 +70,38 @@ class Guess:
 
 @dataclass(frozen=True)
 class Prediction:
-    """Of a picture, or of one row of an .npz or a table; or the fault of a file that has none.
-
-    `guess` is None where nothing is drawn, `drawn` says which way a drawing was read, `drawings`
-    how many stand apart. `unlikeness` is above 1 for an input unlike what the model was trained
-    on, None where it was not measured.
-    """
+    """For a picture, or one row of an .npz file or a table; or the fault of a file."""
 
     path: Path
     row: int | None
-    guess: Guess | None
-    drawn: str = ""
+    guess: Guess | None  # None where nothing is drawn
+    drawn: str = ""  # whether a drawing was read as dark on light
     label: int | None = None
-    drawings: int | None = None
-    unlikeness: float | None = None
+    drawings: int | None = None  # separate drawings in the picture
+    unlikeness: float | None = None  # above 1: unlike the training data; None: not measured
     fault: str = ""
 
     @property
     def name(self) -> str:
-        """Safe to print: a file's name may hold line ends and worse."""
+        """The path, safe to print: a file's name may hold line ends and control characters."""
         return printable(str(self.path))
 
     @property
     def note(self) -> str:
-        """What speaks against the guess, in a few words."""
+        """Reasons to doubt the guess, in a few words."""
         several = f"{self.drawings} drawings" if (self.drawings or 0) > 1 else ""
         unlike = "unlike" if (self.unlikeness or 0) > 1 else ""
         return ", ".join(filter(None, [several, unlike]))
 
 
-@dataclass(frozen=True)
-class Answer:
-    """`text` is for the standard output; `notes` and `faults` are for the error output. The files
-    with faults have no prediction."""
-
-    text: str
-    notes: Sequence[str]
-    faults: Sequence[str]
-
-
-def answer(request: Request) -> Answer:
-    """The table of a request's predictions, or its CSV, which is written first where it goes to a
-    file.
-
-    Raises InputError when the run holds no model, when the model takes other input, and when no
-    file has a prediction.
-    """
-    trained = open_trained(request.run)
-    notes, likeness = list(request.left_out), None
-    try:
-        likeness = likeness_of(trained)
-    except InputError as error:
-        reason = str(error).splitlines()[0].removeprefix(f"{trained.checkpoint}: ")
-        notes.append(f"not compared with what the model was trained on: {reason}")
-    predictions = predict_inputs(trained, request.inputs, likeness)
-    faults = [prediction.fault for prediction in predictions if prediction.fault]
-    if request.csv_file == "-":
-        return Answer(to_csv(predictions, trained.labels), notes, faults)
-    if request.csv_file is not None:
-        try:
-            write_durably(Path(request.csv_file), to_csv(predictions, trained.labels))
-        except OSError as error:
-            raise InputError(
-                f"--csv {request.csv_file}: cannot be written ({error.strerror}); name another file"
-            ) from None
-    table = describe(predictions, trained.labels)
-    head = f"{trained.checkpoint}, trained on {trained.data}"
-    return Answer(f"{head}\n\n{table}\n", notes, faults)
-
-
 def predict_inputs(
     trained: Trained, inputs: Sequence[Input], likeness: Likeness | None = None
 ) -> list[Prediction]:
-    """A prediction for each picture and each row of samples or of a table, in their order; for a
-    file that cannot be read, or whose samples the model does not take, its fault.
+    """A prediction for each picture and each row of arrays or tables, in the order of the inputs.
 
-    Raises InputError when the model takes no pictures, and when there are faults alone.
+    A file that cannot be read, or does not fit the model, has a Prediction with its fault. Raises
+    InputError when the model does not take pictures but gets some, and when no file has a
+    prediction.
     """
     pictures = [item for item in inputs if isinstance(item, Picture)]
     of_pictures = iter(_of_pictures(trained, pictures, likeness) if pictures else [])
@@ -150,18 +124,13 @@ def predict_inputs(
 
 
 def classify(trained: Trained, features: NDArray[Any]) -> list[Guess]:
-    """What the model takes features (N, *shape) for, as `evaluate` computes it: uint8 from 0 to
-    255, or float32 from 0 to 1. Equally probable classes come in their order.
+    """The two best classes for features (N, *shape); equally probable classes in their order.
 
-    Raises InputError when the model's weights make no finite numbers of them.
+    Raises InputError when the model knows only one class, or its logits are not finite.
     """
     if trained.classes < 2:
-        raise InputError(f"{trained.checkpoint}: knows one class alone, there is nothing to tell")
-    inputs = _tensor(trained, features)
-    labels = torch.zeros(len(inputs), dtype=torch.long)
-    logits = predict(trained, Split(inputs, labels)).double()
-    if not logits.isfinite().all():
-        raise InputError(f"{trained.checkpoint}: its weights make no finite numbers of the input")
+        raise InputError(f"{trained.checkpoint}: knows only one class, so any input would be it")
+    logits = _finite_logits(trained, features)
     order = logits.sort(descending=True, stable=True).indices[:, :2]
     probabilities = logits.softmax(-1).gather(1, order)
     return [
@@ -170,6 +139,16 @@ def classify(trained: Trained, features: NDArray[Any]) -> list[Guess]:
             order.tolist(), probabilities.tolist(), strict=True
         )
     ]
+
+
+def _finite_logits(trained: Trained, features: NDArray[Any]) -> torch.Tensor:
+    """Logits (N, classes) as float64, computed as `src.evaluate` computes them."""
+    inputs = _tensor(trained, features)
+    labels = torch.zeros(len(inputs), dtype=torch.long)
+    logits = compute_logits(trained, Split(inputs, labels)).double()
+    if not logits.isfinite().all():
+        raise InputError(f"{trained.checkpoint}: its logits for the input are not finite")
+    return logits
 
 
 def picture_shape(trained: Trained) -> tuple[int, int]:
@@ -181,8 +160,8 @@ def picture_shape(trained: Trained) -> tuple[int, int]:
     if len(sizes) != 2 or not grey or min(sizes) < LEAST_FIELD:
         raise InputError(
             f"{trained.checkpoint}: takes features {trained.shape}, it was trained on "
-            f"data={trained.data}; pictures are made for models of grey ones, (1, H, W), alone. "
-            f"Name an .npz file with x of {_rows(trained)} in place of pictures"
+            f"data={trained.data}; pictures suit only models of grey ones, (1, H, W). Name an .npz "
+            f"file with x of {_rows(trained)} in place of pictures"
         )
     return sizes[0], sizes[1]
 
@@ -198,7 +177,7 @@ def _of_pictures(
             Prediction(picture.path, None, guess, unlikeness=unlikeness)
             for picture, (guess, unlikeness) in zip(pictures, found, strict=True)
         ]
-    prepared = [fit(picture.drawing, shape) for picture in pictures]
+    prepared = [scale_drawing(picture.drawing, shape) for picture in pictures]
     found = _compared(trained, np.stack([each.pixels for each in prepared]), likeness)
     return [
         Prediction(picture.path, None, None, "nothing", drawings=0)
@@ -218,7 +197,7 @@ def _of_pictures(
 def _compared(
     trained: Trained, features: NDArray[Any], likeness: Likeness | None
 ) -> list[tuple[Guess, float | None]]:
-    """What the model takes features (N, ...) for, as `classify`, and how unlike they are."""
+    """The guess and the unlikeness of each of the features (N, ...)."""
     guesses = classify(trained, features)
     if likeness is None:
         return [(guess, None) for guess in guesses]
@@ -232,8 +211,7 @@ def _tensor(trained: Trained, features: NDArray[Any]) -> torch.Tensor:
 
 
 def _samples_of(trained: Trained, table: Table) -> Samples:
-    """The rows of a table as the model was trained on such, and their classes where it has the
-    column of them."""
+    """The features of a table's rows, and their classes where the table has the target column."""
     section, columns = trained.config.data, trained.columns
     if columns is None or not isinstance(section, schema.Csv):
         raise InputError(
@@ -256,12 +234,9 @@ def _samples_of(trained: Trained, table: Table) -> Samples:
 
 def _of_samples(trained: Trained, samples: Samples, likeness: Likeness | None) -> list[Prediction]:
     features, labels = samples.features, samples.labels
-    shape = features.shape[1:]
-    if trained.shape not in (shape, (1, *shape)):
-        raise InputError(
-            f"{samples.path}: x is {features.shape}, but {trained.checkpoint} takes "
-            f"{_rows(trained)}"
-        )
+    faults = _shape_faults(trained, "x", features)
+    if faults:
+        raise InputError(f"{samples.path}: {faults[0]}")
     if labels is not None and (labels.min() < 0 or labels.max() >= trained.classes):
         raise InputError(
             f"{samples.path}: y goes from {labels.min()} to {labels.max()}, must be from 0 to "
@@ -279,74 +254,12 @@ def _of_samples(trained: Trained, samples: Samples, likeness: Likeness | None) -
     ]
 
 
+def _shape_faults(trained: Trained, name: str, features: NDArray[Any]) -> list[str]:
+    shape = features.shape[1:]
+    if trained.shape in (shape, (1, *shape)):
+        return []
+    return [f"{name} is {features.shape}, but {trained.checkpoint} takes {_rows(trained)}"]
+
+
 def _rows(trained: Trained) -> str:
     return f"(N, {', '.join(map(str, trained.shape))})"
-
-
-# --- output ----------------------------------------------------------------------------------
-
-
-def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
-    """A table of the first hundred, and the accuracy on each file of samples that has labels.
-    `labels` are the names of the classes."""
-    predictions = [prediction for prediction in predictions if not prediction.fault]
-    drawn = any(prediction.drawn for prediction in predictions)
-    labelled = any(prediction.label is not None for prediction in predictions)
-    notes = [prediction.note for prediction in predictions]
-    headers = ["file", "class", "probability", "runner-up", "probability"]
-    headers += ["drawn"] * drawn + ["label"] * labelled + ["note"] * any(notes)
-    rows = []
-    for prediction in predictions[:ROWS_SHOWN]:
-        guess, name = prediction.guess, prediction.name
-        row = [name if prediction.row is None else f"{name}[{prediction.row}]"]
-        row += ["-"] * 4 if guess is None else [
-            labels[guess.best], f"{guess.probability:.2%}",
-            labels[guess.second], f"{guess.second_probability:.2%}",
-        ]  # fmt: skip
-        row += [prediction.drawn] * drawn
-        row += ["" if prediction.label is None else labels[prediction.label]] * labelled
-        row += [prediction.note] * any(notes)
-        rows.append(row)
-    alignment = (
-        "left", *["right"] * 4, *["left"] * drawn, *["right"] * labelled, *["left"] * any(notes)
-    )  # fmt: skip
-    parts = [tabulate(rows, headers, disable_numparse=True, colalign=alignment)]
-    if len(predictions) > len(rows):
-        parts.append(f"and {len(predictions) - len(rows):,} more; --csv FILE writes every row")
-    unlike = sum("unlike" in note for note in notes)
-    if unlike:
-        parts.append(f"{unlike:,} of {len(predictions):,} are {UNLIKE}")
-    samples, right = Counter[str](), Counter[str]()
-    for prediction in predictions:
-        if prediction.label is not None and prediction.guess is not None:
-            samples[prediction.name] += 1
-            right[prediction.name] += prediction.guess.best == prediction.label
-    parts += [
-        f"{name}: {right[name]:,} of {count:,} right, accuracy {right[name] / count:.2%}"
-        for name, count in samples.items()
-    ]
-    return "\n".join(parts)
-
-
-def to_csv(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
-    """Columns as COLUMNS, classes by their names; what does not apply is empty, and of a blank
-    picture the guess."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    for prediction in predictions:
-        guess, unlikeness = prediction.guess, prediction.unlikeness
-        writer.writerow([
-            prediction.name,
-            prediction.row,
-            *([None] * 4 if guess is None else [
-                labels[guess.best], f"{guess.probability:.6f}",
-                labels[guess.second], f"{guess.second_probability:.6f}",
-            ]),
-            prediction.drawn,
-            None if prediction.label is None else labels[prediction.label],
-            prediction.drawings,
-            None if unlikeness is None else f"{unlikeness:.4f}",
-            printable(prediction.fault.removeprefix(f"{prediction.path}: ")),
-        ])  # fmt: skip
-    return text.getvalue()

@@ -1,1 +1,1 @@
-"""Drawing that training, reports and benchmarks share."""
+"""Figures that training, reports and benchmarks share."""

@@ -13,8 +13,11 @@ MOST_NAMED = 20  # classes
 
 
 def confusion(counts: np.ndarray, labels: Sequence[str]) -> Figure:
-    """counts[i, j]: samples of class i taken for j. Coloured by what is wrong: the diagonal would
-    drown it. Above MOST_NAMED classes there are colours alone."""
+    """counts[i, j]: the number of samples of class i that were predicted as class j.
+
+    Only the mistakes decide the colours, because right answers would outshine them. Numbers and
+    names are left out above MOST_NAMED classes.
+    """
     classes = len(counts)
     wrong = counts.astype(float)
     np.fill_diagonal(wrong, 0)
@@ -29,7 +32,7 @@ def confusion(counts: np.ndarray, labels: Sequence[str]) -> Figure:
         axis.set_xticks(range(classes), labels, rotation=90 if max(map(len, labels)) > 2 else 0)
         axis.set_yticks(range(classes), labels)
     axis.set(xlim=(-0.5, classes - 0.5), ylim=(classes - 0.5, -0.5), aspect="equal")
-    axis.set(xlabel="taken for", ylabel="is")
+    axis.set(xlabel="predicted class", ylabel="true class")
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
     return figure

@@ -1,1 +1,1 @@
-"""What runs and sweeps came to, as one page and as pictures."""
+"""Reports of runs and sweeps: one page, and pictures."""

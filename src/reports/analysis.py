@@ -1,4 +1,4 @@
-"""What a sweep's trials say about its keys."""
+"""The effects of a sweep's keys on its monitored value."""
 
 import statistics
 from collections.abc import Callable, Sequence
@@ -8,17 +8,17 @@ from typing import TypeVar
 import numpy as np
 
 from src.reports.collect import Entry, SweepEntries, short
+from src.runs.outcome import UNKNOWN
 
 K = TypeVar("K")
 
-MOST_VALUES = 16  # of a key that a picture tells apart
+MOST_VALUES = 16  # of a key that are shown one by one
 RANGES = 6
 
 
 @dataclass(frozen=True)
 class Effect:
-    """What a key does to the monitored value, all else as it came; one item per value of the key,
-    in their order."""
+    """The monitored values of all trials, grouped by the value of one key, in the key's order."""
 
     key: str
     labels: Sequence[str]
@@ -30,7 +30,7 @@ class Effect:
 
     @property
     def deviations(self) -> list[float]:
-        """Sample standard deviations, 0 for a single trial."""
+        """Sample standard deviations; 0 for a single trial."""
         return [statistics.stdev(v) if len(v) > 1 else 0.0 for v in self.values]
 
     @property
@@ -40,7 +40,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Grid:
-    """Mean monitored values (rows, columns) over two keys, NaN where there is no trial."""
+    """Mean monitored values (rows, columns) over two keys; NaN where there is no trial."""
 
     row_key: str
     column_key: str
@@ -49,84 +49,68 @@ class Grid:
     means: np.ndarray
 
 
-@dataclass(frozen=True)
-class Point:
-    """Trials that differ in their seed alone."""
-
-    values: Sequence[str]  # of the keys, the seed left out
-    trials: Sequence[Entry]
-
-
 def effects(sweep: SweepEntries) -> list[Effect]:
-    """Of every key with two values at least, the strongest first."""
-    valued = [trial for trial in sweep.trials if trial.value is not None]
+    """The effect of every key with two values or more, the strongest first."""
+    trials = _with_value(sweep)
     found = []
     for key in sweep.keys:
-        standing = _standing(valued, key)
-        by_label = _grouped(valued, lambda t, key=key, s=standing: s[t.settings.get(key, "–")])  # type: ignore[misc]
-        if len(by_label) > 1:
-            labels = list(dict.fromkeys(standing.values()))
-            values = [[t.value for t in by_label[label] if t.value is not None] for label in labels]
-            found.append(Effect(key, labels, values))
+        label_of = _labels(trials, key)
+        groups = _grouped(trials, lambda t, key=key, of=label_of: of[_setting(t, key)])  # type: ignore[misc]
+        if len(groups) > 1:
+            labels = list(dict.fromkeys(label_of.values()))
+            found.append(Effect(key, labels, [_values(groups[label]) for label in labels]))
     return sorted(found, key=lambda effect: -effect.span)
 
 
 def grid(sweep: SweepEntries) -> Grid | None:
-    """Over the two keys with the strongest effects; of a sweep with fewer, None.
+    """Means over the two keys with the strongest effects; None with fewer than two keys.
 
-    The seed is no key to choose by, unless there is no other.
+    `seed` is used only when there is no other key.
     """
     keys = [effect.key for effect in effects(sweep)]
     keys.sort(key=lambda key: key == "seed")
     if len(keys) < 2:
         return None
     row_key, column_key = sorted(keys[:2], key=sweep.keys.index)
-    valued = [trial for trial in sweep.trials if trial.value is not None]
-    row_of, column_of = (_standing(valued, key) for key in (row_key, column_key))
+    trials = _with_value(sweep)
+    row_of, column_of = (_labels(trials, key) for key in (row_key, column_key))
     rows, columns = (list(dict.fromkeys(each.values())) for each in (row_of, column_of))
     means = np.full((len(rows), len(columns)), np.nan)
     cells = _grouped(
-        valued,
-        lambda t: (
-            row_of[t.settings.get(row_key, "–")],
-            column_of[t.settings.get(column_key, "–")],
-        ),
+        trials, lambda t: (row_of[_setting(t, row_key)], column_of[_setting(t, column_key)])
     )
-    for (row, column), trials in cells.items():
-        values = [trial.value for trial in trials if trial.value is not None]
-        means[rows.index(row), columns.index(column)] = statistics.mean(values)
+    for (row, column), group in cells.items():
+        means[rows.index(row), columns.index(column)] = statistics.mean(_values(group))
     return Grid(row_key, column_key, rows, columns, means)
 
 
-def over_seeds(sweep: SweepEntries) -> tuple[list[str], list[Point]]:
-    """The keys without the seed, and the points that were trained with more than one, the best
-    mean first."""
-    keys = [key for key in sweep.keys if key != "seed"]
-    valued = [trial for trial in sweep.trials if trial.value is not None]
-    grouped = _grouped(valued, lambda trial: tuple(trial.settings.get(key, "–") for key in keys))
-    points = [Point(values, trials) for values, trials in grouped.items() if len(trials) > 1]
-    if "seed" not in sweep.keys:
-        return keys, []
-
-    def rank(point: Point) -> float:
-        return statistics.mean(trial.rank[1] for trial in point.trials)
-
-    return keys, sorted(points, key=rank)
-
-
 def by_size(text: str) -> tuple[bool, float, str]:
-    """Numbers by their value, before texts."""
+    """A sort key: numbers by value, before texts."""
     try:
         return False, float(text.strip("[]'\"")), text
     except ValueError:
         return True, 0.0, text
 
 
-def _standing(trials: Sequence[Entry], key: str) -> dict[str, str]:
-    """What stands in a picture for each value of a key, in their order: the value itself; of
-    numbers that are too many or that a sampler drew, the range of values it is in, one of six that
-    hold as many each."""
-    values = sorted({trial.settings.get(key, "–") for trial in trials}, key=by_size)
+def _with_value(sweep: SweepEntries) -> list[Entry]:
+    return [trial for trial in sweep.trials if trial.value is not None]
+
+
+def _values(trials: Sequence[Entry]) -> list[float]:
+    return [trial.value for trial in trials if trial.value is not None]
+
+
+def _setting(trial: Entry, key: str) -> str:
+    return trial.settings.get(key, UNKNOWN)
+
+
+def _labels(trials: Sequence[Entry], key: str) -> dict[str, str]:
+    """The label in a picture of each value of a key, sorted by value.
+
+    A label is the value itself. Many numbers, or numbers that a sampler drew, are labelled by one
+    of six ranges instead, each with as many values.
+    """
+    values = sorted({_setting(trial, key) for trial in trials}, key=by_size)
     typed = len(values) <= MOST_VALUES and all(short(value) == value for value in values)
     if typed or len(values) <= RANGES or any(by_size(value)[0] for value in values):
         return {value: short(value) for value in values}

@@ -1,136 +1,51 @@
-"""What there is to report: the runs and sweeps under some folders. Nothing here imports torch."""
+"""The runs and sweeps under some folders, read for a report. Nothing here imports torch."""
 
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
 
 from tqdm import tqdm
 
-from src.config.schema import flat, standing
-from src.runs.folder import Result, Row, Run, is_sweep
+from src.config.schema import flat
+from src.runs.folder import Run, is_sweep
+from src.runs.outcome import UNKNOWN, Outcome, by_data, differing
 from src.system.errors import InputError
 
-LABEL = 60
-REASON = 200  # characters of an error that are shown
-TYPED = 8  # characters: few numbers that a person types have more
+LABEL_LIMIT = 60  # characters
+TYPED_LIMIT = 8  # characters; people rarely type longer numbers
 
 
 @dataclass(frozen=True)
-class Entry:
-    """A run as its files tell of it; what they do not tell is None or empty."""
+class Entry(Outcome):
+    """A run in a report."""
 
-    run: Run
-    name: str  # its path from where all of them are
-    label: str  # what was asked of it
-    settings: Mapping[str, str]  # every key of its configuration, as typed
-    overrides: Mapping[str, str]  # those that the command line set
-    history: Sequence[Row]
-    result: Result
-
-    @property
-    def status(self) -> str:
-        return self.result.get("status", "unfinished")
-
-    @property
-    def monitor(self) -> str:
-        return self.settings.get("checkpoint.monitor", "val/acc")
-
-    @property
-    def data(self) -> str:
-        """The data set really used, as far as is known; of the user's own, with its path."""
-        asked = self.settings.get("data.name", "")
-        name = self.result.get("data", {}).get("name", asked)
-        return " ".join(filter(None, [name, self.settings.get("data.path")]))
-
-    @property
-    def reason(self) -> str:
-        """Why it did not finish, in one line: a signal, an error, or the step that diverged."""
-        result = self.result
-        if self.status == "diverged":
-            step = result.get("diverged_step")
-            return "" if step is None else f"at step {step}"
-        signal, error = result.get("signal", ""), result.get("error", "")
-        found = signal if self.status == "interrupted" else error
-        return next(iter(found.strip().splitlines()), "")[:REASON]
-
-    @property
-    def value(self) -> float | None:
-        """The best monitored value; None without one, and of a run that came to no good end."""
-        return None if self.status in ("failed", "diverged") else self.best(self.monitor)
-
-    def best(self, name: str) -> float | None:
-        """A metric of the best epoch; of a run without a result, of the best so far."""
-        if "best" in self.result:
-            return self.number("best", name)
-        rows = [row for row in self.history[1:] if _is_finite(row[self.monitor])]
-        if not rows:
-            return None
-        best = min(rows, key=lambda row: standing(self.monitor, row[self.monitor]))
-        return best[name] if _is_finite(best[name]) else None
-
-    @property
-    def epochs(self) -> float | None:
-        known = self.number("epochs")
-        return max(0, len(self.history) - 1) if known is None and self.history else known
-
-    @property
-    def higher_is_better(self) -> bool:
-        return self.monitor.endswith("acc")
-
-    @property
-    def rank(self) -> tuple[bool, float]:
-        """Sorts the best first, those without a value last."""
-        value = self.value
-        if value is None:
-            return True, 0.0
-        return False, -value if self.higher_is_better else value
-
-    @property
-    def seconds(self) -> float | None:
-        """Of set-up, training and test; of a trial of a stack, its share."""
-        parts = self.result.get("seconds")
-        return None if parts is None else sum(parts.values()) / self.result.get("stacked", 1)
-
-    def number(self, *path: str) -> float | None:
-        """A number of the result, by the keys that lead to it."""
-        value: Any = self.result
-        for key in path:
-            value = None if value is None else value.get(key)
-        return cast(float | None, value)
+    name: str  # its path from the folder that all runs have in common
+    label: str  # the keys that were set, short enough for a legend
 
 
 @dataclass(frozen=True)
 class SweepEntries:
-    """A sweep, or its part on one data set: its trials in order of their number, and the keys in
-    which they differ."""
+    """A sweep, or its part on one data set."""
 
     folder: Path
     name: str
-    trials: Sequence[Entry]
-    keys: Sequence[str]
+    trials: Sequence[Entry]  # sorted by number
+    keys: Sequence[str]  # those in which the trials differ
 
     @property
     def best(self) -> Entry | None:
-        return next(
-            (
-                trial
-                for trial in sorted(self.trials, key=lambda t: t.rank)
-                if trial.value is not None
-            ),
-            None,
-        )
+        best = min(self.trials, key=lambda trial: trial.rank)
+        return None if best.value is None else best
 
 
 @dataclass(frozen=True)
 class Collection:
-    """What was found, and what was passed over: (path, reason)."""
+    """The runs and sweeps that were found, and the folders that were skipped: (path, reason)."""
 
     runs: Sequence[Entry]
     sweeps: Sequence[SweepEntries]
-    skipped: Sequence[tuple[Path, str]] = field(default=())
+    skipped: Sequence[tuple[Path, str]]
 
     @property
     def entries(self) -> list[Entry]:
@@ -140,8 +55,8 @@ class Collection:
 def collect(paths: Sequence[Path]) -> Collection:
     """The runs and sweeps in the folders, however deep; links are not followed.
 
-    A folder that holds none, or one that cannot be read, is passed over and named. Raises
-    InputError when a path does not exist, and when nothing is left to report.
+    Folders without a run, and runs that cannot be read, are skipped and listed. Raises InputError
+    when a path does not exist, and when there is nothing to report.
     """
     absent = [path for path in paths if not path.exists()]
     if absent:
@@ -176,22 +91,8 @@ def collect(paths: Sequence[Path]) -> Collection:
     return Collection(runs, sweeps, skipped)
 
 
-def by_data(entries: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """Those of each data set: values on different ones do not compare."""
-    found: dict[str, list[Entry]] = {}
-    for entry in entries:
-        found.setdefault(entry.data, []).append(entry)
-    return found
-
-
-def differing(entries: Sequence[Entry]) -> list[str]:
-    """The keys of the configuration in which runs differ, in its order."""
-    keys = list(dict.fromkeys(key for entry in entries for key in entry.settings))
-    return [key for key in keys if len({entry.settings.get(key) for entry in entries}) > 1]
-
-
 def _run_folders(path: Path) -> Iterator[Path]:
-    """In the order of their names, numbers by their value."""
+    """The run folders under a path, sorted by name; numbers are sorted by value."""
     for folder, inner, _files in os.walk(path):
         here = Path(folder)
         run = Run(here)
@@ -206,13 +107,13 @@ def _read(run: Run, base: Path) -> Entry:
     if not run.history_file.exists() and not run.result_file.exists():
         raise InputError(f"{run.folder}: has neither history.csv nor result.json yet")
     return Entry(
-        run,
-        _name(run.folder, base),
-        _label(overrides),
-        dict(flat(config)),
-        overrides,
-        run.history if run.history_file.exists() else [],
-        run.result,
+        run=run,
+        result=run.result,
+        overrides=overrides,
+        settings=dict(flat(config)),
+        history=run.history if run.history_file.exists() else [],
+        name=_name(run.folder, base),
+        label=_label(overrides),
     )
 
 
@@ -222,22 +123,20 @@ def _name(folder: Path, base: Path) -> str:
 
 
 def _label(settings: Mapping[str, str]) -> str:
-    """Short enough for a legend."""
     chosen = ", ".join(f"{key}={short(value)}" for key, value in settings.items()) or "defaults"
-    return chosen if len(chosen) <= LABEL else f"{chosen[: LABEL - 1]}…"
+    return chosen if len(chosen) <= LABEL_LIMIT else f"{chosen[: LABEL_LIMIT - 1]}…"
 
 
 def short(text: str) -> str:
-    """A number that a sampler drew has more digits than anyone reads: four of them."""
+    """A number that a sampler drew, in four digits; other texts unchanged."""
     try:
-        return text if len(text) <= TYPED else f"{float(text):.4g}"
+        return text if len(text) <= TYPED_LIMIT else f"{float(text):.4g}"
     except ValueError:
         return text
 
 
 def _sweeps(folder: Path, trials: Sequence[Entry], base: Path) -> list[SweepEntries]:
-    """A part for each data set. The keys are those that were typed, where Hydra has left them;
-    else those that differ."""
+    """The part of a sweep on each data set."""
     parts = by_data(trials)
     name = _name(folder, base)
     return [
@@ -247,20 +146,16 @@ def _sweeps(folder: Path, trials: Sequence[Entry], base: Path) -> list[SweepEntr
 
 
 def _part(folder: Path, name: str, trials: Sequence[Entry]) -> SweepEntries:
-    typed = dict.fromkeys(key for trial in trials for key in trial.overrides)
-    keys = [key for key in typed if len({trial.overrides.get(key) for trial in trials}) > 1]
+    """The keys are those of the command line; without Hydra's files, those of the configuration."""
+    keys = differing([trial.overrides for trial in trials])
     if keys:
         trials = [
             replace(trial, settings={**trial.settings, **trial.overrides}) for trial in trials
         ]
     else:
-        keys = differing(trials)
+        keys = differing([trial.settings for trial in trials])
     trials = [
-        replace(trial, label=_label({key: trial.settings.get(key, "–") for key in keys}))
+        replace(trial, label=_label({key: trial.settings.get(key, UNKNOWN) for key in keys}))
         for trial in trials
     ]
     return SweepEntries(folder, name, trials, keys)
-
-
-def _is_finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)

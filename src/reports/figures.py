@@ -1,7 +1,8 @@
-"""The pictures of a report, each once: as SVG in the page, and as PNG and SVG beside it."""
+"""The pictures of runs and sweeps: SVG in the page, PNG and SVG in files beside it."""
 
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,19 +23,19 @@ from src.system.files import write_durably
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure under a name that is a file's, with what it shows in words."""
+    """A figure with its file name and its caption."""
 
     name: str
     caption: str
     draw: Callable[[], Figure]
 
     def save(self, folder: Path) -> str:
-        """Writes NAME.png and NAME.svg; returns the SVG for the page, which sets its colours."""
+        """Writes NAME.png and NAME.svg; returns the SVG with colours of the page's theme."""
         svg, picture = io.StringIO(), io.BytesIO()
         with mpl.rc_context(STYLE):
             figure = self.draw()
             figure.savefig(picture, format="png", dpi=160)
-            figure.set_layout_engine("none")  # laid out once, for both
+            figure.set_layout_engine("none")  # the layout of the PNG is kept
             figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
         write_durably(folder / f"{self.name}.png", picture.getvalue())
         text = svg.getvalue()
@@ -44,7 +45,7 @@ class Picture:
 
 
 def _for_page(svg: str, name: str, caption: str) -> str:
-    """Identifiers of its own, the page's width, and its caption for those who cannot see it."""
+    """Makes identifiers unique, the width that of the page, and the caption its label."""
     svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg)
     svg = re.sub(r'<svg([^>]*?) width="[^"]*"', r"<svg\1", svg, count=1)
     svg = re.sub(r'<svg([^>]*?) height="[^"]*"', r"<svg\1", svg, count=1)
@@ -56,8 +57,10 @@ def _for_page(svg: str, name: str, caption: str) -> str:
 
 
 def curves(entries: Sequence[Entry]) -> Figure:
-    """Accuracy and loss over epochs; up to six runs in colours, of more the best three. Row 0, the
-    model before training, lies outside."""
+    """Accuracy and loss over epochs, zoomed to the epochs from 1 on.
+
+    Up to six runs have a colour each; of more runs the best three have one.
+    """
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     accuracy, loss = figure.subplots(1, 2)
     ranked = sorted(entries, key=lambda entry: entry.rank)
@@ -80,7 +83,7 @@ def curves(entries: Sequence[Entry]) -> Figure:
         axis.set(xlabel="epoch")
         axis.grid(axis="y")
         axis.xaxis.get_major_locator().set_params(integer=True)
-    accuracy.set_title("validation accuracy" + (", training dotted" if few else ""), fontsize=10)
+    accuracy.set_title("validation accuracy" + (" (training: dotted)" if few else ""), fontsize=10)
     loss.set_title("validation loss", fontsize=10)
     accuracy.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
     if len(entries) > 1:
@@ -89,8 +92,8 @@ def curves(entries: Sequence[Entry]) -> Figure:
 
 
 def _zoom(axis: Axes, points: np.ndarray) -> None:
-    """To the epochs from the first on, of points (epoch, value): beside a model that has learnt
-    nothing, 98 % and 99.5 % look alike."""
+    """Fits the axis to points (epoch, value) from epoch 1 on: beside an untrained model, 98 % and
+    99.5 % look alike."""
     values = points[(points[:, 0] > 0) & np.isfinite(points[:, 1]), 1]
     if len(values):
         margin = 0.05 * np.ptp(values) or 0.01
@@ -98,16 +101,17 @@ def _zoom(axis: Axes, points: np.ndarray) -> None:
 
 
 def _labels(entries: Sequence[Entry]) -> dict[str, str]:
-    """For each run what was asked of it; where that is the same, its folder too."""
+    """A label for each run, by name; equal labels get the name of the folder."""
     labels = {entry.name: entry.label for entry in entries}
-    said = list(labels.values())
+    counts = Counter(labels.values())
     return {
-        name: label if said.count(label) == 1 else f"{label} ({Path(name).name})"
+        name: label if counts[label] == 1 else f"{label} ({Path(name).name})"
         for name, label in labels.items()
     }
 
 
 def _points(history: Sequence[Row], name: str) -> np.ndarray:
+    """(epochs, 2): epoch and value, where the value is known."""
     found = [(row["epoch"], row[name]) for row in history if row[name] is not None]
     return np.array(found, float).reshape(-1, 2)
 
@@ -116,6 +120,7 @@ def _points(history: Sequence[Row], name: str) -> np.ndarray:
 
 
 def heat_map(grid: Grid, quantity: str) -> Figure:
+    """The means of `quantity` over two keys, each written in its cell."""
     rows, columns = grid.means.shape
     figure = Figure(figsize=(2 + 0.95 * columns, 1.2 + 0.5 * rows), layout="constrained")
     axis = figure.subplots()
@@ -140,7 +145,7 @@ def heat_map(grid: Grid, quantity: str) -> Figure:
 
 
 def effects(found: Sequence[Effect], quantity: str) -> Figure:
-    """A panel per key: each trial a dot, the mean over all else a line with its deviation."""
+    """A panel per key: a dot per trial, and a line of means with standard deviations."""
     columns = min(3, len(found))
     rows = -(-len(found) // columns)
     figure = Figure(figsize=(3.1 * columns, 2.5 * rows), layout="constrained")
@@ -168,7 +173,7 @@ def effects(found: Sequence[Effect], quantity: str) -> Figure:
 
 
 def times(entries: Sequence[Entry]) -> Figure:
-    """Seconds of each trial against what it came to."""
+    """The monitored value of each trial over its seconds."""
     figure = Figure(figsize=(6, 3), layout="constrained")
     axis = figure.subplots()
     known = [(e.seconds, e.value) for e in entries if e.seconds is not None and e.value is not None]
@@ -176,58 +181,6 @@ def times(entries: Sequence[Entry]) -> Figure:
     axis.set(xlabel="seconds per trial", ylabel=entries[0].monitor)
     axis.set_xlim(left=0)
     axis.grid()
-    if entries[0].higher_is_better:
+    if entries[0].monitor.endswith("acc"):
         axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
     return figure
-
-
-# --- models -------------------------------------------------------------------------------------
-
-
-def mistakes(pictures: np.ndarray, titles: Sequence[str]) -> Figure:
-    """Grey pictures (N, H, W) in [0, 1], dark on light, each under its title."""
-    columns = 6
-    figure, axis, places = _montage(1 - pictures, columns, gap=(0.45, 0.12))
-    axis.images[0].set(cmap="gray", clim=(0, 1))
-    for (x, y), title in zip(places, titles, strict=True):
-        axis.text(x + pictures.shape[2] / 2, y - 2, title, ha="center", fontsize=9)
-    return figure
-
-
-def augmented(pictures: np.ndarray) -> Figure:
-    """Grey pictures (rows, columns, H, W) in [0, 1], dark on light."""
-    every = 1 - pictures.reshape(-1, *pictures.shape[2:])
-    figure, axis, _ = _montage(every, pictures.shape[1], gap=(0.12, 0.12))
-    axis.images[0].set(cmap="gray", clim=(0, 1))
-    return figure
-
-
-def first_layer(weights: np.ndarray) -> Figure:
-    """Weights (units, H, W) of the first layer, each on its own scale: blue against, red for."""
-    bounds = np.abs(weights).max((1, 2), keepdims=True)
-    figure, axis, _ = _montage(weights / np.where(bounds, bounds, 1), 8, gap=(0.12, 0.12))
-    axis.images[0].set(cmap="RdBu_r", clim=(-1, 1))
-    return figure
-
-
-def _montage(
-    pictures: np.ndarray, columns: int, gap: tuple[float, float]
-) -> tuple[Figure, Axes, list[tuple[float, float]]]:
-    """Pictures (N, H, W) beside one another in one image, the gaps shares of their size, and the
-    upper left corner of each. An axis for each would take matplotlib a second."""
-    count, height, width = pictures.shape
-    columns = min(columns, count)
-    rows = -(-count // columns)
-    step = height + round(gap[0] * height), width + round(gap[1] * width)
-    whole = np.full((rows * step[0], columns * step[1]), np.nan)
-    places = []
-    for number, picture in enumerate(pictures):
-        row, column = divmod(number, columns)
-        bottom, left = (row + 1) * step[0], column * step[1]
-        whole[bottom - height : bottom, left : left + width] = picture
-        places.append((left - 0.5, bottom - height - 0.5))
-    figure = Figure(figsize=(7, 7 * whole.shape[0] / whole.shape[1]), layout="constrained")
-    axis = figure.subplots()
-    axis.imshow(whole, interpolation="nearest")
-    axis.set_axis_off()
-    return figure, axis, places

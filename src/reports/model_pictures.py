@@ -1,17 +1,19 @@
-"""What a trained model gets wrong, what its first layer looks at, and what it was shown."""
+"""Pictures of a trained model: its mistakes, its first layer, and its augmented samples."""
 
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+import numpy as np
 import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from src.config.schema import Config
 from src.data.augmentation import build_augmentation
 from src.data.loader import Block
 from src.data.sources.source import Source, Split, as_float
-from src.inference.evaluation import evaluate, predict, source_of
+from src.inference.evaluation import compute_logits, evaluate, source_of
 from src.plots.confusion import confusion
-from src.reports import figures
 from src.reports.collect import Entry
 from src.reports.figures import Picture
 from src.runs.loading import open_trained
@@ -20,10 +22,10 @@ MISTAKES, UNITS, SEEN = 24, 32, 8
 
 
 def pictures(entry: Entry, name: str) -> Iterator[Picture]:
-    """Confusion matrix; of models of grey pictures most confident mistakes, weights of the first
-    layer, and samples as augmentation changed them, where it did.
+    """The confusion matrix of the best model. For grey pictures also the most confident mistakes,
+    the weights of the first layer, and augmented samples.
 
-    Raises InputError when the run has no model, or its data cannot be had here.
+    Raises InputError when the run has no model, or its data are not on this machine.
     """
     trained = open_trained(entry.run.folder)
     source = source_of(trained)
@@ -31,42 +33,42 @@ def pictures(entry: Entry, name: str) -> Iterator[Picture]:
     right = found.accuracy
     yield Picture(
         f"{name}-confusion",
-        f"Test set of {len(source.test):,}, {right:.2%} right: rows are what a sample is, "
-        "columns what it was taken for",
+        f"{right:.2%} of {len(source.test):,} test samples are right. Rows: the true class; "
+        "columns: the predicted class",
         partial(confusion, found.confusion.numpy(), source.labels),
     )
     if len(source.shape) != 3 or source.shape[0] != 1:
         return
     wrong, titles = most_confident_mistakes(
-        predict(trained, source.test), source.test, source.labels
+        compute_logits(trained, source.test), source.test, source.labels
     )
     if titles:
         shown = as_float(source.test.take(wrong).features)[:, 0]
         yield Picture(
             f"{name}-mistakes",
-            "The most confident mistakes: what it is → what it was taken for, and how surely",
-            partial(figures.mistakes, shown.numpy(), titles),
+            "The most confident mistakes: true class → predicted class, and its probability",
+            partial(mistakes, shown.numpy(), titles),
         )
     first = next(trained.model.parameters()).detach()
     height, width = source.shape[1:]
     yield Picture(
         f"{name}-weights",
         f"Weights of the first layer, {min(UNITS, len(first))} of {len(first)} units: "
-        "red pixels excite, blue ones inhibit",
-        partial(figures.first_layer, first[:UNITS].float().view(-1, height, width).numpy()),
+        "red is positive, blue negative",
+        partial(first_layer, first[:UNITS].float().view(-1, height, width).numpy()),
     )
     seen = augmented_samples(trained.config, source)
     if seen is not None:
         yield Picture(
             f"{name}-augmented",
-            "What augmentation does: each row a sample, first as it is",
-            partial(figures.augmented, seen[:, :, 0].numpy()),
+            "Augmentation: each row shows one sample, first unchanged",
+            partial(augmented, seen[:, :, 0].numpy()),
         )
 
 
 def augmented_samples(config: Config, source: Source) -> torch.Tensor | None:
-    """The training set's first samples, each as it is and then as augmentation may change it,
-    (SEEN, 1 + SEEN, C, H, W); None where nothing is on."""
+    """The first training samples, (SEEN, 1 + SEEN, C, H, W): each unchanged, then SEEN times
+    augmented. None without augmentation."""
     first = source.train.take(slice(SEEN))
     samples = as_float(first.features)
     augmentation = build_augmentation(config.augmentation, source, [config.seed], len(samples), 1)
@@ -80,8 +82,8 @@ def augmented_samples(config: Config, source: Source) -> torch.Tensor | None:
 def most_confident_mistakes(
     logits: torch.Tensor, split: Split, labels: Sequence[str], most: int = MISTAKES
 ) -> tuple[torch.Tensor, list[str]]:
-    """Indices of the samples whose wrong class got the highest probability, the surest first,
-    and for each `label → predicted, probability`."""
+    """Indices of the wrong samples with the highest probabilities, the highest first, and a title
+    `true → predicted, probability` for each. `logits` are (N, classes)."""
     probabilities, predicted = logits.double().softmax(-1).max(-1)
     wrong = (predicted != split.labels).nonzero().squeeze(1)
     chosen = wrong[probabilities[wrong].argsort(descending=True, stable=True)[:most]]
@@ -90,3 +92,58 @@ def most_confident_mistakes(
         for i in chosen.tolist()
     ]
     return chosen, titles
+
+
+# --- figures --------------------------------------------------------------------------------
+
+
+def mistakes(pictures: np.ndarray, titles: Sequence[str]) -> Figure:
+    """Grey pictures (N, H, W) in [0, 1], dark on light, each under its title."""
+    columns = 6
+    figure, axis, places = _montage(1 - pictures, columns, gap=(0.45, 0.12))
+    axis.images[0].set(cmap="gray", clim=(0, 1))
+    for (x, y), title in zip(places, titles, strict=True):
+        axis.text(x + pictures.shape[2] / 2, y - 2, title, ha="center", fontsize=9)
+    return figure
+
+
+def augmented(pictures: np.ndarray) -> Figure:
+    """Grey pictures (rows, columns, H, W) in [0, 1], dark on light."""
+    every = 1 - pictures.reshape(-1, *pictures.shape[2:])
+    figure, axis, _ = _montage(every, pictures.shape[1], gap=(0.12, 0.12))
+    axis.images[0].set(cmap="gray", clim=(0, 1))
+    return figure
+
+
+def first_layer(weights: np.ndarray) -> Figure:
+    """Weights (units, H, W) of the first layer, each unit on its own scale."""
+    bounds = np.abs(weights).max((1, 2), keepdims=True)
+    figure, axis, _ = _montage(weights / np.where(bounds, bounds, 1), 8, gap=(0.12, 0.12))
+    axis.images[0].set(cmap="RdBu_r", clim=(-1, 1))
+    return figure
+
+
+def _montage(
+    pictures: np.ndarray, columns: int, gap: tuple[float, float]
+) -> tuple[Figure, Axes, list[tuple[float, float]]]:
+    """One image of all pictures (N, H, W), and the upper left corner (x, y) of each.
+
+    `gap` is the space between pictures, as shares of their height and width. A separate axis for
+    each picture would take matplotlib a second.
+    """
+    count, height, width = pictures.shape
+    columns = min(columns, count)
+    rows = -(-count // columns)
+    step = height + round(gap[0] * height), width + round(gap[1] * width)
+    whole = np.full((rows * step[0], columns * step[1]), np.nan)
+    places = []
+    for number, picture in enumerate(pictures):
+        row, column = divmod(number, columns)
+        bottom, left = (row + 1) * step[0], column * step[1]
+        whole[bottom - height : bottom, left : left + width] = picture
+        places.append((left - 0.5, bottom - height - 0.5))
+    figure = Figure(figsize=(7, 7 * whole.shape[0] / whole.shape[1]), layout="constrained")
+    axis = figure.subplots()
+    axis.imshow(whole, interpolation="nearest")
+    axis.set_axis_off()
+    return figure, axis, places

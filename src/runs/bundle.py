@@ -1,7 +1,8 @@
-"""A run as one file that others can repeat: configuration, history, result, weights, environment.
+"""A run as one zip file that others can repeat: configuration, history, result, weights, packages.
 
-A bundle comes from a stranger when it is opened: names, sizes and checksums are checked before
-anything of it is written, and nothing of it chooses where. Nothing here imports torch.
+The bundle that is opened may come from a stranger: its names, sizes and checksums are checked
+before any file is written, and it cannot choose where files are written. Nothing here imports
+torch.
 """
 
 import hashlib
@@ -13,17 +14,18 @@ from importlib.metadata import distributions
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from src.config import schema
 from src.config.schema import Config
 from src.runs.folder import HISTORY_LIMIT, RESULT_LIMIT, Run
+from src.runs.outcome import read_outcome
 from src.system.errors import InputError, first_line
 from src.system.files import MIB, require_contained, write_durably
 
 FORMAT = 1
 CHECKPOINT_LIMIT = 1024 * MIB
-# What a bundle may hold, and at most how many bytes of it.
+# The files that a bundle may hold, and the most bytes of each.
 PARTS = {
     ".hydra/config.yaml": MIB // 4,
     ".hydra/overrides.yaml": MIB // 4,
@@ -34,10 +36,9 @@ PARTS = {
 }
 OPTIONAL = (".hydra/overrides.yaml", "checkpoints/last.ckpt")
 MANIFEST = "bundle.json"
-# How many bytes a file of some bytes may unpack to: text shrinks to a tenth, weights hardly.
+# A bundle of `size` bytes may unpack to UNPACKED + RATIO * size: text shrinks to about a tenth.
 UNPACKED, RATIO = 64 * MIB, 20
-DATE = (1980, 1, 1, 0, 0, 0)  # the same run gives the same bytes
-
+DATE = (1980, 1, 1, 0, 0, 0)  # of every file, so that the same run gives the same bytes
 
 Packages = dict[
     Annotated[str, Field(max_length=200)], Annotated[str, Field(max_length=200)]
@@ -45,7 +46,7 @@ Packages = dict[
 
 
 class Manifest(BaseModel):
-    """bundle.json: the checksum of each file, and the packages that the run had."""
+    """bundle.json: the checksum of each file, and the packages that were installed."""
 
     model_config = ConfigDict(strict=True)
 
@@ -55,31 +56,30 @@ class Manifest(BaseModel):
 
 
 def write_bundle(paths: Sequence[Path], target: Path, *, force: bool = False) -> None:
-    """Puts a finished run into a zip file.
+    """Writes a finished run into a zip file.
 
-    Raises InputError for anything but one run folder that has come to its end, and when the file
-    is there already.
+    Raises InputError unless `paths` is one folder of a finished run, and when the file exists.
     """
     if len(paths) != 1:
         raise InputError(f"--bundle takes one run, not {len(paths)}; type one PATH")
     run = Run(paths[0])
     if not run.folder.is_dir():
         raise InputError(f"{run.folder}: there is no such folder; name a run, runs/DATE/TIME")
-    require_contained(run.folder)  # else a link puts any file of the user's into the bundle
+    require_contained(run.folder)  # a link could put any file of the user into the bundle
     lacking = [n for n in PARTS if n not in OPTIONAL and not (run.folder / n).is_file()]
     if lacking:
-        raise InputError(f"{run.folder}: is no run that came to its end, it lacks {lacking[0]}")
-    status = run.result["status"]
-    if status != "finished":
-        raise InputError(f"{run.folder}: is {status}, only a finished run can be repeated")
+        raise InputError(f"{run.folder}: is not a finished run, it lacks {lacking[0]}")
+    outcome = read_outcome(run)
+    if not outcome.finished:
+        raise InputError(f"{run.folder}: is {outcome.status}, only a finished run can be repeated")
     if target.is_dir() or (target.exists() and not force):
-        raise InputError(f"{target}: is there already; type another name, or --force")
+        raise InputError(f"{target}: exists already; type another name, or --force")
     contents = {
         name: (run.folder / name).read_bytes() for name in PARTS if (run.folder / name).is_file()
     }
     manifest = Manifest(
         format=FORMAT,
-        sha256={name: hashlib.sha256(data).hexdigest() for name, data in contents.items()},
+        sha256={name: _checksum(data) for name, data in contents.items()},
         packages=packages(),
     )
     contents[MANIFEST] = f"{manifest.model_dump_json(indent=2)}\n".encode()
@@ -87,14 +87,14 @@ def write_bundle(paths: Sequence[Path], target: Path, *, force: bool = False) ->
 
 
 def packages() -> dict[str, str]:
-    """What is installed beside Python, name → version."""
+    """The installed packages, name → version."""
     found = {str(each.name).lower(): each.version for each in distributions()}
     return dict(sorted(found.items()))
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """A bundle's run, its configuration for this machine, and the packages that it had."""
+    """The run of a bundle, its configuration for this machine, and its packages."""
 
     run: Run
     config: Config
@@ -102,10 +102,10 @@ class Bundle:
 
 
 def open_bundle(path: Path, folder: Path, accelerator: str | None = None) -> Bundle:
-    """Writes the files of a bundle into a new folder.
+    """Writes the files of a bundle into a new folder; `accelerator` replaces the run's own.
 
-    Raises InputError for a file that `write_bundle` did not write, with nothing written, and for
-    a configuration that is none.
+    Raises InputError, before any file is written, for a file that `write_bundle` did not write;
+    and for a configuration with faults.
     """
     contents, manifest = _read(path)
     for name, data in contents.items():
@@ -117,15 +117,15 @@ def open_bundle(path: Path, folder: Path, accelerator: str | None = None) -> Bun
 
 
 def _config_here(run: Run, accelerator: str | None) -> Config:
-    """Data come from here, and are of the set that was really used."""
+    """The run's configuration with this machine's data folder and the data set that was used."""
     values = run.config.to_primitives()
     name = run.result.get("data", {}).get("name")
     data = values["data"]
-    if "fallback" in data and name != data["name"]:  # it fell back to another set
+    if "fallback" in data and name != data["name"]:  # the run used its fallback
         data["name"] = name
         del data["fallback"]
     elif "fallback" in data:
-        data["fallback"] = None  # another set would be no repetition
+        data["fallback"] = None  # on another data set it would not be a repetition
     data["root"] = values["resume"] = None
     if accelerator is not None:
         values["trainer"]["accelerator"] = accelerator
@@ -134,7 +134,7 @@ def _config_here(run: Run, accelerator: str | None) -> Config:
 
 def _read(bundle: Path) -> tuple[dict[str, bytes], Manifest]:
     if not bundle.is_file():
-        raise InputError(f"{bundle}: there is no such file; name what --bundle wrote")
+        raise InputError(f"{bundle}: there is no such file; name a file that --bundle wrote")
     try:
         with zipfile.ZipFile(bundle) as archive:
             contents = _checked(archive, bundle.stat().st_size)
@@ -142,23 +142,24 @@ def _read(bundle: Path) -> tuple[dict[str, bytes], Manifest]:
         if manifest.format != FORMAT:
             raise ValueError(f"its format is {manifest.format}, expected {FORMAT}")
         for name, data in contents.items():
-            if manifest.sha256.get(name) != hashlib.sha256(data).hexdigest():
+            if manifest.sha256.get(name) != _checksum(data):
                 raise ValueError(f"the checksum of {name} is wrong")
-    except ValidationError as error:
-        fault = error.errors(include_url=False, include_input=False)[0]
-        key = ".".join(map(str, fault["loc"]))
-        reason = f"{MANIFEST}: {key[:80]}: {fault['msg'][:200]}"
-        raise InputError(f"{bundle}: is no bundle of this project ({reason})") from None
-    except Exception as error:  # a parser over hostile bytes: nothing that it raises is a surprise
-        raise InputError(f"{bundle}: is no bundle of this project ({first_line(error)})") from None
+    except Exception as error:  # a parser of hostile bytes may raise anything
+        raise InputError(
+            f"{bundle}: is not a bundle of this project ({first_line(error)})"
+        ) from None
     return contents, manifest
 
 
-def _checked(archive: zipfile.ZipFile, size: int) -> dict[str, bytes]:
-    """The files of an archive of `size` bytes.
+def _checksum(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
-    Raises ValueError for any name but those a bundle has, and for more bytes than it may have,
-    before anything is unpacked. Names are compared, never joined to a path before.
+
+def _checked(archive: zipfile.ZipFile, size: int) -> dict[str, bytes]:
+    """The contents of an archive of `size` bytes, by file name.
+
+    Raises ValueError, before anything is unpacked, for a name that no bundle has and for too many
+    bytes. A name is compared with the known ones before it becomes part of a path.
     """
     limits: Mapping[str, int] = {**PARTS, MANIFEST: MIB}
     contents: dict[str, bytes] = {}
@@ -166,7 +167,7 @@ def _checked(archive: zipfile.ZipFile, size: int) -> dict[str, bytes]:
     for record in records:
         name = record.filename
         if name not in limits:
-            raise ValueError(f"it holds {name[:100]!r}, which no bundle does")
+            raise ValueError(f"it holds {name[:100]!r}, which no bundle has")
         if record.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             raise ValueError(f"{name} is compressed as no bundle is")
         if record.file_size > limits[name]:
@@ -187,7 +188,7 @@ def _zipped(contents: Mapping[str, bytes]) -> bytes:
     archive = io.BytesIO()
     with zipfile.ZipFile(archive, "w") as zipped:
         for name, data in contents.items():
-            # Weights hardly shrink, and what is stored never unpacks to too much.
+            # Weights hardly shrink, and a stored file cannot unpack to more than its size.
             weights = name.endswith(".ckpt")
             kind = zipfile.ZIP_STORED if weights else zipfile.ZIP_DEFLATED
             zipped.writestr(zipfile.ZipInfo(name, DATE), data, kind)

@@ -1,7 +1,7 @@
 """The checkpoint file: Lightning's content, tensors and primitives only, with a checksum.
 
-It is what torch.save writes, a zip archive, whose comment holds the SHA-256 of everything before
-it: `torch.load(path, weights_only=True)` and every zip tool open it as ever.
+A checkpoint is the zip archive that torch.save writes; the archive's comment holds the SHA-256 of
+everything before it. `torch.load(path, weights_only=True)` and every zip tool can open it.
 """
 
 import hashlib
@@ -18,33 +18,33 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from src.system.errors import InputError, first_line
 from src.system.files import beside, read_bounded, sync_folder, write_durably
 
 log = logging.getLogger(__name__)
 
-FORMAT = 3  # of the "kindling" part; a reader refuses any other
+FORMAT = 3  # of the "kindling" part; any other format is refused
 LIMIT = 16 * 2**30  # bytes
-DEPTH = 16  # of nested values; a state has eight levels
+DEPTH = 16  # of nested values; a checkpoint has eight levels
 _LABEL = b"sha256="
 _COMMENT = len(_LABEL) + 64
-_ZIP_END = 22  # bytes of a zip archive's end record, the length of the comment last
-# What tensors and ordered dicts are rebuilt by; torch's weights-only loader allows more.
+# The functions and classes that rebuild tensors; torch's weights-only loader allows more.
 _GLOBALS = {
     "collections OrderedDict",
     "torch._utils _rebuild_tensor_v2",
     *(f"torch {kind}Storage" for kind in ("Float", "Double", "Half", "BFloat16", "Int", "Long")),
     *(f"torch {kind}Storage" for kind in ("Short", "Byte", "Char", "Bool")),
 }
-# The operations of a pickle that torch.save writes, by what they do to the unpickler's stack.
+# The pickle operations that torch.save writes, by their effect on the unpickler's stack.
 _VALUES = {
     "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1", "BINFLOAT",
     "BINUNICODE", "GLOBAL",
 }  # fmt: skip
 _CONTAINERS = {"EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE"}
 _SHORT_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-# How many values each takes; None: those above the last mark.
+# The number of values that each operation takes; None: all above the last mark.
 _TAKING: dict[str, int | None] = {
     "TUPLE": None, "APPENDS": None, "SETITEMS": None, **_SHORT_TUPLES,
     "APPEND": 1, "BUILD": 1, "REDUCE": 1, "SETITEM": 2, "BINPERSID": 0,
@@ -52,7 +52,7 @@ _TAKING: dict[str, int | None] = {
 
 
 class DamagedError(InputError):
-    """A file that is no checkpoint of this project, or no longer one."""
+    """A file that is damaged or not a checkpoint of this project."""
 
 
 def pack(content: dict[str, Any]) -> bytes:
@@ -66,27 +66,28 @@ def pack(content: dict[str, Any]) -> bytes:
 
 
 def unpack(data: bytes, path: Path) -> dict[str, Any]:
-    """The content of a checkpoint file, on the CPU. `path` is for the message.
+    """The content of a checkpoint file, on the CPU. `path` is named in messages.
 
-    Raises DamagedError for anything that `pack` did not write.
+    Raises DamagedError for bytes that `pack` did not write.
     """
     try:
         _verify(data)
         content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         if not isinstance(content, dict):
-            raise ValueError("it holds no dictionary")
-        # A tensor may name each of its elements many times.
+            raise ValueError("it is not a dictionary")
+        # A tensor can refer to each of its stored elements many times.
         if sum(tensor.nbytes for tensor in _tensors(content)) > 2 * len(data):
             raise ValueError("its tensors are larger than the file")
-    except Exception as error:  # a parser over hostile bytes: nothing that it raises is a surprise
+    except Exception as error:  # a parser of hostile bytes may raise anything
         raise DamagedError(
-            f"{path}: is damaged or no checkpoint of this project ({first_line(error)})"
+            f"{path}: is damaged or not a checkpoint of this project ({first_line(error)})"
         ) from None
     return content
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Raises ValueError where an attribute hides a method of a dictionary."""
+    """All tensors in the value. Raises ValueError where an attribute of a dictionary could hide
+    one of its methods."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict | list | tuple):
@@ -97,7 +98,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
 
 
 def _verify(data: bytes) -> None:
-    """Raises ValueError unless the checksum is right, and the content is what `pack` writes."""
+    """Raises ValueError unless the checksum is right and `pack` could have written the content."""
     comment = data[-_COMMENT:]
     if not comment.startswith(_LABEL) or data[-_COMMENT - 2 : -_COMMENT] != struct.pack(
         "<H", _COMMENT
@@ -110,7 +111,7 @@ def _verify(data: bytes) -> None:
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         records = archive.infolist()
         if any(record.compress_type != zipfile.ZIP_STORED for record in records):
-            raise ValueError("it is compressed")  # as torch never does, and bombs do
+            raise ValueError("it is compressed")  # torch.save never compresses
         if sum(record.file_size for record in records) > len(data):
             raise ValueError("its records are larger than the file")
         pickled = [record for record in records if record.filename.endswith("/data.pkl")]
@@ -120,13 +121,15 @@ def _verify(data: bytes) -> None:
 
 
 def _verify_pickle(pickled: bytes) -> None:
-    """Raises ValueError unless unpickling makes a tree: then it, and whatever walks the content
-    afterwards, does work in proportion to the bytes.
+    """Raises ValueError unless the pickled values form a tree.
 
-    The unpickler's stack is followed with the depth of each value in place of the value, 0 for
-    one that holds no other. Only such values, and short tuples of them, may be used twice: few
-    lists that hold each other unfold to more than memory holds. Keys of dictionaries are such
-    values too, because the hash of nested tuples is not cached.
+    The work to unpickle a tree, or to walk it later, is proportional to its bytes. Lists that hold
+    each other, by contrast, can unfold to more than memory holds. So only plain values, and short
+    tuples of them, may be used twice. Keys of dictionaries must be plain values, because the hash
+    of nested tuples is not cached.
+
+    `stack` follows the unpickler's stack, with the depth of each value in place of the value; a
+    plain value has depth 0.
     """
     stack: list[int] = []
     marks: list[int] = []
@@ -168,7 +171,7 @@ def _verify_value(name: str, argument: Any) -> None:
 
 
 def _take(name: str, stack: list[int], marks: list[int]) -> None:
-    """Follows an operation that puts what is on the stack into another value."""
+    """Follows an operation that moves values from the stack into another value."""
     count = _TAKING[name]
     first = marks.pop() if count is None else len(stack) - count
     items = stack[first:]
@@ -185,7 +188,7 @@ def _take(name: str, stack: list[int], marks: list[int]) -> None:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """The content of a checkpoint file. Raises InputError when there is none, or a damaged one."""
+    """The content of a checkpoint file. Raises InputError when it is absent or damaged."""
     return unpack(read_bounded(path, LIMIT), path)
 
 
@@ -194,8 +197,44 @@ def write(content: dict[str, Any], path: Path) -> None:
     write_durably(path, pack(content))
 
 
+# --- the content, checked --------------------------------------------------------------------
+
+
+class Part(BaseModel):
+    """A part of a checkpoint's content; keys that no reader asks for are ignored."""
+
+    model_config = ConfigDict(strict=True, arbitrary_types_allowed=True, extra="ignore")
+
+
+def wrong_fields(error: ValidationError) -> str:
+    """The names of the first five missing or wrong fields."""
+    fields = dict.fromkeys(
+        (".".join(map(str, fault["loc"])) or fault["msg"])[:100]
+        for fault in error.errors(include_url=False, include_input=False)
+    )
+    return ", ".join([*fields][:5])
+
+
+def require_format(saved: Any, path: Path) -> dict[str, Any]:
+    """The "kindling" part of a checkpoint: its configuration and its data.
+
+    Raises InputError when another version of the project wrote it.
+    """
+    found = saved.get("format") if isinstance(saved, dict) else None
+    if found != FORMAT:
+        raise InputError(
+            f"{path}: is not a checkpoint that this version of the project reads: its field "
+            f"kindling.format is {found}, expected {FORMAT}"
+        )
+    assert isinstance(saved, dict)
+    return saved
+
+
+# --- the newest two --------------------------------------------------------------------------
+
+
 class Slot:
-    """The two newest checkpoints of a run: last.ckpt, and previous.ckpt in case it is damaged."""
+    """The two newest checkpoints of a run: last.ckpt, and previous.ckpt in case last is damaged."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -206,7 +245,7 @@ class Slot:
         return not (self.last.exists() or self.previous.exists())
 
     def write(self, content: dict[str, Any]) -> None:
-        """At every instant at least one of the two is whole."""
+        """Writes last.ckpt and keeps the one before. At every instant one of the two is whole."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.last.exists():
             aside = beside(self.previous)
@@ -215,15 +254,15 @@ class Slot:
             try:
                 os.link(self.last, aside)
                 aside.replace(self.previous)
-            except OSError:  # a file system without links: for a moment there is no last.ckpt
+            except OSError:  # a file system without hard links: last.ckpt is absent for a moment
                 self.last.replace(self.previous)
             sync_folder(self.folder)
         write(content, self.last)
 
     def read(self) -> tuple[dict[str, Any], Path] | None:
-        """The newest good one and its path; None where there is none at all.
+        """The newest whole checkpoint and its path; None where there is no checkpoint.
 
-        A damaged one is named in the log. Raises InputError when every one is damaged.
+        A damaged checkpoint is named in the log. Raises InputError when all are damaged.
         """
         damaged = []
         for path in (self.last, self.previous):
@@ -235,10 +274,10 @@ class Slot:
                 damaged.append(str(error))
                 continue
             for fault in damaged:
-                log.warning("%s; going on from %s", fault, path.name)
+                log.warning("%s; resuming from %s", fault, path.name)
             return content, path
         if damaged:
-            raise InputError("\n".join([*damaged, "no checkpoint is left to go on from"]))
+            raise InputError("\n".join([*damaged, "no checkpoint is left to resume from"]))
         return None
 
     def remove(self) -> None:

@@ -1,4 +1,4 @@
-"""How near the repetition of a run came to the run."""
+"""How far the repetition of a run is from the original."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,22 +12,21 @@ from torch import nn
 from src.runs.bundle import Bundle, packages
 from src.runs.folder import HISTORY, Result, Row, Run
 from src.runs.loading import Trained, open_trained
-from src.runs.sweep_folder import shown_as
+from src.runs.outcome import METRICS, format_metric, read_outcome
 
-NEAR = 0.005  # of the test accuracy
-METRICS = ("val/acc", "val/loss", "test/acc", "test/loss")
+NEAR = 0.005  # the largest difference of test accuracies that still agree
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A run and its repetition; distances are the largest absolute differences."""
+    """A run and its repetition. Distances are the largest absolute differences."""
 
     original: Run
     repeated: Run
-    metrics: dict[str, tuple[float | None, float | None]]  # there, here
-    history: float  # of any number of the history but its seconds; infinite where rows are missing
-    weights: float  # of the best weights
-    environment: list[tuple[str, str, str]]  # what differs: name, there, here
+    metrics: dict[str, tuple[float | None, float | None]]  # name → original, repeated
+    history: float  # distance of the histories without seconds; infinite where rows are missing
+    weights: float  # distance of the best weights
+    environment: list[tuple[str, str, str]]  # the differences: name, original, repeated
 
     @property
     def identical(self) -> bool:
@@ -35,23 +34,27 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Identical; or, in another environment, or a trial of a stack repeated alone, a test
-        accuracy within half a percent."""
-        there, here = self.metrics["test/acc"]
-        near = there is not None and here is not None and abs(there - here) <= NEAR
+        """Whether the runs are identical, or their test accuracies are within half a percent.
+
+        The second suffices only in another environment, and for a trial of a stack, which is
+        repeated alone.
+        """
+        original, repeated = self.metrics["test/acc"]
+        near = original is not None and repeated is not None and abs(original - repeated) <= NEAR
         stacked = self.original.result.get("stacked") != 1
         return self.identical or (near and (stacked or bool(self.environment)))
 
 
 def compare(bundle: Bundle, original: Trained, repeated: Run) -> Comparison:
-    """The run of a bundle, its model already opened, with its repetition.
+    """The run of a bundle against its repetition; `original` is the bundle's model.
 
     Raises InputError when the repetition has no model.
     """
+    outcomes = [read_outcome(run) for run in (bundle.run, repeated)]
     return Comparison(
         bundle.run,
         repeated,
-        {n: (_metric(bundle.run.result, n), _metric(repeated.result, n)) for n in METRICS},
+        {name: (outcomes[0].metric(name), outcomes[1].metric(name)) for name in METRICS},
         _between_histories(bundle.run.history, repeated.history),
         _between_weights(original.model, open_trained(repeated.folder).model),
         _environment(bundle.run.result, repeated.result, bundle.packages),
@@ -59,17 +62,16 @@ def compare(bundle: Bundle, original: Trained, repeated: Run) -> Comparison:
 
 
 def describe(found: Comparison) -> str:
-    """What differs, and a verdict in one line."""
+    """Metrics and environments of both runs, and a verdict in one line."""
     rows = [
-        [name, *(shown_as(name, value) for value in values)]
+        [name, *(format_metric(name, value) for value in values)]
         for name, values in found.metrics.items()
     ]
     aligned = ("left", "right", "right")
-    parts = [tabulate(rows, ["", "there", "here"], disable_numparse=True, colalign=aligned)]
+    runs = ("original", "repeated")
+    parts = [tabulate(rows, ["", *runs], disable_numparse=True, colalign=aligned)]
     if found.environment:
-        parts.append(
-            tabulate(found.environment, ["environment", "there", "here"], disable_numparse=True)
-        )
+        parts.append(tabulate(found.environment, ["environment", *runs], disable_numparse=True))
     else:
         parts.append("environment: the same")
     if found.identical:
@@ -80,11 +82,6 @@ def describe(found: Comparison) -> str:
             f"{found.weights:.2g} at most, the history by {found.history:.2g}"
         )
     return "\n\n".join([*parts, verdict, f"folder: {found.repeated.folder}"])
-
-
-def _metric(result: Result, name: str) -> float | None:
-    values: Mapping[str, float | None] = {**result.get("best", {}), **result}  # type: ignore[dict-item]
-    return values.get(name)
 
 
 def _between_histories(rows: Sequence[Row], others: Sequence[Row]) -> float:
@@ -102,7 +99,7 @@ def _between_histories(rows: Sequence[Row], others: Sequence[Row]) -> float:
 
 
 def _distance(a: float | None, b: float | None) -> float:
-    """Infinite where one of the two is no number."""
+    """Infinite where only one of the two is a number."""
     if a == b or (a is not None and b is not None and math.isnan(a) and math.isnan(b)):
         return 0.0
     distance = math.inf if a is None or b is None else abs(a - b)
@@ -124,20 +121,20 @@ def _between_weights(model: nn.Module, other: nn.Module) -> float:
 
 
 def _environment(
-    there: Result, here: Result, installed: Mapping[str, str]
+    original: Result, repeated: Result, installed: Mapping[str, str]
 ) -> list[tuple[str, str, str]]:
-    """What the results say of both, and packages that this one has in another version."""
+    """Differences of commit, hardware and versions, and of packages that are installed here too."""
     sections: list[tuple[str, Any, Any]] = [
-        ("commit", there.get("commit"), here.get("commit")),
-        *_items(there.get("hardware", {}), here.get("hardware", {})),
-        *_items(there.get("versions", {}), here.get("versions", {})),
+        ("commit", original.get("commit"), repeated.get("commit")),
+        *_items(original.get("hardware", {}), repeated.get("hardware", {})),
+        *_items(original.get("versions", {}), repeated.get("versions", {})),
     ]
-    told = {name for name, *_ in sections}
+    named = {name for name, *_ in sections}
     own = packages()
     sections += [
-        (name, version, own.get(name, "not installed"))
+        (name, version, own[name])
         for name, version in installed.items()
-        if name not in told and name in own
+        if name not in named and name in own
     ]
     return [(name, str(a), str(b)) for name, a, b in sections if a != b]
 

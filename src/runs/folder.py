@@ -1,8 +1,8 @@
-"""A run folder: its files, its result, and how they are read again.
+"""A run folder: its files and its result, written and read again.
 
-Everything that reads or writes a run does it through this module; its checkpoints through
-src/runs/checkpoint.py. A file may come from a stranger: sizes are bounded, and whatever is not as
-it should be is an InputError that names the file.
+Everything that reads or writes a run uses this module; for checkpoints, src/runs/checkpoint.py.
+A file may come from a stranger: its size is limited, and every fault raises an InputError that
+names the file.
 """
 
 import csv
@@ -23,14 +23,14 @@ from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from src.config.read import read_config
 from src.config.schema import MAX_EPOCHS, Config
-from src.system.errors import InputError
+from src.system.errors import InputError, first_line
 from src.system.files import MIB, append_line, read_bounded, read_yaml, write_durably
 
 HISTORY = ("epoch", "step", "seconds", "lr", "train/loss", "train/acc", "val/loss", "val/acc")
-ROW_LIMIT = 256  # bytes; eight numbers in full precision have some 170
-HISTORY_LIMIT = 192 * MIB  # bytes, of MAX_EPOCHS rows
-RESULT_LIMIT = MIB  # a result has some 3 KB
-SEARCH = "search.yaml"  # in the folder of a search: what was typed
+ROW_LIMIT = 256  # bytes; eight numbers in full precision take about 170
+HISTORY_LIMIT = 192 * MIB  # bytes of MAX_EPOCHS rows
+RESULT_LIMIT = MIB  # a result has about 3 KB
+SEARCH = "search.yaml"  # in the folder of a search: the command that was typed
 
 Row = dict[str, float | int | None]
 
@@ -70,15 +70,15 @@ _Tested = TypedDict("_Tested", {"test/loss": Number | None, "test/acc": Number |
 class Result(_Tested, total=False):
     """result.json, as src/training/result.py and src/training/fit.py write it.
 
-    Only the status is always there: a run that was interrupted or that failed has little more, and
-    an older version wrote less.
+    Only the status is always there. A run that was interrupted or failed has little more, and
+    older versions wrote less.
     """
 
     status: Literal["finished", "diverged", "interrupted", "failed"]
     error: str
     signal: str
     resume: str
-    before: "Result"  # what the run had come to before it was trained on
+    before: "Result"  # the result that the run had before it was trained for more epochs
     diverged_step: Count | None
     stopped: str | None
     monitor: Monitor
@@ -111,7 +111,7 @@ _RESULT: TypeAdapter[Result] = TypeAdapter(Result)
 
 
 class Run:
-    """The files of one run folder; nothing need be there yet."""
+    """The files of one run folder. None of them needs to exist yet."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -133,24 +133,24 @@ class Run:
 
     @property
     def overrides(self) -> dict[str, str]:
-        """What the command line set, key → value as typed; empty for a run without Hydra."""
+        """The keys that the command line set, with their values as typed; {} without Hydra."""
         if not self.overrides_file.exists():
             return {}
         texts = read_yaml(self.overrides_file)
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-            raise InputError(f"{self.overrides_file}: is no list of overrides")
+            raise InputError(f"{self.overrides_file}: is not a list of overrides")
         pairs = (text.partition("=") for text in texts)
         return {key.lstrip("+"): value for key, _, value in pairs}
 
     @property
     def command(self) -> str:
-        """What to type, quoted for a shell, to train it once more."""
+        """The command that trains this configuration again, quoted for a shell."""
         chosen = (shlex.quote(f"{key}={value}") for key, value in self.overrides.items())
         return " ".join(["python -m src.train", *chosen])
 
     @property
     def history(self) -> list[Row]:
-        """A row per epoch, row 0 before training; what was not measured is None.
+        """A row per epoch; row 0 is before training. Values that were not measured are None.
 
         A last row that a crash cut in half is left out.
         """
@@ -183,27 +183,23 @@ class Run:
         except ValueError:
             pass
         raise InputError(
-            f"{self.history_file}: line {number} is no row of a history: {str(line[:100])[1:]}"
+            f"{self.history_file}: line {number} is not a row of a history: {str(line[:100])[1:]}"
         )
 
     @property
     def result(self) -> Result:
-        """result.json, or {} where it is not written yet."""
+        """The content of result.json, or {} while there is none."""
         if not self.result_file.exists():
             return {}
         content = read_bounded(self.result_file, RESULT_LIMIT)
         try:
             result = _RESULT.validate_json(content, strict=True)
         except ValidationError as error:
-            fault = error.errors(include_url=False, include_input=False)[0]
-            if fault["type"] == "json_invalid":
-                raise InputError(f"{self.result_file}: is not JSON ({fault['msg']})") from None
-            key = ".".join(map(str, fault["loc"])) or "it"
             raise InputError(
-                f"{self.result_file}: is no result of a run: {key[:80]}: {fault['msg'][:200]}"
+                f"{self.result_file}: is not the result of a run ({first_line(error)})"
             ) from None
         if "status" not in result:
-            raise InputError(f"{self.result_file}: is no result of a run: it has no status")
+            raise InputError(f"{self.result_file}: is not the result of a run (it has no status)")
         return result
 
     @property
@@ -215,7 +211,7 @@ class Run:
 
     @property
     def ended(self) -> bool:
-        """Whether its configuration has nothing left to train: it finished or diverged."""
+        """Whether the run finished or diverged with the configuration that the folder holds now."""
         result = self.result
         if result.get("status") not in ("finished", "diverged"):
             return False
@@ -223,12 +219,12 @@ class Run:
 
     @property
     def resume_folder(self) -> Path:
-        """What to name to go on with it: of a trial the sweep, which Hydra marks."""
+        """The folder to name to resume this run; for a trial, its sweep's."""
         return self.folder.parent if is_sweep(self.folder.parent) else self.folder
 
     @property
     def monitored(self) -> float:
-        """The best value of checkpoint.monitor, for a sweeper; NaN where there is none."""
+        """The best value of checkpoint.monitor; NaN where there is none."""
         result = self.result
         value = result.get("best", {}).get(result.get("monitor", "val/acc"))
         return math.nan if value is None else value
@@ -236,18 +232,20 @@ class Run:
     # --- writing ---
 
     def identity(self) -> str:
-        """32 hex digits by which loggers know this run, whatever its folder is called; they are
-        made when first asked for, and go with the folder."""
+        """32 hex digits by which loggers know this run, even when its folder is renamed or moved.
+
+        The digits are drawn at the first call and kept in the folder.
+        """
         if not self.identity_file.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
             write_durably(self.identity_file, uuid.uuid4().hex)
         text = read_bounded(self.identity_file, 100).decode(errors="replace")
         if not re.fullmatch("[0-9a-f]{32}", text):
-            raise InputError(f"{self.identity_file}: is no run's identity; delete it")
+            raise InputError(f"{self.identity_file}: is not a run's identity; delete it")
         return text
 
     def replace_config(self, config: Config) -> None:
-        """Writes the configuration, also in place of Hydra's own file of it."""
+        """Writes the configuration in place of the file that Hydra wrote."""
         self.config_file.parent.mkdir(parents=True, exist_ok=True)
         write_durably(self.config_file, yaml.safe_dump(config.to_primitives(), sort_keys=False))
 
@@ -256,7 +254,7 @@ class Run:
         write_durably(self.overrides_file, yaml.safe_dump(list(texts)))
 
     def write_history(self, rows: Sequence[Row]) -> None:
-        """The whole history, in place of what is there."""
+        """Writes the whole history anew."""
         text = io.StringIO()
         writer = csv.DictWriter(text, HISTORY, lineterminator="\n")
         writer.writeheader()
@@ -264,7 +262,7 @@ class Run:
         write_durably(self.history_file, text.getvalue())
 
     def append_history(self, row: Row) -> None:
-        """Adds a row and hands it to the system at once."""
+        """Appends a row and hands it to the operating system at once."""
         if not self.history_file.exists():
             self.write_history([row])
             return
@@ -273,7 +271,7 @@ class Run:
         append_line(self.history_file, text.getvalue())
 
     def forget(self) -> None:
-        """Removes what a trial left that came to no checkpoint; its configuration stays."""
+        """Removes history and result of a trial that has no checkpoint; its configuration stays."""
         for path in (self.history_file, self.result_file):
             path.unlink(missing_ok=True)
 
@@ -282,7 +280,7 @@ class Run:
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether trials lie in it, of a multirun or of a search."""
+    """Whether the folder is that of a multirun or of a search."""
     return (folder / "multirun.yaml").exists() or is_search(folder)
 
 
@@ -291,7 +289,7 @@ def is_search(folder: Path) -> bool:
 
 
 def resume_command(folder: Path) -> str:
-    """What to type to go on with a run, a sweep or a search."""
+    """The command that resumes a run, a sweep or a search."""
     return f"python -m src.{'search' if is_search(folder) else 'train'} resume={folder}"
 
 
@@ -302,9 +300,9 @@ def timestamped(base: str) -> Path:
 
 
 def checkpoint_of(path: Path) -> Path:
-    """The best checkpoint of a run folder; any other path is a checkpoint itself.
+    """The best checkpoint of a run folder; the path of a file is returned as it is.
 
-    Raises InputError when there is no such file, told before anything that opens it is imported.
+    Raises InputError when there is no such file. Imports nothing that opens it.
     """
     try:
         if path.is_file():
@@ -318,7 +316,7 @@ def checkpoint_of(path: Path) -> Path:
     if not known:
         raise InputError(f"{path}: there is no such file or folder")
     raise InputError(
-        f"{path}: is no run folder, it has no checkpoints/best.ckpt; name a folder that "
+        f"{path}: is not a run folder, it has no checkpoints/best.ckpt; name a folder that "
         "`python -m src.train` wrote (runs/<date>/<time>) or a .ckpt file"
     )
 

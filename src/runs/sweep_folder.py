@@ -1,32 +1,35 @@
-"""A sweep's folder: its trials and its table. Nothing here imports torch."""
+"""The folder of a sweep: its trials and their table. Nothing here imports torch."""
 
 import csv
 import io
-import logging
-import math
-import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
 
-from src.config.schema import standing
 from src.runs.folder import Run
+from src.runs.outcome import (
+    METRICS,
+    SHARED_TIME,
+    Outcome,
+    by_data,
+    differing,
+    format_metric,
+    format_spread,
+    over_seeds,
+    read_outcome,
+)
 from src.system.files import alone, write_durably
 
-log = logging.getLogger(__name__)
-
 ACCURACIES = ("val/acc", "test/acc")
-SHARE = "seconds of a trial of a stack: an equal share of the stack's time"
-METRICS = ("val/acc", "val/loss", "test/acc", "test/loss")
 
 
 class Sweep:
-    """The folder of a multirun or a search, its trials in folders 0, 1, 2, …
+    """The folder of a multirun or a search, with its trials in folders 0, 1, 2, …
 
-    `stacks` is the folder within it that keeps the states of stacks: processes that train in the
+    `stacks` names the folder in it that keeps the states of stacks. Processes that train in the
     same sweep have one each.
     """
 
@@ -37,18 +40,18 @@ class Sweep:
 
     @property
     def trials(self) -> list[Run]:
-        """Those that have a result, finished or failed, in order of their number."""
+        """The trials that have a result, finished or not, sorted by number."""
         numbers = [int(path.name) for path in self.folder.iterdir() if path.name.isdigit()]
         runs = [Run(self.folder / str(number)) for number in sorted(numbers)]
         return [run for run in runs if run.result_file.exists()]
 
-    def rows(self) -> list[dict[str, Any]]:
-        return [_row(run) for run in self.trials]
+    def outcomes(self) -> list[Outcome]:
+        return [read_outcome(run) for run in self.trials]
 
     def write_results(self) -> None:
-        """Writes results.csv anew from the trials that have ended; safe beside other writers."""
+        """Writes results.csv anew from all trials with a result; safe beside other writers."""
         with self.locked():
-            rows = self.rows()
+            rows = [_row(outcome) for outcome in self.outcomes()]
             header = list(dict.fromkeys(key for row in rows for key in row))
             text = io.StringIO()
             writer = csv.DictWriter(text, header, lineterminator="\n")
@@ -58,117 +61,75 @@ class Sweep:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Waits until no other process writes what all of them share."""
+        """Waits until no other process writes the files that all of them share."""
         with alone(self.folder / ".lock"):
             yield
 
     def table(self) -> str:
-        """The trials best first, what went wrong with the others, and the best one's command.
+        """The trials, the best first; the errors of failed ones; and the command of the best one.
 
-        Trials that differ in their seed alone are summed up below, as mean ± standard deviation.
-        Values on different data sets do not compare: each has a best trial of its own.
+        Each data set has its own best trial, because values on different data sets cannot be
+        compared. A second table has mean ± standard deviation over seeds.
         """
-        ranked = sorted(self.trials, key=lambda run: (*_finished_on(run), _rank(run)))
-        rows = [_row(run) for run in ranked]
-        swept = [key for key in (rows[0] if rows else {}) if _is_swept(key, rows)]
-        shown = ["trial", "status", *swept, "val/acc", "test/acc", "seconds"]
-        cells = [
-            [shown_as(key, row[key]) if key in ACCURACIES else row.get(key) for key in shown]
-            for row in rows
+        trials = self.outcomes()
+        finished = sorted((t for t in trials if t.finished), key=lambda t: (t.data, t.rank))
+        ranked = [*finished, *(trial for trial in trials if not trial.finished)]
+        swept = differing([trial.overrides for trial in ranked])
+        parts = [_trial_table(ranked, swept)]
+        if any(trial.stacked > 1 for trial in ranked):
+            parts.append(SHARED_TIME)
+        parts.append(_seed_table(finished, swept))
+        parts += [
+            f"trial {trial.run.folder.name} failed: {error}"
+            for trial in ranked
+            if (error := trial.result.get("error"))
         ]
-        texts = [shown.index(key) for key in ACCURACIES]
-        alignment = ["right" if key in ACCURACIES else "global" for key in shown]
-        parts = [tabulate(cells, shown, floatfmt=".4g", disable_numparse=texts, colalign=alignment)]
-        if any(run.result.get("stacked", 1) != 1 for run in ranked):
-            parts.append(SHARE)
-        parts += [_over_seeds(rows, [key for key in swept if key != "seed"])]
-        parts += [f"trial {row['trial']} failed: {row['error']}" for row in rows if row["error"]]
-        best: dict[str, Run] = {}
-        for run in ranked:
-            unfinished, data = _finished_on(run)
-            if not unfinished:
-                best.setdefault(data, run)
-        for data, run in best.items():
-            parts.append(f"best alone{f' on {data}' if len(best) > 1 else ''}: {run.command}")
+        groups = by_data(finished)
+        for data, (best, *_) in groups.items():
+            on = f" on {data}" if len(groups) > 1 else ""
+            parts.append(f"best trial{on}, to train it alone: {best.run.command}")
         return "\n".join([*filter(None, parts), f"table: {self.results_file}"])
 
     def failures(self) -> int:
-        return sum(run.result["status"] == "failed" for run in self.trials)
+        return sum(outcome.status == "failed" for outcome in self.outcomes())
 
 
-def _row(run: Run) -> dict[str, Any]:
-    result = run.result
-    best: Mapping[str, Any] = result.get("best", {})
-    values = {key: result.get(key, best.get(key)) for key in METRICS}
-    seconds = result.get("seconds")
+def _row(outcome: Outcome) -> dict[str, Any]:
+    """A row of results.csv."""
+    seconds = outcome.seconds
     return {
-        "trial": int(run.folder.name),
-        "status": result["status"],
-        **run.overrides,
-        **values,
-        "epochs": result.get("epochs"),
-        "seconds": round(sum(seconds.values()) / result.get("stacked", 1), 3) if seconds else None,
-        "error": result.get("error"),
+        "trial": int(outcome.run.folder.name),
+        "status": outcome.status,
+        **outcome.overrides,
+        **{name: outcome.metric(name) for name in METRICS},
+        "epochs": outcome.epochs,
+        "seconds": None if seconds is None else round(seconds, 3),
+        "error": outcome.result.get("error"),
     }
 
 
-def _finished_on(run: Run) -> tuple[bool, str]:
-    """Whether it did not finish, and the data set really used; of the user's own, with its path."""
-    result = run.result
-    if result["status"] != "finished":
-        return True, ""
-    path = run.overrides.get("data.path", "")
-    return False, f"{result.get('data', {}).get('name', '')} {path}".strip()
+def _trial_table(ranked: Sequence[Outcome], swept: Sequence[str]) -> str:
+    shown = ["trial", "status", *swept, *ACCURACIES, "seconds"]
+    rows = [
+        [format_metric(key, row[key]) if key in ACCURACIES else row.get(key) for key in shown]
+        for row in map(_row, ranked)
+    ]
+    texts = [shown.index(key) for key in ACCURACIES]
+    alignment = ["right" if key in ACCURACIES else "global" for key in shown]
+    return tabulate(rows, shown, floatfmt=".4g", disable_numparse=texts, colalign=alignment)
 
 
-def _rank(run: Run) -> float:
-    result = run.result
-    finished = result["status"] == "finished"
-    return standing(result.get("monitor", "val/acc"), run.monitored) if finished else math.inf
-
-
-def _over_seeds(rows: Sequence[dict[str, Any]], keys: Sequence[str]) -> str:
-    """A table of mean ± standard deviation over the seeds of each point, or nothing. Trials without
-    an accuracy are left out."""
-    points: dict[tuple[str, ...], list[dict[str, Any]]] = {}
-    for row in rows:
-        known = None not in (row["val/acc"], row["test/acc"])
-        if row["status"] == "finished" and known:
-            points.setdefault(tuple(str(row.get(key)) for key in keys), []).append(row)
-    if not any(len(found) > 1 for found in points.values()):
+def _seed_table(finished: Sequence[Outcome], swept: Sequence[str]) -> str:
+    """Mean ± standard deviation over seeds, or "" where no trials differ only in their seed."""
+    keys, groups = over_seeds(finished, swept)
+    rows = [
+        [
+            *group.values,
+            len(group.trials),
+            *(format_spread(group.known(metric)) for metric in ACCURACIES),
+        ]
+        for group in groups
+    ]
+    if not rows:
         return ""
-    lines = []
-
-    def rank(item: tuple[tuple[str, ...], list[dict[str, Any]]]) -> tuple[str, float]:
-        first = item[1][0]
-        return f"{first.get('data')} {first.get('data.path')}", -_mean(item[1], "val/acc")
-
-    for point, found in sorted(points.items(), key=rank):
-        values = [[row[metric] for row in found] for metric in ("val/acc", "test/acc")]
-        lines.append([*point, len(found), *(spread(numbers) for numbers in values)])
-    return "\n" + tabulate(lines, [*keys, "seeds", "val/acc", "test/acc"], disable_numparse=True)
-
-
-def _mean(rows: Sequence[dict[str, Any]], metric: str) -> float:
-    return statistics.fmean(row[metric] for row in rows)
-
-
-def shown_as(name: str, value: float | None) -> str:
-    """A metric as people read it: an accuracy in percent, a count with its thousands."""
-    if value is None:
-        return "–"
-    if name.endswith("acc"):
-        return f"{value:.2%}"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
-
-
-def spread(values: Sequence[float]) -> str:
-    """Fractions as mean ± standard deviation, in percent; of one, itself."""
-    deviation = f" ± {statistics.stdev(values):.2%}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.2%}{deviation}"
-
-
-def _is_swept(key: str, rows: list[dict[str, Any]]) -> bool:
-    """Whether a column is a key of the command line that differs between trials."""
-    known = {"trial", "status", *METRICS, "epochs", "seconds", "error"}
-    return key not in known and len({str(row.get(key)) for row in rows}) > 1
+    return "\n" + tabulate(rows, [*keys, "seeds", *ACCURACIES], disable_numparse=True)

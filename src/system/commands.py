@@ -3,16 +3,16 @@
 import argparse
 
 
-def command_parser(name: str, docstring: str | None, more: str = "") -> argparse.ArgumentParser:
+def command_parser(name: str, docstring: str | None) -> argparse.ArgumentParser:
     """The parser of `python -m src.NAME`.
 
-    The first line of the command's docstring describes the command in its help; the other lines
-    and `more` follow the arguments.
+    The first line of the docstring describes the command in its help; the other lines follow the
+    arguments.
     """
     summary, _, usage = (docstring or "").partition("\n")
     return argparse.ArgumentParser(
         f"python -m src.{name}",
         description=summary,
-        epilog=usage + more,
+        epilog=usage,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -17,8 +17,15 @@ class InputError(Exception):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or the name of its type where the message is empty."""
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    """The first line of an error's message, or the name of its type if there is no message; of a
+    pydantic error, the first wrong field and its fault."""
+    from pydantic import ValidationError
+
+    if isinstance(error, ValidationError):
+        fault = error.errors(include_url=False, include_input=False)[0]
+        field = ".".join(map(str, fault["loc"]))[:80]
+        return f"{field}: {fault['msg'][:200]}" if field else fault["msg"][:200]
+    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
 
 
 def shortened(faults: Sequence[str]) -> list[str]:

@@ -191,6 +191,20 @@ def open_regular(path: Path) -> io.BufferedReader:
         raise
 
 
+def output_fault(option: str, path: Path, name: str, *, force: bool) -> str | None:
+    """The reason why a command cannot write the file of `option`, and what to type; or None.
+
+    `name` is the file name to propose when the path is a folder.
+    """
+    if path.is_dir():
+        return f"{option} {path}: is a folder; type {option} {path / name}"
+    if not path.parent.is_dir():
+        return f"{option} {path}: there is no folder {path.parent}; make it first"
+    if path.exists() and not force:
+        return f"{option} {path}: exists already; name another file, or type --force to replace it"
+    return None
+
+
 def require_regular(path: Path, status: os.stat_result) -> None:
     """Raises InputError unless the status is of a regular file."""
     if not stat.S_ISREG(status.st_mode):

@@ -1,4 +1,4 @@
-"""A run trained once more from its bundle."""
+"""A run trained again from its bundle."""
 
 from pathlib import Path
 
@@ -10,12 +10,12 @@ from src.training.fit import fit
 
 
 def reproduce(bundle: Bundle, folder: Path) -> Comparison:
-    """Trains the configuration of a bundle into a new folder, and compares both runs.
+    """Trains the configuration of a bundle into a new folder and compares both runs.
 
-    Raises InputError when the folder holds anything, when the bundle holds no model, and for data
-    or devices that are not here.
+    Raises InputError when the folder is not empty, when the bundle holds no model, and for data
+    or devices that this machine does not have.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise InputError(f"{folder}: is there already; type --output FOLDER")
-    original = open_trained(bundle.run.folder)  # a damaged bundle fails before the training
+        raise InputError(f"{folder}: exists already; type --output FOLDER")
+    original = open_trained(bundle.run.folder)  # a damaged bundle fails before training
     return compare(bundle, original, fit(bundle.config, folder))

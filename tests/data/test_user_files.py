@@ -17,7 +17,8 @@ from src.inference.evaluation import evaluate_path
 from src.inference.exporters import export
 from src.inference.formats import plan
 from src.inference.inputs import read_inputs
-from src.inference.prediction import describe, predict_inputs
+from src.inference.prediction import predict_inputs
+from src.inference.prediction_output import describe
 from src.runs.loading import open_trained
 from src.system.errors import InputError
 from src.training.fit import fit

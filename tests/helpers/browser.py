@@ -1,4 +1,4 @@
-"""Headless Chromium, for tests of what people see in theirs; the fixture `browser` is one."""
+"""Headless Chromium, for tests of the pages; see the fixture `browser`."""
 
 import shutil
 from collections.abc import Iterator
@@ -33,7 +33,7 @@ def opened(
     width: int = 1200,
     scheme: Literal["light", "dark"] = "light",
 ) -> Iterator[Page]:
-    """The page in a window of its own. Any error that its script meets fails the test."""
+    """The page in a new window. Any error of its script fails the test."""
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     errors: list[str] = []
     page.on("pageerror", lambda error: errors.append(str(error)))

@@ -1,4 +1,4 @@
-"""Commands of the project, started as a user starts them."""
+"""Commands of the project, started as users start them."""
 
 import os
 import re
@@ -34,7 +34,7 @@ LONG = ("data=digits", "trainer=cpu", "trainer.max_epochs=100000", "model.dropou
 
 
 def started(tmp_path: Path, *arguments: str, epoch: int = 2) -> "subprocess.Popen[str]":
-    """A command of its own process group, when that epoch is over."""
+    """A training command in its own process group, once that epoch has ended."""
     process = subprocess.Popen(
         [sys.executable, "-m", "src.train", *arguments],
         cwd=tmp_path,

@@ -1,10 +1,13 @@
 """Digits as people draw them in a paint program: strokes of a round pen through a few points."""
 
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
+
+from src.inference.drawings import prepare
 
 Point = tuple[float, float]
 Ink = str | int | tuple[int, ...]
@@ -78,3 +81,54 @@ def smooth(points: NDArray[np.float64]) -> list[Point]:
             x, y = (straight + square + cube) / 2
             curve.append((float(x), float(y)))
     return curve
+
+
+FIELD = (28, 28)
+
+
+# What a person may save: canvas, box of the digit, pen in pixels, ink, paper, mode, file.
+DRAWINGS: list[tuple[tuple[int, int], tuple[int, int, int, int], int, Ink, Ink, str, str]] = [
+    ((640, 480), (210, 90, 400, 390), 14, "black", "white", "RGB", "0.png"),
+    ((300, 300), (110, 40, 190, 260), 34, "white", "black", "RGB", "1.png"),
+    ((1000, 700), (30, 520, 150, 680), 11, "#1e3cc8", "white", "RGB", "2.jpg"),
+    ((120, 160), (30, 25, 90, 130), 9, 90, 200, "L", "3.png"),
+    ((500, 400), (250, 60, 430, 330), 26, "yellow", "navy", "RGB", "4.jpeg"),
+    ((400, 600), (120, 100, 300, 420), 3, "red", "white", "RGB", "5.png"),
+    ((280, 280), (80, 50, 200, 230), 20, (0, 0, 0, 255), (0, 0, 0, 0), "RGBA", "6.png"),
+    ((64, 64), (18, 10, 48, 54), 4, "white", "darkgreen", "RGB", "7.png"),
+    ((2400, 1800), (900, 250, 1700, 1550), 120, "#201810", "#f0e6d0", "RGB", "8.png"),
+    ((200, 300), (60, 60, 140, 220), 12, 0, 1, "1", "9.PNG"),
+]
+
+
+LIGHT_ON_DARK = {1, 4, 7}
+
+
+def save_drawings(folder: Path) -> Path:
+    folder.mkdir()
+    for digit, (size, box, pen, ink, paper, mode, name) in enumerate(DRAWINGS):
+        image = draw(
+            digit,
+            size,
+            box,
+            pen,
+            ink=ink,
+            paper=paper,
+            mode=mode,
+            slant=0.1,
+            tremble=0.02,
+            seed=digit,
+        )
+        image.save(folder / name)
+    return folder
+
+
+# --- a picture, prepared -----------------------------------------------------------------------
+
+
+def seven(ink: Ink = "black", paper: Ink = "white", mode: str = "RGB") -> Image.Image:
+    """A drawing that looks like itself one way up only."""
+    return draw(7, (300, 240), (160, 30, 250, 210), 16, ink=ink, paper=paper, mode=mode)
+
+
+SEVEN = prepare(seven(), FIELD).pixels.astype(int)

@@ -1,4 +1,4 @@
-"""What the project says of wrong input."""
+"""The messages about wrong input."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,6 +17,6 @@ def faults(*argv: str) -> str:
 
 
 def own_error(action: Callable[[], Any]) -> None:
-    """Runs it; any exception but the project's own is a failure."""
+    """Runs the action; only the project's own error may be raised."""
     with suppress(InputError):
         action()

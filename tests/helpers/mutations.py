@@ -12,7 +12,7 @@ MANY = "TORTURE" in os.environ
 
 
 def examples(share: int) -> Callable[[Any], Any]:
-    """Settings for a share of the hundred thousand, or a 320th of it."""
+    """Settings for a share of the hundred thousand examples; by default for a 320th of that."""
     return settings(
         max_examples=8 * share if MANY else share // 40,
         deadline=timedelta(seconds=10),

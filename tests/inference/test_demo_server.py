@@ -30,11 +30,11 @@ from playwright.sync_api import Browser, FloatRect, Page
 
 from src.config.compose import compose
 from src.inference import demo_server as serving
-from src.inference import formats as artifacts
 from src.inference.demo_server import Server, about, answer, demonstrate, open_model
 from src.inference.drawings import prepare
 from src.inference.exporters import export
-from src.inference.formats import OnnxModel, Plan, plan
+from src.inference.formats import ANOTHER, Plan, plan
+from src.inference.onnx_model import OnnxModel
 from src.runs import checkpoint
 from src.runs.folder import Run
 from src.runs.loading import open_trained
@@ -171,7 +171,7 @@ def test_a_drawn_stroke_moves_the_probabilities(
     page.close()
 
 
-def test_two_drawings_are_told(browser: Browser, served: Served) -> None:
+def test_two_drawings_are_reported(browser: Browser, served: Served) -> None:
     page = browser.new_page(viewport={"width": 1200, "height": 800})
     page.goto(served.url)
     page.wait_for_selector("#classes li")
@@ -206,7 +206,7 @@ def test_a_finger_on_a_phone(browser: Browser, served: Served) -> None:
     context.close()
 
 
-def test_a_server_that_has_ended_is_told(browser: Browser, served: Served) -> None:
+def test_the_page_says_when_the_server_has_ended(browser: Browser, served: Served) -> None:
     page = browser.new_page()
     page.goto(served.url)
     page.wait_for_selector("#classes li")
@@ -234,7 +234,7 @@ def test_many_connections_wait_until_they_are_accepted() -> None:
 def ask(
     served: Served, method: str, path: str, body: bytes = b"", **headers: str
 ) -> tuple[int, dict[str, str], Any]:
-    """Sends exactly these headers, `_` in a name for `-`, and the right Host unless it is given."""
+    """Sends exactly these headers, with `_` for `-` in names, and by default the right Host."""
     connection = http.client.HTTPConnection("127.0.0.1", served.port, timeout=20)
     connection.putrequest(method, path, skip_host=True, skip_accept_encoding=True)
     for name, value in {"Host": f"127.0.0.1:{served.port}", **headers}.items():
@@ -253,7 +253,7 @@ def post(served: Served, body: bytes, **headers: str) -> tuple[int, Any]:
     return status, found
 
 
-def test_the_answer_is_the_models(served: Served) -> None:
+def test_the_answer_has_the_models_probabilities(served: Served) -> None:
     status, found = post(served, png(drawing()))
     assert status == 200
     pixels = np.frombuffer(base64.b64decode(found["pixels"]), np.uint8).reshape(28, 28)
@@ -266,7 +266,7 @@ def test_the_answer_is_the_models(served: Served) -> None:
     assert found["drawings"] == 1
 
 
-def test_bytes_go_to_a_model_of_bytes(served: Served) -> None:
+def test_a_model_of_bytes_gets_bytes(served: Served) -> None:
     asked = []
 
     class Session:
@@ -287,7 +287,7 @@ def test_an_empty_paper(served: Served) -> None:
     assert base64.b64decode(found["pixels"]) == bytes(784)
 
 
-def test_the_page_and_what_it_may_do(served: Served) -> None:
+def test_the_page_and_its_security_headers(served: Served) -> None:
     status, headers, content = ask(served, "GET", "/")
     assert status == 200
     assert content == (ROOT / "src" / "inference" / "demo.html").read_bytes()
@@ -311,15 +311,15 @@ def test_other_hosts_and_origins_are_refused(served: Served) -> None:
     hosts = ("evil.example", f"evil.example:{served.port}", "127.0.0.1", f"{here}.evil.example", "")
     for host in hosts:
         status, _, told = ask(served, "GET", "/", Host=host)
-        assert (status, told) == (403, {"error": f"the demo is at {served.url} alone"})
+        assert (status, told) == (403, {"error": f"the demo is only at {served.url}"})
         assert post(served, png(drawing()), Host=host)[0] == 403
     for origin in ("http://evil.example", "null", "https://127.0.0.1", f"http://{here}.example"):
         status, told = post(served, png(drawing()), Origin=origin)
-        assert (status, told) == (403, {"error": "the demo answers its own page alone"})
+        assert (status, told) == (403, {"error": "the demo answers only its own page"})
 
 
 def bomb() -> bytes:
-    """A PNG that says it has 30,000 by 30,000 pixels."""
+    """A PNG whose header claims 30,000 by 30,000 pixels."""
     content = bytearray(png(Image.new("1", (8, 8))))
     content[16:24] = struct.pack(">II", 30_000, 30_000)
     content[29:33] = struct.pack(">I", zlib.crc32(content[12:29]))
@@ -333,17 +333,17 @@ def test_bodies_are_bounded_and_checked(served: Served) -> None:
         (whole, {"Content_Type": "text/plain"}, 415, "Content-Type must be image/png"),
         (whole, {"Content_Length": "-1"}, 411, "Content-Length is missing"),
         (whole, {"Content_Length": long}, 411, "Content-Length is missing"),
-        (b"", {"Content_Length": str(2**20 + 1)}, 413, "at most 1,048,576 bytes"),
-        (b"", {"Content_Length": "9" * 5000}, 413, "at most 1,048,576 bytes"),
-        (b"", {}, 400, "the body is no PNG picture"),
-        (whole[:-30], {}, 400, "the body is no PNG picture"),
-        (b"GIF89a" + whole, {}, 400, "the body is no PNG picture"),
+        (b"", {"Content_Length": str(2**20 + 1)}, 413, "may have 1,048,576 bytes"),
+        (b"", {"Content_Length": "9" * 5000}, 413, "may have 1,048,576 bytes"),
+        (b"", {}, 400, "the body is not a PNG picture"),
+        (whole[:-30], {}, 400, "the body is not a PNG picture"),
+        (b"GIF89a" + whole, {}, 400, "the body is not a PNG picture"),
         (png(Image.new("L", (1025, 3))), {}, 400, "is larger than 1024 by 1024 pixels"),
         (
             bomb(),
             {},
             400,
-            "the body is no PNG picture .Image size .900000000 pixels. exceeds limit",
+            "the body is not a PNG picture .Image size .900000000 pixels. exceeds limit",
         ),
     ]
     for body, headers, status, message in cases:
@@ -356,7 +356,7 @@ def test_bodies_are_bounded_and_checked(served: Served) -> None:
 # --- which model, which port -------------------------------------------------------------------
 
 
-def test_the_exported_model_is_taken_while_it_is_of_these_weights(
+def test_an_export_of_the_same_weights_is_used(
     served: Served,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -368,14 +368,15 @@ def test_the_exported_model_is_taken_while_it_is_of_these_weights(
     before = exported.read_bytes()
 
     def refuse(plan: Plan) -> None:
-        raise InputError(f"{plan.output}: was not written: no{artifacts.ANOTHER}")
+        raise InputError(f"{plan.output}: was not written: no{ANOTHER}")
 
     with monkeypatch.context() as patch:
         patch.setattr("src.inference.exporters.export", refuse)
         fresh = open_model(run.folder, run.best_checkpoint)
         assert fresh.description == served.model.description
         assert capsys.readouterr().out == ""
-        keeps = f"the model is exported for this demo alone (python -m src.export {run.folder}"
+        command = f"python -m src.export {run.folder}"
+        keeps = f"exporting the model for this demo (to keep an export: {command}"
         exported.write_bytes(before[:1000])
         with pytest.raises(
             InputError, match=r"cannot be shown, its ONNX model was not written: no$"
@@ -383,11 +384,11 @@ def test_the_exported_model_is_taken_while_it_is_of_these_weights(
             open_model(run.folder, run.best_checkpoint)
         told = capsys.readouterr().out
         assert told.startswith(f"{exported}: cannot be read as ONNX")
-        assert told.endswith(f"; {keeps} --force keeps it)\n")
+        assert told.endswith(f"; {keeps} --force)\n")
         exported.unlink()
         with pytest.raises(InputError):
             open_model(run.folder, run.best_checkpoint)
-        assert capsys.readouterr().out == f"{exported} is not there; {keeps} keeps it)\n"
+        assert capsys.readouterr().out == f"{exported} does not exist; {keeps})\n"
 
     exported.write_bytes(before)
     content = checkpoint.read(run.best_checkpoint)
@@ -395,7 +396,8 @@ def test_the_exported_model_is_taken_while_it_is_of_these_weights(
         weight.mul_(2)
     checkpoint.write(content, run.best_checkpoint)
     newer = open_model(run.folder, run.best_checkpoint)
-    assert f"{exported} is of an older checkpoint; {keeps} --force" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"{exported} was exported from an older checkpoint; {keeps} --force" in told
     assert newer.description.checkpoint_sha256 == sha256(run.best_checkpoint)
     inputs = np.ones((1, 28, 28), np.float32)
     with torch.no_grad():
@@ -405,10 +407,10 @@ def test_the_exported_model_is_taken_while_it_is_of_these_weights(
     assert exported.read_bytes() == before
 
 
-def test_a_model_that_takes_no_pictures(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_that_does_not_take_pictures(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     run = train("data=toy", "data.factor=4")
     monkeypatch.setattr("src.inference.exporters.export", None)
-    with pytest.raises(InputError, match=r"takes features \(2,\), not pictures of one channel"):
+    with pytest.raises(InputError, match=r"takes features \(2,\), not grey pictures"):
         open_model(run.folder, run.best_checkpoint)
 
 

@@ -1,11 +1,8 @@
-"""Opening a run again: the model, its numbers, and what is no run."""
-
-from pathlib import Path
+"""A trained model, tested again: loss, accuracy and mistakes."""
 
 import pytest
 import torch
 
-from src.data.sources.catalogue import open_source
 from src.data.sources.source import Source, Split
 from src.inference.evaluation import describe, evaluate, evaluate_path
 from src.runs.loading import open_trained
@@ -46,47 +43,6 @@ def test_confusion_by_hand(train: Train) -> None:
     found = evaluate(trained, Source("toy", split, only_ones, ("0", "1")))
     assert found.per_class == [None, 1.0]
     assert "-" in describe(found)
-
-
-def test_the_state_is_plain_torch(train: Train) -> None:
-    """Saved as a state_dict, restored into a fresh network, loaded with weights only."""
-    run = train()
-    trained = open_trained(run.folder)
-    content = torch.load(run.best_checkpoint, weights_only=True)["state_dict"]
-    for name, value in trained.model.state_dict().items():
-        assert torch.equal(content[f"model.{name}"], value)
-    features = open_source(run.config.data).test.features[:5]
-    assert trained.model(features).shape == (5, 10)
-
-
-def test_opening_leaves_the_random_stream_alone(train: Train) -> None:
-    run = train()
-    state = torch.get_rng_state()
-    open_trained(run.folder)
-    assert torch.equal(torch.get_rng_state(), state)
-
-
-def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="is no run folder"):
-        open_trained(tmp_path)
-    with pytest.raises(InputError, match="there is no such file or folder"):
-        open_trained(tmp_path / "nothing.ckpt")
-
-
-@pytest.mark.parametrize("cut", [0, 1, 100, 5000, -1])
-def test_a_damaged_checkpoint(cut: int, train: Train) -> None:
-    run = train()
-    content = run.best_checkpoint.read_bytes()
-    run.best_checkpoint.write_bytes(content[:cut])
-    with pytest.raises(InputError, match=r"best\.ckpt: is damaged or no checkpoint"):
-        open_trained(run.folder)
-
-
-def test_a_foreign_checkpoint(tmp_path: Path) -> None:
-    path = tmp_path / "foreign.ckpt"
-    torch.save({"state_dict": {"weight": torch.zeros(2)}}, path)
-    with pytest.raises(InputError, match=r"no checkpoint of this project \(it has no checksum\)"):
-        open_trained(path)
 
 
 def test_data_of_another_shape(train: Train) -> None:

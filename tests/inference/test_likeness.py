@@ -16,10 +16,10 @@ from src.data.sources.downloads import Published
 from src.data.sources.mnist import read_idx_set
 from src.data.sources.source import Split
 from src.inference.drawings import prepare
-from src.inference.evaluation import predict
+from src.inference.evaluation import compute_logits
 from src.inference.inputs import Request, read_inputs
 from src.inference.likeness import Likeness, likeness_of
-from src.inference.prediction import answer
+from src.inference.prediction_output import predict_request
 from src.runs.folder import Run
 from src.runs.loading import Trained, open_trained
 from src.system.errors import InputError
@@ -33,7 +33,7 @@ HAND = np.random.default_rng(0)
 def unlike(trained: Trained, likeness: Likeness, features: NDArray[np.uint8]) -> float:
     """The share of features (N, 28, 28) that are called unlike."""
     inputs = torch.from_numpy(features).view(-1, 1, 28, 28)
-    classes = predict(trained, Split(inputs, torch.zeros(len(inputs)))).argmax(-1)
+    classes = compute_logits(trained, Split(inputs, torch.zeros(len(inputs)))).argmax(-1)
     return float(np.mean(np.array(likeness.unlikeness(inputs, classes)) > 1))
 
 
@@ -54,12 +54,12 @@ def letters(texts: str) -> list[Image.Image]:
 
 
 def blurred(side: int) -> list[Image.Image]:
-    """Noise as in a photograph out of focus."""
+    """Noise like that of a blurred photograph."""
     levels = [HAND.integers(0, 256, (side, side), dtype=np.uint8) for _ in range(50)]
     return [Image.fromarray(each).resize((200, 150), Image.Resampling.BICUBIC) for each in levels]
 
 
-def test_what_is_unlike_mnist_and_what_is_not(default_run: Run, mnist_root: Path) -> None:
+def test_unlike_inputs_for_a_run_on_mnist(default_run: Run, mnist_root: Path) -> None:
     trained = open_trained(default_run.folder)
     likeness = likeness_of(trained)
     digits = read_idx_set("mnist", mnist_root).test.features[:, 0].numpy()
@@ -92,13 +92,13 @@ def test_what_is_unlike_mnist_and_what_is_not(default_run: Run, mnist_root: Path
 
 
 def test_each_data_set_has_bounds_of_its_own(train: Train) -> None:
-    """Samples of the test set keep them, noise does not; of pictures and of points."""
+    """Test samples are within the bounds and noise is not, for pictures and for points."""
     for overrides in ((), ("data=toy", "data.factor=400")):
         run = train(*overrides, "trainer.max_epochs=4")
         trained = open_trained(run.folder)
         test = open_source(run.config.data).test
         likeness = likeness_of(trained)
-        classes = predict(trained, test).argmax(-1)
+        classes = compute_logits(trained, test).argmax(-1)
         true = np.array(likeness.unlikeness(test.features, classes))
         assert np.mean(true > 1) <= 0.01
         strange = torch.rand_like(test.features) + 1
@@ -106,7 +106,7 @@ def test_each_data_set_has_bounds_of_its_own(train: Train) -> None:
 
 
 def test_distances_by_hand(train: Train) -> None:
-    """The larger of both distances over their bounds, to the samples of the class alone."""
+    """Unlikeness is the larger of both distances over their bounds, within the class."""
     trained = open_trained(train("data=toy", "data.factor=4").folder)
     samples = Split(torch.tensor([[3.0, 4.0], [0.0, 2.0]]), torch.tensor([0, 1]))
     held = Split(torch.tensor([[-3.0, 3.0]]).repeat(200, 1), torch.zeros(200))
@@ -122,7 +122,7 @@ def test_distances_by_hand(train: Train) -> None:
 def test_no_comparison_without_the_data(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The answer is the same, the reason is told, and nothing is downloaded."""
+    """The prediction is the same, the reason is given, and nothing is downloaded."""
     few = open_trained(train("data=toy", "data.factor=20").folder)
     with pytest.raises(InputError, match="40 held-out samples are too few, 200 are needed"):
         likeness_of(few)
@@ -138,15 +138,15 @@ def test_no_comparison_without_the_data(
     np.savez(tmp_path / "new.npz", x=np.array([[0.1, 0.2, 0.3], [50, 50, 50]]))
     run = train("data=npz", f"data.path={tmp_path / 'mine.npz'}", "optimizer.lr=0.1").folder
     request = Request(run, read_inputs([tmp_path / "new.npz"]), [], None)
-    compared = answer(request)
+    compared = predict_request(request)
     assert compared.notes == []
     assert [line.split()[-1] for line in compared.text.splitlines()[4:6]] != ["unlike", "unlike"]
     assert compared.text.splitlines()[5].endswith("  unlike")
     assert compared.text.splitlines()[6].startswith("1 of 2 are unlike: farther from every")
     np.savez(tmp_path / "mine.npz", x=samples + 1, y=(samples[:, 0] > 0).astype(int))
-    alone = answer(request)
+    alone = predict_request(request)
     (note,) = alone.notes
-    assert note.startswith("not compared with what the model was trained on: the content of its")
+    assert note.startswith("not compared with the training data: the content of its")
     assert "unlike" not in alone.text
     classes = [
         [line.split()[1] for line in each.text.splitlines()[4:6]] for each in (compared, alone)

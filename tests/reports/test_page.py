@@ -1,4 +1,4 @@
-"""The report: what stands in it is what the runs' files say."""
+"""The report's page says what the files of the runs say."""
 
 import csv
 import io
@@ -17,17 +17,11 @@ import torch
 from PIL import Image
 from playwright.sync_api import Browser
 
-from src.data.sources.catalogue import open_source
 from src.data.sources.downloads import Published, UnavailableError
-from src.data.sources.source import Split
 from src.inference.evaluation import evaluate_path
-from src.plots.confusion import confusion
-from src.reports import analysis, figures
-from src.reports.collect import Entry, SweepEntries, collect, short
-from src.reports.model_pictures import augmented_samples, most_confident_mistakes, pictures
 from src.reports.page import MARK, write_report
-from src.runs.folder import Result, Row, Run
-from src.runs.sweep_folder import SHARE, Sweep
+from src.runs.folder import Run
+from src.runs.outcome import SHARED_TIME
 from src.system.errors import InputError
 from tests.helpers.browser import opened
 from tests.helpers.commands import SMALL, Train
@@ -38,18 +32,18 @@ AXES = ("model.hidden_sizes=8,16", "optimizer.lr=0.05,0.1", "seed=0,1")
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory, warm: Warm) -> Path:
-    """A sweep of eight from the command line, which writes its report by itself."""
+    """A sweep of eight trials from the command line, which also writes the report."""
     folder = tmp_path_factory.mktemp("sweep")
     arguments = ("-m", "hydra/launcher=fused", *SMALL, *AXES, "hydra.sweep.dir=trials")
     done = warm(folder, "src.train", *arguments)
     assert done.returncode == 0, done.stderr
     assert f"report: {Path('trials/report.html')}" in done.stdout
-    assert SHARE in done.stdout
+    assert SHARED_TIME in done.stdout
     return folder / "trials"
 
 
 class Tables(HTMLParser):
-    """Every table of a page by its id, its rows as texts."""
+    """The rows of every table of a page, as texts, by the table's id."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -75,7 +69,7 @@ class Tables(HTMLParser):
             self.rows[-1][-1] += data
 
 
-def test_a_sweeps_page_says_what_its_table_says(sweep: Path) -> None:
+def test_the_page_of_a_sweep_agrees_with_its_table(sweep: Path) -> None:
     page = (sweep / "report.html").read_text()
     rows = list(csv.DictReader(io.StringIO((sweep / "results.csv").read_text())))
     header, *trials = Tables(page).found["sweep1-table"]
@@ -106,11 +100,11 @@ def test_a_sweeps_page_says_what_its_table_says(sweep: Path) -> None:
     expected = f"{statistics.mean(values):.2%} ± {statistics.stdev(values):.2%}"
     assert ["16", "0.1", "2"] in [cells[:3] for cells in Tables(page).found["sweep1-seeds-table"]]
     assert expected in [cells[-1] for cells in Tables(page).found["sweep1-seeds-table"]]
-    assert page.count(SHARE.replace("'", "&#39;")) == 1
+    assert page.count(SHARED_TIME.replace("'", "&#39;")) == 1
     assert "reason" not in header
 
 
-def test_a_page_is_whole_in_itself(sweep: Path) -> None:
+def test_a_page_is_self_contained(sweep: Path) -> None:
     page = (sweep / "report.html").read_text()
     links = re.findall(r'(?:src|href)="([^"]*)"', page)
     assert links
@@ -163,10 +157,10 @@ def test_runs_in_one_plot(train: Train, tmp_path: Path) -> None:
         assert f">{count}</text>" in drawn
 
 
-def test_values_on_different_data_do_not_compare(
+def test_each_data_set_has_its_own_section(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A toy of five points is easy; each data set has curves, a table and a best run of its own."""
+    """Each data set has its own curves, table and best run; the toy data set is much easier."""
 
     def unavailable(*_: object) -> None:
         raise UnavailableError("there is no network")
@@ -212,10 +206,10 @@ def test_a_sweep_over_data_sets_has_a_best_trial_on_each(warm: Warm, tmp_path: P
     done = warm(tmp_path, "src.train", *arguments)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    best = [line for line in lines if line.startswith("best alone")]
+    best = [line for line in lines if line.startswith("best trial")]
     assert [line.partition(":")[0] for line in best] == [
-        "best alone on digits",
-        "best alone on toy",
+        "best trial on digits, to train it alone",
+        "best trial on toy, to train it alone",
     ]
     assert ["data=digits" in line for line in best] == [True, False]
     trials = [line.split()[0] for line in lines if re.match(r" +\d+  finished", line)]
@@ -230,10 +224,8 @@ def test_a_sweep_over_data_sets_has_a_best_trial_on_each(warm: Warm, tmp_path: P
     assert "<h1>a sweep on 2 data sets</h1>" in page
 
 
-def test_runs_that_did_not_finish_show_what_they_came_to_and_why(
-    train: Train, tmp_path: Path
-) -> None:
-    """Their best epoch so far, from the history; the signal, the error's first line, the step."""
+def test_unfinished_runs_show_their_best_epoch_and_the_reason(train: Train, tmp_path: Path) -> None:
+    """The best epoch so far comes from the history; the reason is a signal, an error or a step."""
     runs = {name: train("trainer.max_epochs=4") for name in ("SIGTERM", "failed", "early", "went")}
     results: dict[str, dict[str, object]] = {
         "SIGTERM": {"status": "interrupted", "signal": "SIGTERM", "epochs": 2, "steps": 9},
@@ -263,68 +255,21 @@ def test_runs_that_did_not_finish_show_what_they_came_to_and_why(
     assert shown[runs["early"].folder.name]["val/acc"] == "–"
 
 
-def test_what_augmentation_does_is_shown(train: Train) -> None:
-    """Of a run that had it: the samples as they are, and each differently changed."""
-    plain, run = (train(f"augmentation={choice}") for choice in ("none", "digits"))
-    source = open_source(run.config.data)
-    seen = augmented_samples(run.config, source)
-    assert seen is not None
-    assert seen.shape == (8, 9, 1, 28, 28)
-    assert torch.equal(seen[:, 0], source.train.features[:8])
-    assert len({picture.numpy().tobytes() for picture in seen.flatten(0, 1)}) == 72
-    assert augmented_samples(plain.config, source) is None
-    names = [
-        [picture.name for picture in pictures(collect([each.folder]).entries[0], "m")]
-        for each in (plain, run)
-    ]
-    assert names[1] == [*names[0], "m-augmented"]
-
-
-# --- what is passed over -----------------------------------------------------------------------
-
-
-def test_what_cannot_be_reported_is_named_and_the_rest_is_not_lost(
-    train: Train, tmp_path: Path, sweep: Path
-) -> None:
-    good = train()
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    broken = ("half", "garbled", "no-json", "foreign", "no-config")
-    runs = {name: Run(shutil.copytree(good.folder, tmp_path / name)) for name in broken}
-    runs["half"].history_file.unlink()
-    runs["half"].result_file.unlink()
-    runs["garbled"].history_file.write_text("a,b\n1,2\n")
-    runs["no-json"].result_file.write_text("{")
-    runs["foreign"].config_file.write_text("model: 5\n")
-    runs["no-config"].config_file.unlink()
-    found = collect([tmp_path])
-    assert [entry.name for entry in found.runs] == ["run1"]
-    assert {path.name for path, _ in found.skipped} == set(broken)
-    reasons = {path.name: reason for path, reason in found.skipped}
-    assert "neither history.csv nor result.json" in reasons["half"]
-    page = write_report([tmp_path]).read_text()
-    assert all(f"{tmp_path / name}</code>" in page for name in broken)
-    with pytest.raises(InputError, match=r"nothing to report(.|\n)*empty: holds no run"):
-        write_report([empty])
-    with pytest.raises(InputError, match="absent: there is no such folder"):
-        write_report([tmp_path / "absent", good.folder])
-
-
 def test_a_foreign_file_is_not_overwritten(train: Train, tmp_path: Path) -> None:
     run = train("model=logistic_regression")
     mine = run.folder / "report.html"
     mine.write_text("my notes")
-    with pytest.raises(InputError, match=r"is there already .*--force"):
+    with pytest.raises(InputError, match=r"exists already .*--force"):
         write_report([run.folder], models=False)
     assert mine.read_text() == "my notes"
     write_report([run.folder], force=True, models=False)
     assert MARK in mine.read_text()
     write_report([run.folder], models=False)  # one of ours is written anew
-    with pytest.raises(InputError, match=r"a report is a page; type --output .*x\.html"):
+    with pytest.raises(InputError, match=r"must end in \.html; type --output .*x\.html"):
         write_report([run.folder], tmp_path / "x.pdf")
 
 
-def test_what_strangers_wrote_is_shown_and_does_nothing(train: Train) -> None:
+def test_texts_of_strangers_are_escaped(train: Train) -> None:
     run = train("model=logistic_regression")
     attack = '<script>document.title="had"</script>'
     run.overrides_file.write_text(json.dumps([f"seed={attack}", "seed=$\\frac", "a=`id`"]))
@@ -346,85 +291,6 @@ def test_a_sweep_in_which_everything_failed(sweep: Path, tmp_path: Path) -> None
     rows = Tables(page).found["sweep1-table"][1:]
     assert [row[1:5] for row in rows] == [["failed", "ValueError: no", "–", "–"]] * 8
     assert not (copy / "report" / "sweep1-time.png").exists()
-
-
-# --- what is computed --------------------------------------------------------------------------
-
-
-def entry(value: float | None, **settings: str) -> Entry:
-    """A trial that came to this validation accuracy."""
-    result: Result = {}
-    if value is not None:
-        result = {"status": "finished", "best": {"val/acc": value}}
-    return Entry(Run(Path("none")), str(settings), "", settings, settings, [], result)
-
-
-def test_effects_and_the_grid_of_the_strongest() -> None:
-    trials = [
-        entry(0.5, lr="0.1", width="8", seed="0"),
-        entry(0.7, lr="0.1", width="16", seed="0"),
-        entry(0.8, lr="0.03", width="8", seed="0"),
-        entry(0.9, lr="0.03", width="16", seed="0"),
-        entry(None, lr="1", width="16", seed="0"),
-    ]
-    swept = SweepEntries(Path("s"), "s", trials, ["lr", "width", "seed"])
-    lr, width = analysis.effects(swept)  # the seed is the same in all
-    assert (lr.key, lr.labels) == ("lr", ["0.03", "0.1"])
-    assert lr.means == pytest.approx([0.85, 0.6])
-    assert lr.deviations == pytest.approx(
-        [statistics.stdev([0.8, 0.9]), statistics.stdev([0.5, 0.7])]
-    )
-    assert list(width.labels) == ["8", "16"]
-    assert width.means == pytest.approx([0.65, 0.8])
-    grid = analysis.grid(swept)
-    assert grid is not None
-    assert (grid.rows, grid.columns) == (["0.03", "0.1"], ["8", "16"])
-    np.testing.assert_allclose(grid.means, [[0.8, 0.9], [0.5, 0.7]])
-    assert analysis.grid(SweepEntries(Path("s"), "s", trials, ["lr"])) is None
-
-
-def test_numbers_that_a_sampler_drew_stand_as_ranges() -> None:
-    rates = [0.0123456789 * (1 + number) for number in range(12)]
-    trials = [
-        entry(number / 12, lr=repr(rate), width=str(8 * (1 + number % 2)))
-        for number, rate in enumerate(rates)
-    ]
-    swept = SweepEntries(Path("s"), "s", trials, ["lr", "width"])
-    (lr,) = [effect for effect in analysis.effects(swept) if effect.key == "lr"]
-    assert lr.labels == [
-        "0.0123–0.0247", "0.037–0.0494", "0.0617–0.0741", "0.0864–0.0988", "0.111–0.123",
-        "0.136–0.148",
-    ]  # fmt: skip
-    assert lr.values == [[n / 12, (n + 1) / 12] for n in range(0, 12, 2)]
-    grid = analysis.grid(swept)
-    assert grid is not None
-    assert (grid.rows, grid.columns) == (lr.labels, ["8", "16"])
-    few = SweepEntries(Path("s"), "s", trials[:3], ["lr"])
-    assert analysis.effects(few)[0].labels == ["0.01235", "0.02469", "0.03704"]
-    assert [short(text) for text in ("0.123456789", "[64,64,64,64]", "123456")] == [
-        "0.1235",
-        "[64,64,64,64]",
-        "123456",
-    ]
-
-
-def test_points_over_seeds_are_ranked_by_their_mean() -> None:
-    trials = [
-        entry(value, lr=rate, seed=str(seed))
-        for rate, values in (("0.1", (0.7, 0.9)), ("0.3", (0.85, 0.95)), ("1", (0.99,)))
-        for seed, value in enumerate(values)
-    ]
-    keys, points = analysis.over_seeds(SweepEntries(Path("s"), "s", trials, ["lr", "seed"]))
-    assert keys == ["lr"]
-    assert [(point.values, len(point.trials)) for point in points] == [(("0.3",), 2), (("0.1",), 2)]
-
-
-def test_the_most_confident_mistakes_come_first() -> None:
-    logits = torch.tensor([[0.0, 2.0], [5.0, 0.0], [0.0, 4.0], [1.0, 0.0]])
-    split = Split(torch.zeros(4, 1), torch.tensor([0, 0, 0, 1]))
-    chosen, titles = most_confident_mistakes(logits, split, "0123456789", most=2)
-    assert chosen.tolist() == [2, 0]
-    assert titles == ["0 → 1, 98%", "0 → 1, 88%"]
 
 
 # --- as people see it --------------------------------------------------------------------------
@@ -472,49 +338,3 @@ def test_a_page_fits_its_window_in_light_and_dark(
             shades[scheme] = float(np.asarray(picture.convert("L")).mean())
     assert shades["dark"] < 80
     assert shades["light"] > 200
-
-
-def test_confusion_is_coloured_by_what_is_wrong() -> None:
-    counts = np.array([[3, 1, 0], [0, 0, 0], [0, 10, 10]])
-    (axis,) = confusion(counts, ["cat", "dog", "owl"]).axes
-    assert [text.get_text() for text in axis.get_yticklabels()] == ["cat", "dog", "owl"]
-    texts = {text.get_position(): text.get_text() for text in axis.texts}
-    assert texts == {(0, 0): "3", (1, 0): "1", (1, 2): "10", (2, 2): "10"}
-    cells = {p.get_xy(): p.get_alpha() for p in axis.patches}  # type: ignore[attr-defined]
-    assert cells == {
-        (-0.5, -0.5): 0.18, (0.5, 0.5): 0.18, (1.5, 1.5): 0.18,
-        (0.5, -0.5): pytest.approx(0.1 + 0.8 * 0.25 / 0.5), (0.5, 1.5): pytest.approx(0.9),
-    }  # fmt: skip
-    many = np.eye(100, dtype=int)
-    many[3, 7] = 1
-    (axis,) = confusion(many, ["name"] * 100).axes
-    assert not axis.texts  # too many to read
-    (image,) = axis.images
-    assert np.argwhere(np.asarray(image.get_array())).tolist() == [[3, 7]]
-
-
-def test_people_read_accuracies_in_percent(sweep: Path) -> None:
-    """Programs read plain numbers of the same table."""
-    rows = list(csv.DictReader(io.StringIO((sweep / "results.csv").read_text())))
-    lines = Sweep(sweep).table().splitlines()
-    for row in rows:
-        (line,) = [line for line in lines if line.split()[:2] == [row["trial"], "finished"]]
-        assert line.split()[-3:-1] == [f"{float(row[key]):.2%}" for key in ("val/acc", "test/acc")]
-
-
-@pytest.mark.parametrize("runs", [1, 8])
-def test_curves_are_drawn_for_what_was_learnt(runs: int) -> None:
-    """98 % and 99.5 % are apart, whatever the model was before training; infinite losses are no
-    measure."""
-    found = ((0.1, 2.3), (0.98, 0.06), (0.995, 0.02), (0.99, float("inf")))
-    history: list[Row] = [
-        {"epoch": epoch, "val/acc": acc, "val/loss": loss, "train/acc": None, "train/loss": None}
-        for epoch, (acc, loss) in enumerate(found)
-    ]
-    entries = [
-        Entry(Run(Path("none")), str(number), "", {}, {}, history, {}) for number in range(runs)
-    ]
-    accuracy, loss = figures.curves(entries).axes
-    assert accuracy.get_ylim() == pytest.approx((0.98 - 0.05 * 0.015, 0.995 + 0.05 * 0.015))
-    assert loss.get_ylim() == pytest.approx((0.02 - 0.05 * 0.04, 0.06 + 0.05 * 0.04))
-    assert accuracy.lines[0].get_xydata().tolist() == [[n, acc] for n, (acc, _) in enumerate(found)]  # type: ignore[union-attr]

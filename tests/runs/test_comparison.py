@@ -1,69 +1,18 @@
-"""A run in a file: what goes in comes out, and comes to the same when it is trained again."""
+"""A run and its repetition from a bundle, compared."""
 
-import hashlib
-import io
 import json
-import shutil
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from src.config.compose import compose
-from src.runs.bundle import MANIFEST, PARTS, open_bundle, write_bundle
+from src.runs.bundle import open_bundle
 from src.runs.comparison import describe
 from src.runs.folder import Run
-from src.system.errors import InputError
 from src.training.fit import fit
 from src.training.reproduction import reproduce
-from tests.helpers.commands import SMALL, Command, Train
-
-RECIPE = (*SMALL, "optimizer.lr=0.1", "model.dropout=0.1")
-
-
-@pytest.fixture(scope="module")
-def original(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return fit(compose(*RECIPE), tmp_path_factory.mktemp("original") / "run")
-
-
-@pytest.fixture
-def bundle(original: Run, tmp_path: Path) -> Path:
-    write_bundle([original.folder], tmp_path / "run.zip")
-    return tmp_path / "run.zip"
-
-
-def rewritten(bundle: Path, changes: dict[str, bytes | None], *, honest: bool = True) -> Path:
-    """Another bundle with other contents; `honest` ones have the right checksums."""
-    with zipfile.ZipFile(bundle) as archive:
-        contents = {name: archive.read(name) for name in archive.namelist()}
-    manifest = json.loads(contents[MANIFEST])
-    for name, data in changes.items():
-        if data is None:
-            del contents[name]
-        else:
-            contents[name] = data
-            if honest and name != MANIFEST:
-                manifest["sha256"][name] = hashlib.sha256(data).hexdigest()
-    if MANIFEST not in changes:
-        contents[MANIFEST] = json.dumps(manifest).encode()
-    target = bundle.with_name("other.zip")
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in contents.items():
-            archive.writestr(name, data)
-    return target
-
-
-def test_a_bundle_holds_the_files_of_its_run(bundle: Path, original: Run, tmp_path: Path) -> None:
-    opened = open_bundle(bundle, tmp_path / "opened")
-    for name in PARTS:
-        if (original.folder / name).exists():
-            assert (opened.run.folder / name).read_bytes() == (original.folder / name).read_bytes()
-    assert opened.run.result["commit"] == original.result["commit"]
-    assert opened.packages["torch"] == original.result["versions"]["torch"]
-    assert opened.config.data.root is None  # data come from here
-    first = bundle.read_bytes()
-    write_bundle([original.folder], bundle, force=True)
-    assert bundle.read_bytes() == first
+from tests.helpers.bundles import RECIPE, rewritten
+from tests.helpers.commands import SMALL, Command
 
 
 def test_a_run_is_repeated_bit_for_bit(bundle: Path, tmp_path: Path) -> None:
@@ -79,7 +28,7 @@ def test_a_run_is_repeated_bit_for_bit(bundle: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("off", "agrees"), [(0.004, True), (0.006, False)])
-def test_what_differs_is_told(
+def test_differences_are_reported(
     off: float, agrees: bool, bundle: Path, original: Run, tmp_path: Path
 ) -> None:
     other = fit(compose(*RECIPE, "seed=1"), tmp_path / "other")
@@ -102,73 +51,6 @@ def test_what_differs_is_told(
     assert f"{verdict}: best weights differ by" in describe(found)
 
 
-def test_the_data_really_used_are_used_again(
-    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("DATA_ROOT", raising=False)
-    monkeypatch.chdir(tmp_path)
-    run = train("data=mnist_or_digits")
-    if run.result["data"]["name"] != "digits":
-        pytest.skip("MNIST was downloaded")
-    write_bundle([run.folder], tmp_path / "run.zip")
-    assert open_bundle(tmp_path / "run.zip", tmp_path / "opened").config.data.name == "digits"
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"../evil": b"x"}, r"holds '\.\./evil', which no bundle does"),
-        ({"/tmp/evil": b"x"}, r"holds '/tmp/evil'"),
-        ({".hydra/../../evil": b"x"}, "which no bundle does"),
-        ({"result.json": b" " * (17 * 2**20)}, "result.json has more than"),
-        ({"history.csv": None}, "it lacks history.csv"),
-        ({MANIFEST: b"{"}, "is no bundle"),
-        ({MANIFEST: b"[" * 100_000}, "is no bundle"),
-        ({MANIFEST: b'{"format": 2}'}, "its format is 2, expected 1"),
-    ],
-    ids=lambda value: str(value)[:40],  # some are of megabytes
-)
-def test_a_hostile_bundle_writes_nothing(
-    changes: dict[str, bytes | None], reason: str, bundle: Path, tmp_path: Path
-) -> None:
-    before = sorted(tmp_path.rglob("*"))
-    other = rewritten(bundle, changes)
-    with pytest.raises(InputError, match=reason):
-        open_bundle(other, tmp_path / "opened")
-    assert sorted(tmp_path.rglob("*")) == sorted([*before, other])
-
-
-def test_a_changed_file_is_noticed(bundle: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"the checksum of history\.csv is wrong"):
-        open_bundle(rewritten(bundle, {"history.csv": b"a"}, honest=False), tmp_path / "opened")
-    twice = io.BytesIO(bundle.read_bytes())
-    with zipfile.ZipFile(twice, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
-        archive.writestr("history.csv", b"b")
-    (tmp_path / "twice.zip").write_bytes(twice.getvalue())
-    with pytest.raises(InputError, match=r"holds 'history\.csv' twice"):
-        open_bundle(tmp_path / "twice.zip", tmp_path / "opened")
-    (tmp_path / "text.zip").write_text("no zip")
-    with pytest.raises(InputError, match="is no bundle of this project"):
-        open_bundle(tmp_path / "text.zip", tmp_path / "opened")
-    with pytest.raises(InputError, match="there is no such file"):
-        open_bundle(tmp_path / "absent.zip", tmp_path / "opened")
-
-
-def test_what_cannot_be_bundled(bundle: Path, original: Run, tmp_path: Path) -> None:
-    run = Run(shutil.copytree(original.folder, tmp_path / "run"))
-    with pytest.raises(InputError, match=r"run\.zip: is there already; .*--force"):
-        write_bundle([run.folder], bundle)
-    with pytest.raises(InputError, match="takes one run, not 2"):
-        write_bundle([run.folder, run.folder], tmp_path / "two.zip")
-    with pytest.raises(InputError, match="there is no such folder"):
-        write_bundle([tmp_path / "absent"], tmp_path / "x.zip")
-    with pytest.raises(InputError, match=r"is no run .* it lacks \.hydra/config\.yaml"):
-        write_bundle([tmp_path], tmp_path / "x.zip")
-    run.write_result(run.result | {"status": "interrupted"})
-    with pytest.raises(InputError, match="is interrupted, only a finished run"):
-        write_bundle([run.folder], tmp_path / "x.zip")
-
-
 def test_bundle_and_reproduce_from_the_command_line(command: Command, tmp_path: Path) -> None:
     assert command("src.train", *SMALL, "hydra.run.dir=run").returncode == 0
     assert command("src.report", "run", "--bundle", "run.zip").stdout == "run.zip\n"
@@ -178,4 +60,4 @@ def test_bundle_and_reproduce_from_the_command_line(command: Command, tmp_path: 
     assert Run(tmp_path / "reproduced" / "run").result["status"] == "finished"
     twice = command("src.reproduce", "run.zip")
     assert (twice.returncode, twice.stdout) == (2, "")
-    assert "reproduced/run: is there already; type --output FOLDER" in twice.stderr
+    assert "reproduced/run: exists already; type --output FOLDER" in twice.stderr

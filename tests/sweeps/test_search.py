@@ -643,7 +643,7 @@ def test_a_search_from_the_command_line(cold_command: commands.Command, tmp_path
     assert done.stderr == ""
     assert "batch 1: 4 of 4 trials done, best val/acc" in done.stdout
     best = max(Sweep(tmp_path / "here").trials, key=lambda run: run.monitored)
-    assert f"best alone: {best.command}" in done.stdout
+    assert f"best trial, to train it alone: {best.command}" in done.stdout
     assert "report: here/report.html" in done.stdout
     assert "importance: " in done.stdout
     rows = (tmp_path / "here" / "results.csv").read_text().splitlines()

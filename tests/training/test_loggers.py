@@ -411,7 +411,7 @@ def test_an_identity_is_kept_and_checked(tmp_path: Path) -> None:
     assert run.identity() == Run(tmp_path).identity()
     assert run.identity() != Run(tmp_path / "other").identity()
     run.identity_file.write_text("../../elsewhere")
-    with pytest.raises(InputError, match=r"\.identity: is no run's identity; delete it"):
+    with pytest.raises(InputError, match=r"\.identity: is not a run's identity; delete it"):
         run.identity()
 
 

@@ -256,7 +256,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used(
         fit(config, run.folder, resume=True)
     told = "\n".join(record.getMessage() for record in caplog.records)
     assert "going on from epoch 1, batch 0" in told
-    named = f"{run.last_checkpoint}: is damaged or no checkpoint of this project"
+    named = f"{run.last_checkpoint}: is damaged or not a checkpoint of this project"
     assert (named in told) == (damage != "deleted")
     assert fingerprint(run) == expected(config, tmp_path)
 
@@ -267,7 +267,7 @@ def test_without_any_good_checkpoint_nothing_is_overwritten(stopped: tuple[Confi
     for path in (slot.last, slot.previous):
         path.write_bytes(path.read_bytes()[:1000])
     history = run.history_file.read_bytes()
-    with pytest.raises(InputError, match="no checkpoint is left to go on from"):
+    with pytest.raises(InputError, match="no checkpoint is left to resume from"):
         fit(config, run.folder, resume=True)
     for path in (slot.last, slot.previous):
         path.unlink()
@@ -607,7 +607,7 @@ def test_a_sweep_is_resumed_by_its_folder(launcher: str, command: Command, tmp_p
     done = command("src.train", "resume=sweep")
     assert done.returncode == 0, done.stderr
     assert "going on from epoch" in done.stdout
-    assert "best alone: python -m src.train" in done.stdout
+    assert "best trial, to train it alone: python -m src.train" in done.stdout
     configs = [compose(*common, f"optimizer.lr={rate}") for rate in (0.05, 0.1)]
     folders = [tmp_path / "whole" / trial for trial in "01"]
     if launcher == "fused":

@@ -11,7 +11,8 @@ from tqdm import tqdm
 from src.benchmarks.commands import SWEEP, time_command
 from src.benchmarks.measure import Seconds, ratio, report
 from src.benchmarks.settings import Settings
-from src.runs.sweep_folder import Sweep, shown_as
+from src.runs.outcome import format_metric
+from src.runs.sweep_folder import Sweep
 
 FUSED = ("-m", "hydra/launcher=fused")
 BRIEF = ("scheduler=cosine", "trainer.max_epochs=5", "trainer=cpu")
@@ -63,7 +64,7 @@ def run(settings: Settings) -> tuple[str, str]:
     ratios = {f"{above}/{below}": ratio(seconds, above, below) for above, below in RATIOS}
     best = {name: {"trial": each.best, "val/acc": each.value} for name, each in found.items()}
     table, line = report("search", seconds, ratios, data=settings.data, best=best)
-    rows = [[name, shown_as("val/acc", each.value), each.best] for name, each in found.items()]
+    rows = [[name, format_metric("val/acc", each.value), each.best] for name, each in found.items()]
     trials = tabulate(rows, ["contender", "best val/acc", "trial"])
     return f"{table}\n\n{trials}", line
 

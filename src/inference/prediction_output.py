@@ -1,0 +1,133 @@
+"""Predictions as a table, or as CSV for other programs."""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tabulate import tabulate
+
+from src.data.folders import printable
+from src.inference.inputs import Request
+from src.inference.likeness import likeness_of
+from src.inference.prediction import Prediction, predict_inputs
+from src.runs.loading import open_trained
+from src.system.errors import InputError
+from src.system.files import write_durably
+
+ROWS_SHOWN = 100
+COLUMNS = (
+    "file", "row", "class", "probability", "runner_up", "runner_up_probability", "drawn", "label",
+    "drawings", "unlikeness", "fault",
+)  # fmt: skip
+UNLIKE = (
+    "unlike: farther from every training sample of their class than 99.5 % of the held-out samples"
+)
+
+
+@dataclass(frozen=True)
+class Output:
+    """The output of `python -m src.predict`."""
+
+    text: str  # for the standard output
+    notes: Sequence[str]  # for the error output
+    faults: Sequence[str]  # of the files without a prediction
+
+
+def predict_request(request: Request) -> Output:
+    """Predicts the inputs of a request; writes the CSV file where one is requested.
+
+    Raises InputError when the run holds no model, when the model takes other inputs, when no file
+    has a prediction, and when the CSV file cannot be written.
+    """
+    trained = open_trained(request.run)
+    notes, likeness = list(request.left_out), None
+    try:
+        likeness = likeness_of(trained)
+    except InputError as error:
+        reason = str(error).splitlines()[0].removeprefix(f"{trained.checkpoint}: ")
+        notes.append(f"not compared with the training data: {reason}")
+    predictions = predict_inputs(trained, request.inputs, likeness)
+    faults = [prediction.fault for prediction in predictions if prediction.fault]
+    if request.csv_file == "-":
+        return Output(to_csv(predictions, trained.labels), notes, faults)
+    if request.csv_file is not None:
+        try:
+            write_durably(Path(request.csv_file), to_csv(predictions, trained.labels))
+        except OSError as error:
+            raise InputError(
+                f"--csv {request.csv_file}: cannot be written ({error.strerror}); name another file"
+            ) from None
+    table = describe(predictions, trained.labels)
+    head = f"{trained.checkpoint}, trained on {trained.data}"
+    return Output(f"{head}\n\n{table}\n", notes, faults)
+
+
+def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
+    """A table of the first ROWS_SHOWN predictions, and the accuracy on each file with labels.
+
+    `labels` are the names of the classes. Faults are left out.
+    """
+    predictions = [prediction for prediction in predictions if not prediction.fault]
+    drawn = any(prediction.drawn for prediction in predictions)
+    labelled = any(prediction.label is not None for prediction in predictions)
+    notes = [prediction.note for prediction in predictions]
+    headers = ["file", "class", "probability", "runner-up", "probability"]
+    headers += ["drawn"] * drawn + ["label"] * labelled + ["note"] * any(notes)
+    rows = []
+    for prediction in predictions[:ROWS_SHOWN]:
+        guess, name = prediction.guess, prediction.name
+        row = [name if prediction.row is None else f"{name}[{prediction.row}]"]
+        row += ["-"] * 4 if guess is None else [
+            labels[guess.best], f"{guess.probability:.2%}",
+            labels[guess.second], f"{guess.second_probability:.2%}",
+        ]  # fmt: skip
+        row += [prediction.drawn] * drawn
+        row += ["" if prediction.label is None else labels[prediction.label]] * labelled
+        row += [prediction.note] * any(notes)
+        rows.append(row)
+    alignment = (
+        "left", *["right"] * 4, *["left"] * drawn, *["right"] * labelled, *["left"] * any(notes)
+    )  # fmt: skip
+    parts = [tabulate(rows, headers, disable_numparse=True, colalign=alignment)]
+    if len(predictions) > len(rows):
+        parts.append(f"and {len(predictions) - len(rows):,} more; --csv FILE writes every row")
+    unlike = sum("unlike" in note for note in notes)
+    if unlike:
+        parts.append(f"{unlike:,} of {len(predictions):,} are {UNLIKE}")
+    samples, right = Counter[str](), Counter[str]()
+    for prediction in predictions:
+        if prediction.label is not None and prediction.guess is not None:
+            samples[prediction.name] += 1
+            right[prediction.name] += prediction.guess.best == prediction.label
+    parts += [
+        f"{name}: {right[name]:,} of {count:,} right, accuracy {right[name] / count:.2%}"
+        for name, count in samples.items()
+    ]
+    return "\n".join(parts)
+
+
+def to_csv(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
+    """CSV with the columns COLUMNS and classes by name. Values that do not apply are empty, and so
+    is the guess for a blank picture."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for prediction in predictions:
+        guess, unlikeness = prediction.guess, prediction.unlikeness
+        writer.writerow([
+            prediction.name,
+            prediction.row,
+            *([None] * 4 if guess is None else [
+                labels[guess.best], f"{guess.probability:.6f}",
+                labels[guess.second], f"{guess.second_probability:.6f}",
+            ]),
+            prediction.drawn,
+            None if prediction.label is None else labels[prediction.label],
+            prediction.drawings,
+            None if unlikeness is None else f"{unlikeness:.4f}",
+            printable(prediction.fault.removeprefix(f"{prediction.path}: ")),
+        ])  # fmt: skip
+    return text.getvalue()

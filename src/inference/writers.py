@@ -1,0 +1,148 @@
+"""The formats of exported models: how each is written, and run again.
+
+ONNX is for every runtime, torch.export's archive for torch without this project, safetensors for
+this project and for the weights alone. The first two take samples as their data set has them:
+pictures as bytes, because the scaling is part of the graph.
+"""
+
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from src.config import schema
+from src.data.sources.source import as_float
+from src.inference.formats import INPUT, OUTPUT, Description, FormatName
+from src.inference.onnx_model import open_onnx
+from src.runs.loading import Trained, rebuild
+from src.system.errors import InputError, first_line
+from src.system.files import MIB, open_regular
+
+if TYPE_CHECKING:
+    import onnx
+
+SAFETENSORS_LIMIT = 16 * 1024 * MIB  # bytes
+HEADER_LIMIT = MIB  # bytes of a safetensors file's own description
+ARCHIVE_NOTE = "kindling.json"  # the metadata, within torch.export's archive
+
+Runner = Callable[[Tensor], Tensor]
+
+
+class Raw(nn.Module):
+    """A model with its input scaling, as it is exported.
+
+    Takes inputs (N, *input_shape) in the data set's own type; returns logits (N, classes).
+    """
+
+    def __init__(self, model: nn.Module, *, adds_channel: bool) -> None:
+        super().__init__()
+        self.model, self.adds_channel = model, adds_channel
+        self.dtype = next(model.parameters()).dtype
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        features = as_float(inputs).to(self.dtype)
+        logits: Tensor = self.model(features.unsqueeze(1) if self.adds_channel else features)
+        return logits
+
+
+def _program(trained: Trained, description: Description) -> torch.export.ExportedProgram:
+    """The graph of the model with its input scaling, for any number of samples."""
+    raw = Raw(trained.model, adds_channel=description.input_shape != description.shape).eval()
+    dtype = torch.uint8 if description.input_dtype == "uint8" else torch.float32
+    example = torch.zeros(2, *description.input_shape, dtype=dtype)
+    with torch.no_grad():
+        program = torch.export.export(
+            raw, (example,), dynamic_shapes={INPUT: {0: torch.export.Dim("N")}}
+        )
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in module.graph.nodes:
+                node.meta.pop("stack_trace", None)  # it names files of this machine
+    return program
+
+
+def _write_onnx(trained: Trained, description: Description, path: Path) -> None:
+    program = torch.onnx.export(
+        _program(trained, description),
+        dynamo=True,
+        verbose=False,
+        input_names=[INPUT],
+        output_names=[OUTPUT],
+        dynamic_shapes={INPUT: {0: torch.export.Dim("N")}},
+    )
+    assert program is not None
+    model: onnx.ModelProto = program.model_proto
+    for node in model.graph.node:
+        del node.metadata_props[:]  # torch's own notes, longer than the graph itself
+    del model.metadata_props[:]
+    for key, value in description.to_metadata().items():
+        model.metadata_props.add(key=key, value=value)
+    path.write_bytes(model.SerializeToString())
+
+
+def _run_onnx(path: Path) -> Runner:
+    model = open_onnx(path)
+    return lambda inputs: torch.from_numpy(model.logits(inputs.numpy()))
+
+
+def _write_torch(trained: Trained, description: Description, path: Path) -> None:
+    archive = io.BytesIO()
+    notes = {ARCHIVE_NOTE: json.dumps(description.to_metadata())}
+    torch.export.save(_program(trained, description), archive, extra_files=notes)
+    path.write_bytes(archive.getvalue())
+
+
+def _run_torch(path: Path) -> Runner:
+    """Only for an archive that was just written: torch may unpickle parts of it."""
+    return torch.export.load(io.BytesIO(path.read_bytes())).module()
+
+
+def _write_safetensors(trained: Trained, description: Description, path: Path) -> None:
+    from safetensors.torch import save
+
+    weights = {name: value.contiguous() for name, value in trained.model.state_dict().items()}
+    path.write_bytes(save(weights, description.to_metadata()))
+
+
+def open_safetensors(path: Path) -> tuple[Raw, Description]:
+    """The model of an exported .safetensors file with its input scaling, in eval mode, and the
+    file's metadata.
+
+    Raises InputError when the file is too large or was not exported by this project.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with open_regular(path) as file:
+            header = int.from_bytes(file.read(8), "little")
+        if path.stat().st_size > SAFETENSORS_LIMIT or header > HEADER_LIMIT:
+            raise ValueError(f"a header of {header:,} bytes")
+        with safe_open(path, "pt") as content:
+            metadata = content.metadata() or {}
+            weights = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+    except (OSError, ValueError, SafetensorError) as error:
+        raise InputError(f"{path}: cannot be read as safetensors ({error})") from None
+    about = Description.from_metadata(metadata, path)
+    try:
+        config = schema.check(about.config)
+        model = rebuild(config, tuple(about.shape), len(about.labels), weights)
+    except (KeyError, TypeError, ValueError, RuntimeError, InputError) as error:
+        reason = first_line(error)
+        raise InputError(f"{path}: was not exported by this project ({reason})") from None
+    return Raw(model, adds_channel=about.input_shape != about.shape).eval(), about
+
+
+def _run_safetensors(path: Path) -> Runner:
+    return open_safetensors(path)[0]
+
+
+Writer = Callable[[Trained, Description, Path], None]
+WRITERS: dict[FormatName, tuple[Writer, Callable[[Path], Runner]]] = {
+    "onnx": (_write_onnx, _run_onnx),
+    "torch": (_write_torch, _run_torch),
+    "safetensors": (_write_safetensors, _run_safetensors),
+}

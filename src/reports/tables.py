@@ -1,0 +1,130 @@
+"""The tables and key figures of a report."""
+
+import statistics
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from src.reports import analysis
+from src.reports.collect import Entry, SweepEntries
+from src.runs.outcome import SHARED_TIME, UNKNOWN, format_metric, format_spread, over_seeds
+
+ENVIRONMENT_LIMIT = 1000  # characters
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The text of a table's cell, and the value by which the page sorts."""
+
+    text: str
+    value: float | str
+    number: bool = False
+
+
+@dataclass
+class Table:
+    name: str
+    header: Sequence[str]
+    rows: list[Sequence[Cell]] = field(default_factory=list)
+
+
+def run_table(name: str, kind: str, entries: Sequence[Entry], keys: Sequence[str]) -> Table:
+    """A row per run with its metrics and the settings `keys`; `kind` is `run` or `trial`."""
+    first, others = ("val/acc", "test/acc"), ("val/loss", "test/loss")
+    reasons = any(entry.reason for entry in entries)
+    names = [kind, "status", *["reason"] * reasons, *first, *keys, *others]
+    table = Table(name, [*names, "epochs", "seconds", "parameters"])
+    for entry in entries:
+        label = entry.run.folder.name if kind == "trial" else entry.name
+        numbers = {
+            **{metric: entry.metric(metric) for metric in others},
+            "epochs": entry.epochs,
+            "seconds": entry.seconds,
+            "parameters": entry.result.get("parameters"),
+        }
+        table.rows.append(
+            [
+                _text_cell(label),
+                _text_cell(entry.status),
+                *[Cell(entry.reason, entry.reason)] * reasons,
+                *(_number_cell(metric, entry.metric(metric)) for metric in first),
+                *(_text_cell(entry.settings.get(key, UNKNOWN)) for key in keys),
+                *(_number_cell(key, value) for key, value in numbers.items()),
+            ]
+        )
+    return table
+
+
+def seed_table(name: str, sweep: SweepEntries) -> Table | None:
+    """Mean ± standard deviation over seeds; None where no trials differ only in their seed."""
+    keys, groups = over_seeds(sweep.trials, sweep.keys)
+    if not groups:
+        return None
+    table = Table(f"{name}-seeds", [*keys, "seeds", "val/acc", "test/acc"])
+    for group in groups:
+        cells = [*map(_text_cell, group.values), _number_cell("seeds", len(group.trials))]
+        for metric in ("val/acc", "test/acc"):
+            known = group.known(metric)
+            mean = statistics.mean(known) if known else ""
+            cells.append(Cell(format_spread(known), mean, number=True))
+        table.rows.append(cells)
+    return table
+
+
+def _number_cell(name: str, value: float | None) -> Cell:
+    return Cell(format_metric(name, value), "" if value is None else value, number=True)
+
+
+def _text_cell(text: str) -> Cell:
+    is_text, value, _ = analysis.by_size(text)
+    return Cell(text, text if is_text else value)
+
+
+def key_figures(entry: Entry, name: str | None) -> dict[str, Any] | None:
+    """The figures and the command of the best run, called `name`; None without a value."""
+    if entry.value is None:
+        return None
+    figures = {
+        f"best {entry.monitor}": (entry.monitor, entry.value),
+        "test accuracy": ("acc", entry.metric("test/acc")),
+        "parameters": ("parameters", entry.result.get("parameters")),
+        "seconds": ("seconds", entry.seconds),
+    }
+    return {
+        "name": name,
+        "command": entry.run.command,
+        "facts": [(title, format_metric(*figure)) for title, figure in figures.items()],
+    }
+
+
+def statuses(entries: Sequence[Entry]) -> list[tuple[str, int]]:
+    """Each status, and the number of runs that have it."""
+    return list(Counter(entry.status for entry in entries).items())
+
+
+def stack_note(entries: Sequence[Entry]) -> str | None:
+    """How to read `seconds`, where some trials trained in a stack."""
+    return SHARED_TIME if any(entry.stacked > 1 for entry in entries) else None
+
+
+def shared_settings(entries: Sequence[Entry]) -> list[tuple[str, str]]:
+    """The settings that are the same in all runs."""
+    return [
+        (key, value)
+        for key, value in entries[0].settings.items()
+        if all(entry.settings.get(key) == value for entry in entries)
+    ]
+
+
+def environments(entries: Sequence[Entry]) -> list[tuple[str, int]]:
+    """Hardware, versions and commit in words, and the number of runs that had them."""
+    counts = Counter[str]()
+    for entry in entries:
+        sections = (entry.result.get("hardware", {}), entry.result.get("versions", {}))
+        parts = [f"{key} {value}" for section in sections for key, value in section.items()]
+        if entry.result.get("commit"):
+            parts.append(f"commit {entry.result['commit']}")
+        if parts:
+            counts[", ".join(parts)[:ENVIRONMENT_LIMIT]] += 1
+    return list(counts.items())

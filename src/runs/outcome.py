@@ -1,0 +1,180 @@
+"""The outcome of a run, read once from its files, and how the outcomes of several runs compare.
+
+Reports, tables and comparisons ask here for status, metrics and rank. Nothing here imports torch.
+"""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar, cast
+
+from src.config.schema import standing
+from src.runs.folder import Result, Row, Run
+
+METRICS = ("val/acc", "val/loss", "test/acc", "test/loss")
+UNKNOWN = "–"  # in place of a value that a run does not have
+SHARED_TIME = "seconds of a trial in a stack: an equal share of the stack's time"
+REASON_LIMIT = 200  # characters of an error that are shown
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A run as its files describe it."""
+
+    run: Run
+    result: Result  # {} while there is no result.json
+    overrides: Mapping[str, str]  # the keys that the command line set, as typed
+    settings: Mapping[str, str]  # every key of the configuration that was read, as typed
+    history: Sequence[Row]
+
+    @property
+    def status(self) -> str:
+        """The status of result.json, or `unfinished` while there is none."""
+        return self.result.get("status", "unfinished")
+
+    @property
+    def finished(self) -> bool:
+        return self.status == "finished"
+
+    @property
+    def monitor(self) -> str:
+        """The name of the metric that decides which epoch, and which trial, is the best."""
+        known: str | None = self.result.get("monitor")
+        return known or self.settings.get("checkpoint.monitor", "val/acc")
+
+    @property
+    def data(self) -> str:
+        """The data set that was used, with the path of a user's own files."""
+        asked = self.settings.get("data.name", "")
+        name = self.result.get("data", {}).get("name", asked)
+        return " ".join(filter(None, [name, self.settings.get("data.path")]))
+
+    @property
+    def reason(self) -> str:
+        """Why the run did not finish, in one line: a signal, an error, or the diverged step."""
+        if self.status == "diverged":
+            step = self.result.get("diverged_step")
+            return "" if step is None else f"at step {step}"
+        key: Any = "signal" if self.status == "interrupted" else "error"
+        text = str(self.result.get(key, ""))
+        return next(iter(text.strip().splitlines()), "")[:REASON_LIMIT]
+
+    def metric(self, name: str) -> float | None:
+        """A test metric, or a metric of the best epoch; without a result, of the best so far."""
+        if name.startswith("test/"):
+            return cast(Mapping[str, float | None], self.result).get(name)
+        if "best" in self.result:
+            return cast(Mapping[str, float | None], self.result["best"]).get(name)
+        rows = [row for row in self.history[1:] if _is_finite(row[self.monitor])]
+        if not rows:
+            return None
+        best = min(rows, key=lambda row: standing(self.monitor, row[self.monitor]))
+        return best[name] if _is_finite(best[name]) else None
+
+    @property
+    def value(self) -> float | None:
+        """The best monitored value; None for a run that failed or diverged."""
+        return None if self.status in ("failed", "diverged") else self.metric(self.monitor)
+
+    @property
+    def rank(self) -> float:
+        """Sorts the best run first, and runs without a value last."""
+        return standing(self.monitor, self.value)
+
+    @property
+    def epochs(self) -> int | None:
+        known = self.result.get("epochs")
+        return max(0, len(self.history) - 1) if known is None and self.history else known
+
+    @property
+    def stacked(self) -> int:
+        """The number of trials that trained together."""
+        return self.result.get("stacked", 1)
+
+    @property
+    def seconds(self) -> float | None:
+        """Seconds of set-up, training and test; for a trial of a stack, its share of them."""
+        parts = self.result.get("seconds")
+        return sum(parts.values()) / self.stacked if parts else None
+
+
+def read_outcome(run: Run) -> Outcome:
+    """The outcome without configuration and history: `settings` are the overrides."""
+    overrides = run.overrides
+    return Outcome(run, run.result, overrides, overrides, [])
+
+
+def _is_finite(value: float | None) -> bool:
+    return value is not None and math.isfinite(value)
+
+
+# --- several runs ----------------------------------------------------------------------------
+
+AnyOutcome = TypeVar("AnyOutcome", bound=Outcome)
+
+
+def by_data(outcomes: Sequence[AnyOutcome]) -> dict[str, list[AnyOutcome]]:
+    """The runs on each data set: values on different data sets cannot be compared."""
+    found: dict[str, list[AnyOutcome]] = {}
+    for outcome in outcomes:
+        found.setdefault(outcome.data, []).append(outcome)
+    return found
+
+
+def differing(settings: Sequence[Mapping[str, str]]) -> list[str]:
+    """The keys whose values differ or that are not in all of the settings, in their order."""
+    keys = dict.fromkeys(key for values in settings for key in values)
+    return [key for key in keys if len({values.get(key) for values in settings}) > 1]
+
+
+@dataclass(frozen=True)
+class SeedGroup:
+    """Trials that differ only in their seed."""
+
+    values: Sequence[str]  # of the other keys
+    trials: Sequence[Outcome]
+
+    def known(self, metric: str) -> list[float]:
+        values = (trial.metric(metric) for trial in self.trials)
+        return [value for value in values if value is not None]
+
+
+def over_seeds(trials: Sequence[Outcome], keys: Sequence[str]) -> tuple[list[str], list[SeedGroup]]:
+    """The keys without `seed`, and the groups of two or more trials that differ only in `seed`.
+
+    The groups are sorted by data set, then by their mean rank. Trials without a value are left
+    out. Without `seed` among the keys there are no groups.
+    """
+    others = [key for key in keys if key != "seed"]
+    found: dict[tuple[str, ...], list[Outcome]] = {}
+    for trial in trials if "seed" in keys else ():
+        if trial.value is not None:
+            point = tuple(trial.settings.get(key, UNKNOWN) for key in others)
+            found.setdefault(point, []).append(trial)
+    groups = [SeedGroup(point, group) for point, group in found.items() if len(group) > 1]
+    return others, sorted(groups, key=_mean_rank)
+
+
+def _mean_rank(group: SeedGroup) -> tuple[str, float]:
+    return group.trials[0].data, statistics.mean(trial.rank for trial in group.trials)
+
+
+# --- values as people read them --------------------------------------------------------------
+
+
+def format_metric(name: str, value: float | None) -> str:
+    """An accuracy in percent, a count with thousands separators, other numbers in four digits."""
+    if value is None:
+        return UNKNOWN
+    if name.endswith("acc"):
+        return f"{value:.2%}"
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def format_spread(values: Sequence[float]) -> str:
+    """Fractions as mean ± sample standard deviation, in percent; a single one without ±."""
+    if not values:
+        return UNKNOWN
+    deviation = f" ± {statistics.stdev(values):.2%}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.2%}{deviation}"

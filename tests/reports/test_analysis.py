@@ -1,0 +1,68 @@
+"""The effects of keys, and means over two of them."""
+
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from src.reports import analysis
+from src.reports.collect import Entry, SweepEntries, short
+from src.runs.folder import Result, Run
+
+
+def entry(value: float | None, **settings: str) -> Entry:
+    """A trial with this validation accuracy."""
+    result: Result = {}
+    if value is not None:
+        result = {"status": "finished", "best": {"val/acc": value}}
+    return Entry(Run(Path("none")), result, settings, settings, [], str(settings), "")
+
+
+def test_effects_and_the_grid_of_the_strongest() -> None:
+    trials = [
+        entry(0.5, lr="0.1", width="8", seed="0"),
+        entry(0.7, lr="0.1", width="16", seed="0"),
+        entry(0.8, lr="0.03", width="8", seed="0"),
+        entry(0.9, lr="0.03", width="16", seed="0"),
+        entry(None, lr="1", width="16", seed="0"),
+    ]
+    swept = SweepEntries(Path("s"), "s", trials, ["lr", "width", "seed"])
+    lr, width = analysis.effects(swept)  # the seed is the same in all
+    assert (lr.key, lr.labels) == ("lr", ["0.03", "0.1"])
+    assert lr.means == pytest.approx([0.85, 0.6])
+    assert lr.deviations == pytest.approx(
+        [statistics.stdev([0.8, 0.9]), statistics.stdev([0.5, 0.7])]
+    )
+    assert list(width.labels) == ["8", "16"]
+    assert width.means == pytest.approx([0.65, 0.8])
+    grid = analysis.grid(swept)
+    assert grid is not None
+    assert (grid.rows, grid.columns) == (["0.03", "0.1"], ["8", "16"])
+    np.testing.assert_allclose(grid.means, [[0.8, 0.9], [0.5, 0.7]])
+    assert analysis.grid(SweepEntries(Path("s"), "s", trials, ["lr"])) is None
+
+
+def test_numbers_that_a_sampler_drew_are_shown_as_ranges() -> None:
+    rates = [0.0123456789 * (1 + number) for number in range(12)]
+    trials = [
+        entry(number / 12, lr=repr(rate), width=str(8 * (1 + number % 2)))
+        for number, rate in enumerate(rates)
+    ]
+    swept = SweepEntries(Path("s"), "s", trials, ["lr", "width"])
+    (lr,) = [effect for effect in analysis.effects(swept) if effect.key == "lr"]
+    assert lr.labels == [
+        "0.0123–0.0247", "0.037–0.0494", "0.0617–0.0741", "0.0864–0.0988", "0.111–0.123",
+        "0.136–0.148",
+    ]  # fmt: skip
+    assert lr.values == [[n / 12, (n + 1) / 12] for n in range(0, 12, 2)]
+    grid = analysis.grid(swept)
+    assert grid is not None
+    assert (grid.rows, grid.columns) == (lr.labels, ["8", "16"])
+    few = SweepEntries(Path("s"), "s", trials[:3], ["lr"])
+    assert analysis.effects(few)[0].labels == ["0.01235", "0.02469", "0.03704"]
+    assert [short(text) for text in ("0.123456789", "[64,64,64,64]", "123456")] == [
+        "0.1235",
+        "[64,64,64,64]",
+        "123456",
+    ]

@@ -1,0 +1,54 @@
+"""The outcomes of runs, and how they compare."""
+
+from pathlib import Path
+
+from src.runs.folder import Result, Run
+from src.runs.outcome import Outcome, format_spread, over_seeds
+
+
+def outcome(result: Result, **settings: str) -> Outcome:
+    return Outcome(Run(Path("none")), result, settings, settings, [])
+
+
+def test_points_over_seeds_are_ranked_by_their_mean() -> None:
+    trials = [
+        outcome({"status": "finished", "best": {"val/acc": value}}, lr=rate, seed=str(seed))
+        for rate, values in (("0.1", (0.7, 0.9)), ("0.3", (0.85, 0.95)), ("1", (0.99,)))
+        for seed, value in enumerate(values)
+    ]
+    keys, groups = over_seeds(trials, ["lr", "seed"])
+    assert keys == ["lr"]
+    assert [(group.values, len(group.trials)) for group in groups] == [(("0.3",), 2), (("0.1",), 2)]
+    assert format_spread(groups[0].known("val/acc")) == "90.00% ± 7.07%"
+    assert format_spread(groups[0].known("test/acc")) == "–"
+    assert over_seeds(trials, ["lr"]) == (["lr"], [])
+
+
+def test_only_runs_that_did_not_fail_have_a_value() -> None:
+    """An interrupted run counts with its best epoch so far; a diverged one is never the best."""
+    results: list[Result] = [
+        {"status": "finished"}, {"status": "interrupted"}, {"status": "diverged"},
+        {"status": "failed"},
+    ]  # fmt: skip
+    runs = [outcome({**result, "best": {"val/acc": 0.5}}) for result in results]
+    assert [run.value for run in runs] == [0.5, 0.5, None, None]
+    assert [run.finished for run in runs] == [True, False, False, False]
+    unfinished = outcome({})
+    assert (unfinished.status, unfinished.value, unfinished.rank) == (
+        "unfinished", None, float("inf"),
+    )  # fmt: skip
+    losses = [
+        outcome({"status": "finished", "monitor": "val/loss", "best": {"val/loss": loss}})
+        for loss in (0.2, 0.1)
+    ]
+    assert min(losses, key=lambda run: run.rank).value == 0.1
+
+
+def test_the_reason_is_one_line() -> None:
+    found = [
+        outcome({"status": "failed", "error": "no data\nat all"}),
+        outcome({"status": "interrupted", "signal": "SIGTERM"}),
+        outcome({"status": "diverged", "diverged_step": 7}),
+        outcome({"status": "finished"}),
+    ]
+    assert [each.reason for each in found] == ["no data", "SIGTERM", "at step 7", ""]
