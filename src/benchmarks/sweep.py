@@ -27,8 +27,9 @@ from src.models.stack import Stack
 from src.system import machine
 from src.system.files import replacing
 from src.training.lanes import Lanes, available, threads_for
-from src.training.optimizers import Schedule, build_stacked_optimizer
-from src.training.steps import ClosedFormSteps, Stepping
+from src.training.optimizers import build_stacked_optimizer
+from src.training.schedule import Schedule
+from src.training.steps import ClosedFormSteps, StepPlan
 
 ROOT = Path(__file__).parent.parent.parent
 PICTURE = Path("sweep.png")
@@ -98,7 +99,7 @@ def fused(train: Split, seeds: Sequence[int]) -> Callable[[], float]:
     none = schema.NoScheduler(name="none", warmup_epochs=0.0)
     schedules = [Schedule(none, rate, 100, sampler.batches) for rate in rates]
     optimizer = build_stacked_optimizer(sgd, stack)
-    steps = ClosedFormSteps(stack, optimizer, schedules, Stepping(sampler.batches), lanes=lanes)
+    steps = ClosedFormSteps(stack, optimizer, schedules, StepPlan(sampler.batches), lanes=lanes)
 
     def epoch() -> float:
         with lanes.opened():
