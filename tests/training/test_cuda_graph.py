@@ -8,80 +8,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from src.config.compose import compose
-from src.data.loader import Block
-from src.models.mlp import Mlp
 from src.models.stack import Stack
-from src.system import machine
 from src.training.cuda_graph import BlockGraph
-from src.training.optimizers import Schedule, build_optimizer, build_stacked_optimizer
-from src.training.steps import AutogradSteps, ClosedFormSteps, Stepping
-
-BATCHES, SIZE = 12, 8
-
-
-def block(seed: int = 0) -> Block:
-    stream = torch.Generator().manual_seed(seed)
-    features = torch.randn(BATCHES, 1, SIZE, 6, generator=stream)
-    return Block(features, torch.randint(3, (BATCHES, 1, SIZE), generator=stream))
-
-
-def model(seed: int = 0, width: int = 5) -> Mlp:
-    torch.manual_seed(seed)
-    return Mlp(6, [width], 3)
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
-@pytest.mark.parametrize("blocks", [1, 3])
-def test_scaled_gradients_are_the_gradients(optimizer: str, blocks: int) -> None:
-    """Accumulated, clipped and scaled by a power of two, in blocks of any length: the scale
-    leaves no trace."""
-    config = compose(f"optimizer={optimizer}", "optimizer.lr=0.1", "scheduler=none")
-    when = Stepping(BATCHES, accumulate=3, clip=0.05)
-    schedules = [Schedule(config.scheduler, 0.1, 1, when.steps_per_epoch)]
-    found = []
-    for scaler in (None, torch.amp.GradScaler("cpu", init_scale=2.0**12)):
-        net = model()
-        steps = AutogradSteps(
-            net, build_optimizer(config.optimizer, net.parameters()), schedules, when, scaler=scaler
-        )
-        whole, size = block(), BATCHES // blocks
-        for first in range(0, BATCHES, size):
-            part = Block(*(tensor[first : first + size] for tensor in whole))
-            steps(part, 0, first)
-        found.append([parameter.detach() for parameter in net.parameters()])
-    for plain, scaled in zip(*found, strict=True):
-        assert torch.allclose(plain, scaled, rtol=1e-6, atol=1e-7)
-
-
-def test_a_step_that_overflows_is_left_out() -> None:
-    config = compose("optimizer.lr=0.1", "scheduler=none")
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)  # any loss overflows float32
-    net, when = model(), Stepping(1)
-    before = [parameter.detach().clone() for parameter in net.parameters()]
-    schedule = Schedule(config.scheduler, 0.1, 1, 1)
-    steps = AutogradSteps(
-        net, build_optimizer(config.optimizer, net.parameters()), [schedule], when, scaler=scaler
-    )
-    whole = block()
-    steps(Block(100 * whole.features[:1], whole.labels[:1]), 0, 0)
-    for one, other in zip(before, net.parameters(), strict=True):
-        assert torch.equal(one, other)
-    assert scaler.get_scale() == 2.0**126
-
-
-def test_a_precision_that_the_cpu_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    trainer = compose("trainer.precision=bf16-mixed").trainer
-    monkeypatch.setattr(machine, "cpu_flags", lambda: {"avx2"})
-    assert "this CPU has no bf16 instructions" in (
-        machine.slow_precision(trainer.precision, "cpu") or ""
-    )
-    assert machine.slow_precision(trainer.precision, "cuda") is None
-    assert machine.slow_precision("32", "cpu") is None
-    monkeypatch.setattr(machine, "cpu_flags", lambda: {"avx2", "avx512_bf16"})
-    assert machine.slow_precision(trainer.precision, "cpu") is None
-
-
-# --- blocks as graphs --------------------------------------------------------------------------
+from src.training.optimizers import build_stacked_optimizer
+from src.training.schedule import Schedule
+from src.training.steps import ClosedFormSteps, StepPlan
+from tests.helpers.blocks import BATCHES, SIZE, block, model
 
 RECIPES = {
     "direct": (),
@@ -97,11 +29,13 @@ def stacked_steps(widths: Sequence[int], overrides: Sequence[str]) -> ClosedForm
         for n in range(len(widths))
     ]
     trainer = configs[0].trainer
-    when = Stepping(BATCHES, trainer.accumulate_grad_batches, trainer.gradient_clip_val)
+    step_plan = StepPlan(BATCHES, trainer.accumulate_grad_batches, trainer.gradient_clip_val)
     stack = Stack([model(n, width) for n, width in enumerate(widths)], [0] * len(widths))
-    schedules = [Schedule(c.scheduler, c.optimizer.lr, 4, when.steps_per_epoch) for c in configs]
+    schedules = [
+        Schedule(c.scheduler, c.optimizer.lr, 4, step_plan.steps_per_epoch) for c in configs
+    ]
     optimizer = build_stacked_optimizer([c.optimizer for c in configs], stack)
-    return ClosedFormSteps(stack, optimizer, schedules, when)
+    return ClosedFormSteps(stack, optimizer, schedules, step_plan)
 
 
 def values(steps: ClosedFormSteps) -> list[Tensor]:
@@ -114,12 +48,12 @@ def test_a_graph_trains_as_its_blocks_do(recipe: str, widths: list[int]) -> None
     """With a stand-in for the capture that runs what it was given: the fixed places, the table of
     rates, and what building it puts back are the same as on a GPU."""
     eager, graphed = (stacked_steps(widths, RECIPES[recipe]) for _ in range(2))
-    mean = 1 / (SIZE * graphed.when.accumulate)
+    mean = 1 / (SIZE * graphed.step_plan.accumulate)
     graph: BlockGraph | None = None
     for epoch in range(4):
         whole = block(epoch)
         expected = eager(whole, epoch, 0)
-        steps = [graphed.when.step_of(epoch, batch) for batch in range(BATCHES)]
+        steps = [graphed.step_plan.step_of(epoch, batch) for batch in range(BATCHES)]
         table = torch.tensor([[rate(step) for rate in graphed.schedules] for step in steps])
         if graph is None:
             before = values(graphed)
