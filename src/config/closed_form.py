@@ -41,5 +41,5 @@ def not_covered_values(read: Callable[[str], Any]) -> dict[str, str]:
         if getattr(section, "closed_form", False)
     ]
     if read("model.name") not in families:
-        found[f"model={read('model.name')}"] = f"is there for {' and '.join(families)} alone"
+        found[f"model={read('model.name')}"] = f"supports only {' and '.join(families)}"
     return found
