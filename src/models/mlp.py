@@ -26,10 +26,7 @@ from src.models.stacked_layers import (
 )
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU}
-NORMS: dict[str, type[nn.BatchNorm1d] | type[nn.LayerNorm]] = {
-    "batch": nn.BatchNorm1d,
-    "layer": nn.LayerNorm,
-}
+NORMS: dict[str, type[NormModule]] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
 
 
 def build(config: schema.Mlp, shape: Sequence[int], classes: int) -> "Mlp":
@@ -47,12 +44,13 @@ def build(config: schema.Mlp, shape: Sequence[int], classes: int) -> "Mlp":
 
 
 def cost(config: schema.Mlp, shape: Sequence[int], classes: int) -> Cost:
-    """An upper bound: of the weights as if each hidden unit had a norm, with its four numbers."""
+    """An upper bound: weights are counted as if each hidden unit had a norm, with four numbers."""
     inputs, hidden = math.prod(shape), config.hidden_sizes
     weights = sum((a + 1) * b for a, b in pairwise([inputs, *hidden, classes])) + 4 * sum(hidden)
     units = sum(hidden) + classes
+    # Activation and gradient, mask and masked activation, and three tensors that a norm keeps.
     by_unit = 2 + 2 * bool(config.dropout) + 3 * (config.norm is not None)
-    by_input = 2 + 2 * bool(config.input_dropout)
+    by_input = 2 + 2 * bool(config.input_dropout)  # as bytes and as floats, mask and masked input
     return Cost(weights, 2 * units, by_unit * units + by_input * inputs)
 
 
@@ -89,7 +87,7 @@ class DenseClosedForm(ClosedForm):
         parts: list[Part] = []
         for depth in range(len(first.layers)):
             linear = [architecture.layers[depth] for architecture in architectures]
-            # With dropout of the inputs each trial has inputs of its own, even of a shared batch.
+            # With dropout of the inputs, trials that share a batch still have different inputs.
             shared = depth == 0 and not self.input_dropout
             groups = len(self.batches) if shared else len(models)
             self.layers.append(stack_linear(linear, groups))

@@ -24,23 +24,15 @@ ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-def _relu_backward(gradient: Tensor, output: Tensor) -> Tensor:
-    return torch.ops.aten.threshold_backward.grad_input(  # type: ignore[no-any-return]
-        gradient, output, 0, grad_input=gradient
-    )
-
-
-def _tanh_backward(gradient: Tensor, output: Tensor) -> Tensor:
-    return torch.ops.aten.tanh_backward(gradient, output)  # type: ignore[no-any-return]
-
-
-def _gelu_backward(gradient: Tensor, inputs: Tensor) -> Tensor:
-    return torch.ops.aten.gelu_backward(gradient, inputs)  # type: ignore[no-any-return]
-
-
 # The gradient of an activation's input from that of its output, by the kernels of autograd. The
 # second argument is the activation's output, of gelu its input.
-BACKWARD = {"relu": _relu_backward, "tanh": _tanh_backward, "gelu": _gelu_backward}
+BACKWARD: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "relu": lambda gradient, output: torch.ops.aten.threshold_backward.grad_input(
+        gradient, output, 0, grad_input=gradient
+    ),
+    "tanh": torch.ops.aten.tanh_backward,
+    "gelu": torch.ops.aten.gelu_backward,
+}
 
 
 class Layer(Part):

@@ -98,13 +98,9 @@ class StackedOptimizer(Optimizer):
                 self.update(parameter, parameter.grad, self.state[parameter], numbers)
 
     def update(
-        self,
-        parameter: Tensor,
-        gradient: Tensor,
-        state: dict[str, Any],
-        numbers: Numbers,
+        self, parameter: Tensor, gradient: Tensor, state: dict[str, Any], numbers: Numbers
     ) -> None:
-        """One step of one parameter (S, …)."""
+        """One step of one parameter (S, …), in place. May change the gradient."""
         raise NotImplementedError
 
 
@@ -117,11 +113,7 @@ class StackedSgd(StackedOptimizer):
         self.has_momentum = any(config.momentum for config in configs)
 
     def update(
-        self,
-        parameter: Tensor,
-        gradient: Tensor,
-        state: dict[str, Any],
-        numbers: Numbers,
+        self, parameter: Tensor, gradient: Tensor, state: dict[str, Any], numbers: Numbers
     ) -> None:
         if self.has_decay:
             gradient.addcmul_(parameter, numbers.weight_decay)
@@ -140,11 +132,7 @@ class StackedAdam(StackedOptimizer):
     decoupled: ClassVar[bool] = False  # whether weight decay bypasses the moments, as in AdamW
 
     def update(
-        self,
-        parameter: Tensor,
-        gradient: Tensor,
-        state: dict[str, Any],
-        numbers: Numbers,
+        self, parameter: Tensor, gradient: Tensor, state: dict[str, Any], numbers: Numbers
     ) -> None:
         if not state:
             # On CUDA a graph must be able to advance the count of steps.
@@ -231,11 +219,8 @@ def trial_state(
             for key, value in optimizer.state[whole].items()
         }
     found["state"] = {key: value for key, value in found["state"].items() if value}
-    for group, trials in zip(
-        optimizer.param_groups, [s.trials for s in stack.segments], strict=True
-    ):
-        if trial in trials:
-            found["param_groups"][0]["lr"] = float(group["lr"][trials.index(trial)])
+    group = optimizer.param_groups[stack.segments.index(segment)]
+    found["param_groups"][0]["lr"] = float(group["lr"][segment.trials.index(trial)])
     return found
 
 

@@ -296,7 +296,7 @@ class ClosedFormSteps(Steps):
         self.graph: BlockGraph | None = None
         self.eager: str | None = None  # why no block is replayed as a CUDA graph
         if device.type != "cuda":
-            self.eager = "the device is no CUDA GPU"
+            self.eager = "the device is not a CUDA GPU"
         elif not graph:
             self._stay_eager("trainer.cuda_graph=false")
         elif step_plan.all_reduce is not None:

@@ -38,7 +38,7 @@ def batches(count: int) -> tuple[Tensor, Tensor]:
 
 
 def accumulate_all(stack: Stack, features: Tensor, labels: Tensor) -> list[Tensor]:
-    """The stack's gradients of the mean loss of each trial; returns its logits per segment."""
+    """Computes the gradients of the mean loss of each trial. Returns the logits of each segment."""
     targets = F.one_hot(labels, CLASSES).mT.double().unsqueeze(1)
     found = []
     for segment in stack.segments:

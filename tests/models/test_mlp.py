@@ -41,7 +41,7 @@ def test_raschkas_network_to_the_printed_digit() -> None:
 @pytest.mark.parametrize(
     ("name", "module"), [("relu", nn.ReLU), ("tanh", nn.Tanh), ("gelu", nn.GELU)]
 )
-def test_layers_are_what_the_configuration_says(name: str, module: type[nn.Module]) -> None:
+def test_layers_follow_the_configuration(name: str, module: type[nn.Module]) -> None:
     config = compose(
         "model.hidden_sizes=[8,4]", f"model.activation={name}", "model.dropout=0.5"
     ).model
@@ -67,8 +67,8 @@ def test_dropout_of_each_layer_and_of_the_input() -> None:
     assert seen.mean().item() == pytest.approx(1, abs=0.01)
 
 
-def test_trials_that_share_a_batch_have_input_masks_of_their_own() -> None:
-    """Of equal models with one batch, each trial's gradient is that of a mask of its own."""
+def test_trials_that_share_a_batch_have_different_input_masks() -> None:
+    """Three equal models with one batch: their inputs are masked differently."""
     model = Mlp(6, [4], 3, input_dropout=0.5)
     models: list[nn.Module] = [copy.deepcopy(model) for _ in range(3)]
     segment = Stack(models, [0, 0, 0]).segments[0]
@@ -76,19 +76,19 @@ def test_trials_that_share_a_batch_have_input_masks_of_their_own() -> None:
     targets = F.one_hot(labels, 3).mT.float()[None, None]
     masks = []
 
-    def take(part: Part, first: Tensor, second: Tensor) -> None:
-        if part is segment.layers[0]:
+    def use(part: Part, first: Tensor, second: Tensor) -> None:
+        if part is segment.parts[0]:
             masks.append((second.mT == 0).clone())  # the inputs of the first layer
 
-    segment.differentiate(features, targets, 1.0, torch.empty(3, 3, 5), take)
+    segment.differentiate(features, targets, 1.0, torch.empty(3, 3, 5), use)
     (dropped,) = masks
     assert dropped.shape == (3, 5, 6)
     assert 0.2 < dropped.double().mean() < 0.8
     assert not any(torch.equal(dropped[i], dropped[j]) for i, j in ((0, 1), (0, 2), (1, 2)))
 
 
-def test_dropout_is_the_same_in_distribution() -> None:
-    """Mean and variance of the first layer's gradient over many masks, against autograd's."""
+def test_dropout_has_the_distribution_of_autograd() -> None:
+    """Mean and variance of the gradient of the first layer over many masks."""
     (features,), (labels,) = batches(1)
     (model,) = models_of([[50]], dropout=0.4)
     targets = F.one_hot(labels, CLASSES).T.double().view(1, 1, CLASSES, BATCH)

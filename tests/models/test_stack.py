@@ -30,7 +30,7 @@ STACKS: dict[str, tuple[list[list[int]], list[int]]] = {
 @pytest.mark.parametrize("norm", [None, "batch", "layer"])
 @pytest.mark.parametrize("activation", ["relu", "tanh", "gelu"])
 @pytest.mark.parametrize("name", STACKS)
-def test_gradients_are_autograds(name: str, activation: str, norm: str | None) -> None:
+def test_gradients_equal_those_of_autograd(name: str, activation: str, norm: str | None) -> None:
     sizes, batch_of = STACKS[name]
     models = models_of(sizes, activation, norm=norm)
     references = models_of(sizes, activation, norm=norm)
@@ -57,7 +57,7 @@ def test_gradients_are_autograds(name: str, activation: str, norm: str | None) -
 
 
 @pytest.mark.parametrize("name", STACKS)
-def test_stacking_changes_no_weight_and_shares_them(name: str) -> None:
+def test_stacking_keeps_weights_and_makes_them_views(name: str) -> None:
     sizes, batch_of = STACKS[name]
     models, references = models_of(sizes), models_of(sizes)
     stack = Stack(models, batch_of)
@@ -74,8 +74,8 @@ def test_stacking_changes_no_weight_and_shares_them(name: str) -> None:
 
 @pytest.mark.parametrize("norm", [None, "batch", "layer"])
 @pytest.mark.parametrize("name", STACKS)
-def test_evaluation_is_the_models_own(name: str, norm: str | None) -> None:
-    """After a step, which moves a batch norm's running statistics as the model's own would."""
+def test_evaluation_equals_that_of_the_models(name: str, norm: str | None) -> None:
+    """After a step, which updates the running statistics of batch norms as torch does."""
     sizes, batch_of = STACKS[name]
     models, references = models_of(sizes, norm=norm), models_of(sizes, norm=norm)
     stack = Stack(models, batch_of)
@@ -100,14 +100,14 @@ def test_equal_widths_share_a_product_and_many_widths_are_rounded() -> None:
     many = Stack(models_of([[width] for width in range(3, 20)]), [0] * 17)
     assert len(many.segments) <= MOST_SEGMENTS
     shared = Stack(models_of([[4]] * 3), [0, 0, 0]).segments[0]
-    assert shared.layers[0].weight.shape == (12, INPUTS)  # one product over all units, no padding
+    assert shared.parts[0].weight.shape == (12, INPUTS)  # one product over all units, no padding
     own = Stack(models_of([[4]] * 3), [0, 1, 2]).segments[0]
-    assert own.layers[0].weight.shape == (3, 4, INPUTS)
+    assert own.parts[0].weight.shape == (3, 4, INPUTS)
 
 
-def test_lanes_share_out_the_trials() -> None:
-    """Random stacks: every trial in one lane, none with more than its share and one trial, and the
-    logits are the models' own, in their order."""
+def test_trials_are_divided_among_lanes() -> None:
+    """Random stacks: each trial lies in one lane, no lane exceeds its share by more than one trial,
+    and the logits are those of the models, in their order."""
     stream = random.Random(0)
     for _ in range(40):
         count, lanes = stream.randint(1, 12), stream.randint(1, 4)
@@ -144,7 +144,7 @@ def test_updating_in_place_is_stepping_by_the_gradient() -> None:
             assert torch.allclose(found, expected, rtol=1e-12, atol=1e-14)
 
 
-def test_what_the_closed_form_covers() -> None:
+def test_step_kind() -> None:
     model = models_of([[4]])[0]
     assert step_kind(compose(), model) == "closed_form"
     assert step_kind(compose("trainer.step=autograd"), model) == "autograd"

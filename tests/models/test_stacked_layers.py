@@ -7,7 +7,7 @@ from src.models.stacked_layers import bound_rows, dropout_mask
 
 
 @pytest.mark.parametrize("dropout", [0.1, 0.5, 0.9])
-def test_a_mask_drops_as_many_as_it_should(dropout: float) -> None:
+def test_dropout_masks_drop_the_given_share(dropout: float) -> None:
     torch.manual_seed(0)
     mask = dropout_mask(torch.empty(1001, 999, dtype=torch.double), dropout)
     least, kept = sorted(set(mask.flatten().tolist()))
@@ -22,8 +22,8 @@ def test_a_mask_drops_as_many_as_it_should(dropout: float) -> None:
 
 
 @pytest.mark.parametrize("rare", [2**-k for k in range(12, 25)])
-def test_a_mask_keeps_the_mean_however_much_is_dropped(rare: float) -> None:
-    """Up to the finest probability there is, 1 - 2⁻¹⁶: not all are kept, nor is the mean lost."""
+def test_dropout_masks_keep_the_mean_at_high_rates(rare: float) -> None:
+    """Up to the largest probability that a mask can have, 1 - 2⁻¹⁶."""
     torch.manual_seed(0)
     mask = dropout_mask(torch.empty(2**20), 1 - rare)
     kept = max(rare, 2**-16)
@@ -31,7 +31,7 @@ def test_a_mask_keeps_the_mean_however_much_is_dropped(rare: float) -> None:
     assert set(mask.flatten().tolist()) == {0.0, 1 / kept}
 
 
-def test_max_norm_is_torchs_renorm_and_touches_nothing_below_it() -> None:
+def test_bound_rows_keeps_rows_below_the_bound() -> None:
     torch.manual_seed(0)
     weight = torch.randn(3, 5, 7, dtype=torch.double)
     expected = torch.stack([torch.renorm(each, 2, 0, 2.5) for each in weight])

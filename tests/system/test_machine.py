@@ -6,7 +6,7 @@ from src.config.compose import compose
 from src.system import machine
 
 
-def test_a_precision_that_the_cpu_lacks_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_bf16_instructions_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = compose("trainer.precision=bf16-mixed").trainer
     monkeypatch.setattr(machine, "cpu_flags", lambda: {"avx2"})
     assert "this CPU has no bf16 instructions" in (

@@ -17,7 +17,7 @@ from tests.helpers.commands import SMALL
 from tests.helpers.weights import weights
 
 
-def test_the_average_is_its_formula() -> None:
+def test_the_average_follows_its_formula() -> None:
     tensor = torch.tensor([1.0], dtype=torch.double)
     average = Average(0.5, [tensor])
     expected = 1.0
@@ -33,8 +33,8 @@ def test_the_average_is_its_formula() -> None:
     assert tensor.item() == 7.0
 
 
-def test_what_is_validated_kept_and_tested_is_the_average(tmp_path: Path) -> None:
-    """Batches of the whole training set, so that a loop of three steps is the run."""
+def test_the_average_is_validated_kept_and_tested(tmp_path: Path) -> None:
+    """A batch is the whole training set, so that a run is a loop of three steps."""
     config = compose(
         *SMALL, "trainer.max_epochs=3", "data.batch_size=2000", "optimizer.lr=0.2",
         "trainer.ema_decay=0.9", "scheduler=none", "trainer.precision=64",

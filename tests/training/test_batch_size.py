@@ -12,7 +12,7 @@ from src.training.fit import fit
 from tests.helpers.commands import SMALL
 
 
-def test_a_batch_as_large_as_memory_allows(
+def test_the_largest_batch_that_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     assert batch_size.largest(1150, lambda _size: True) == 1024

@@ -1,4 +1,4 @@
-"""Gradient scaling and graphs, as far as a CPU shows them; the tests marked gpu show the rest."""
+"""Graphs of blocks, as far as a CPU can test them. The tests marked gpu do the rest."""
 
 from collections.abc import Sequence
 
@@ -44,9 +44,9 @@ def values(steps: ClosedFormSteps) -> list[Tensor]:
 
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("widths", [[5, 5], [5, 7, 5]])
-def test_a_graph_trains_as_its_blocks_do(recipe: str, widths: list[int]) -> None:
-    """With a stand-in for the capture that runs what it was given: the fixed places, the table of
-    rates, and what building it puts back are the same as on a GPU."""
+def test_a_graph_trains_like_eager_blocks(recipe: str, widths: list[int]) -> None:
+    """A stand-in for the capture runs the function it was given. The fixed addresses, the table of
+    rates and the restored state are the same as on a GPU."""
     eager, graphed = (stacked_steps(widths, RECIPES[recipe]) for _ in range(2))
     mean = 1 / (SIZE * graphed.step_plan.accumulate)
     graph: BlockGraph | None = None
@@ -74,7 +74,7 @@ def test_a_graph_trains_as_its_blocks_do(recipe: str, widths: list[int]) -> None
         assert torch.allclose(one, other, rtol=1e-5, atol=1e-7)
 
 
-def test_a_replay_that_does_something_else_is_refused() -> None:
+def test_a_replay_with_other_results_is_refused() -> None:
     weight = nn.Parameter(torch.ones(3))
     optimizer = torch.optim.SGD([weight], lr=0.1)
     count = [0.0]
@@ -95,9 +95,9 @@ def test_a_replay_that_does_something_else_is_refused() -> None:
     assert torch.equal(weight.detach(), torch.ones(3))
 
 
-def test_cross_entropy_of_a_block_without_a_graph_on_a_cpu() -> None:
+def test_blocks_on_a_cpu_run_without_a_graph() -> None:
     steps = stacked_steps([5], ())
-    assert steps.eager == "the device is no CUDA GPU"
+    assert steps.eager == "the device is not a CUDA GPU"
     whole = block()
     with torch.no_grad():
         logits = steps.stack.models[0](whole.features[0, 0])

@@ -37,14 +37,14 @@ def test_groups_agree_in_all_but_the_fusible_keys() -> None:
         ("logger=tensorboard", "follows one run"),
     ],
 )
-def test_what_trains_alone_has_a_reason(override: str, reason: str) -> None:
+def test_trials_that_train_alone_have_a_reason(override: str, reason: str) -> None:
     on_any = () if "16" not in override else ("trainer.accelerator=auto",)
     groups = plan(grid(SEEDS, common=(*on_any, override)))
     assert [group.trials for group in groups] == [[0], [1]]
     assert all(group.alone and reason in group.alone for group in groups)
 
 
-def test_groups_are_cut_to_the_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_groups_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     configs = grid([f"seed={seed}" for seed in range(10)])
     assert _sizes(configs, most=4) == [4, 4, 2]
     one = grouping.bytes_per_trial(configs[0], (784,), 10, 100)

@@ -8,7 +8,7 @@ from src.training import lanes
 
 
 def test_one_thread_is_enough_for_little_work() -> None:
-    """Threads are for steps of which each has some milliseconds' work."""
+    """A step needs some milliseconds of work before a second thread pays."""
     small, large = models_of_width(32), models_of_width(2048)
     assert lanes.threads_for(small, 100, 8) == 1
     assert lanes.threads_for(large, 100, 8) == 8
@@ -24,7 +24,7 @@ def models_of_width(width: int) -> list[torch.nn.Module]:
     return [Mlp(784, [width], 10)]
 
 
-def test_what_a_lane_raises_is_raised() -> None:
+def test_errors_of_lanes_are_raised() -> None:
     def fail(number: int) -> int:
         if number == 1:
             raise ValueError("lane 1")

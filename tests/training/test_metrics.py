@@ -9,7 +9,7 @@ from torchmetrics.classification import MulticlassAccuracy
 from src.training.metrics import EpochMetrics
 
 
-def test_metrics_are_torchmetrics_whatever_the_grouping() -> None:
+def test_metrics_equal_torchmetrics_however_batches_are_grouped() -> None:
     torch.manual_seed(0)
     logits, labels = torch.randn(6, 50, 10), torch.randint(10, (6, 50))
     losses = torch.stack([F.cross_entropy(a, b) for a, b in zip(logits, labels, strict=True)])

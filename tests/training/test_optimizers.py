@@ -40,7 +40,7 @@ OPTIMIZERS: dict[str, list[schema.Optimizer]] = {
 
 
 def plain(config: schema.Optimizer, model: nn.Module) -> Optimizer:
-    """torch's optimizer, written out independently of the project's builder."""
+    """torch's optimizer, built independently of the project's builder."""
     match config:
         case schema.Sgd():
             return SGD(
@@ -58,8 +58,8 @@ def plain(config: schema.Optimizer, model: nn.Module) -> Optimizer:
 
 @pytest.mark.parametrize("clip", [None, 0.05])
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_stacked_optimizers_are_torchs(name: str, clip: float | None) -> None:
-    """Five steps with the rates changed in between; the state each trial would save is torch's."""
+def test_stacked_optimizers_equal_those_of_torch(name: str, clip: float | None) -> None:
+    """Five steps with changing learning rates. The state of each trial equals that of torch."""
     configs = OPTIMIZERS[name]
     models, references = models_of(SIZES), models_of(SIZES)
     stack = Stack(models, BATCH_OF)

@@ -1,4 +1,4 @@
-"""What good recipes need, by value: against torch's own, the slow path and formulas."""
+"""Settings of recipes that are refused, and why."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from src.training.fit import fit
 from tests.helpers.commands import SMALL
 
 
-def test_a_batch_of_one_sample_has_no_variance(tmp_path: Path) -> None:
+def test_batch_norm_refuses_a_batch_of_one_sample(tmp_path: Path) -> None:
     size = len(held_out(digits().train, 0.2, 0)[0]) - 1
     own = (*SMALL, "model.norm=batch", f"data.batch_size={size}")
     with pytest.raises(InputError, match=rf"the last batch of data\.batch_size={size} has one"):
@@ -41,7 +41,7 @@ def test_a_batch_of_one_sample_has_no_variance(tmp_path: Path) -> None:
         (["model.max_norm=2", "trainer.strategy=fsdp"], "type trainer.strategy=ddp"),
     ],
 )  # fmt: skip
-def test_wrong_recipes_are_told(overrides: list[str], fault: str) -> None:
+def test_wrong_settings_are_reported(overrides: list[str], fault: str) -> None:
     with pytest.raises(InputError) as caught:
         compose(*overrides)
     assert fault in str(caught.value)

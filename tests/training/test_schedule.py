@@ -39,7 +39,7 @@ from src.training.schedule import Schedule
         ),
     ],
 )
-def test_schedules_are_torchs(
+def test_schedules_equal_those_of_torch(
     overrides: list[str], build: Callable[[Optimizer], LRScheduler] | None, per_step: bool
 ) -> None:
     epochs, steps = 8, 7
@@ -57,8 +57,8 @@ def test_schedules_are_torchs(
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 8, 10])
 @pytest.mark.parametrize("pct_start", [0.1, 0.125, 0.2, 0.25, 0.5, 0.99])
-def test_the_shortest_cycle_has_rates_too(pct_start: float, steps: int) -> None:
-    """Also where the peak lies on step 0: pct_start · steps = 1."""
+def test_one_cycle_in_a_run_of_few_steps(pct_start: float, steps: int) -> None:
+    """The peak may lie on step 0: pct_start · steps = 1."""
     chosen = compose("scheduler=onecycle", f"scheduler.pct_start={pct_start}").scheduler
     rates = [Schedule(chosen, 0.5, 1, steps)(step) for step in range(steps)]
     assert all(0 < rate <= 0.5 for rate in rates)
@@ -68,7 +68,7 @@ def test_the_shortest_cycle_has_rates_too(pct_start: float, steps: int) -> None:
 
 
 @pytest.mark.parametrize("scheduler", ["none", "multistep", "cosine"])
-def test_warm_up_grows_by_the_same_amount_to_the_rate_itself(scheduler: str) -> None:
+def test_warm_up_is_linear(scheduler: str) -> None:
     chosen = compose(f"scheduler={scheduler}", "scheduler.warmup_epochs=1.5").scheduler
     plain = compose(f"scheduler={scheduler}").scheduler
     warm, cold = Schedule(chosen, 0.3, 8, 10), Schedule(plain, 0.3, 8, 10)

@@ -1,4 +1,4 @@
-"""Steps, schedules and metrics against plain torch, by their values."""
+"""Steps against a plain loop of torch, autograd against the closed form, by their values."""
 
 import shutil
 from collections.abc import Callable
@@ -99,7 +99,7 @@ CASES: dict[str, tuple[list[str], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("step", ["closed_form", "autograd"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_run_is_the_loop_by_hand(case: str, step: str, train: Train) -> None:
+def test_a_run_equals_a_plain_loop(case: str, step: str, train: Train) -> None:
     overrides, options = CASES[case]
     if case != "schedule":
         overrides = ["scheduler=none", *overrides]
@@ -168,8 +168,8 @@ COMPILERS = [name for name in ("c++", "g++", "clang++") if shutil.which(name)]
 
 
 @pytest.mark.skipif(not COMPILERS, reason="needs a C++ compiler")
-def test_compiled_steps_are_autograds(tmp_path: Path) -> None:
-    """The last batch of an epoch is smaller than the others; a run that goes on meets it first."""
+def test_compiled_steps_equal_autograd(tmp_path: Path) -> None:
+    """The last batch of an epoch is smaller than the others. A resumed run begins with it."""
     recipe = (*SMALL, "optimizer=adamw", "optimizer.lr=0.01", "model.hidden_sizes=[6]")
     compiled = (*recipe, "trainer.compile=true", "trainer.steps_per_call=11")
     plain = fit(compose(*recipe, "trainer.step=autograd"), tmp_path / "plain")
@@ -186,7 +186,7 @@ def test_compiled_steps_are_autograds(tmp_path: Path) -> None:
     assert same(resumed, whole)
 
 
-def test_no_compiler_is_told(tmp_path: Path) -> None:
+def test_a_missing_compiler_is_reported(tmp_path: Path) -> None:
     with (
         fresh_cache(),  # else what was compiled before is found
         inductor.patch("cpp.cxx", (None, "/absent")),
@@ -211,8 +211,8 @@ PARTS: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("part", PARTS)
-def test_the_closed_form_trains_as_autograd_does(part: str, tmp_path: Path) -> None:
-    """To rounding, in float64: weights last and best, statistics, losses of every epoch."""
+def test_closed_form_equals_autograd(part: str, tmp_path: Path) -> None:
+    """Up to rounding, in float64: last and best weights, statistics, losses of every epoch."""
     common = (*SMALL, DEEP, "optimizer.lr=0.1", "trainer.precision=64", *PARTS[part])
     slow = fit(compose(*common, "trainer.step=autograd"), tmp_path / "slow")
     fast = fit(compose(*common), tmp_path / "fast")
@@ -227,8 +227,8 @@ def test_the_closed_form_trains_as_autograd_does(part: str, tmp_path: Path) -> N
             assert a[key] == pytest.approx(b[key], rel=1e-8)
 
 
-def test_a_bare_loop_gives_the_same_batch_norm(tmp_path: Path) -> None:
-    """One epoch by torch alone: nn.BatchNorm1d, SGD, label smoothing, max norm by torch.renorm."""
+def test_batch_norm_equals_a_plain_loop(tmp_path: Path) -> None:
+    """One epoch by torch: nn.BatchNorm1d, SGD, label smoothing, max norm by torch.renorm."""
     config = compose(
         *SMALL, "trainer.max_epochs=1", "optimizer.lr=0.1", "model.norm=batch",
         "model.max_norm=1.0", "trainer.label_smoothing=0.1", "trainer.precision=64",
@@ -254,9 +254,9 @@ def test_a_bare_loop_gives_the_same_batch_norm(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
 @pytest.mark.parametrize("blocks", [1, 3])
-def test_scaled_gradients_are_the_gradients(optimizer: str, blocks: int) -> None:
-    """Accumulated, clipped and scaled by a power of two, in blocks of any length: the scale
-    leaves no trace."""
+def test_scaling_the_loss_leaves_no_trace(optimizer: str, blocks: int) -> None:
+    """Accumulated, clipped and scaled by a power of two, in blocks of any length: the results equal
+    those without the scale."""
     config = compose(f"optimizer={optimizer}", "optimizer.lr=0.1", "scheduler=none")
     step_plan = StepPlan(BATCHES, accumulate=3, clip=0.05)
     schedules = [Schedule(config.scheduler, 0.1, 1, step_plan.steps_per_epoch)]
@@ -279,7 +279,7 @@ def test_scaled_gradients_are_the_gradients(optimizer: str, blocks: int) -> None
         assert torch.allclose(plain, scaled, rtol=1e-6, atol=1e-7)
 
 
-def test_a_step_that_overflows_is_left_out() -> None:
+def test_a_step_that_overflows_is_skipped() -> None:
     config = compose("optimizer.lr=0.1", "scheduler=none")
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)  # any loss overflows float32
     net, step_plan = model(), StepPlan(1)
