@@ -28,6 +28,7 @@ from pydantic import (
     ValidationError,
 )
 
+from src.config.closed_form import has_closed_form, not_covered_values
 from src.system.errors import InputError
 from src.system.resources import cpu_count
 
@@ -170,13 +171,13 @@ class Csv(_Files):
     fill: Literal["mean", "median", "most_frequent"] | None  # of empty cells
 
 
+@has_closed_form
 class LogisticRegression(Section):
-    closed_form: ClassVar[bool] = True  # its file in src/models/ has one
     name: Literal["logistic_regression"]
 
 
+@has_closed_form
 class Mlp(Section):
-    closed_form: ClassVar[bool] = True
     name: Literal["mlp"]
     hidden_sizes: Annotated[
         list[PositiveInt],
@@ -473,8 +474,6 @@ def _rules(v: _Values) -> Iterator[tuple[bool, str]]:
     shape = {"toy": [2], "synthetic": _as_list(v["data.shape"])}.get(str(v["data.name"]))
     if moved and isinstance(shape, list):
         yield len(shape) == 3, no_pictures(v["augmentation"], shape, v["data.name"])
-    from src.config.closed_form import not_covered_values  # it imports this module
-
     for setting, reason in not_covered_values(v.__getitem__).items():
         yield (
             v["trainer.step"] != "closed_form",

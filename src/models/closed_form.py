@@ -1,9 +1,9 @@
 """The protocol by which a family of models trains without autograd: its gradient in closed form.
 
 A family that has one sets `closed_form` on its model class, to a class derived from `ClosedForm`,
-and `closed_form = True` on its section in src/config/schema.py, which is read before torch is
-imported. src/models/mlp.py is the example. What the closed form does not cover is listed in
-src/config/closed_form.py.
+and marks its section in src/config/schema.py with `@has_closed_form`, which is known before torch
+is imported. src/models/mlp.py is the example. src/config/closed_form.py lists the settings that the
+closed form does not cover.
 """
 
 from collections.abc import Callable, Sequence

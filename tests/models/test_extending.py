@@ -74,8 +74,8 @@ class Scaled(nn.Module):
 '''
 
 SECTION = """
+@has_closed_form
 class Scaled(Section):
-    closed_form: ClassVar[bool] = True
     name: Literal["scaled"]
     initial: PositiveFloat
 
