@@ -16,7 +16,7 @@ from torch import nn
 
 from src.config import schema
 from src.models.closed_form import Cost
-from src.system.errors import InputError
+from src.system.errors import InputError, first_line
 from src.system.resources import out_of_memory
 
 
@@ -33,11 +33,10 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
     except (RuntimeError, ValueError, IndexError) as error:  # torch's errors for wrong shapes
         if out_of_memory(error):
             raise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(
             f"model={config.name}: cannot take samples of shape {schema.written(list(shape))} "
-            f"({reason}); type model=logistic_regression or model=mlp, which take any shape, or "
-            "choose other data"
+            f"({first_line(error)}); type model=logistic_regression or model=mlp, which take any "
+            "shape, or choose other data"
         ) from error
     if logits.shape != (2, classes):
         raise InputError(

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from src.data.loader import Block
 from src.models.closed_form import ClosedForm, Part, UseGradient
 from src.models.stack import Lane, Stack
-from src.system.errors import InputError
+from src.system.errors import InputError, first_line
 from src.training.averaging import Average
 from src.training.cuda_graph import BlockGraph
 from src.training.fsdp import own_part
@@ -232,9 +232,8 @@ def _compiled(forward: Forward) -> Forward:
         try:
             return compiled(features, labels)
         except BackendCompilerFailed as error:
-            reason = next(iter(str(error).splitlines()), "no reason given")
             raise InputError(
-                f"trainer.compile=true: torch cannot compile here ({reason}); "
+                f"trainer.compile=true: torch cannot compile here ({first_line(error)}); "
                 "type trainer.compile=false"
             ) from None
 
@@ -345,7 +344,7 @@ class ClosedFormSteps(Steps):
                     checked=not any(segment.random for segment in self.stack.segments),
                 )
             except RuntimeError as error:
-                self._stay_eager(next(iter(str(error).splitlines()), "capturing failed"))
+                self._stay_eager(first_line(error))
                 return None
         if [own.shape for own in self.graph.inputs] != [given.shape for given in inputs]:
             return None  # the last block of an epoch may be shorter
