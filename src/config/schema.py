@@ -28,6 +28,7 @@ from pydantic import (
     ValidationError,
 )
 
+from src.config.closed_form import has_closed_form, not_covered_values
 from src.system.errors import InputError
 from src.system.resources import cpu_count
 
@@ -170,10 +171,12 @@ class Csv(_Files):
     fill: Literal["mean", "median", "most_frequent"] | None  # of empty cells
 
 
+@has_closed_form
 class LogisticRegression(Section):
     name: Literal["logistic_regression"]
 
 
+@has_closed_form
 class Mlp(Section):
     name: Literal["mlp"]
     hidden_sizes: Annotated[
@@ -312,7 +315,6 @@ class Augmentation(Section):
 
 
 MOVES = ("shift", "rotate", "scale", "shear", "flip", "elastic")  # what is off at 0 or false
-WRITTEN_OUT = ("logistic_regression", "mlp")  # models whose gradient src/models/stack.py has
 Data = Mnist | Torchvision | Digits | Toy | Synthetic | ImageFolder | Npz | Csv
 Model = LogisticRegression | Mlp
 Optimizer = Sgd | Adam | AdamW
@@ -472,7 +474,7 @@ def _rules(v: _Values) -> Iterator[tuple[bool, str]]:
     shape = {"toy": [2], "synthetic": _as_list(v["data.shape"])}.get(str(v["data.name"]))
     if moved and isinstance(shape, list):
         yield len(shape) == 3, no_pictures(v["augmentation"], shape, v["data.name"])
-    for setting, reason in _autograd_alone(v).items():
+    for setting, reason in not_covered_values(v.__getitem__).items():
         yield (
             v["trainer.step"] != "closed_form",
             f"trainer.step=closed_form {reason}, and does not go with {setting}; "
@@ -556,24 +558,6 @@ def _sizes(v: _Values) -> Iterator[tuple[bool, str]]:
 
 def _whole_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(type(item) is int and 0 < item <= MOST for item in value)
-
-
-def autograd_alone(config: Config) -> dict[str, str]:
-    """The settings that the closed form of a step does not cover, each with what it lacks."""
-    return _autograd_alone(_Values(config.to_primitives()))
-
-
-def _autograd_alone(v: _Values) -> dict[str, str]:
-    lacking = (
-        ("trainer.precision", "16-mixed", "has no gradient scaling"),
-        ("trainer.strategy", "fsdp", "needs whole weights"),
-        ("trainer.compile", True, "is compiled already"),
-        ("model.gradient_checkpointing", True, "keeps its activations"),
-    )
-    found = {f"{key}={written(value)}": reason for key, value, reason in lacking if v[key] == value}
-    if v["model.name"] not in WRITTEN_OUT:
-        found[f"model={v['model.name']}"] = f"is there for {' and '.join(WRITTEN_OUT)} alone"
-    return found
 
 
 def no_pictures(augmentation: Mapping[str, Any], shape: Sequence[int], data: str) -> str:

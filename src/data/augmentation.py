@@ -24,7 +24,7 @@ from src.data.sources.source import Source
 from src.system.errors import InputError
 
 STREAM = 1  # spawn key; the permutation of an epoch uses the same seed without a spawn key
-UNIFORM = 7  # random numbers of a sample: 2 for shift, 1 rotate, 2 scale, 1 shear, 1 flip
+UNIFORM = 7  # numbers for a sample: 2 of shift, rotate, 2 of scale, shear, flip
 KEPT = 0.999  # the share of a smooth field's variance that its fields must reproduce
 
 Array = np.ndarray[Any, np.dtype[np.floating[Any]]]

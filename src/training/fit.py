@@ -390,9 +390,9 @@ def _less_memory(config: Config, reason: str) -> str:
             f"data.batch_size={batch // 2} trainer.accumulate_grad_batches={2 * accumulate} "
             "(the same steps)"
         )
-    if config.model.name == "mlp" and not config.model.gradient_checkpointing:
+    if getattr(config.model, "gradient_checkpointing", None) is False:
         advice.append("model.gradient_checkpointing=true (activations are computed twice)")
-    if config.model.name == "mlp":
+    if hasattr(config.model, "hidden_sizes"):
         advice.append(f"a smaller model.hidden_sizes than {config.model.hidden_sizes}")
     first = next(iter(reason.splitlines()), "")
     lines = "\n".join(f"  {text}" for text in advice)

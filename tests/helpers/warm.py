@@ -4,6 +4,7 @@ Importing torch and Lightning is most of what a small command takes. The project
 imported by each command for itself, as in a process of its own.
 """
 
+import importlib
 import json
 import os
 import resource
@@ -24,7 +25,10 @@ PATIENCE = 300.0  # seconds, for one command
 class Warm:
     """Runs commands, one at a time, in children of a process that waits beside the tests."""
 
-    def __init__(self) -> None:
+    def __init__(self, *modules: str, root: Path = ROOT) -> None:
+        """`modules` are imported once for all commands. Without them, these are the libraries: each
+        command imports the project's own modules for itself. `root` holds src and this module."""
+        self.modules, self.root = modules or ("torchvision",), root
         self.process: subprocess.Popen[str] | None = None
 
     def __call__(
@@ -63,8 +67,8 @@ class Warm:
 
     def _start(self) -> "subprocess.Popen[str]":
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "tests.helpers.warm"],
-            cwd=ROOT,
+            [sys.executable, "-m", "tests.helpers.warm", *self.modules],
+            cwd=self.root,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -81,10 +85,10 @@ class Warm:
 
 def serve() -> None:
     """For each line of stdin a child; its exit status becomes a line of stdout."""
-    import torchvision  # noqa: F401
-
-    ours = [name for name in sys.modules if name == "src" or name.startswith("src.")]
-    assert not ours, ours
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
+    ours = {name for name in sys.modules if name == "src" or name.startswith("src.")}
+    assert not ours or any(name.startswith("src.") for name in sys.argv[1:]), ours
     for line in sys.stdin:
         child = os.fork()
         if not child:

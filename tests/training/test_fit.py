@@ -24,8 +24,6 @@ from src.models.mlp import Mlp
 from src.runs.folder import HISTORY, Run
 from src.runs.loading import open_trained
 from src.system.errors import InputError
-from src.training import batch_size
-from src.training import grouping as fusion
 from src.training.classifier import Classifier
 from src.training.fit import fit
 from src.training.history import History
@@ -256,28 +254,6 @@ def test_an_idle_gpu_gets_advice(
     meter = Utilisation()
     meter.on_train_batch_end(trainer, module, None, None, 0)
     assert (meter.mean, meter.readable) == (None, False)
-
-
-def test_a_batch_as_large_as_memory_allows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert batch_size.largest(1150, lambda _size: True) == 1024
-    assert batch_size.largest(1150, lambda size: size <= 300) == 256
-    assert batch_size.largest(40, lambda _size: True) == 40
-    with pytest.raises(InputError, match="not even a batch of 64 fits"):
-        batch_size.largest(1150, lambda _size: False)
-    config = compose(*SMALL, "data.batch_size=auto")
-    one = fusion.bytes_per_trial(config, 784, 10, 300)
-    monkeypatch.setattr(batch_size, "free_bytes", lambda _config: 2 * one)
-    with caplog.at_level(logging.INFO, "src"):
-        run = fit(config, tmp_path / "run")
-    assert "data.batch_size=auto: 256 chosen, more do not fit into memory" in caplog.text
-    assert run.config.data.batch_size == 256
-    assert run.result["effective_batch_size"] == 256
-    monkeypatch.setattr(batch_size, "free_bytes", lambda _config: 2**40)
-    fit(compose(*SMALL, "data.batch_size=auto", "trainer.max_epochs=3"), run.folder, resume=True)
-    assert run.config.data.batch_size == 256  # what was decided stays
-    assert run.result["epochs"] == 3
 
 
 def test_accumulated_batches_and_memory_are_reported(train: Train) -> None:

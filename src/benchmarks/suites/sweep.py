@@ -27,8 +27,9 @@ from src.models.stack import Stack
 from src.plots.style import COLOURS, FAINT, save_png
 from src.system import machine
 from src.training.lanes import Lanes, available, threads_for
-from src.training.optimizers import Schedule, build_stacked_optimizer
-from src.training.steps import ClosedFormSteps, Stepping
+from src.training.optimizers import build_stacked_optimizer
+from src.training.schedule import Schedule
+from src.training.steps import ClosedFormSteps, StepPlan
 
 PICTURE = Path("sweep.png")
 WIDTHS, RATES = (4, 8, 16, 32), 16  # the 64 trials of the whole commands
@@ -97,7 +98,7 @@ def fused(train: Split, seeds: Sequence[int]) -> Callable[[], float]:
     none = schema.NoScheduler(name="none", warmup_epochs=0.0)
     schedules = [Schedule(none, rate, 100, sampler.batches) for rate in rates]
     optimizer = build_stacked_optimizer(sgd, stack)
-    steps = ClosedFormSteps(stack, optimizer, schedules, Stepping(sampler.batches), lanes=lanes)
+    steps = ClosedFormSteps(stack, optimizer, schedules, StepPlan(sampler.batches), lanes=lanes)
 
     def epoch() -> float:
         with lanes.opened():

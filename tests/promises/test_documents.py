@@ -1,0 +1,421 @@
+"""The documentation is right: its commands run, its links lead somewhere, its diffs train."""
+
+import re
+import shlex
+import shutil
+import tomllib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.datasets import load_digits, load_iris
+
+from src.benchmarks.settings import read_settings
+from src.config.compose import compose
+from src.runs.bundle import write_bundle
+from src.runs.folder import Run
+from src.sweeps import search_command
+from src.sweeps.command_line import check_command_line
+from src.torture import NAMES
+from src.training.fit import fit
+from tests.helpers.commands import ROOT, Command, Train
+from tests.helpers.data_files import write_pictures
+from tests.helpers.drawings import draw
+from tests.helpers.warm import Warm
+
+README = ROOT / "README.md"
+EXTENDING = ROOT / "docs" / "extending.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]
+OLD = ROOT / "tests" / "promises" / "old_commands.txt"
+
+# --- what a page holds ------------------------------------------------------------------------
+
+
+def blocks(page: Path, language: str = r"\w*") -> list[str]:
+    """The contents of the fenced blocks of a language."""
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.M | re.S)
+
+
+def prose(page: Path) -> str:
+    return re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.M | re.S)
+
+
+def commands_of(page: Path) -> Iterator[str]:
+    """The commands of the blocks, after `$ ` in examples of output, and of `code` in sentences."""
+    for block in blocks(page, "sh"):
+        yield from block.replace("\\\n", " ").splitlines()
+    for block in blocks(page, "console"):
+        yield from (line[2:] for line in block.splitlines() if line.startswith("$ "))
+    starts = r"(?:[A-Z_]+=\S+ )?(?:python -m|make|pip install|torchrun|git clone) "
+    yield from re.findall(rf"`({starts}[^`]+)`", prose(page))
+
+
+def words_of(command: str) -> tuple[str, ...]:
+    return tuple(shlex.split(command, comments=True))
+
+
+TEXTS = [text for page in PAGES for text in commands_of(page)] + OLD.read_text().splitlines()
+COMMANDS = sorted({words for text in TEXTS if (words := words_of(text))})
+
+# --- form -------------------------------------------------------------------------------------
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.read_text().splitlines()) <= 200
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", prose(page), re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_and_pictures_exist(page: Path) -> None:
+    links = re.findall(r"\]\(([^)\s]+)\)", prose(page))
+    for link in (link for link in links if not link.startswith("https://")):
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_files_that_are_named_exist(page: Path) -> None:
+    named = re.findall(r"`((?:src|conf|tests|notebooks|hydra_plugins)/[^\s`]*)`", prose(page))
+    assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_lines_of_blocks_are_at_most_100_characters(page: Path) -> None:
+    lines = [line for block in blocks(page) for line in block.splitlines()]
+    assert [line for line in lines if len(line) > 100] == []
+
+
+def test_the_index_lists_every_page() -> None:
+    listed = set(re.findall(r"\]\((\w+\.md)\)", (ROOT / "docs" / "index.md").read_text()))
+    assert listed == {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+
+
+# --- commands that are checked but not run ----------------------------------------------------
+
+
+def is_make_target(words: Sequence[str]) -> None:
+    target = next((w for w in words if "=" not in w and w != "make"), "setup")
+    assert re.search(rf"^{target}:", (ROOT / "Makefile").read_text(), re.M)
+
+
+def is_extra(words: Sequence[str]) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert words[-1].strip(".[]") in extras["optional-dependencies"]
+
+
+def names_tests(words: Sequence[str]) -> None:
+    assert all((ROOT / word).exists() for word in words if word.startswith("tests/"))
+
+
+def is_benchmark(words: Sequence[str]) -> None:
+    read_settings(words[3:])
+
+
+def is_torture(words: Sequence[str]) -> None:
+    chosen = [words[i + 1] for i, word in enumerate(words) if word == "--scenario"]
+    assert set(chosen) <= set(NAMES)
+
+
+def is_train(words: Sequence[str]) -> None:
+    check_command_line(words[3:])
+
+
+def is_search(words: Sequence[str]) -> None:
+    search_command.check_command_line(words[3:])
+
+
+def has_right_overrides(words: Sequence[str]) -> None:
+    """For commands that this machine may be unable to run."""
+    compose(*words[words.index("src.train") + 1 :])
+
+
+def nothing(words: Sequence[str]) -> None:
+    pass
+
+
+NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a command begins or looks
+    r".*( model=cnn| data=iris|upside_down|=rmsprop|=optimizers|src\.parameters)": (
+        "needs the diffs of docs/extending.md; see below",
+        nothing,
+    ),
+    r"git clone URL": ("needs a network", nothing),
+    r"source \.venv": ("a command of the shell; `make` makes the environment", nothing),
+    r"(\w+=\w+ )?make": ("installs, and most targets take minutes", is_make_target),
+    r"pip install -e": ("needs a network", is_extra),
+    r"python -m pytest": ("the suite runs these tests", names_tests),
+    r"python -m src\.benchmark": (
+        "takes minutes; tests/benchmarks runs each suite on little data",
+        is_benchmark,
+    ),
+    r"python -m src\.torture": (
+        "takes minutes; tests/benchmarks/test_crashes.py kills runs",
+        is_torture,
+    ),
+    r"python -m src\.demo": (
+        "serves until it is stopped; tests/inference/test_demo_server.py draws on it",
+        nothing,
+    ),
+    r"python -m src\.train.* logger=(mlflow|wandb|\[)": (
+        "slow imports; tests/training/test_loggers.py runs them",
+        has_right_overrides,
+    ),
+    r"torchrun": (
+        "tests/training/test_ranks.py starts torchrun, with two nodes too",
+        has_right_overrides,
+    ),
+    r".* trainer\.accelerator=cuda": ("needs a GPU", has_right_overrides),
+    r".* data=(fashion_mnist|kmnist|cifar10)\b": ("needs a network", has_right_overrides),
+    r".*( trainer\.strategy=ddp| trainer=fsdp|_ddp)$": (
+        "ranks import the libraries anew; tests/training/test_ranks.py and test_fsdp.py run them",
+        has_right_overrides,
+    ),
+    r".* experiment=(?!NAME|few_samples|.*_ddp)\w+$": (
+        "tests/training/test_fit.py trains a step of every experiment",
+        is_train,
+    ),
+    r".* seed=(range|0,1,2,3)": ("many trials; smaller sweeps are run", is_train),
+    r"python -m src\.search model.hidden_sizes=32,64": (
+        "each search draws a report; another one is run",
+        is_search,
+    ),
+}
+
+
+def not_run(words: Sequence[str]) -> tuple[str, Callable[[Sequence[str]], None]] | None:
+    text = " ".join(words)
+    return next((found for start, found in NOT_RUN.items() if re.match(start, text)), None)
+
+
+def test_commands_that_are_not_run_are_right() -> None:
+    for words in COMMANDS:
+        found = not_run(words)
+        if found is not None:
+            found[1](words)
+
+
+def test_each_reason_for_not_running_is_needed() -> None:
+    reasons = [found[0] for words in COMMANDS if (found := not_run(words)) is not None]
+    assert set(reasons) == {reason for reason, _ in NOT_RUN.values()}
+
+
+# --- commands that are run --------------------------------------------------------------------
+
+TINY = ("trainer.accelerator=cpu", "trainer.max_epochs=1", "trainer.progress_bar=false")
+DIGITS = ("data=digits", *TINY)
+OWN_DATA = ("data=image_folder", "data=npz", "data=csv")
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the commands name, by the names that they use."""
+    root = tmp_path_factory.mktemp("files")
+    pixels = np.zeros((30, 28, 28), np.uint8)
+    pixels[:, 10:18, 10:18] = load_digits().images[:30] * 15
+    for name in ("samples.npz", "FILE.npz"):
+        np.savez(root / name, x=pixels, y=np.arange(30) % 10)
+    (root / "FOLDER").mkdir()
+    draw(3, (40, 40), (8, 8, 32, 32), 4).save(root / "FOLDER" / "three.png")
+    shutil.copy(root / "FOLDER" / "three.png", root)
+    write_pictures(root / "classes", {"cat": 12, "dog": 12})
+    rows = enumerate(zip(*load_iris(return_X_y=True), strict=True))
+    table = [f"{','.join(map(str, row))},1,{number},{label}" for number, (row, label) in rows]
+    for name in ("FILE.csv", "new.csv"):
+        (root / name).write_text("\n".join(["a,b,c,d,name,ticket,COLUMN", *table]) + "\n")
+    (root / "DIR" / "experiment").mkdir(parents=True)
+    recipe = "# @package _global_\noptimizer:\n  lr: 0.25\n"
+    (root / "DIR" / "experiment" / "NAME.yaml").write_text(recipe)
+    return root
+
+
+def tiny(words: Sequence[str]) -> tuple[str, ...]:
+    """The module and its arguments: few epochs, few trials, small data, and the folders that stand
+    for placeholders."""
+    module, *given = words[2:]
+    if module == "src.predict" and "new.csv" in given:
+        return (module, "runs/DATE/TABLE", *given[1:])
+    if module not in ("src.train", "src.search") or "--help" in given:
+        return (module, *given)
+    places = {"data.path=FOLDER": "data.path=classes", "resume=FOLDER": "resume=sweeps/DATE/TIME"}
+    given = [places.get(word, word) for word in given]
+    if module == "src.search":
+        given = [word for word in given if not word.startswith("search.")]
+        given.append("search.trials=2" if "resume=searches/NAME" in given else "search.trials=1")
+    if any(word.startswith("resume=") and word != "resume=auto" for word in given):
+        return (module, *given)
+    data = () if set(OWN_DATA) & set(given) else ("data=digits",)
+    kept = [word for word in given if not data or not word.startswith("data=")]
+    return (module, *kept, *data, *TINY)
+
+
+RUN = {tiny(words): words for words in COMMANDS if not_run(words) is None}
+SETTINGS = [  # commands of settings alone; others have options, or go on with something
+    arguments
+    for arguments in RUN
+    if arguments[0] == "src.train"
+    and all(re.match(r"(?!resume|hydra)[a-z_.]+=", word) for word in arguments[1:])
+    and "trainer.precision=17-mixed" not in arguments
+]
+
+
+def test_settings_train(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands' own two steps, without the start of a command for each."""
+    monkeypatch.chdir(files)
+    for number, arguments in enumerate(SETTINGS):
+        [config] = check_command_line(arguments[1:]).points
+        assert fit(config, tmp_path / str(number)).result["status"] == "finished", arguments
+
+
+def test_commands_run(files: Path, tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(files, base)
+    fit(compose(*DIGITS), base / "runs" / "DATE" / "TIME")
+    table = ("data=csv", f"data.path={base / 'FILE.csv'}", "data.target=COLUMN")
+    fit(compose(*table, *TINY), base / "runs" / "DATE" / "TABLE")
+    write_bundle([base / "runs" / "DATE" / "TIME"], base / "run.zip")
+    sweep = ("-m", "hydra/launcher=fused", "seed=0,1", "hydra.sweep.dir=sweeps/DATE/TIME")
+    search = ("optimizer.lr=interval(0.1,1)", "search.trials=1", "search.folder=searches/NAME")
+    runner = Warm("src.training.fit", "src.sweeps.job", "src.reports.page")
+    try:
+        assert runner(base, "src.train", *sweep, *DIGITS).returncode == 0
+        assert runner(base, "src.search", *search, *DIGITS).returncode == 0
+        for number, (arguments, words) in enumerate(RUN.items()):
+            if arguments in SETTINGS:
+                continue
+            assert words[:2] == ("python", "-m"), words
+            folder = tmp_path / str(number)
+            shutil.copytree(base, folder)
+            if "--bundle" in words:
+                (folder / "run.zip").unlink()
+            done = runner(folder, *arguments)
+            faulty = "trainer.precision=17-mixed" in words
+            assert done.returncode == (2 if faulty else 0), (words, done.stdout, done.stderr)
+    finally:
+        runner.stop()
+
+
+def test_examples_of_faults_are_what_is_printed(command: Command) -> None:
+    examples = {block for page in PAGES for block in blocks(page, "console") if block[0] == "$"}
+    assert examples
+    for example in examples:
+        typed, _, printed = example.partition("\n")
+        done = command(*words_of(typed)[3:])
+        assert done.stderr == printed
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if blocks(page, "python")], ids=lambda page: page.name
+)
+def test_python_runs(
+    page: Path, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(train(*TINY).folder, "runs/DATE/TIME")
+    draw(3, (40, 40), (8, 8, 32, 32), 4).save("three.png")
+    settings = ", ".join(repr(text) for text in DIGITS)
+    for block in blocks(page, "python"):
+        exec(block.replace("compose(", f"compose({settings}, "), {})
+
+
+# --- what is added as docs/extending.md says --------------------------------------------------
+
+
+def apply(diff: str, root: Path) -> None:
+    """Does what a reader does: looks for the lines as they are and makes them what they should be.
+
+    `+++ FILE` names a file; `…` stands between two places in it.
+    """
+    for part in re.split(r"^\+\+\+ ", diff, flags=re.M)[1:]:
+        name, _, lines = part.partition("\n")
+        path = root / name
+        for place in lines.split(" …\n"):
+            old = [line[1:] for line in place.splitlines() if line[0] in " -"]
+            new = [line[1:] for line in place.splitlines() if line[0] in " +"]
+            if not old:
+                assert not path.exists()
+                path.write_text("\n".join(new) + "\n")
+                continue
+            before = "".join(f"{line}\n" for line in old)
+            text = path.read_text()
+            assert text.count(before) == 1, before
+            path.write_text(text.replace(before, "".join(f"{line}\n" for line in new)))
+
+
+@pytest.fixture(scope="module")
+def added(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """Runs commands of a copy of the sources, with everything that docs/extending.md adds."""
+    root = tmp_path_factory.mktemp("added")
+    for folder in ("src", "conf", "hydra_plugins"):
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / folder, root / folder, ignore=ignored)
+    (root / "tests" / "helpers").mkdir(parents=True)
+    shutil.copy(ROOT / "tests" / "helpers" / "warm.py", root / "tests" / "helpers")
+    for diff in blocks(EXTENDING, "diff"):
+        parts = [part.partition("\n") for part in re.split(r"^\+\+\+ ", diff, flags=re.M)[1:]]
+        assert sum(not name.endswith(".yaml") for name, _, _ in parts) <= 2
+        assert all(line[:1] in " +-…" for _, _, text in parts for line in text.splitlines())
+        apply(diff, root)
+    runner = Warm("src.training.fit", "src.sweeps.job", root=root)
+    yield runner
+    runner.stop()
+
+
+@pytest.mark.parametrize(
+    ("choice", "accuracy"),
+    [
+        (("model=cnn", "data=digits", "experiment=few_samples"), 0.95),
+        (("data=iris", "model=logistic_regression"), 0.9),
+        (("augmentation.upside_down=true", "data=digits"), 0.4),
+    ],
+    ids=["a model", "a data set", "an augmentation"],
+)
+def test_an_addition_trains(
+    choice: tuple[str, ...], accuracy: float, added: Warm, tmp_path: Path
+) -> None:
+    assert ("python", "-m", "src.train", *choice) in COMMANDS
+    done = added(tmp_path, "src.train", *choice, "trainer=cpu", "hydra.run.dir=run")
+    assert done.returncode == 0, done.stderr
+    result = Run(tmp_path / "run").result
+    assert (result["test/acc"] or 0) > accuracy
+    assert f"data={result['data']['name']}" in choice
+
+
+def test_an_added_optimizer_trains_a_trial_as_its_single_run(added: Warm, tmp_path: Path) -> None:
+    command = next(words for words in COMMANDS if "optimizer=rmsprop" in words)
+    done = added(tmp_path, *command[2:], "trainer=cpu", "hydra.sweep.dir=sweep")
+    assert done.returncode == 0, done.stderr
+    trials = [Run(tmp_path / "sweep" / str(number)) for number in range(2)]
+    assert [trial.result["stacked"] for trial in trials] == [2, 2]
+    single = ("optimizer=rmsprop", "optimizer.lr=0.01", "data=digits", "trainer=cpu")
+    done = added(tmp_path, "src.train", *single, "hydra.run.dir=run")
+    assert done.returncode == 0, done.stderr
+    alone, stacked = Run(tmp_path / "run").history[-1], trials[1].history[-1]
+    assert stacked["val/loss"] == pytest.approx(alone["val/loss"], rel=1e-3)
+
+
+def test_an_added_suite_and_command_answer(added: Warm, train: Train, tmp_path: Path) -> None:
+    shutil.copytree(train().folder, tmp_path / "runs/DATE/TIME")
+    for last, printed in (
+        (("src.benchmark", "suite=optimizers", "rounds=1"), '"suite": "optimizers"'),
+        (("src.parameters", "runs/DATE/TIME"), "25450"),
+    ):
+        command = ("python", "-m", *last)
+        assert command in COMMANDS
+        done = added(tmp_path, *command[2:])
+        assert done.returncode == 0, done.stderr
+        assert printed in done.stdout
+
+
+def test_a_model_of_pictures_and_a_table_say_what_to_type(added: Warm, tmp_path: Path) -> None:
+    done = added(tmp_path, "src.train", "model=cnn", "data=iris", "hydra.run.dir=run")
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: model=cnn: cannot take samples of shape [4] (Expected 3D")
+    assert "type model=logistic_regression or model=mlp, which take any shape" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
