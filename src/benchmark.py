@@ -1,15 +1,16 @@
-"""Times a suite of contenders in one run and prints a table; its last line is one JSON object.
+"""Times the contenders of a suite and prints a table. The last line is one JSON object.
 
 python -m src.benchmark suite=loops [rounds=5] [data=mnist_or_digits]
 python -m src.benchmark suite=sweep [full=true] [commands=false]
 python -m src.benchmark suite=search
-python -m src.benchmark suite=checkpoints      (or report, busy)
+python -m src.benchmark suite=checkpoints      (or report, busy, gpu_check)
 python -m src.benchmark suite=devices      (or precision, batch_size, hidden_size, dataset_size,
-                                           transfer, augmentation, ranks, graph; each writes a
-                                           picture)
+                                           transfer, augmentation, ranks, graph; each also writes
+                                           SUITE.png)
 """
 
-from src.system.process import command_parser, run
+from src.system.commands import command_parser
+from src.system.process import run
 
 
 def main() -> None:

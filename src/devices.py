@@ -1,19 +1,17 @@
-"""What this machine offers to train on, and what trainer.accelerator=auto would choose.
+"""Lists the devices of this machine, and the choice of trainer.accelerator=auto.
 
 python -m src.devices
 python -m src.devices --json       for programs
 """
 
-import argparse
 import json
 
+from src.system.commands import command_parser
 from src.system.process import importing, run
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        "python -m src.devices", description=(__doc__ or "").partition("\n")[0]
-    )
+    parser = command_parser("devices", __doc__)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     with importing():

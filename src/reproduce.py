@@ -9,7 +9,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from src.system.process import command_parser, importing, run
+from src.system.commands import command_parser
+from src.system.process import importing, run
 
 
 def main() -> None:

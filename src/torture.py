@@ -1,31 +1,29 @@
-"""Kills runs at random instants, resumes them, and compares what they come to with one left alone.
+"""Kills runs at random instants, resumes them, and compares them with an undisturbed run.
 
 python -m src.torture --kills 200
 """
 
-import argparse
 import json
 import sys
 from pathlib import Path
 
+from src.system.commands import command_parser
 from src.system.process import importing, run
 
 NAMES = ("single", "sweep", "halving", "ranks")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m src.torture", description=(__doc__ or "").splitlines()[0]
-    )
+    parser = command_parser("torture", __doc__)
     parser.add_argument("--kills", type=int, default=20, help="kills in all (default: 20)")
     parser.add_argument(
-        "--scenario", choices=NAMES, action="append", help="one of them only, repeatable"
+        "--scenario", choices=NAMES, action="append", help="only this scenario; repeatable"
     )
-    parser.add_argument("--seed", type=int, default=0, help="of the instants")
+    parser.add_argument("--seed", type=int, default=0, help="random seed of the instants")
     parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="leave the runs in a new folder"
+        "--keep", type=Path, metavar="FOLDER", help="keep the runs in this new folder"
     )
-    parser.add_argument("overrides", nargs="*", help="key=value, for every run")
+    parser.add_argument("overrides", nargs="*", help="KEY=VALUE for every run")
     chosen = parser.parse_args()
     if chosen.kills < 1:
         parser.error(f"argument --kills: {chosen.kills} is less than 1")
@@ -43,7 +41,10 @@ def main() -> None:
     print(describe(tallies))
     print(json.dumps([tally.to_primitives() for tally in tallies]))
     if any(tally.identical < tally.runs for tally in tallies):
-        print("error: a run came to something else; see `different`", file=sys.stderr)
+        print(
+            "error: a resumed run differs from the undisturbed one; see `different`",
+            file=sys.stderr,
+        )
         raise SystemExit(1)
 
 

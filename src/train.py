@@ -15,8 +15,9 @@ from src.config.compose import MAIN, VERSION_BASE
 from src.config.schema import CONF
 from src.sweeps.command_line import check_command_line
 from src.sweeps.run_command import run_command
-from src.system.errors import door
-from src.system.process import place, run
+from src.system.errors import exit_on_error
+from src.system.launch import launch_info
+from src.system.process import run
 
 
 @hydra.main(version_base=VERSION_BASE, config_path=str(CONF), config_name=MAIN)
@@ -25,7 +26,7 @@ def ask_hydra(_: DictConfig) -> None:
 
 
 def main() -> None:
-    with door(silent=place().rank > 0):
+    with exit_on_error(silent=launch_info().rank > 0):
         command = check_command_line(sys.argv[1:])
     if command.trains:
         run_command(command)

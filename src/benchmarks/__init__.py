@@ -1,29 +1,15 @@
-"""Benchmarks: each suite runs its contenders interleaved in one process and compares them."""
+"""Benchmarks: a suite times its contenders in turns, in one process, and compares them.
+
+A new suite is a module in src/benchmarks/suites with a function `run(settings)`, which returns a
+table for people and a JSON line for programs.
+"""
 
 from importlib import import_module
 
 from src.benchmarks.settings import Settings
 
-ON_DATA = {  # suites of a data set, and their modules
-    "loops": "loops",
-    "search": "searches",
-    "checkpoints": "checkpoints",
-    "report": "reports",
-    "busy": "busy",
-    "gpu_check": "gpu_check",
-}
-
 
 def run_suite(settings: Settings) -> tuple[str, str]:
-    """The suite's table for people and its JSON line."""
-    if settings.suite in ON_DATA:
-        module = import_module(f"src.benchmarks.{ON_DATA[settings.suite]}")
-        found: tuple[str, str] = module.run(settings.rounds, settings.data)
-        return found
-    if settings.suite != "sweep":
-        from src.benchmarks import questions
-
-        return questions.run(settings.suite, settings.rounds)
-    from src.benchmarks import sweep
-
-    return sweep.run(settings.rounds, settings.data, settings.full, settings.commands)
+    """The table and the JSON line of a suite."""
+    found: tuple[str, str] = import_module(f"{__package__}.suites.{settings.suite}").run(settings)
+    return found

@@ -1,7 +1,7 @@
-"""Runs that are killed at random instants, and whether they come to what an undisturbed one does.
+"""Kills runs at random instants, resumes them, and compares them with an undisturbed run.
 
-The commands are those that users type, started from a process that has imported everything
-already: a start costs a tenth of a second, and two hundred kills some minutes.
+Runs the commands that users type, in processes forked from one that has already imported all
+modules: a start then takes a tenth of a second, and two hundred kills take some minutes.
 """
 
 import csv
@@ -34,11 +34,11 @@ from src.system.slow_files import SECONDS, slow_down_with_children
 
 MEASURED = (
     "seconds", "samples_per_second", "peak_memory_bytes", "peak_gpu_allocated_bytes",
-    "peak_gpu_reserved_bytes", "gpu_utilisation",
-)  # fmt: skip  # what no two runs have alike
+    "peak_gpu_reserved_bytes", "gpu_utilisation", "commit",
+)  # fmt: skip  # differ between any two runs
 
-# Small and hard: dropout, momentum, a schedule by the step, checkpoints within an epoch, gradients
-# that come together over a block's end. An epoch takes some tenths of a second.
+# Small but hard to resume: dropout, momentum, a schedule by steps, checkpoints inside an epoch,
+# gradients accumulated across blocks. An epoch takes some tenths of a second.
 COMMON = (
     "data=synthetic",
     "data.samples=40000",
@@ -67,7 +67,7 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         "optimizer.lr=0.01",
         "trainer.max_epochs=5",
     ),
-    "halving": (  # trials leave their stack, averages and pictures' changes go on
+    "halving": (  # trials leave their stack; averages and augmentation continue
         "-m",
         *COMMON,
         "data.shape=[1,28,28]",
@@ -92,11 +92,11 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
 }
 
 
-# --- what two runs have alike ------------------------------------------------------------------
+# --- comparing two runs -----------------------------------------------------------------------
 
 
 def fingerprint(run: Run) -> dict[str, str]:
-    """A digest of each thing that a resumed run must have in common with an undisturbed one."""
+    """A digest of each part that a resumed run must share with an undisturbed run."""
     last, best = checkpoint.read(run.last_checkpoint), checkpoint.read(run.best_checkpoint)
     rows = [{key: row[key] for key in row if key not in MEASURED} for row in run.history]
     result = {key: value for key, value in run.result.items() if key not in MEASURED}
@@ -112,7 +112,7 @@ def fingerprint(run: Run) -> dict[str, str]:
 
 
 def digest(value: Any) -> str:
-    """Of nested primitives and tensors, to the last bit."""
+    """A digest of nested primitives and tensors, exact to the last bit."""
     found = hashlib.sha256()
     for part in _bytes(value):
         found.update(part)
@@ -139,13 +139,13 @@ def _bytes(value: Any) -> Iterator[bytes]:
 
 
 def _command(arguments: Sequence[str], folder: Path, slow: Path | None) -> None:
-    """The body of a process: `python -m src.train` with these arguments, in `folder`."""
+    """The body of a process: runs `python -m src.train ARGUMENTS` in a folder."""
     os.setsid()
     with (folder / "output.txt").open("a") as output:
         os.dup2(output.fileno(), 1)
         os.dup2(output.fileno(), 2)
     os.chdir(folder)
-    tqdm.set_lock(threading.RLock())  # its own is shared between processes, and would be leaked
+    tqdm.set_lock(threading.RLock())  # tqdm's own lock is shared between processes and would leak
     if slow is not None:
         slow_down_with_children(slow, folder)
     sys.argv[1:] = arguments
@@ -154,14 +154,14 @@ def _command(arguments: Sequence[str], folder: Path, slow: Path | None) -> None:
 
 @dataclass
 class Tally:
-    """What happened to the runs of a scenario."""
+    """The outcome of the runs of a scenario."""
 
     scenario: str
     runs: int = 0
     kills: int = 0
     during_write: int = 0
     identical: int = 0
-    lost: list[float] = field(default_factory=list)  # seconds of training since the checkpoint
+    lost: list[float] = field(default_factory=list)  # seconds of training since a checkpoint
     different: list[str] = field(default_factory=list)
 
     def to_primitives(self) -> dict[str, Any]:
@@ -178,7 +178,7 @@ class Tally:
 
 
 class Torture:
-    """Kills the runs of a scenario until there were enough kills, each run until it ends."""
+    """Kills the runs of a scenario until there are enough kills. Each run is resumed to its end."""
 
     def __init__(self, scenario: str, base: Path, overrides: Sequence[str], seed: int) -> None:
         self.scenario, self.base = scenario, base
@@ -186,16 +186,16 @@ class Torture:
         self.arguments = [*SCENARIOS[scenario], *overrides, "resume=auto"]
         self.random = random.Random(f"{scenario} {seed}")
         self.context = multiprocessing.get_context("forkserver")
-        # What tracks semaphores sees those of killed processes, and would say so at the end.
+        # The tracker of semaphores would report those of killed processes at the end.
         os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
         self.context.set_forkserver_preload(["src.sweeps.job", "src.train"])
         self.tally = Tally(scenario)
 
     def run(self, kills: int, told: Callable[[], Any]) -> Tally:
-        """`told` is called after each kill. Raises RuntimeError when a command fails by itself."""
+        """Calls `told` after each kill. Raises RuntimeError when a command fails by itself."""
         idle = self.context.Process(target=int)
         idle.start()
-        idle.join()  # what others are forked from has imported everything now
+        idle.join()  # the process that others are forked from has imported all modules now
         began = time.monotonic()
         self._finish(self._start(self.base / "undisturbed"), self.base / "undisturbed")
         self.duration = time.monotonic() - began
@@ -212,7 +212,7 @@ class Torture:
         return self.tally
 
     def _one(self, folder: Path, kills: int, told: Callable[[], Any]) -> None:
-        """One run: killed at most ten times, the last process is left alone."""
+        """One run: kills it at most ten times, then lets it finish."""
         for _ in range(10):
             if self.tally.kills >= kills:
                 break
@@ -226,7 +226,7 @@ class Torture:
         self._finish(self._start(folder), folder)
 
     def _killed(self, folder: Path) -> tuple[BaseProcess, bool]:
-        """A process that was killed, unless it was faster; and whether within a write."""
+        """Starts and kills a process, unless it ends first; whether it was writing a file."""
         slow = self.random.random() < 0.5
         wait = self.random.uniform(0, 0.6 * self.duration)  # start-up included
         with _pipe(self.base / "pipe") as told_of_writes:
@@ -271,7 +271,7 @@ class Torture:
         return [fingerprint(run) for run in self._runs(folder)]
 
     def _check_readable(self, folder: Path) -> None:
-        """Any reader of CSV and JSON must be able to read histories and results at this instant."""
+        """Histories and results must be valid CSV and JSON at every instant."""
         for path in folder.rglob("history.csv"):
             with path.open(newline="") as file:
                 rows = list(csv.reader(file, strict=True))
@@ -294,9 +294,9 @@ def _pipe(path: Path) -> Iterator[int]:
 
 
 def _awaited(pipe: int, process: BaseProcess) -> bool:
-    """Waits for the next write of a process; False when it ends first."""
+    """Waits for the next write of a process; False when the process ends first."""
     with suppress(BlockingIOError):
-        while os.read(pipe, 4096):  # those that are over
+        while os.read(pipe, 4096):  # earlier writes
             pass
     while process.is_alive():
         with suppress(BlockingIOError):
@@ -324,7 +324,7 @@ def torture(
     overrides: Sequence[str] = (),
     keep: Path | None = None,
 ) -> list[Tally]:
-    """Distributes `kills` over the scenarios. `keep` is a new folder that the runs stay in."""
+    """Distributes the kills over the scenarios. `keep` is a new folder to keep the runs in."""
     tallies = []
     shares = [kills // len(scenarios) + (i < kills % len(scenarios)) for i in range(len(scenarios))]
     with _folder(keep) as base, tqdm(total=kills, unit="kill", disable=None) as bar:
@@ -336,6 +336,7 @@ def torture(
 
 
 def describe(tallies: Sequence[Tally]) -> str:
+    """The tallies as a table."""
     names = ("scenario", "kills", "during_write", "runs", "identical", "lost_seconds")
     rows = [[tally.to_primitives()[name] for name in names] for tally in tallies]
     return tabulate(rows, [name.replace("_", " ") for name in names], floatfmt=".2f")

@@ -1,10 +1,11 @@
-"""How contenders are timed, and how a suite reports: a table, and one JSON line for programs."""
+"""Timing of contenders, and the report of a suite: a table and one JSON line for programs."""
 
 import contextlib
 import json
 import logging
 import os
 import statistics
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,20 +17,23 @@ from matplotlib.axes import Axes
 from tabulate import tabulate
 from tqdm import tqdm
 
+from src.config.schema import Config
+from src.runs.folder import Row
 from src.system import machine
 from src.system.resources import versions
+from src.training.fit import fit
 
 Seconds = dict[str, list[float]]
 
 
 def interleave(contenders: Mapping[str, Callable[[], float]], rounds: int) -> Seconds:
-    """Each contender's own measure of seconds, once a round, so that all see the same machine.
+    """Seconds of each contender, measured once a round, so that all see the same machine.
 
-    A first round warms up and is not counted.
+    The first round warms up and is not counted.
     """
     seconds: Seconds = {name: [] for name in contenders}
     total = (rounds + 1) * len(contenders)
-    with tqdm(total=total, unit="run", leave=False, disable=None) as bar:  # on a terminal alone
+    with tqdm(total=total, unit="run", leave=False, disable=None) as bar:  # only on a terminal
         for number in range(rounds + 1):
             for name, measure in contenders.items():
                 bar.set_description(f"{'warm-up' if number == 0 else f'round {number}'} {name}")
@@ -38,6 +42,18 @@ def interleave(contenders: Mapping[str, Callable[[], float]], rounds: int) -> Se
                     seconds[name].append(taken)
                 bar.update()
     return seconds
+
+
+def epoch_seconds(config: Config) -> float:
+    """Seconds per epoch of a run, without its first epoch."""
+    with quiet(), tempfile.TemporaryDirectory() as folder:
+        return seconds_per_epoch(fit(config, Path(folder)).history)
+
+
+def seconds_per_epoch(rows: Sequence[Row], warm_up: int = 1) -> float:
+    """The mean over a run's history after `warm_up` epochs; row 0 is before training."""
+    first, last = (float(row["seconds"] or 0) for row in (rows[warm_up], rows[-1]))
+    return (last - first) / (len(rows) - 1 - warm_up)
 
 
 @dataclass(frozen=True)
@@ -60,7 +76,7 @@ class Spread:
 
 
 def ratio(seconds: Seconds, above: str, below: str) -> Spread:
-    """One contender's time over another's, taken round by round."""
+    """One contender's time divided by another's, round by round."""
     return Spread.of([a / b for a, b in zip(seconds[above], seconds[below], strict=True)])
 
 
@@ -93,7 +109,10 @@ def report(
 
 
 def few_ticks(axis: Axes) -> None:
-    """On a logarithmic y axis at 1, 2, 3, 5, 7 of each power of ten; matplotlib's would overlap."""
+    """Labels a logarithmic y axis at 1, 2, 3, 5, 7 times each power of ten.
+
+    Matplotlib's own labels would overlap.
+    """
     low, high = axis.get_ylim()
     steps = [digit * 10.0**power for power in range(-6, 3) for digit in (1, 2, 3, 5, 7)]
     ticks = [step for step in steps if low <= step <= high]
@@ -103,7 +122,7 @@ def few_ticks(axis: Axes) -> None:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Bars are drawn, but not on this terminal; neither do log lines appear."""
+    """Hides progress bars, warnings and log lines. Bars are still drawn, so their cost stays."""
     chatter = [logging.getLogger(name) for name in ("src", "lightning.pytorch", "lightning.fabric")]
     levels = [logger.level for logger in chatter]
     with (

@@ -1,4 +1,4 @@
-"""The arithmetic: what an epoch would take if all but its matrix products were free."""
+"""The matrix products of an epoch alone: a lower limit of its time."""
 
 import time
 from collections.abc import Callable
@@ -11,12 +11,12 @@ BATCH, HIDDEN, CLASSES = 100, 32, 10
 def products(
     samples: int, *, trials: int = 1, hidden: int = HIDDEN, device: str = "cpu"
 ) -> Callable[[], float]:
-    """Seconds of the products of an epoch of 784-hidden-10, those of the gradient added to the
-    weights: a gradient of its own would take another place in the cache.
+    """Times the products of an epoch of `trials` networks 784-hidden-10 that share their batches.
 
-    Over the concatenated units of `trials` networks that share their batches.
+    The hidden units of all networks are concatenated. The products of the gradient are added to the
+    weights, because a separate gradient would take more of the cache.
     """
-    rate = 1e-9  # the weights stay what they are, more or less
+    rate = 1e-9  # leaves the weights almost unchanged
     with torch.device(device):
         x = torch.rand(BATCH, 784)
         w1, w2 = torch.randn(trials * hidden, 784), torch.randn(trials, CLASSES, hidden)

@@ -1,47 +1,50 @@
-"""What a benchmark's command line may say; checked before torch is imported."""
+"""The settings on a benchmark's command line; checked before torch is imported."""
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from pathlib import Path
+from typing import Annotated
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from pydantic import ValidationError
+from pydantic import AfterValidator, ValidationError
 from yaml import YAMLError
 
-from src.config.faults import options
+from src.config.faults import did_you_mean, options
 from src.config.schema import PositiveInt, Section
-from src.system.errors import InputError
+from src.system.errors import InputError, first_line
 
-Suite = Literal[
-    "loops", "sweep", "search", "checkpoints", "report", "busy", "devices", "precision",
-    "batch_size", "hidden_size", "dataset_size", "transfer", "augmentation", "ranks", "graph",
-    "gpu_check",
-]  # fmt: skip
-USAGE = (
-    f"type python -m src.benchmark suite={'|'.join(get_args(Suite))} [rounds=5] "
-    "[data=mnist_or_digits]"
-)
+SUITES = sorted(path.stem for path in (Path(__file__).parent / "suites").glob("[!_]*.py"))
+USAGE = f"type python -m src.benchmark suite={'|'.join(SUITES)} [rounds=5] [data=mnist_or_digits]"
+
+
+def _known(suite: str) -> str:
+    if suite not in SUITES:
+        raise ValueError(f"there is no suite {suite}{did_you_mean(suite, SUITES)}")
+    return suite
 
 
 class Settings(Section):
-    suite: Suite
+    suite: Annotated[str, AfterValidator(_known)]
     rounds: PositiveInt = 5
     data: str = "mnist_or_digits"
-    full: bool = False  # sweep: 256 trials too
-    commands: bool = True  # sweep: whole commands too, minutes each
+    full: bool = False  # suite=sweep: also stacks of 256 trials
+    commands: bool = True  # suite=sweep: also whole commands, which take minutes each
 
 
 def read_settings(argv: Sequence[str]) -> Settings:
-    """key=value arguments. Raises InputError with every fault and the usage."""
+    """Reads key=value arguments. Raises InputError with all faults and the usage."""
     try:
         values = OmegaConf.to_container(OmegaConf.from_dotlist(list(argv)), resolve=True)
         settings = Settings.model_validate(values)
     except ValidationError as error:
-        faults = [f"{detail['loc'][0]}: {detail['msg']}" for detail in error.errors()]
+        faults = [
+            f"{detail['loc'][0]}: {detail['msg'].removeprefix('Value error, ')}"
+            for detail in error.errors()
+        ]
         raise InputError(f"{'; '.join(faults)}; {USAGE}") from None
     except (YAMLError, OmegaConfBaseException) as error:
-        reason = str(error).splitlines()[0]
-        raise InputError(f"{' '.join(argv)}: cannot be read ({reason}); {USAGE}") from None
+        given = " ".join(argv)
+        raise InputError(f"{given}: cannot be read ({first_line(error)}); {USAGE}") from None
     if settings.data not in options("data"):
         raise InputError(f"data={settings.data}: must be one of {', '.join(options('data'))}")
     return settings

@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from src.config.schema import MOST, MOVES, WRITTEN_OUT, Config
+from src.config.closed_form import not_covered_values
+from src.config.schema import MOST, MOVES
 from src.config.written import shortened, written
 from src.system.resources import cpu_count
 
@@ -121,7 +122,7 @@ def _data(v: Values) -> Iterator[str]:
 
 def _trainer(v: Values) -> Iterator[str]:
     if v["trainer.step"] == "closed_form":
-        for setting, reason in _needs_autograd(v).items():
+        for setting, reason in not_covered_values(v.__getitem__).items():
             yield (
                 f"trainer.step=closed_form {reason}, and does not go with {setting}; "
                 "type trainer.step=auto"
@@ -158,24 +159,6 @@ def _trainer(v: Values) -> Iterator[str]:
 
 def _whole_numbers(value: Any) -> bool:
     return isinstance(value, list) and all(type(item) is int and 0 < item <= MOST for item in value)
-
-
-def autograd_alone(config: Config) -> dict[str, str]:
-    """The settings that a step in closed form does not support, each with the reason."""
-    return _needs_autograd(Values(config.to_primitives()))
-
-
-def _needs_autograd(v: Values) -> dict[str, str]:
-    unsupported = (
-        ("trainer.precision", "16-mixed", "has no gradient scaling"),
-        ("trainer.strategy", "fsdp", "needs whole weights"),
-        ("trainer.compile", True, "is compiled already"),
-        ("model.gradient_checkpointing", True, "keeps its activations"),
-    )
-    found = {f"{key}={written(bad)}": reason for key, bad, reason in unsupported if v[key] == bad}
-    if v["model.name"] not in WRITTEN_OUT:
-        found[f"model={v['model.name']}"] = f"supports only {' and '.join(WRITTEN_OUT)}"
-    return found
 
 
 def no_pictures(augmentation: Mapping[str, Any], shape: Sequence[int], data: str) -> str:

@@ -13,6 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from src.config.closed_form import has_closed_form
+
 CONF = Path(__file__).absolute().parent.parent.parent / "conf"
 GROUPS = (
     "data", "augmentation", "model", "optimizer", "scheduler", "trainer", "logger", "experiment",
@@ -154,10 +156,12 @@ class Csv(_Files):
     fill: Literal["mean", "median", "most_frequent"] | None  # for empty cells
 
 
+@has_closed_form
 class LogisticRegression(Section):
     name: Literal["logistic_regression"]
 
 
+@has_closed_form
 class Mlp(Section):
     name: Literal["mlp"]
     hidden_sizes: Annotated[
@@ -297,7 +301,6 @@ class Augmentation(Section):
 
 
 MOVES = ("shift", "rotate", "scale", "shear", "flip", "elastic")  # kinds of augmentation
-WRITTEN_OUT = ("logistic_regression", "mlp")  # models with a gradient in closed form
 Data = Mnist | Torchvision | Digits | Toy | Synthetic | ImageFolder | Npz | Csv
 Model = LogisticRegression | Mlp
 Optimizer = Sgd | Adam | AdamW

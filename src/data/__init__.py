@@ -1,1 +1,1 @@
-"""Data: bytes to tensors (sources), tensors to blocks (loader), both for Lightning (module)."""
+"""Data: files to tensors (sources), tensors to blocks (loader), both for Lightning (module)."""

@@ -1,4 +1,4 @@
-"""Arrays in NumPy's archives. No torch here, and nothing is unpickled."""
+"""Reads and checks arrays in .npz files. Imports no torch, and unpickles nothing."""
 
 import zipfile
 from collections.abc import Sequence
@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from src.system.errors import InputError
+from src.system.errors import InputError, first_line
 from src.system.files import MIB, open_regular
 
 WRITTEN_BY = "write it by numpy.savez(FILE, x=SAMPLES, y=LABELS)"
 
 
 def read_arrays(path: Path, names: Sequence[str], limit: int) -> dict[str, NDArray[Any]]:
-    """Those of the arrays that the file has, x always among them.
+    """The named arrays that the file has; x is always one of them.
 
-    Raises InputError for what is no such file, unpacks to more than `limit` bytes, has no x, or
-    whose arrays hold objects.
+    Raises InputError when the file is not a .npz file, unpacks to more than `limit` bytes, has no
+    x, or has arrays of objects.
     """
     try:
         with open_regular(path) as file:
@@ -26,7 +26,7 @@ def read_arrays(path: Path, names: Sequence[str], limit: int) -> dict[str, NDArr
                 records = archive.infolist()
             kinds = {record.compress_type for record in records}
             if not kinds <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-                raise ValueError("it is compressed as NumPy never does")
+                raise ValueError("it is compressed in a way that NumPy never uses")
             if sum(record.file_size for record in records) > limit:
                 raise InputError(
                     f"{path}: unpacks to more than {limit // MIB:,} MiB; split it into several "
@@ -38,9 +38,10 @@ def read_arrays(path: Path, names: Sequence[str], limit: int) -> dict[str, NDArr
                 found = {name: content[name] for name in names if name in there}
     except InputError:
         raise
-    except Exception as error:  # a parser over hostile bytes: nothing that it raises is a surprise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise InputError(f"{path}: cannot be read as .npz ({reason}); {WRITTEN_BY}") from None
+    except Exception as error:  # a parser of hostile bytes may raise anything
+        raise InputError(
+            f"{path}: cannot be read as .npz ({first_line(error)}); {WRITTEN_BY}"
+        ) from None
     if not isinstance(found.get("x"), np.ndarray):
         raise InputError(
             f"{path}: has no array x, it has {', '.join(there)[:100] or 'none'}; {WRITTEN_BY}"
@@ -49,7 +50,7 @@ def read_arrays(path: Path, names: Sequence[str], limit: int) -> dict[str, NDArr
 
 
 def as_float32(x: NDArray[Any]) -> NDArray[Any]:
-    """Floats of any width as float32, what is too large as infinity; others as they are."""
+    """Converts floats to float32, too large ones to infinity; leaves other types unchanged."""
     if x.dtype.kind != "f":
         return x
     with np.errstate(over="ignore"):
@@ -57,7 +58,7 @@ def as_float32(x: NDArray[Any]) -> NDArray[Any]:
 
 
 def feature_faults(name: str, x: NDArray[Any]) -> list[str]:
-    """What is wrong with samples (N, ...), uint8 or float32; pictures of floats lie in [0, 1]."""
+    """The faults of samples (N, ...), uint8 or float32. Float pictures must lie in [0, 1]."""
     if x.dtype != np.uint8 and x.dtype.kind != "f":
         return [f"{name} is of {x.dtype}, must be uint8 from 0 to 255 or floats from 0 to 1"]
     if x.ndim < 2 or x.size == 0:
@@ -73,7 +74,7 @@ def feature_faults(name: str, x: NDArray[Any]) -> list[str]:
 
 
 def label_faults(name: str, y: Any, samples: int) -> list[str]:
-    """What is wrong with labels, which must be whole numbers (samples,); None has no fault."""
+    """The faults of labels, which must be whole numbers of shape (samples,). None has no fault."""
     if y is None:
         return []
     if not isinstance(y, np.ndarray) or y.dtype.kind not in "iu":

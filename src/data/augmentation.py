@@ -1,8 +1,13 @@
-"""Augmentation: each picture that is trained on by a map of its own, on the device.
+"""Augmentation: moves the pixels of each training picture at random, on the device.
 
-Where a pixel of the new picture lies in the old one is an affine map of its place, plus a smooth
-random displacement. Both are sums of fixed fields, so that the sampling grid of a whole batch is
-one matrix product.
+The place of a new pixel in the old picture is an affine map of its place, plus a smooth random
+displacement. Both are sums of fixed fields, so the sampling grid of a whole batch is one matrix
+product.
+
+A new change of the pictures is a key in src/config/schema.py and code here. A change of places,
+such as a perspective, adds fields and their coefficients (`draw`). A change of values, such as
+noise, is a function that `__call__` applies after `sample`, with random numbers from `stream` and a
+new STREAM number, so that the numbers of the other changes stay the same.
 """
 
 from collections.abc import Sequence
@@ -19,20 +24,20 @@ from src.data.loader import Block
 from src.data.sources.source import Source
 from src.system.errors import InputError
 
-STREAM = 1  # spawn key: the permutation of an epoch comes from the same seed without one
+STREAM = 1  # spawn key; the permutation of an epoch uses the same seed without a spawn key
 UNIFORM = 7  # numbers for a sample: 2 of shift, rotate, 2 of scale, shear, flip
-KEPT = 0.999  # of the variance of a smooth random field, by the fields that it is made of
+KEPT = 0.999  # the share of a smooth field's variance that its fields must reproduce
 
 Array = np.ndarray[Any, np.dtype[np.floating[Any]]]
 
 
 class Augmentation:
-    """Augments the blocks of an epoch, a batch at a time: it stays in the cache, a block does not.
+    """Augments blocks, a batch at a time, because a batch stays in the cache and a block does not.
 
-    The random numbers of a batch are a function of (seed, epoch, number of the batch) alone, for
-    each of the R orders its own seed. They are drawn on the CPU, so that every device sees the
-    same pictures, and for the batch of all ranks, of which rank r of W takes every W-th sample:
-    two ranks at batch 50 see what one sees at batch 100. What lies outside of a picture is zero.
+    The random numbers of a batch depend only on (seed, epoch, number of the batch); each of the R
+    orders has its own seed. They are drawn on the CPU, so that all devices see the same pictures,
+    and for the batch of all ranks, of which rank r of W takes every W-th sample: two ranks with
+    batch size 50 see the same pictures as one with 100. Places outside of a picture are zero.
     """
 
     def __init__(
@@ -41,12 +46,17 @@ class Augmentation:
         shape: Sequence[int],
         seeds: Sequence[int],
         batch_size: int,
-        ranks: int = 1,
+        world_size: int = 1,
     ) -> None:
-        """`shape` is a sample's, (C, H, W), `batch_size` a rank's."""
-        self.config, self.seeds, self.batch, self.ranks = config, seeds, batch_size * ranks, ranks
+        """`shape` is (C, H, W), `batch_size` that of one rank."""
+        self.config, self.seeds, self.batch, self.world_size = (
+            config,
+            seeds,
+            batch_size * world_size,
+            world_size,
+        )
         _, height, width = shape
-        self.to_grid = torch.tensor([[2 / width], [2 / height]])  # grid_sample's units from pixels
+        self.to_grid = torch.tensor([[2 / width], [2 / height]])  # pixels to grid_sample's units
         fields = affine_fields(height, width)
         if config.elastic:
             smooth = smooth_fields(height, width, config.elastic_sigma)
@@ -55,24 +65,24 @@ class Augmentation:
 
     @torch.no_grad()
     def __call__(self, block: Block, epoch: int, first: int, rank: int = 0) -> None:
-        """Augments in place a block whose first batch is number `first` of `epoch`, from 0."""
+        """Augments a block in place; its first batch is number `first` of the epoch, from 0."""
         for number, batches in enumerate(block.features, first):
             for seed, pictures in zip(self.seeds, batches, strict=True):
                 coefficients = self.draw(seed, epoch, number)
-                own = coefficients[: len(pictures) * self.ranks][rank :: self.ranks]
+                own = coefficients[: len(pictures) * self.world_size][rank :: self.world_size]
                 pictures.copy_(self.sample(pictures, own))
 
     def draw(self, seed: int, epoch: int, batch: int) -> Tensor:
-        """What each sample of a batch of all ranks takes of each field, (N, 2, fields) float32:
-        the x, then the y coordinate in the old picture, in grid_sample's units.
+        """The coefficients of the fields for each sample in the batch of all ranks,
+        (N, 2, fields) float32: for the x and the y coordinate in the old picture, in grid_sample's
+        units.
 
-        N is always that of a full batch: how many numbers are drawn would change them.
+        N is always the size of a full batch, because the number of draws would change the numbers.
         """
-        key = np.random.SeedSequence([seed, epoch, batch], spawn_key=(STREAM,))
-        stream = torch.Generator().manual_seed(int(key.generate_state(1, np.uint64)[0]))
-        single = torch.float32  # in a run of precision 64 the default is another
-        uniform = torch.rand(UNIFORM, self.batch, generator=stream, dtype=single).numpy()
-        found = torch.randn(self.batch, 2, len(self.fields), generator=stream, dtype=single)
+        random = stream(seed, epoch, batch, STREAM)
+        single = torch.float32  # the default differs in a run of precision 64
+        uniform = torch.rand(UNIFORM, self.batch, generator=random, dtype=single).numpy()
+        found = torch.randn(self.batch, 2, len(self.fields), generator=random, dtype=single)
         found[:, :, :3] = torch.from_numpy(self._affine_maps(uniform))
         found *= self.to_grid
         if self.config.flip:
@@ -80,7 +90,7 @@ class Augmentation:
         return found
 
     def _affine_maps(self, uniform: Array) -> Array:
-        """One for each column of `uniform` (UNIFORM, N) in [0, 1), within the ranges."""
+        """A map (2, 3) for each column of `uniform`, (UNIFORM, N) in [0, 1)."""
         of, around = self.config, 2 * uniform - 1
         return inverse_maps(
             shift=of.shift * around[0:2],
@@ -90,37 +100,47 @@ class Augmentation:
         )
 
     def sample(self, pictures: Tensor, coefficients: Tensor) -> Tensor:
-        """New pictures (B, C, H, W) from the old ones, bilinear; coefficients (B, 2, fields)."""
+        """New pictures (B, C, H, W), by bilinear sampling; coefficients (B, 2, fields)."""
         size, _, height, width = pictures.shape
         fields = self.fields = self.fields.to(pictures)
         weights = coefficients.reshape(2 * size, -1).to(pictures)
-        with torch.autocast(pictures.device.type, enabled=False):  # 8 bits do not place a pixel
-            # Planes of x and of y, which grid_sample takes faster than pairs.
+        with torch.autocast(pictures.device.type, enabled=False):  # bf16 is too coarse for places
+            # grid_sample is faster on planes of x and y than on pairs.
             grid = (weights @ fields).view(size, 2, height, width).permute(0, 2, 3, 1)
             return F.grid_sample(pictures, grid, align_corners=False)
 
 
 def build_augmentation(
-    config: schema.Augmentation, source: Source, seeds: Sequence[int], batch_size: int, ranks: int
+    config: schema.Augmentation,
+    source: Source,
+    seeds: Sequence[int],
+    batch_size: int,
+    world_size: int,
 ) -> Augmentation | None:
-    """None where nothing is on.
+    """The augmentation, or None when all changes are off.
 
-    Raises InputError where the samples are no pictures.
+    Raises InputError when the samples are not pictures (C, H, W).
     """
     if not config.chosen:
         return None
     if len(source.shape) != 3:
         raise InputError(no_pictures(config.model_dump(), source.shape, source.name))
-    return Augmentation(config, source.shape, seeds, batch_size, ranks)
+    return Augmentation(config, source.shape, seeds, batch_size, world_size)
+
+
+def stream(seed: int, epoch: int, batch: int, number: int) -> torch.Generator:
+    """The random numbers of a batch; `number` separates the streams of different changes."""
+    key = np.random.SeedSequence([seed, epoch, batch], spawn_key=(number,))
+    return torch.Generator().manual_seed(int(key.generate_state(1, np.uint64)[0]))
 
 
 def inverse_maps(*, shift: Array, angle: Array, scale: Array, shear: Array) -> Array:
-    """From a place in the new picture to the one in the old, (N, 2, 3): factors of x and y, and a
-    constant, in pixels from the centre; x to the right, y down.
+    """Maps places in the new picture to places in the old, (N, 2, 3): the factors of x and y and a
+    constant, in pixels from the centre, x to the right and y down.
 
-    A picture is scaled by `scale` (2, N: of width and height), sheared along x and turned
-    clockwise by `shear` and `angle` (N,) degrees, and shifted by `shift` (2, N) pixels to the
-    right and down, in this order, as by torchvision.transforms.functional.affine.
+    A picture is scaled by `scale` (2, N: width and height), sheared along x by `shear` degrees
+    (N,), turned clockwise by `angle` degrees (N,), and shifted right and down by `shift` (2, N)
+    pixels, in this order, as in torchvision.transforms.functional.affine.
     """
     cos, sin = np.cos(np.radians(angle)), np.sin(np.radians(angle))
     tan = np.tan(np.radians(shear))
@@ -133,20 +153,21 @@ def inverse_maps(*, shift: Array, angle: Array, scale: Array, shear: Array) -> A
 
 
 def affine_fields(height: int, width: int) -> Array:
-    """What an affine map is made of, (3, H·W): x and y in pixels from the centre, and one."""
+    """The fields of an affine map, (3, H·W): x and y in pixels from the centre, and 1."""
     y, x = np.mgrid[:height, :width].reshape(2, -1)
     return np.stack([x - (width - 1) / 2, y - (height - 1) / 2, np.ones(x.shape)])
 
 
 def smooth_fields(height: int, width: int, sigma: float) -> Array:
-    """Fields (k, H·W) whose sum by k standard normal numbers is a random displacement of standard
-    deviation 1 everywhere, as smooth as white noise after a Gaussian of `sigma` pixels.
+    """Fields (k, H·W) of a random displacement. Their sum, weighted by k standard normal numbers,
+    has standard deviation 1 at each pixel and is as smooth as white noise after a Gaussian filter
+    of `sigma` pixels.
 
-    Simard, Steinkraus, Platt 2003, smooth a random number for each pixel: their displacements at
-    two pixels have a correlation of exp(-d²/4σ²) at distance d. The fields are the strongest
-    eigenvectors of that matrix (Karhunen–Loève), which for pictures of 28 × 28 and a sigma of 5.5
-    are 26 instead of 784; at the borders theirs grow weaker, these do not. Theirs of strength
-    alpha has a standard deviation of alpha / (2 σ √(3π)) pixels: 1.4 for their 34 at σ = 4.
+    Simard, Steinkraus, Platt (2003) smooth a random number for each pixel, so that displacements at
+    distance d have a correlation of exp(-d²/4σ²). The fields are the strongest eigenvectors of that
+    correlation matrix (Karhunen–Loève): 26 instead of 784 numbers for 28 × 28 pixels and sigma 5.5.
+    Simard's displacements become weaker at the borders; these do not. Simard's strength alpha
+    corresponds to a standard deviation of alpha / (2 σ √(3π)) pixels: 1.4 for alpha 34 and σ 4.
     """
     rows, columns = _modes(height, sigma), _modes(width, sigma)
     variances = np.outer((rows**2).sum(1), (columns**2).sum(1)).ravel()
@@ -154,14 +175,14 @@ def smooth_fields(height: int, width: int, sigma: float) -> Array:
     count = np.searchsorted(np.cumsum(variances[order]), KEPT * height * width) + 1
     row, column = np.divmod(order[:count], width)
     fields: Array = (rows[row, :, None] * columns[column, None, :]).reshape(len(row), -1)
-    fields /= np.linalg.norm(fields, axis=0)  # what KEPT left out, so that the deviation is 1
+    fields /= np.linalg.norm(fields, axis=0)  # makes up for the share that KEPT left out
     return fields
 
 
 def _modes(size: int, sigma: float) -> Array:
-    """The eigenvectors along one axis, (size, size), times the roots of their eigenvalues."""
+    """The eigenvectors along one axis times the roots of their eigenvalues, (size, size)."""
     places = np.arange(size)
     values, vectors = np.linalg.eigh(np.exp(-((places[:, None] - places) ** 2) / (4 * sigma**2)))
-    vectors *= np.where(vectors[0] < 0, -1, 1)  # else a sign may be another on another machine
+    vectors *= np.where(vectors[0] < 0, -1, 1)  # otherwise signs may differ between machines
     found: Array = (vectors * np.sqrt(values.clip(0))).T
     return found

@@ -1,8 +1,7 @@
-"""Folders of pictures, one for each class, and their pixels. No torch here."""
+"""Lists and decodes pictures in a folder for each class. Imports no torch."""
 
 import hashlib
 import os
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -15,13 +14,12 @@ from src.data.pictures import SUFFIXES, read_picture, resize
 from src.system.errors import InputError, all_at_once
 from src.system.resources import cpu_count
 
-AT_ONCE = 256  # pictures that are handed to the threads together: Ctrl-C waits for no more
-FAULTS_SHOWN = 20
+AT_ONCE = 256  # pictures given to the threads together; Ctrl-C waits for at most these
 
 
 @dataclass(frozen=True)
 class Files:
-    """Picture files and the class of each, in the order of classes and names."""
+    """Picture files and their classes, sorted by class and name."""
 
     paths: Sequence[Path]
     classes: Sequence[int]
@@ -29,26 +27,25 @@ class Files:
 
 @dataclass(frozen=True)
 class Listing:
-    """What a folder holds. `test` is None where it has no test set, `others` are files that are
-    no PNG or JPEG by their names, `digest` is of the names and sizes of all pictures."""
+    """The content of a folder of pictures."""
 
     labels: tuple[str, ...]
     train: Files
-    test: Files | None
-    others: int
-    digest: str
+    test: Files | None  # None without a folder `test`
+    others: int  # files whose names do not end as those of PNG or JPEG files
+    digest: str  # of the names and sizes of all pictures
 
 
 def has_parts(root: Path) -> bool:
-    """Whether it has folders train and test, and in train those of the classes."""
+    """Whether there are folders train and test, with folders of classes in train."""
     return (root / "train").is_dir() and (root / "test").is_dir() and bool(_folders(root / "train"))
 
 
 def class_folders(root: Path) -> list[str]:
-    """Names of the classes: folders in alphabetical order, hidden ones left out, as torchvision's
-    ImageFolder has them.
+    """The names of the classes: folders in alphabetical order, as in torchvision's ImageFolder, but
+    without hidden ones.
 
-    Raises InputError when there are fewer than two, or the folder cannot be read.
+    Raises InputError when there are fewer than two, or when the folder cannot be read.
     """
     try:
         base = root / "train" if has_parts(root) else root
@@ -56,7 +53,7 @@ def class_folders(root: Path) -> list[str]:
     except OSError as error:
         raise InputError(f"data.path={root}: cannot be read ({error.strerror})") from None
     if len(names) < 2:
-        found = f"the folder {names[0]} alone" if names else "no folder"
+        found = f"only the folder {names[0]}" if names else "no folder"
         raise InputError(
             f"data.path={root}: has {found}; it needs one for each of two or more classes with "
             f"their pictures in it, such as {base / 'cat'} and {base / 'dog'}"
@@ -69,9 +66,9 @@ def _folders(root: Path) -> list[str]:
 
 
 def list_pictures(root: Path) -> Listing:
-    """The pictures of each class, those in folders within its folder too.
+    """The pictures of each class, including those in subfolders of its folder.
 
-    Raises InputError with every class that has none, and where test has others than train.
+    Raises InputError with all classes without pictures, and all classes of test that train lacks.
     """
     names = class_folders(root)
     parts = [root / "train", root / "test"] if has_parts(root) else [root]
@@ -108,7 +105,7 @@ def list_pictures(root: Path) -> Listing:
 
 
 def _pictures(folder: Path) -> tuple[list[Path], int]:
-    """The PNG and JPEG files by name, and how many others there are; hidden ones do not count."""
+    """The PNG and JPEG files sorted by name, and the number of other files, without hidden ones."""
     pictures, others = [], 0
     for path, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith("."))
@@ -120,7 +117,7 @@ def _pictures(folder: Path) -> tuple[list[Path], int]:
 
 
 def printable(name: str) -> str:
-    """Safe to show: a file's name may hold line ends and worse."""
+    """Replaces unprintable characters; a file's name may contain line ends."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
 
 
@@ -131,28 +128,26 @@ def read_pixels(path: Path, size: int, channels: int) -> NDArray[np.uint8]:
 
 @dataclass
 class Survey:
-    """What decoding every picture has shown: the fault of each that is broken, by its number, and
-    how many there are of each size (width, height) and of each mode, by Pillow's names."""
+    """The result of decoding all pictures."""
 
-    broken: dict[int, str] = field(default_factory=dict)
-    sizes: Counter[tuple[int, int]] = field(default_factory=Counter)
-    modes: Counter[str] = field(default_factory=Counter)
+    broken: dict[int, str] = field(default_factory=dict)  # picture number → fault
+    sizes: set[tuple[int, int]] = field(default_factory=set)  # (width, height)
+    modes: set[str] = field(default_factory=set)  # Pillow's names
 
 
 def decode_all(
     paths: Sequence[Path], size: int, channels: int, into: NDArray[np.uint8] | None
 ) -> Survey:
-    """Decodes every picture once, on all cores; `into` (N, channels, size, size) takes the pixels.
-
-    Broken ones are noted, and their pixels left as they are.
+    """Decodes all pictures once, on all cores, and writes the pixels to `into` if it is given,
+    (N, channels, size, size). The pixels of broken pictures stay as they are.
     """
     survey = Survey()
     for number, seen in enumerate(_each(paths, size, channels, into)):
         if isinstance(seen, str):
             survey.broken[number] = seen
         else:
-            survey.sizes[seen[0]] += 1
-            survey.modes[seen[1]] += 1
+            survey.sizes.add(seen[0])
+            survey.modes.add(seen[1])
     return survey
 
 

@@ -1,4 +1,4 @@
-"""Tensors to blocks: K batches at a time, in an order that is a function of (seed, epoch) alone."""
+"""Tensors to blocks of K batches, in an order that depends only on (seed, epoch)."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -16,13 +16,13 @@ from src.data.sources.source import Split, as_float
 BLOCK_BYTES_CPU = 10 * 2**20
 BLOCK_BYTES_GPU = 256 * 2**20
 SLICE_BYTES = 64 * 2**20
-CHUNK = 1000  # samples of an evaluation that go through a model at once: they stay in the cache
+CHUNK = 1000  # samples of an evaluation that go through a model at once, to stay in the cache
 
 
 class Block(NamedTuple):
     """K batches for each of R orders: features (K, R, B, *shape) float32, labels (K, R, B) int64.
 
-    A single run has one order; trials of a stack that differ in their seed have one each.
+    A single run has one order. A stack has an order for each seed of its trials.
     """
 
     features: Tensor
@@ -38,7 +38,7 @@ class Order(Protocol):
 
 
 class SeededOrder:
-    """A permutation that depends on (seed, epoch) and nothing else."""
+    """A permutation that depends only on (seed, epoch)."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -52,9 +52,10 @@ class SeededOrder:
 class StreamOrder:
     """The permutations that torch's DataLoader(shuffle=True) draws from the global random stream.
 
-    `state` is that stream's state when training begins. Each epoch takes two numbers from it,
-    the workers' base seed and the sampler's seed (torch.utils.data: _BaseDataLoaderIter,
-    RandomSampler). Tutorials that seed once, build a model and iterate are reproduced by it.
+    Reproduces tutorials that set the seed once, build a model and iterate. `state` is the state of
+    the global stream when training begins. Each epoch takes two numbers from the stream: the
+    workers' base seed and the sampler's seed (torch.utils.data: _BaseDataLoaderIter,
+    RandomSampler).
     """
 
     def __init__(self, state: Tensor) -> None:
@@ -72,9 +73,10 @@ class StreamOrder:
 class BlockSampler(Sampler[Tensor]):
     """The sample indices of an epoch's blocks, (K, R, B) each; a smaller last batch is (1, R, B').
 
-    Rank r of W takes every W-th sample of the same permutation. All ranks take equally many, so
-    up to W - 1 samples sit out an epoch. Of the epoch `start[0]` the first `start[1]` batches were
-    trained on before, and are left out; `len` counts them still, as Lightning does.
+    Rank r of W takes every W-th sample of the same permutation. All ranks take the same number of
+    samples, so that up to W - 1 samples are not used in an epoch. `start` is (epoch, batches): a
+    resumed run leaves out that many first batches of that epoch. `len` counts them all the same,
+    as Lightning does.
     """
 
     def __init__(
@@ -86,23 +88,23 @@ class BlockSampler(Sampler[Tensor]):
         *,
         drop_last: bool = False,
         rank: int = 0,
-        ranks: int = 1,
+        world_size: int = 1,
         start: tuple[int, int] = (0, 0),
     ) -> None:
         self.samples, self.orders, self.epoch, self.start = samples, orders, start[0], start
         self.batch_size, self.batches_per_block = batch_size, batches_per_block
-        self.rank, self.ranks = rank, ranks
-        self.full_batches, rest = divmod(samples // ranks, batch_size)
+        self.rank, self.world_size = rank, world_size
+        self.full_batches, rest = divmod(samples // world_size, batch_size)
         self.last_batch = 0 if drop_last else rest
 
     @property
     def smallest(self) -> int:
-        """Samples of an epoch's smallest batch."""
+        """The number of samples in the smallest batch."""
         return self.last_batch or self.batch_size
 
     @property
     def batches(self) -> int:
-        """Batches of an epoch on this rank."""
+        """The number of batches of an epoch on this rank."""
         return self.full_batches + bool(self.last_batch)
 
     def __len__(self) -> int:
@@ -113,7 +115,7 @@ class BlockSampler(Sampler[Tensor]):
 
     def __iter__(self) -> Iterator[Tensor]:
         permutations = [order(self.epoch, self.samples) for order in self.orders]
-        mine = torch.stack(permutations)[:, self.rank :: self.ranks]
+        mine = torch.stack(permutations)[:, self.rank :: self.world_size]
         end = self.full_batches * self.batch_size
         done = self.start[1] if self.epoch == self.start[0] else 0
         if done < self.full_batches:
@@ -124,7 +126,7 @@ class BlockSampler(Sampler[Tensor]):
 
 
 class Blocks(Dataset[Block]):
-    """A split, indexed by a block's sample indices."""
+    """A split, indexed by the sample indices of a block."""
 
     def __init__(self, split: Split) -> None:
         self.split = split
@@ -138,9 +140,9 @@ class Blocks(Dataset[Block]):
 
 
 class ResidentLoader:
-    """Blocks of a split that lives on the device; an epoch is a permutation."""
+    """Blocks of a split that stays on the device."""
 
-    batch_sampler = None  # Lightning looks for it beside `sampler`, on which it calls set_epoch
+    batch_sampler = None  # Lightning reads it beside `sampler`, whose set_epoch it calls
 
     def __init__(self, split: Split, sampler: BlockSampler, device: torch.device) -> None:
         self.blocks, self.sampler, self.device = Blocks(split.to(device)), sampler, device
@@ -161,14 +163,14 @@ class Batch(NamedTuple):
 
 
 class Slices(Dataset[Batch]):
-    """A split in order, `size` samples at a time; of W ranks, rank r takes every W-th sample.
+    """A split in its order, `size` samples at a time. Rank r of W takes every W-th sample.
 
-    Nothing is copied and each sample comes exactly once, whatever W. Slices of large samples are
-    smaller: SLICE_BYTES as bytes.
+    Copies nothing, and gives each sample exactly once for any W. Slices of large samples have fewer
+    samples, at most SLICE_BYTES values.
     """
 
-    def __init__(self, split: Split, size: int = 2**14, rank: int = 0, ranks: int = 1) -> None:
-        self.split = split.take(slice(rank, None, ranks))
+    def __init__(self, split: Split, size: int = 2**14, rank: int = 0, world_size: int = 1) -> None:
+        self.split = split.take(slice(rank, None, world_size))
         self.size = max(1, min(size, SLICE_BYTES // math.prod(split.shape)))
 
     def __len__(self) -> int:
@@ -190,7 +192,7 @@ def worker_loader(
     pin_memory: bool,
     persistent_workers: bool,
 ) -> "DataLoader[Any]":
-    """Blocks or slices through torch's DataLoader, for what does not fit on the device."""
+    """Blocks or slices through torch's DataLoader, for data that do not fit on the device."""
     return DataLoader(
         dataset,
         batch_size=None,
@@ -198,10 +200,10 @@ def worker_loader(
         num_workers=num_workers,
         pin_memory=pin_memory,
         persistent_workers=persistent_workers,
-        generator=torch.Generator(),  # else every epoch takes a number from the global stream
+        generator=torch.Generator(),  # otherwise every epoch takes a number from the global stream
     )
 
 
 def batches_per_block(batch_bytes: int, device: torch.device) -> int:
-    """How many batches of this many bytes of features make a block that suits the device."""
+    """The number of batches in a block, for batches of this many bytes of features."""
     return max(1, (BLOCK_BYTES_CPU if device.type == "cpu" else BLOCK_BYTES_GPU) // batch_bytes)

@@ -1,4 +1,4 @@
-"""The LightningDataModule: a source, its splits, and the loaders over them."""
+"""The LightningDataModule: a data set, its splits, and their loaders."""
 
 import math
 from collections.abc import Sequence
@@ -24,9 +24,9 @@ from src.system.errors import InputError
 class DataModule(LightningDataModule):
     """Blocks of K batches for training; the validation and test sets in order, in large slices.
 
-    `orders` are those of the trials that train together, one for each distinct seed, `trials`
-    their number; `ranks` is the number of devices that share an epoch. Raises InputError when not
-    even one batch comes out of the training part, and when a part has fewer samples than ranks.
+    `orders` has an order for each distinct seed of the trials that train together, `trials` is
+    their number, and `world_size` devices share an epoch. Raises InputError when the training part
+    does not fill one batch, and when a part has fewer samples than devices.
     """
 
     def __init__(
@@ -37,37 +37,37 @@ class DataModule(LightningDataModule):
         *,
         trials: int = 1,
         steps_per_call: int | str = "auto",
-        ranks: int = 1,
+        world_size: int = 1,
     ) -> None:
         super().__init__()
         self.config, self.source = config, source
-        self.all_orders, self.orders = orders, list(orders)  # the loader holds the list itself
-        self.trials, self.steps_per_call, self.ranks = trials, steps_per_call, ranks
-        self.start = (0, 0)  # epoch and batch, where training begins or goes on
+        self.all_orders, self.orders = orders, list(orders)  # the loader refers to this list
+        self.trials, self.steps_per_call, self.world_size = trials, steps_per_call, world_size
+        self.start = (0, 0)  # epoch and batch where training begins
         self.train, self.validation = held_out(source.train, config.val_fraction, config.split_seed)
         sampler = self._sampler(rank=0)
         self.batches_per_epoch, self.smallest_batch = sampler.batches, sampler.smallest
         parts = {"training": self.train, "validation": self.validation, "test": source.test}
         part = min(parts, key=lambda name: len(parts[name]))
-        if len(parts[part]) < ranks:
+        if len(parts[part]) < world_size:
             more = ", or data.factor=4 for more points" if config.name == "toy" else ""
             raise InputError(
-                f"trainer.devices: {len(parts[part])} {part} samples are too few for {ranks} "
+                f"trainer.devices: {len(parts[part])} {part} samples are too few for {world_size} "
                 f"devices; type trainer.devices={len(parts[part])} or less{more}"
             )
         if not self.batches_per_epoch:
             raise InputError(
-                f"data.batch_size={config.batch}: of {len(self.train)} samples on {ranks} "
+                f"data.batch_size={config.batch}: of {len(self.train)} samples on {world_size} "
                 f"device(s) no batch is left with data.drop_last={str(config.drop_last).lower()}; "
-                f"type data.batch_size={max(1, len(self.train) // ranks)} or less"
+                f"type data.batch_size={max(1, len(self.train) // world_size)} or less"
             )
 
     def keep_orders(self, numbers: Sequence[int]) -> None:
-        """Leaves the other orders out, from the next epoch on: no trial takes them any more."""
+        """Keeps only these orders from the next epoch on, because no trial uses the others."""
         self.orders[:] = [self.all_orders[number] for number in numbers]
 
     def origin(self) -> dict[str, Any]:
-        """What a checkpoint says of its data; a run goes on only where it is the same."""
+        """The data set's record in a checkpoint. A run is resumed only when the records agree."""
         source = self.source
         return {
             "data": source.name,
@@ -79,7 +79,7 @@ class DataModule(LightningDataModule):
         }
 
     def incomplete(self) -> list[str]:
-        """A text for each part that has no sample of some class."""
+        """A text for each part that lacks samples of a class."""
         parts = {"training": self.train, "validation": self.validation}
         missing = {
             part: without_samples(split, self.source.labels) for part, split in parts.items()
@@ -120,7 +120,7 @@ class DataModule(LightningDataModule):
             self._batches_per_block(),
             drop_last=self.config.drop_last,
             rank=rank,
-            ranks=self.ranks,
+            world_size=self.world_size,
             start=self.start,
         )
 
@@ -128,13 +128,15 @@ class DataModule(LightningDataModule):
         if self.steps_per_call != "auto":
             return int(self.steps_per_call)
         features = len(self.orders) * math.prod(self.source.shape)
-        logits = self.trials * self.source.classes  # a block keeps them until it ends
+        logits = self.trials * self.source.classes  # kept until the block ends
         return batches_per_block(4 * self.config.batch * (features + logits), self._device)
 
     def _slices(self, split: Split) -> Any:
         if self.config.loader == "resident":
-            return Slices(split.to(self._device), rank=self._rank, ranks=self.ranks)
-        return self._through_workers(Slices(split, rank=self._rank, ranks=self.ranks), None)
+            return Slices(split.to(self._device), rank=self._rank, world_size=self.world_size)
+        return self._through_workers(
+            Slices(split, rank=self._rank, world_size=self.world_size), None
+        )
 
     def _through_workers(self, dataset: Blocks | Slices, sampler: BlockSampler | None) -> Any:
         return worker_loader(

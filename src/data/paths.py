@@ -1,4 +1,4 @@
-"""What data.root and data.path name, as far as a look at them tells. No torch here."""
+"""Checks of data.root and data.path before torch is imported."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -10,7 +10,7 @@ from src.data.tables import read_header
 from src.system.errors import InputError
 from src.system.files import kind
 
-FOLDERS = {  # of the published data sets, below data.root
+FOLDERS = {  # of the published data sets, below data.root; each is downloaded there if it is absent
     "mnist": "MNIST/raw",
     "fashion_mnist": "FashionMNIST/raw",
     "kmnist": "KMNIST/raw",
@@ -20,24 +20,30 @@ FOLDERS = {  # of the published data sets, below data.root
 
 
 def named_root(root: str | None) -> tuple[Path, str] | None:
-    """The folder of data sets that somebody named, and by what; None where nobody did."""
+    """The folder that data.root or else DATA_ROOT names, and the setting as it was typed."""
     if root is not None:
         return Path(root), f"data.root={root}"
     found = os.environ.get("DATA_ROOT")
     return (Path(found), f"DATA_ROOT={found}") if found else None
 
 
-def path_faults(data: Mapping[str, Any]) -> list[str]:
-    """A text for each fault that needs no reading of the data themselves.
+def data_root(root: str | None) -> Path:
+    """The folder of the published data sets: the named one, or `data`."""
+    named = named_root(root)
+    return Path("data") if named is None else named[0]
 
-    `data` is the section as it was composed. A key that is absent or of a wrong type is passed
-    over here: the schema tells of it.
+
+def path_faults(data: Mapping[str, Any]) -> list[str]:
+    """A text for each fault of the folders and files, found without reading the data.
+
+    `data` is the composed section. Absent keys and wrong types are ignored here, because the schema
+    reports them.
     """
     name, path = data.get("name"), data.get("path")
     try:
         if name in FOLDERS:
             return list(_root_faults(data, str(name)))
-        if name in ("image_folder", "npz", "csv") and isinstance(path, str) and path:
+        if isinstance(path, str) and path:
             return list(_file_faults(data, str(name), Path(path)))
     except InputError as error:
         return [str(error)]
@@ -55,9 +61,9 @@ def _root_faults(data: Mapping[str, Any], name: str) -> Iterator[str]:
     path, given = named
     instead = ", or leave it out" if data.get("fallback") else ", or make it first"
     if not path.exists():
-        yield f"{given}: there is no such folder; name the one that has {folder}{instead}"
+        yield f"{given}: there is no such folder; name the folder that has {folder}{instead}"
     elif not path.is_dir():
-        yield f"{given}: is no folder; name the one that has {folder}"
+        yield f"{given}: is not a folder; name the folder that has {folder}"
     elif data.get("fallback") and not (path / folder).is_dir():
         yield (
             f"{given}: has no {folder}; name the folder that has, or type data={name} to have it "

@@ -1,4 +1,4 @@
-"""Pictures as pixels: PNG and JPEG files, decoded and resized. No torch here."""
+"""Decodes PNG and JPEG files and resizes pictures. Imports no torch."""
 
 import io
 import math
@@ -10,19 +10,19 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from src.system.errors import InputError
+from src.system.errors import InputError, first_line
 from src.system.files import MIB, read_bounded
 
 FORMATS = ("PNG", "JPEG")
 SUFFIXES = (".png", ".jpg", ".jpeg")
 FILE_LIMIT = 64 * MIB
-PIXEL_LIMIT = 64_000_000  # Pillow's own guard warns from 89 million, and is the second line
-WORKING_SIDE = 2048  # pixels: larger pictures are halved, thirded, … to at most this
+PIXEL_LIMIT = 64_000_000  # Pillow warns from 89 million
+WORKING_SIDE = 2048  # pixels: larger pictures are first reduced to 1/2, 1/3, …
 
 
 def read_picture(path: Path) -> Image.Image:
-    """A PNG or JPEG file, decoded. Raises InputError for any other, see `decode`."""
-    with suppress(OSError):  # which reading it tells
+    """Decodes a PNG or JPEG file. Raises InputError as `decode`."""
+    with suppress(OSError):  # reading the file reports the error
         if path.stat().st_size > FILE_LIMIT:
             raise InputError(
                 f"{path}: has more than {FILE_LIMIT // MIB} MiB; scale the picture down, 1,000 "
@@ -34,12 +34,12 @@ def read_picture(path: Path) -> Image.Image:
 def decode(content: bytes, name: str) -> Image.Image:
     """The picture in the bytes of a PNG or JPEG file; `name` is for the message.
 
-    Raises InputError for another format, a damaged file, and one whose header says that it has
-    more than PIXEL_LIMIT pixels, of which none is decoded.
+    Raises InputError for other formats and damaged files. A file whose header announces more than
+    PIXEL_LIMIT pixels is refused without decoding.
     """
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # what is damaged but can be shown
+            warnings.simplefilter("ignore")  # warnings of damage that Pillow can repair
             image = Image.open(io.BytesIO(content), formats=FORMATS)
             if image.width * image.height > PIXEL_LIMIT:
                 raise Image.DecompressionBombError
@@ -50,19 +50,18 @@ def decode(content: bytes, name: str) -> Image.Image:
             "a side are plenty"
         ) from None
     except UnidentifiedImageError:
-        raise InputError(f"{name}: is no PNG or JPEG; save the picture as PNG") from None
-    except Exception as error:  # a parser over hostile bytes: nothing that it raises is a surprise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise InputError(f"{name}: is not a PNG or JPEG file; save the picture as PNG") from None
+    except Exception as error:  # a parser of hostile bytes may raise anything
         raise InputError(
-            f"{name}: is damaged ({reason}); save the picture again as PNG or JPEG"
+            f"{name}: is damaged ({first_line(error)}); save the picture again as PNG or JPEG"
         ) from None
     return image
 
 
 def resize(image: Image.Image, shape: tuple[int, int], channels: int) -> NDArray[np.uint8]:
-    """The whole picture as pixels (channels, H, W) of `shape` (H, W), its proportions not kept.
+    """Resizes the whole picture to `shape` (H, W), whatever its proportions: (channels, H, W).
 
-    Upright by its EXIF orientation, what is transparent on white. Raises OSError as `prepare`.
+    Turns the picture by its EXIF orientation, and puts transparent parts on white.
     """
     image = eight_bits(upright(image))
     if image.has_transparency_data:
@@ -74,15 +73,16 @@ def resize(image: Image.Image, shape: tuple[int, int], channels: int) -> NDArray
 
 
 def upright(image: Image.Image) -> Image.Image:
+    """The picture turned by its EXIF orientation."""
     image.load()
-    with warnings.catch_warnings(), suppress(Exception):  # EXIF that cannot be read turns nothing
+    with warnings.catch_warnings(), suppress(Exception):  # unreadable EXIF is ignored
         warnings.simplefilter("ignore")
         return ImageOps.exif_transpose(image)
     return image
 
 
 def eight_bits(image: Image.Image) -> Image.Image:
-    """Grey of 16 bits, of either byte order, in 8; any other picture as it is."""
+    """Converts grey pictures of 16 bits to 8 bits; leaves other pictures unchanged."""
     if not image.mode.startswith("I"):
         return image
     levels = np.asarray(image).clip(0, 65535) / 257
@@ -90,6 +90,6 @@ def eight_bits(image: Image.Image) -> Image.Image:
 
 
 def reduced(image: Image.Image, side: int) -> Image.Image:
-    """The picture at a whole fraction of its size, no side longer than `side`."""
+    """Reduces the picture to a whole fraction of its size, with no side longer than `side`."""
     factor = math.ceil(max(image.size) / side)
     return image.reduce(factor) if factor > 1 else image

@@ -1,7 +1,7 @@
-"""Tables with a header, separated by commas. No torch here: a wrong cell is told at once.
+"""Reads CSV tables with a header, and turns their columns into features. Imports no torch.
 
-What is learnt of a column is numbers and texts, which a checkpoint may hold. scikit-learn's imputer
-and encoder would hide the same in objects of their own.
+What is learnt from a column is stored as numbers and texts, which a checkpoint may contain; the
+imputer and encoder of scikit-learn are objects, which it may not.
 """
 
 import csv
@@ -22,29 +22,28 @@ from src.config import schema
 from src.config.faults import did_you_mean
 from src.config.schema import PositiveFloat
 from src.config.written import typed
-from src.system.errors import InputError
+from src.system.errors import FAULTS_SHOWN, InputError, shortened
 from src.system.files import open_regular
 
 log = logging.getLogger(__name__)
 
-FAULTS_SHOWN = 20
-ALIKE = 1000  # names that are compared with one that is unknown
-MOST_CATEGORIES = 100  # of an encoded column: names and numbers of tickets are no categories
-GAPS = ("", "?", "na", "n/a", "nan", "null")  # cells that count as empty, whatever their case
+ALIKE = 1000  # names that an unknown name is compared with
+MOST_CATEGORIES = 100  # of an encoded column; names or ticket numbers are not categories
+GAPS = ("", "?", "na", "n/a", "nan", "null")  # cells that count as empty, in any case
 
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class _Learnt(BaseModel):
+class _Learned(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
 
-class NumberColumn(_Learnt):
+class NumberColumn(_Learned):
     """A column of numbers: one feature, (number - mean) / deviation.
 
-    An empty cell is read as `fill`, and refused where that is None.
+    Empty cells are read as `fill`, and refused when `fill` is None.
     """
 
     name: str
@@ -57,15 +56,15 @@ class NumberColumn(_Learnt):
         return cells.fault(texts=False, gaps=self.fill is not None)
 
     def features(self, cells: "Cells") -> Floats:
-        """(rows, 1), of cells without a fault."""
+        """(rows, 1). The cells must have no fault."""
         return ((cells.filled(self.fill) - self.mean) / self.deviation)[:, None]
 
 
-class TextColumn(_Learnt):
-    """A column of texts: a feature for each category, 1 for the row's own and 0 for the others.
+class TextColumn(_Learned):
+    """A column of texts, one-hot: a feature for each category, 1 for the category of the row.
 
-    An empty cell is read as `fill`, and refused where that is None. Any other text than the
-    categories gives zeros alone, and a line in the log.
+    Empty cells are read as `fill`, and refused when `fill` is None. A text that is not a category
+    sets all features to 0, and is logged.
     """
 
     name: str
@@ -80,7 +79,7 @@ class TextColumn(_Learnt):
         return cells.fault(texts=True, gaps=self.fill is not None)
 
     def features(self, cells: "Cells") -> Floats:
-        """(rows, categories), of cells without a fault."""
+        """(rows, categories). The cells must have no fault."""
         number_of = {text: number for number, text in enumerate(self.categories)}
         texts = zip(cells.texts, cells.gaps, strict=True)
         numbers = np.array([number_of.get(str(self.fill) if gap else t, -1) for t, gap in texts])
@@ -95,9 +94,9 @@ class TextColumn(_Learnt):
         return found
 
 
-class Columns(_Learnt):
-    """How a row of a table becomes the features of a sample: its columns in their order, each with
-    what the samples that are trained on have taught of it."""
+class Columns(_Learned):
+    """How a row of a table becomes the features of a sample: its columns in order, each with what
+    was learned from the training samples."""
 
     columns: list[NumberColumn | TextColumn]
 
@@ -106,9 +105,9 @@ class Columns(_Learnt):
         return sum(column.width for column in self.columns)
 
     def features(self, table: "Table") -> NDArray[np.float32]:
-        """(rows, width). The table may have its columns in any order, and others too.
+        """(rows, width). The table may have more columns, in any order.
 
-        Raises InputError with a line for each column that is missing or has wrong cells.
+        Raises InputError with a line for each missing column and each column with wrong cells.
         """
         table.require([column.name for column in self.columns])
         found = np.empty((len(table.rows), self.width), np.float32)
@@ -126,7 +125,7 @@ class Columns(_Learnt):
 
 
 class Cells:
-    """The cells of one column, by rows: as they are written, and which of them are empty."""
+    """The cells of one column as texts, with the line number of each row."""
 
     def __init__(self, path: Path, name: str, texts: Sequence[str], lines: Sequence[int]) -> None:
         self.path, self.name, self.texts, self.lines = path, name, texts, lines
@@ -134,7 +133,7 @@ class Cells:
 
     @cached_property
     def numbers(self) -> Floats:
-        """NaN for empty cells, and for those that are no numbers."""
+        """The cells as numbers; NaN for empty cells and texts."""
         try:
             return np.array(self.texts, np.float64)
         except ValueError:
@@ -142,7 +141,7 @@ class Cells:
 
     @cached_property
     def strange(self) -> Mask:
-        """Which are neither empty nor a number."""
+        """The cells that are neither empty nor a number."""
         return np.isnan(self.numbers) & ~self.gaps
 
     @property
@@ -151,16 +150,16 @@ class Cells:
             return np.isinf(self.numbers.astype(np.float32))
 
     def filled(self, value: float | None) -> Floats:
-        """The numbers with `value` in empty cells."""
+        """The numbers, with `value` in place of empty cells."""
         return self.numbers if value is None else np.where(self.gaps, value, self.numbers)
 
     def counts(self, chosen: Mask) -> Counter[str]:
-        """How often each text stands in the chosen cells that are not empty."""
+        """The number of times each text occurs in the chosen cells; empty cells are not counted."""
         texts = zip(self.texts, chosen & ~self.gaps, strict=True)
         return Counter(text for text, counted in texts if counted)
 
     def told(self, chosen: Mask, one: str, several: str) -> str:
-        """How many are chosen, what they are, and the first of them."""
+        """A text with the number of chosen cells, what they are, and the first of them."""
         first, count = int(chosen.argmax()), int(chosen.sum())
         place = f"{'the first in ' if count > 1 else ''}line {self.lines[first]}"
         if self.texts[first]:
@@ -169,11 +168,11 @@ class Cells:
         return f"{told} ({place})"
 
     def fault(self, *, texts: bool, gaps: bool) -> str:
-        """What is wrong with the column; "" for one without a fault. `texts` and `gaps` are
-        whether texts and empty cells are allowed."""
+        """The faults of the column as a text, "" for none. `texts` and `gaps` allow texts and empty
+        cells."""
         found = []
         if not texts:
-            found += [(self.strange, "is no number", "are no numbers")]
+            found += [(self.strange, "is not a number", "are not numbers")]
             found += [(self.infinite, "is not finite", "are not finite")]
         if not gaps:
             found += [(self.gaps, "is empty", "are empty")]
@@ -189,8 +188,8 @@ def _number(text: str) -> float:
 
 
 class _UnusableError(InputError):
-    """A column that cannot be used as it is. `keys` are what to type for it; with none it must be
-    corrected or left out."""
+    """A column that cannot be used as it is. `keys` are the settings that would make it usable;
+    without any the column must be corrected or left out."""
 
     def __init__(self, fault: str, advice: str, keys: Sequence[str] = ()) -> None:
         super().__init__(f"{fault}; {advice}")
@@ -198,10 +197,9 @@ class _UnusableError(InputError):
 
 
 def learn_columns(table: "Table", config: schema.Csv, trained_on: Mask) -> Columns:
-    """What the rows that are trained on, a mask (rows,), teach of all columns but the target and
-    those that are left out.
+    """Learns all columns but the target and data.drop from the training rows, a mask (rows,).
 
-    Raises InputError with a line for each column that cannot be used, and what to type.
+    Raises InputError with a line for each unusable column, and what to type.
     """
     names = [name for name in table.names if name not in (config.target, *config.drop)]
     if not names:
@@ -222,9 +220,9 @@ def learn_columns(table: "Table", config: schema.Csv, trained_on: Mask) -> Colum
 
 
 def _together(faults: Mapping[str, _UnusableError], config: schema.Csv) -> str:
-    """What to type for several columns at once."""
+    """The settings for all faulty columns together."""
     keys = {key for error in faults.values() for key in error.keys}
-    if "data.fill=median" in keys:  # of text it fills in the most frequent too
+    if "data.fill=median" in keys:  # fills text columns with the most frequent text too
         keys.discard("data.fill=most_frequent")
     hopeless = [name for name, error in faults.items() if not error.keys]
     dropped = [typed("data.drop", [*config.drop, *hopeless])] if hopeless else []
@@ -251,9 +249,7 @@ def _learn(cells: Cells, config: schema.Csv, trained_on: Mask) -> NumberColumn |
         raise _UnusableError(fault, f"type {' '.join(keys)}, or {leave_out}", keys)
     known = trained_on & ~cells.gaps
     if not known.any():
-        raise _UnusableError(
-            f"column {cells.name}: is empty in all rows that are trained on", leave_out
-        )
+        raise _UnusableError(f"column {cells.name}: is empty in all training rows", leave_out)
     if encoded:
         counts = cells.counts(known)
         frequent = min(counts, key=lambda text: (-counts[text], text))
@@ -261,7 +257,7 @@ def _learn(cells: Cells, config: schema.Csv, trained_on: Mask) -> NumberColumn |
         return TextColumn(name=cells.name, fill=fill, categories=sorted(counts))
     value = _typical(cells.numbers[known], config.fill)
     numbers = cells.filled(value)[trained_on]
-    constant = numbers.min() == numbers.max()  # its deviation is 0, or what rounding leaves
+    constant = numbers.min() == numbers.max()  # the deviation is 0 or a rounding error
     return NumberColumn(
         name=cells.name,
         fill=value,
@@ -271,7 +267,7 @@ def _learn(cells: Cells, config: schema.Csv, trained_on: Mask) -> NumberColumn |
 
 
 def _typical(numbers: Floats, which: str | None) -> float | None:
-    """The mean or median; or the most frequent, of several the smallest."""
+    """The mean, the median, or the most frequent number (the smallest of several)."""
     match which:
         case "mean":
             return float(numbers.mean())
@@ -285,7 +281,7 @@ def _typical(numbers: Floats, which: str | None) -> float | None:
 
 @dataclass(frozen=True)
 class Table:
-    """The cells as they are written, and the line of the file on which each row ends."""
+    """The cells as texts, and the line of the file where each row ends."""
 
     path: Path
     names: Sequence[str]
@@ -301,7 +297,7 @@ class Table:
         return Cells(self.path, name, [row[at].strip() for row in self.rows], self.lines)
 
     def classes(self, name: str) -> Sequence[str]:
-        """The column that names the class of each row. Raises InputError for an empty cell."""
+        """The class names of the rows. Raises InputError for an empty cell."""
         cells = self.cells(name)
         empty = np.array([not text for text in cells.texts])
         if empty.any():
@@ -310,28 +306,25 @@ class Table:
         return cells.texts
 
     def missing(self, names: Sequence[str], key: str = "") -> list[str]:
-        """A text for each column that the table lacks; `key` is what named it."""
+        """A text for each column that the table lacks; `key` is the setting that names it."""
         lacking = [name for name in names if name not in self._numbers]
-        # To look for a name that is like another takes long: only for those that are shown.
+        # The search for similar names is slow, so only the shown columns get one.
         told = [_unknown(name, self.names, key) for name in lacking[:FAULTS_SHOWN]]
         told += [f"there is no column {name}" for name in lacking[FAULTS_SHOWN:]]
         return [f"{self.path}: {text}" for text in told]
 
     def require(self, names: Sequence[str], key: str = "") -> None:
-        """Raises InputError for each column that the table lacks; `key` is what named it."""
+        """Raises InputError with the columns that the table lacks; `key` as in `missing`."""
         self.refuse([text.removeprefix(f"{self.path}: ") for text in self.missing(names, key)])
 
     def refuse(self, faults: Sequence[str], instead: str = "") -> None:
-        """Raises InputError with the faults, if there are any, and what mends them together."""
+        """Raises InputError with the faults, if any; `instead` is what corrects all of them."""
         if not faults:
             return
-        shown = [*faults[:FAULTS_SHOWN]]
-        if len(faults) > len(shown):
-            shown.append(f"and {len(faults) - len(shown):,} more")
-        if len(shown) == 1:
-            raise InputError(f"{self.path}: {shown[0]}")
+        if len(faults) == 1:
+            raise InputError(f"{self.path}: {faults[0]}")
         count = f"{self.path}: {len(faults):,} faults"
-        raise InputError("\n  ".join([count, *shown, *([instead] if instead else [])]))
+        raise InputError("\n  ".join([count, *shortened(faults), *([instead] if instead else [])]))
 
 
 def _unknown(name: str, names: Sequence[str], key: str) -> str:
@@ -346,10 +339,10 @@ def read_header(path: Path) -> Table:
 
 
 def read_table(path: Path) -> Table:
-    """The whole table; blank lines are left out.
+    """The whole table without blank lines.
 
-    Raises InputError for a file that is none, has no row below the header, a column without a
-    name or two of one, or rows of other lengths than the header.
+    Raises InputError when the file is not a table, has no row below the header, has columns without
+    a name or with the same name, or has rows that are longer or shorter than the header.
     """
     table = _read(path, header_alone=False)
     if not table.rows:
@@ -373,7 +366,9 @@ def _read(path: Path, *, header_alone: bool) -> Table:
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, csv.Error) as error:
-        raise InputError(f"{path}: is no table in UTF-8, separated by commas ({error})") from None
+        raise InputError(
+            f"{path}: is not a table in UTF-8 with commas between its cells ({error})"
+        ) from None
     table = Table(path, names, rows, lines)
     table.refuse(faults)
     return table
@@ -383,7 +378,7 @@ def _header_faults(names: Sequence[str]) -> list[str]:
     if not names:
         return ["is empty; its first line must name the columns"]
     if len(names) == 1:
-        return [f"has one column alone, {names[0][:80]!r}; a table has columns separated by commas"]
+        return [f"has only one column, {names[0][:80]!r}; a table has columns separated by commas"]
     faults = [
         f"column {number} has no name; name it, or leave it out if it is an index"
         for number, name in enumerate(names, 1)

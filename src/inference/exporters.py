@@ -45,7 +45,7 @@ def export(plan: Plan) -> Exported:
     trained = open_trained(plan.checkpoint)
     source = source_of(trained)
     if source.name != trained.data:
-        reason = (source.instead_of or source.name).partition(", for ")[2]
+        reason = (source.instead_of or source.name).partition(", because ")[2]
         raise InputError(
             f"data={trained.data}: the test set is needed for a comparison, but cannot be loaded: "
             f"{reason}; type DATA_ROOT=FOLDER before the command, with the folder that has it"

@@ -1,40 +1,43 @@
 """Models: plain torch modules from features (N, *shape) to logits (N, classes).
 
-A new model is one class, a section in src/config/schema.py, a YAML in conf/model and a case here.
+A new family of models is one file here, a section in src/config/schema.py and a YAML in conf/model,
+all of the same name. The file has `build(config, shape, classes)`, which returns a model, and may
+have `cost(config, shape, classes)`, which returns the memory that a model takes
+(src/models/closed_form.py). With a closed form its models train without autograd, and in stacks.
 """
 
+import importlib
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import nn
 
 from src.config import schema
 from src.config.written import written
-from src.models.logistic_regression import LogisticRegression
-from src.models.mlp import Mlp
-from src.system.errors import InputError
+from src.models.closed_form import Cost
+from src.system.errors import InputError, first_line
 from src.system.resources import out_of_memory
 
 
 def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.Module:
     """A freshly initialised model, its weights drawn from torch's global random stream.
 
-    The model is tried on two samples of zeros. Raises InputError where it cannot take them, such
-    as a model of pictures and a table, or gives no logits (2, classes).
+    The model is tried on two samples of zeros. Raises InputError if it cannot take them, such as a
+    model of pictures and a table, or does not return logits (2, classes).
     """
     try:
         model = construct_model(config, shape, classes).eval()
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             logits = model(torch.zeros(2, *shape))
-    except (RuntimeError, ValueError, IndexError) as error:  # what torch says of wrong shapes
+    except (RuntimeError, ValueError, IndexError) as error:  # torch's errors for wrong shapes
         if out_of_memory(error):
             raise
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise InputError(
             f"model={config.name}: cannot take samples of shape {written(list(shape))} "
-            f"({reason}); type {' or '.join(f'model={name}' for name in schema.WRITTEN_OUT)}, "
-            "which take any shape, or choose other data"
+            f"({first_line(error)}); type model=logistic_regression or model=mlp, which take any "
+            "shape, or choose other data"
         ) from error
     if logits.shape != (2, classes):
         raise InputError(
@@ -45,23 +48,24 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
 
 
 def construct_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.Module:
-    """As build_model, but untried: on the meta device it makes the shapes of the weights alone."""
+    """As build_model, but untried: on the meta device it allocates no weights."""
+    model: nn.Module = _family(config).build(config, shape, classes)
+    return model
+
+
+def model_cost(config: schema.Model, shape: Sequence[int], classes: int) -> Cost:
+    """The memory that a model takes. A family that does not tell is taken for one linear layer."""
+    family = _family(config)
+    if hasattr(family, "cost"):
+        found: Cost = family.cost(config, shape, classes)
+        return found
     inputs = math.prod(shape)
-    match config:
-        case schema.LogisticRegression():
-            return LogisticRegression(inputs, classes)
-        case schema.Mlp():
-            return Mlp(
-                inputs,
-                config.hidden_sizes,
-                classes,
-                config.activation,
-                config.dropout,
-                input_dropout=config.input_dropout,
-                norm=config.norm,
-                max_norm=config.max_norm,
-                gradient_checkpointing=config.gradient_checkpointing,
-            )
+    return Cost((inputs + 1) * classes, 2 * classes, 2 * (classes + inputs))
+
+
+def _family(config: schema.Model) -> Any:
+    """The module of a model; its name has been checked by the schema."""
+    return importlib.import_module(f"{__name__}.{config.name}")
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -1,9 +1,21 @@
 """Multinomial logistic regression: one linear layer."""
 
+import math
+from collections.abc import Sequence
+
 from torch import Tensor, nn
+
+from src.config import schema
+from src.models.mlp import Architecture, DenseClosedForm
+
+
+def build(_: schema.LogisticRegression, shape: Sequence[int], classes: int) -> "LogisticRegression":
+    return LogisticRegression(math.prod(shape), classes)
 
 
 class LogisticRegression(nn.Module):
+    closed_form = DenseClosedForm
+
     def __init__(self, inputs: int, classes: int) -> None:
         super().__init__()
         self.output = nn.Linear(inputs, classes)
@@ -12,3 +24,7 @@ class LogisticRegression(nn.Module):
         """Features (N, *shape) with prod(shape) = inputs, to logits (N, classes)."""
         logits: Tensor = self.output(features.flatten(1))
         return logits
+
+    def architecture(self) -> Architecture:
+        """That of a multilayer perceptron without hidden layers."""
+        return Architecture((self.output,))

@@ -1,12 +1,20 @@
-"""Colours and settings of all pictures."""
+"""Colours and settings of all pictures, and how a picture is written."""
 
+import io
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-# Paul Tol's bright scheme: distinct for colour-blind people, on white and on black.
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from src.system.files import write_durably
+
+# Paul Tol's bright scheme, which the colour-blind can tell apart, on white and on black.
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
 MOST_COLOURED = len(COLOURS)
 FAINT = "#8e8e98"  # visible on white and on black
-INK, LINE = "#1c1c1e", "#d8d8dc"  # used for nothing else: the page replaces them by its theme's
+INK, LINE = "#1c1c1e", "#d8d8dc"  # used for nothing else: a page replaces them by its theme's
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "kindling",
@@ -21,5 +29,13 @@ STYLE: dict[Any, Any] = {
     "grid.color": LINE,
     "grid.linewidth": 0.6,
     "legend.frameon": False,
-    "text.parse_math": False,  # names may hold dollar signs
+    "text.parse_math": False,  # a dollar in a name is a dollar
 }
+
+
+def save_png(draw: Callable[[], Figure], path: Path) -> None:
+    """Draws a figure in the common style and writes it durably."""
+    content = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        draw().savefig(content, format="png", dpi=160)
+    write_durably(path, content.getvalue())

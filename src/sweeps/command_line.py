@@ -18,7 +18,7 @@ from src.sweeps.output_folder import last_value, named_folder, with_folder
 from src.sweeps.requirements import find_all_faults, require_machine
 from src.sweeps.resume_folder import folder_to_resume, run_to_resume, sweep_to_resume
 from src.system.errors import InputError
-from src.system.process import place
+from src.system.launch import launch_info
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Command:
         """Whether a run of the command starts more processes. With devices=auto on a machine with
         one GPU no process will be started."""
         configs = [*self.points, *([self.resumes[1]] if self.resumes else [])]
-        return place().by is None and any(
+        return launch_info().launched_by is None and any(
             config.trainer.devices not in (1, "auto") for config in configs
         )
 
@@ -130,9 +130,10 @@ def _sweep_folder(
 
     Raises InputError when the named folder has trials with other configurations.
     """
-    if place().by is not None and last_value(overrides, "hydra/launcher") is not None:
+    launched_by = launch_info().launched_by
+    if launched_by is not None and last_value(overrides, "hydra/launcher") is not None:
         raise InputError(
-            f"hydra/launcher: with {place().by} the trials run one after the other; leave the "
+            f"hydra/launcher: with {launched_by} the trials run one after the other; leave the "
             "launcher out, or start the command alone with trainer.devices=N"
         )
     if named is None:

@@ -12,7 +12,7 @@ from src.config.compose import job_config
 from src.config.faults import config_error
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
-from src.system.errors import InputError, door
+from src.system.errors import InputError, exit_on_error
 from src.training.fit import fit
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ def run_job(composed: DictConfig) -> float:
     """
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
-    with door():  # Hydra would add a traceback
+    with exit_on_error():  # Hydra would add a traceback
         if hydra.mode == RunMode.RUN:
             return monitored(_fit(composed, folder))
         try:

@@ -21,7 +21,7 @@ from src.config.schema import CONF
 from src.config.written import written
 from src.system.errors import InputError
 from src.system.files import require_contained
-from src.system.process import place
+from src.system.launch import launch_info
 
 MOST_JOBS = 256  # processes of the joblib launcher; -1: one for each core
 # Files that show that a folder is in use by a run, a sweep or a search.
@@ -64,7 +64,9 @@ def named_folder(
         raise InputError(
             f"resume=auto needs a folder that is the same each time; type {key}=FOLDER too"
         )
-    if folder is None or place().rank:  # rank 0 checks the folder, before it writes there itself
+    if (
+        folder is None or launch_info().rank
+    ):  # rank 0 checks the folder, before it writes there itself
         return folder
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{key}={folder}: is not a folder; name another one")

@@ -7,7 +7,7 @@ from src.config.schema import Config
 from src.data.paths import path_faults
 from src.system.errors import InputError
 from src.system.extras import missing_loggers
-from src.system.process import place
+from src.system.launch import launch_info
 
 
 def find_all_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
@@ -23,22 +23,26 @@ def find_all_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
 
 def require_machine(config: Config) -> None:
     """Raises InputError when the launched ranks or the accelerator do not match a configuration."""
-    trainer, started = config.trainer, place()
-    if started.by is None and trainer.num_nodes > 1:
+    trainer, started = config.trainer, launch_info()
+    if started.launched_by is None and trainer.num_nodes > 1:
         raise InputError(
             f"trainer.num_nodes={trainer.num_nodes}: every node starts its own processes; type "
             f"torchrun --nnodes={trainer.num_nodes} --nproc-per-node={trainer.devices} ... "
             "-m src.train ... on each of them, or srun"
         )
-    if started.by is not None:
-        nodes = started.ranks // started.ranks_per_node
-        devices = trainer.devices if trainer.devices != "auto" else started.ranks_per_node
-        if (devices, trainer.num_nodes, trainer.max_restarts) != (started.ranks_per_node, nodes, 0):
+    if started.launched_by is not None:
+        nodes = started.world_size // started.local_world_size
+        devices = trainer.devices if trainer.devices != "auto" else started.local_world_size
+        if (devices, trainer.num_nodes, trainer.max_restarts) != (
+            started.local_world_size,
+            nodes,
+            0,
+        ):
             raise InputError(
                 f"trainer.devices={trainer.devices} trainer.num_nodes={trainer.num_nodes} "
-                f"trainer.max_restarts={trainer.max_restarts}: {started.by} has started "
-                f"{started.ranks_per_node} process(es) on each of {nodes} node(s), and restarts "
-                f"them itself; type trainer.devices={started.ranks_per_node} "
+                f"trainer.max_restarts={trainer.max_restarts}: {started.launched_by} has started "
+                f"{started.local_world_size} process(es) on each of {nodes} node(s), and restarts "
+                f"them itself; type trainer.devices={started.local_world_size} "
                 f"trainer.num_nodes={nodes} trainer.strategy=ddp"
             )
     if trainer.accelerator in ("cuda", "mps"):

@@ -20,8 +20,9 @@ from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps.command_line import Command
 from src.sweeps.hydra_files import write_durably_for_hydra
-from src.system.errors import InputError, door, only_interruptions
-from src.system.process import import_for_ranks, importing, place
+from src.system.errors import InputError, exit_on_error, exit_on_interruption
+from src.system.launch import launch_info
+from src.system.process import import_for_ranks, importing
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ def run_command(command: Command) -> None:
         import_for_ranks()
     if command.resumes is not None:
         _resume(*command.resumes)
-    elif place().rank:  # rank 0 runs Hydra, and writes its folders
+    elif launch_info().rank:  # rank 0 runs Hydra, and writes its folders
         _follow(command)
     else:
         assert command.composer is not None
@@ -60,7 +61,7 @@ def _run_hydra(command: Command, composer: Composer) -> None:
     start = partial(hydra.multirun if sweep else hydra.run, MAIN, train_job, overrides)
 
     def run() -> None:
-        with door():  # Hydra would print a traceback of every Exception
+        with exit_on_error():  # Hydra would print a traceback of every Exception
             start()
 
     write_durably_for_hydra()
@@ -78,7 +79,7 @@ def _resume(folder: Path, config: Config) -> None:
         from src.sweeps.job import monitored
         from src.training.fit import fit
 
-    level = logging.ERROR if place().rank else logging.INFO
+    level = logging.ERROR if launch_info().rank else logging.INFO
     logging.basicConfig(format="%(message)s", stream=sys.stdout, level=level)
     run = Run(folder)
     if run.ended and run.config.trainer.max_epochs == config.trainer.max_epochs:
@@ -100,13 +101,13 @@ def _follow(command: Command) -> None:
     with importing():
         from src.training.fit import fit
 
-    logging.basicConfig(format=f"rank {place().rank}: %(message)s", level=logging.ERROR)
+    logging.basicConfig(format=f"rank {launch_info().rank}: %(message)s", level=logging.ERROR)
     with tempfile.TemporaryDirectory() as nowhere:
         for number, config in enumerate(command.points):
             base = Path(nowhere)
             if config.resume == "auto" and command.sweep_dir is not None:
                 base = command.sweep_dir
-            with only_interruptions():
+            with exit_on_interruption():
                 try:
                     fit(config, base / str(number), resume=True)
                 except InputError as error:

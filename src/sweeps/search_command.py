@@ -23,7 +23,7 @@ from src.sweeps.search_space import Choice, Parameter, corners, parameter_of
 from src.system.errors import InputError
 from src.system.extras import missing
 from src.system.files import read_yaml
-from src.system.process import place
+from src.system.launch import launch_info
 
 
 @dataclass(frozen=True)
@@ -147,9 +147,11 @@ def _not_here() -> list[str]:
     absent = missing("python -m src.search", "search", ("optuna",))
     if absent is not None:
         faults.append(absent)
-    if place().by is not None:
+    launched_by = launch_info().launched_by
+    if launched_by is not None:
         faults.append(
-            f"{place().by} has started this process; start the search alone, with trainer.devices=N"
+            f"{launched_by} has started this process; start the search alone, with "
+            "trainer.devices=N"
         )
     return faults
 

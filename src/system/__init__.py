@@ -1,1 +1,1 @@
-"""The machine and the process."""
+"""The machine and the process: devices, memory, files, signals, and how a command ends."""

@@ -1,4 +1,4 @@
-"""Faults that the user can mend, interruptions, and how a command ends with one."""
+"""Errors that the user can correct, interruptions, and how a command ends on them."""
 
 import errno
 import signal
@@ -10,22 +10,15 @@ FAULTS_SHOWN = 20
 
 
 class InputError(Exception):
-    """A wrong key, file or machine. The message names it, what is allowed, and what to type."""
+    """A wrong key, file or machine.
 
-
-def all_at_once(faults: Sequence[str], consequence: str) -> InputError:
-    """The error of one fault or of several, a line each of the first FAULTS_SHOWN."""
-    if len(faults) == 1:
-        return InputError(faults[0])
-    lines = [f"{len(faults):,} faults, {consequence}", *faults[:FAULTS_SHOWN]]
-    if faults[FAULTS_SHOWN:]:
-        lines.append(f"and {len(faults) - FAULTS_SHOWN:,} more")
-    return InputError("\n  ".join(lines))
+    The message names the key, the value, what is allowed, and what to type instead.
+    """
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's text, or the name of its type; of pydantic's errors, the first
-    wrong field and its fault."""
+    """The first line of an error's message, or the name of its type if there is no message; of a
+    pydantic error, the first wrong field and its fault."""
     from pydantic import ValidationError
 
     if isinstance(error, ValidationError):
@@ -35,22 +28,35 @@ def first_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)[:300]
 
 
-# A disk or a limit that lets nothing be written; and what may keep a file from being read, too:
-# a disk that fails, rights, and a name that cannot be one of a file or folder.
+def shortened(faults: Sequence[str]) -> list[str]:
+    """The first FAULTS_SHOWN faults, and a line that counts the others."""
+    more = len(faults) - FAULTS_SHOWN
+    return [*faults[:FAULTS_SHOWN], *([f"and {more:,} more"] if more > 0 else [])]
+
+
+def all_at_once(faults: Sequence[str], consequence: str) -> InputError:
+    """One error for one or several faults, with a line for each of the first FAULTS_SHOWN."""
+    if len(faults) == 1:
+        return InputError(faults[0])
+    return InputError("\n  ".join([f"{len(faults):,} faults, {consequence}", *shortened(faults)]))
+
+
+# Nothing can be written: a full or read-only disk, or a limit. And nothing can be read or written:
+# a failing disk, missing rights, or an impossible name.
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 INACCESSIBLE = (
     errno.EIO, errno.EACCES, errno.EPERM,
     errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP,
 )  # fmt: skip
-NO_TEMPORARY = "No usable temporary directory"  # what tempfile says of a full or read-only disk
+NO_TEMPORARY = "No usable temporary directory"  # tempfile's message for a full or read-only disk
 
 
 @contextmanager
 def storage_faults(file: object = "a file", advice: str = "") -> Iterator[None]:
-    """Turns the error of a full, read-only, failing or forbidden disk into an InputError; any other
-    OSError is the program's own fault and passes.
+    """Raises InputError instead of the OSError of a full, read-only, failing or forbidden disk.
 
-    `file` is named where the error names none; `advice` says what to do, after the reason.
+    Any other OSError is a fault of the program and passes. `file` is named when the error names no
+    file; `advice` follows the reason.
     """
     try:
         yield
@@ -66,9 +72,10 @@ def storage_faults(file: object = "a file", advice: str = "") -> Iterator[None]:
 
 
 class Interrupted(BaseException):
-    """A signal ended a run in good order. No Exception: a trial's failure is caught, this is not.
+    """A signal stopped a run, after a checkpoint where there was a run to save.
 
-    The message says how far the run came and what to type to go on.
+    Not an Exception, so that code which catches the failure of a trial does not catch it. The
+    message says how far the run came and what to type to resume it.
     """
 
     def __init__(self, number: int, message: str = "") -> None:
@@ -81,8 +88,8 @@ class Interrupted(BaseException):
 
 
 @contextmanager
-def only_interruptions() -> Iterator[None]:
-    """Ends the command with 128 + the signal's number when the body is Interrupted."""
+def exit_on_interruption() -> Iterator[None]:
+    """Exits with status 128 + the signal's number when the body raises Interrupted."""
     try:
         yield
     except Interrupted as interrupted:
@@ -91,12 +98,14 @@ def only_interruptions() -> Iterator[None]:
 
 
 @contextmanager
-def door(*, silent: bool = False) -> Iterator[None]:
-    """Ends the command with the message alone, and with status 2 when the body meets an
-    InputError or a disk that lets nothing be written; Ctrl-C where nothing waits for it ends it
-    without a traceback. `silent`: another rank says the same."""
+def exit_on_error(*, silent: bool = False) -> Iterator[None]:
+    """Exits with a message instead of a traceback: with status 2 on an InputError or an unusable
+    disk, and with 128 + the signal's number on a signal.
+
+    `silent` prints nothing for an InputError, because rank 0 prints the same message.
+    """
     try:
-        with only_interruptions(), storage_faults():
+        with exit_on_interruption(), storage_faults():
             yield
     except InputError as error:
         if not silent:

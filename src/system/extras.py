@@ -1,9 +1,9 @@
-"""Optional parts of the project: the packages that they need, and what to type without them."""
+"""Optional packages: which features need them, and how to install them."""
 
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 
-LOGGERS = {  # packages as they are imported; pyproject.toml has an extra of each name
+LOGGERS = {  # imported packages; the key is also the name of the extra in pyproject.toml
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow", "sqlalchemy", "alembic"),
     "wandb": ("wandb",),
@@ -11,7 +11,7 @@ LOGGERS = {  # packages as they are imported; pyproject.toml has an extra of eac
 
 
 def missing(what: str, extra: str, packages: Sequence[str]) -> str | None:
-    """The fault of packages that are not installed, or None. Nothing is imported."""
+    """The fault for packages that are not installed, or None. Imports nothing."""
     absent = [name for name in packages if not _installed(name)]
     if not absent:
         return None
@@ -25,9 +25,9 @@ def missing_loggers(chosen: Iterable[str]) -> list[str]:
 
 
 def _installed(package: str) -> bool:
-    """A folder of that name in the current one, such as those that wandb leaves, is no package."""
+    """A folder of that name in the current folder, such as wandb's logs, does not count."""
     try:
         spec = find_spec(package)
-    except ValueError:  # a module that was put out of the way
+    except ValueError:  # a module without a spec in sys.modules
         return False
     return spec is not None and spec.origin is not None

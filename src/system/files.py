@@ -1,7 +1,7 @@
-"""Files that survive a crash, files that strangers sent, and who may write.
+"""Durable writing, careful reading of files from strangers, and locks.
 
-A folder may come from a stranger: a link in it leads anywhere, and a named pipe never answers.
-Files are opened here, and nowhere else by their bare name.
+A folder may come from a stranger: its links may lead anywhere, and reading its named pipes would
+wait for ever. So the project opens files with these functions.
 """
 
 import errno
@@ -23,25 +23,24 @@ import yaml
 from src.system.errors import InputError, all_at_once, first_line
 
 MIB = 2**20
-# A composed configuration has some 2 KB, Hydra's own record of a sweep some 10 KB.
+# A composed configuration has about 2 KB, Hydra's own record of a sweep about 10 KB.
 YAML_LIMIT = MIB // 4
-FAULTS_SHOWN = 20
 # Seconds. On a busy machine the ranks of a killed process took 5 s to notice and to end.
 RANKS_PATIENCE = 60
-LINKING = "wandb"  # W&B's own folder: it links to its logs, and writes into new folders alone
-REPLACED = (".ckpt", ".part")  # never written in place: a second name keeps its content
+LINKING = "wandb"  # W&B's folder has links to its logs; W&B writes only into new folders
+REPLACED = (".ckpt", ".part")  # never written in place, so hard links are harmless
 
 
 # --- writing ---------------------------------------------------------------------------------
 
 
 def write_durably(path: Path, content: bytes | str) -> None:
-    """The file is the old one or the new one at every instant, and after a power cut too.
+    """Replaces a file. At every instant, even at a power cut, the file is the old or the new one.
 
-    Written beside the target, synced, renamed over it, and the folder synced. A link is replaced,
-    never followed. One writer at a time: what a killed one left is removed by the next. Text is
-    UTF-8; the bytes of a file's name that no character stands for are written as escapes. Raises
-    OSError with the old file as it was.
+    Writes a file beside the target, syncs it, renames it, and syncs the folder. A link is replaced,
+    never followed. Allows one writer at a time and removes the remains of a killed one. Text is
+    UTF-8, with escapes for undecodable bytes of file names. Raises OSError and leaves the old file
+    unchanged.
     """
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     with replacing(path) as part:
@@ -50,11 +49,10 @@ def write_durably(path: Path, content: bytes | str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """As write_durably, for a body that writes the file it is given, which is empty, and may test
-    it.
+    """As write_durably, but the body writes the new content, into the empty file that it is given.
 
-    When the body raises, whatever it is, the old file stays and the new one is removed. Raises
-    InputError where a pipe or a device is in place of the old file.
+    When the body raises, the old file stays and the new one is removed. Raises InputError when the
+    old file is not a regular file.
     """
     if path.exists():
         require_regular(path, path.stat())
@@ -76,12 +74,12 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def beside(path: Path) -> Path:
-    """Where the next content of a file is gathered."""
+    """The file that takes the new content before the rename."""
     return path.with_name(f".{path.name}.part")
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes renames in a folder last."""
+    """Makes renames in a folder survive a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -90,7 +88,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Adds a line in one write: a killed process leaves all of it or nothing.
+    """Adds a line in one write, so that a killed process leaves the whole line or nothing.
 
     Raises as open_in_place.
     """
@@ -104,12 +102,12 @@ def append_line(path: Path, line: str) -> None:
 
 
 def open_in_place(path: Path, flags: int) -> int:
-    """A descriptor of a file that is written in place, which is made where there is none.
+    """Opens a file to write in place, and creates it if needed. Returns the descriptor.
 
-    Raises InputError for a link, for a file with a second name (a hard link), and for what is no
-    regular file: what is written would go elsewhere.
+    Raises InputError for links, files with a second name (hard links) and special files, because
+    writing would change other files or devices.
     """
-    with suppress(FileNotFoundError):  # looked at first: to open a device may be an act
+    with suppress(FileNotFoundError):  # before opening, because opening a device may have effects
         require_own(path, path.lstat())
     flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o666)
@@ -122,9 +120,11 @@ def open_in_place(path: Path, flags: int) -> int:
 
 
 def require_own(path: Path, status: os.stat_result) -> None:
-    """Raises InputError for all but a regular file that has no other name."""
+    """Raises InputError unless the status is of a regular file without a second name."""
     if stat.S_ISLNK(status.st_mode):
-        raise InputError(f"{path}: is a link, and would be written through; remove it")
+        raise InputError(
+            f"{path}: is a link, and writing would change the file behind it; remove it"
+        )
     require_regular(path, status)
     if status.st_nlink > 1:
         raise InputError(
@@ -134,10 +134,10 @@ def require_own(path: Path, status: os.stat_result) -> None:
 
 
 def require_contained(folder: Path) -> None:
-    """Raises InputError with all that leads out of a folder which is written into, or hangs:
-    links to elsewhere, files with a second name, pipes, sockets and devices.
+    """Raises InputError with all entries of a folder that make writing into it unsafe: links to
+    targets outside, files with a second name, pipes, sockets and devices.
 
-    The folder itself may be a link, and need not be there. Links within it may lead to each other.
+    The folder may be a link itself, and may be absent. Links to targets inside are allowed.
     """
     faults: list[str] = []
     root = os.path.realpath(folder)
@@ -159,10 +159,7 @@ def require_contained(folder: Path) -> None:
             elif status.st_nlink > 1 and not entry.name.endswith(REPLACED):
                 faults.append(f"{entry.path}: has a second name (a hard link)")
     if faults:
-        shown = faults[:FAULTS_SHOWN]
-        if faults[FAULTS_SHOWN:]:
-            shown.append(f"and {len(faults) - FAULTS_SHOWN:,} more")
-        raise all_at_once(shown, "no file outside of the folder is written; remove them")
+        raise all_at_once(faults, "no file outside of the folder is written; remove them")
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
@@ -181,8 +178,8 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 def open_regular(path: Path) -> io.BufferedReader:
     """Opens a file for reading; links are followed.
 
-    Raises OSError when it cannot be opened, and InputError for a folder, pipe, socket or device,
-    which is not opened: a pipe waits for a writer, and a device may act.
+    Raises OSError when the file cannot be opened. Raises InputError for a folder, pipe, socket or
+    device, without opening it: a pipe waits for a writer, and opening a device may have effects.
     """
     require_regular(path, path.stat())
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -194,16 +191,10 @@ def open_regular(path: Path) -> io.BufferedReader:
         raise
 
 
-def sha256(path: Path) -> str:
-    """The checksum of a file, in hex digits. Raises as open_regular."""
-    with open_regular(path) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 def output_fault(option: str, path: Path, name: str, *, force: bool) -> str | None:
-    """Why a command cannot write the file that `option` names, and what to type; None where it can.
+    """The reason why a command cannot write the file of `option`, and what to type; or None.
 
-    `name` is the file name to propose where the path is a folder.
+    `name` is the file name to propose when the path is a folder.
     """
     if path.is_dir():
         return f"{option} {path}: is a folder; type {option} {path / name}"
@@ -215,13 +206,13 @@ def output_fault(option: str, path: Path, name: str, *, force: bool) -> str | No
 
 
 def require_regular(path: Path, status: os.stat_result) -> None:
-    """Raises InputError for all but a regular file."""
+    """Raises InputError unless the status is of a regular file."""
     if not stat.S_ISREG(status.st_mode):
         raise InputError(f"{path}: is {kind(status)}, must be a file")
 
 
 def kind(status: os.stat_result) -> str:
-    """What is no regular file, with its article."""
+    """The kind of a special file, with its article."""
     kinds = {
         stat.S_IFDIR: "a folder",
         stat.S_IFIFO: "a named pipe",
@@ -232,16 +223,13 @@ def kind(status: os.stat_result) -> str:
 
 
 def read_bounded(path: Path, limit: int) -> bytes:
-    """The content of a file of at most `limit` bytes, in memory of its size.
-
-    Raises InputError for any other.
-    """
+    """The content of a file. Raises InputError when it is unreadable or too large."""
     try:
         with open_regular(path) as file:
             size = os.fstat(file.fileno()).st_size
             if size > limit:
                 raise InputError(
-                    f"{path}: has more than {limit:,} bytes, which none of this project has"
+                    f"{path}: has more than {limit:,} bytes; files of this project are smaller"
                 )
             return file.read(size)
     except FileNotFoundError:
@@ -250,16 +238,22 @@ def read_bounded(path: Path, limit: int) -> bytes:
         raise InputError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where it was built
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal digits. Raises as `open_regular`."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where it is available
 YAML_DEPTH = 20  # a configuration has four levels
 
 
 def read_yaml(path: Path) -> Any:
-    """Plain values. Raises InputError for what is no YAML, has tags, or is too large.
+    """The plain values of a YAML file. Raises InputError when the file is not YAML or too large.
 
-    Aliases are refused, a few lines of them stand for more than memory holds; and so is nesting
-    that would exhaust the stack of a parser. Tags are refused too, because they choose how a text
-    is read: `!!bool foo`.
+    Also refuses aliases, of which a few lines can expand to more than the memory, deep nesting,
+    which would exhaust a parser's stack, and tags such as `!!bool foo`, which change how a text is
+    read.
     """
     content = read_bounded(path, YAML_LIMIT)
     try:
@@ -273,7 +267,7 @@ def read_yaml(path: Path) -> Any:
             if tag is not None:
                 raise ValueError(f"it has the tag {tag[:80]}")
         return yaml.load(text, LOADER)
-    except Exception as error:  # a parser over hostile bytes: nothing that it raises is a surprise
+    except Exception as error:  # a parser of hostile bytes may raise anything
         raise InputError(f"{path}: cannot be read as YAML ({first_line(error)})") from None
 
 
@@ -282,12 +276,13 @@ def read_yaml(path: Path) -> Any:
 
 @contextmanager
 def lock(path: Path, patience: float = 0) -> Iterator[int]:
-    """Holds a file's lock and gives the file's descriptor. The system releases the lock when the
-    last process that has the descriptor ends, however it ends.
+    """Locks a file and yields its descriptor. The system releases the lock when the last process
+    with the descriptor ends, in whatever way.
 
-    Raises InputError when another process holds it for `patience` more seconds, and as
-    open_in_place. Where the process that took the lock has ended, its ranks hold it until they end
-    too: with any patience they get RANKS_PATIENCE seconds.
+    Raises InputError when another process still holds the lock after `patience` seconds, and as
+    open_in_place.
+    When the process that took the lock has ended, its ranks keep the lock until they end too: with
+    any patience they get RANKS_PATIENCE seconds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -307,7 +302,7 @@ def lock(path: Path, patience: float = 0) -> Iterator[int]:
             ) from None
         if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
             break
-        file.close()  # the one before removed it in between
+        file.close()  # the previous holder has removed the file meanwhile
     try:
         file.truncate(0)
         file.write(f"process {os.getpid()} of {socket.gethostname()}")
@@ -333,7 +328,7 @@ def _has_ended(holder: str) -> bool:
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Waits until no other process holds a file's lock, and holds it; the file stays.
+    """Waits for a file's lock and holds it. Keeps the file.
 
     Raises as open_in_place.
     """

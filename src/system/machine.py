@@ -1,4 +1,4 @@
-"""What this machine has, asked of torch: which device a run gets, or why it gets none."""
+"""Devices and hardware, as torch sees them: which device a run gets, or why it gets none."""
 
 import ctypes
 import platform
@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 
 from src.system.errors import InputError
-from src.system.process import place
+from src.system.launch import launch_info
 from src.system.resources import cpu_count
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
@@ -22,14 +22,14 @@ KEPT = 128 * 2**20  # bytes
 
 @dataclass(frozen=True)
 class Devices:
-    """The accelerator (cpu, cuda or mps), how many of its devices a run uses on each node."""
+    """The accelerator (cpu, cuda or mps) and the number of its devices on each node."""
 
     accelerator: str
     count: int
     nodes: int = 1
 
     @property
-    def ranks(self) -> int:
+    def world_size(self) -> int:
         return self.count * self.nodes
 
     @property
@@ -54,7 +54,7 @@ class Request(Protocol):
 
 
 def accelerators() -> dict[str, int]:
-    """Of each accelerator the number of devices that this process may use."""
+    """The number of devices of each accelerator that this process may use."""
     return {
         "cpu": cpu_count(),
         "cuda": torch.cuda.device_count(),
@@ -63,15 +63,15 @@ def accelerators() -> dict[str, int]:
 
 
 def preferred(available: Mapping[str, int]) -> str:
-    """The accelerator that `trainer.accelerator=auto` takes."""
+    """The accelerator that `trainer.accelerator=auto` chooses."""
     return next(name for name in ("cuda", "mps", "cpu") if available[name])
 
 
 def resolve(trainer: Request) -> Devices:
-    """The devices for trainer.accelerator, .devices and .precision.
+    """The devices of a run.
 
-    Raises InputError for an accelerator that is absent, more devices than there are, and a
-    precision that the device found does not have.
+    Raises InputError for an absent accelerator, for more devices than there are, and for a
+    precision that the device does not support.
     """
     available = accelerators()
     accelerator = trainer.accelerator
@@ -87,7 +87,7 @@ def resolve(trainer: Request) -> Devices:
         count = trainer.devices
     else:
         count = 1 if accelerator == "cpu" else available[accelerator]
-    if count > available[accelerator] and not (accelerator == "cpu" and place().by):
+    if count > available[accelerator] and not (accelerator == "cpu" and launch_info().launched_by):
         raise InputError(
             f"trainer.devices={count}: there are {available[accelerator]} {accelerator} devices; "
             f"type trainer.devices={available[accelerator]} or less"
@@ -101,33 +101,39 @@ def resolve(trainer: Request) -> Devices:
 
 
 def keep_freed_memory() -> None:
-    """Lets glibc keep what a step frees, for the next step to use; elsewhere it does nothing.
+    """Lets glibc keep freed memory for the next step. Does nothing with another C library.
 
-    By default it hands blocks and gradients back to the system and gets them again as pages to
-    be zeroed, which took a sixth of an epoch of 784-32-10. The bound lies above the block of a
-    stack of 256 trials with seeds of their own, 80 MB: at 16 MiB such an epoch took 1.6 times as
-    long, and with 64 trials the first took 1.7 times; 1 GiB was no faster and took 50 MB more.
+    By default glibc returns blocks and gradients to the system, which has to zero their pages again
+    for the next step; this took a sixth of an epoch of 784-32-10. KEPT is larger than the block of
+    a stack of 256 trials with different seeds, 80 MB. With 16 MiB an epoch of that stack took 1.6
+    times as long, and the first epoch of 64 trials 1.7 times; 1 GiB was no faster and took 50 MB
+    more.
     """
     if platform.libc_ver()[0] != "glibc":
         return
     libc = ctypes.CDLL(None)
     libc.mallopt(M_TRIM_THRESHOLD, KEPT)
-    if not libc.mallopt(M_MMAP_THRESHOLD, KEPT):  # older ones allow no more than 32 MiB
+    if not libc.mallopt(M_MMAP_THRESHOLD, KEPT):  # the limit of older versions is 32 MiB
         libc.mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
 
 
 def cpu_flags() -> set[str]:
-    """The instruction sets of the CPU as Linux names them; none elsewhere."""
+    """The instruction sets of the CPU by their names in Linux; empty on other systems."""
+    return set(_cpuinfo("flags", "Features").split())
+
+
+def _cpuinfo(*names: str) -> str:
+    """The first value in /proc/cpuinfo under one of the names; empty where there is none."""
     info = Path("/proc/cpuinfo")
-    for line in info.read_text().splitlines() if info.exists() else []:
+    for line in info.read_text().splitlines() if info.exists() else ():
         name, _, value = line.partition(":")
-        if name.strip() in ("flags", "Features"):
-            return set(value.split())
-    return set()
+        if name.strip() in names:
+            return value.strip()
+    return ""
 
 
 def slow_precision(precision: str, accelerator: str) -> str | None:
-    """What to say of a precision that the device computes by other means than its own."""
+    """The warning for a precision that the device emulates, or None."""
     flags = cpu_flags()
     native = flags & {"avx512_bf16", "amx_bf16", "bf16"}
     if accelerator == "cpu" and precision == "bf16-mixed" and flags and not native:
@@ -139,7 +145,7 @@ def slow_precision(precision: str, accelerator: str) -> str | None:
 
 
 def peak_memory(device: torch.device) -> dict[str, int]:
-    """Bytes: of the process, and of tensors and of what torch holds for them on a GPU."""
+    """Peak bytes of the process, and on a GPU of tensors and of torch's reserved memory."""
     scale = 1 if sys.platform == "darwin" else 1024
     found = {"peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * scale}
     if device.type == "cuda":
@@ -149,7 +155,7 @@ def peak_memory(device: torch.device) -> dict[str, int]:
 
 
 def commit() -> str | None:
-    """The project's commit, with `-dirty` for uncommitted changes; None outside a checkout."""
+    """The commit of the project, with `-dirty` for uncommitted changes; None outside a checkout."""
     root = Path(__file__).parent.parent.parent
     if not (root / ".git").exists():
         return None
@@ -167,15 +173,10 @@ def commit() -> str | None:
 
 
 def hardware(device: torch.device) -> dict[str, Any]:
-    """The device that did the work, and the CPU beside it."""
-    name = platform.processor() or platform.machine()
-    cpuinfo = Path("/proc/cpuinfo")
-    if cpuinfo.exists():
-        models = [line for line in cpuinfo.read_text().splitlines() if "model name" in line]
-        name = models[0].partition(":")[2].strip() if models else name
+    """The device of a run, and the CPU of its machine."""
     described: dict[str, Any] = {
         "device": device.type,
-        "cpu": name,
+        "cpu": _cpuinfo("model name") or platform.processor() or platform.machine(),
         "cores": cpu_count(),
         "threads": torch.get_num_threads(),
     }

@@ -1,6 +1,5 @@
-"""How a command starts and ends: what is paid for each time, whatever it trains."""
+"""How a command starts and ends: quick imports, outputs that cannot fail, exit status."""
 
-import argparse
 import atexit
 import errno
 import gc
@@ -12,32 +11,22 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from multiprocessing import forkserver
 from typing import Any, TextIO
 
-from src.system.errors import door
+from src.system.errors import exit_on_error
 
 STDIN, STDOUT, STDERR = range(3)
 
 
-def command_parser(name: str, text: str | None) -> argparse.ArgumentParser:
-    """The parser of `python -m src.NAME`, with the module's docstring as its help: the first line
-    as the summary, the rest as the usage."""
-    summary, _, usage = (text or "").partition("\n")
-    return argparse.ArgumentParser(
-        f"python -m src.{name}",
-        description=summary,
-        epilog=usage,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-
-
 @contextmanager
 def importing() -> Iterator[None]:
-    """Garbage collection rests: modules leave none, and looking for it takes a fifth of the time
-    of importing Lightning. And torch's threads will sleep where they wait for one another: they
-    would spin, on a busy machine for one that does not run."""
+    """For the import of torch and Lightning.
+
+    Turns garbage collection off, which takes a fifth of the time of importing Lightning and finds
+    nothing. Makes torch's threads sleep instead of spin while they wait for each other: on a busy
+    machine they would spin for a thread that is not running.
+    """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     gc.disable()
     try:
@@ -47,18 +36,18 @@ def importing() -> Iterator[None]:
 
 
 def import_for_ranks() -> None:
-    """Starts the process that ranks are forked from. It imports once for all of them, beside this
-    one, and for later launches too."""
+    """Starts the process that ranks are forked from, which imports once for all of them, while
+    this process goes on."""
     multiprocessing.set_forkserver_preload(["src.training.fit", "src.training.ranks"])
     forkserver.ensure_running()
 
 
 class Output(io.FileIO):
-    """The standard output or error, which never fails: what cannot be written is dropped.
+    """The standard output or error. Writing never fails; lines that cannot be written are dropped.
 
-    The work of a command lies in files, and goes on when nobody reads its lines any more. A reader
-    that has left (`| head`) is no fault. Any other is told once on the standard error, and `fault`
-    keeps it.
+    The results of a command are files, so the command continues when nobody reads its lines. A
+    reader that has closed its end (`| head`) is not a fault. Any other fault is printed once on the
+    standard error and kept in `fault`.
     """
 
     fault: OSError | None = None
@@ -82,7 +71,7 @@ class Output(io.FileIO):
 
 
 class Lines(logging.StreamHandler[TextIO]):
-    """Prints a log, also in a process that joblib started, whose outputs are ordinary ones."""
+    """Prints log lines. In a process of joblib, whose outputs may fail, drops them silently."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         if not isinstance(sys.exception(), OSError):
@@ -90,23 +79,23 @@ class Lines(logging.StreamHandler[TextIO]):
 
 
 def open_outputs() -> Output:
-    """Makes the standard output and error never fail; returns the standard output.
+    """Replaces the standard output and error by streams that never fail; returns the output.
 
-    A stream that is closed stays so: no file that is opened later gets its number, and what the
-    program writes to it. Characters that the stream's encoding lacks, and bytes of a file's name
-    that no character stands for, are printed as escapes. Matplotlib, which torchmetrics imports,
-    is kept from telling in each command that the home folder cannot be written.
+    The descriptor of a closed stream is opened on the null device, so that no later file gets its
+    number and the lines of the program. Characters outside the encoding are printed as escapes.
+    Also silences Matplotlib, which torchmetrics imports and which would warn in each command when
+    the home folder cannot be written.
     """
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     for descriptor in (STDIN, STDOUT, STDERR):
         try:
             os.fstat(descriptor)
-        except OSError:  # the lowest number that is free is the one that is opened
+        except OSError:  # os.open takes the lowest free number
             os.open(os.devnull, os.O_RDONLY if descriptor else os.O_WRONLY)
             os.set_inheritable(descriptor, True)
     outputs = []
     for name, descriptor in (("stdout", STDOUT), ("stderr", STDERR)):
-        before = getattr(sys, name)  # None where it was closed
+        before = getattr(sys, name)  # None for a closed stream
         output = Output(descriptor, "w", closefd=False)
         unbuffered = getattr(before, "write_through", False)  # by python -u
         stream = io.TextIOWrapper(
@@ -124,7 +113,7 @@ def open_outputs() -> Output:
 
 
 def note_output_fault(fault: OSError | None) -> None:
-    """Lets the command end as if the fault of a rank's output were its own."""
+    """Makes this command exit as if its own output had the fault of a rank's output."""
     output = getattr(sys.stdout, "buffer", None)
     output = getattr(output, "raw", output)
     if isinstance(output, Output):
@@ -132,16 +121,16 @@ def note_output_fault(fault: OSError | None) -> None:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Runs a command's main function and ends the process: with the status that the function ends
-    with, and where it is 0 and the standard output could not be written, with 1.
+    """Runs a command's main function and exits with its status, or with 1 when the status is 0 and
+    the standard output could not be written.
 
-    Exit functions run and streams are flushed as ever, but the interpreter is not taken apart,
-    which takes a second when Lightning is loaded. An exception or a thread that still runs gets
-    the ordinary end.
+    Runs exit functions and flushes streams, but skips the interpreter's clean-up, which takes a
+    second after Lightning was imported. After an exception, or with threads still running, the
+    process ends in the ordinary way.
     """
     output = open_outputs()
     try:
-        with door():
+        with exit_on_error():
             main()
         status = 0
     except SystemExit as end:
@@ -157,30 +146,3 @@ def run(main: Callable[[], None]) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Which of the ranks this process is, where something started them: torchrun, srun, or a run
-    of ours. `by` names it; None where this process is alone."""
-
-    rank: int = 0
-    ranks: int = 1
-    ranks_per_node: int = 1
-    by: str | None = None
-
-
-def place() -> Place:
-    """Reads what torch's elastic launcher and Slurm put into the environment."""
-    found = os.environ
-    if "TORCHELASTIC_RUN_ID" in found:
-        return Place(
-            int(found["RANK"]), int(found["WORLD_SIZE"]), int(found["LOCAL_WORLD_SIZE"]), "torchrun"
-        )
-    # A shell within an allocation has Slurm's variables too; a step of srun has a number.
-    interactive = found.get("SLURM_JOB_NAME") in ("bash", "interactive")
-    ranks = int(found.get("SLURM_NTASKS", 1))
-    if ranks > 1 and "SLURM_STEP_ID" in found and not interactive:
-        nodes = int(found.get("SLURM_NNODES", 1))
-        return Place(int(found["SLURM_PROCID"]), ranks, ranks // nodes, "srun")
-    return Place()

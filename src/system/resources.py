@@ -1,4 +1,4 @@
-"""What this machine lends to a process, and what is installed; nothing here imports torch."""
+"""CPU cores, memory and installed packages. Nothing here imports torch."""
 
 import os
 import platform
@@ -6,8 +6,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from src.system.errors import InputError
+from src.system.files import MIB
 
-MIB = 2**20
 PACKAGES = (
     "kindling", "torch", "lightning", "torchvision", "torchmetrics", "hydra-core", "numpy",
 )  # fmt: skip
@@ -19,26 +19,26 @@ def cpu_count() -> int:
 
 
 def free_memory() -> int:
-    """Bytes that this machine can lend now."""
+    """Bytes of memory that are available now; 4 GiB where the system has no simple way to ask."""
     meminfo = Path("/proc/meminfo")
     if meminfo.exists():
         lines = dict(line.split(":", 1) for line in meminfo.read_text().splitlines())
         return int(lines["MemAvailable"].split()[0]) * 1024
-    return 4 * 2**30  # macOS tells its free memory to nobody who asks simply
+    return 4 * 2**30  # macOS
 
 
 def require_memory(what: str, needed: int, remedy: str) -> None:
-    """Raises InputError where this machine cannot lend that many bytes; `what` ends with a verb."""
+    """Raises InputError when fewer bytes are free. `what` begins the message, with its verb."""
     free = free_memory()
     if needed > free:
         raise InputError(
-            f"{what} {needed / MIB:,.0f} MiB of memory, of which {free / MIB:,.0f} MiB are free; "
-            f"type {remedy}"
+            f"{what} {needed / MIB:,.0f} MiB of memory, but only {free / MIB:,.0f} MiB are "
+            f"free; type {remedy}"
         )
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, that of a GPU or of the machine."""
+    """Whether an error says that the memory of the GPU or of the machine ran out."""
     texts = ("DefaultCPUAllocator: can't allocate memory", "MPS backend out of memory")
     return (
         isinstance(error, MemoryError)
@@ -48,11 +48,11 @@ def out_of_memory(error: BaseException) -> bool:
 
 
 def versions() -> dict[str, str]:
-    """Name → version of Python and of the packages that are installed."""
+    """The versions of Python and of the installed packages, by name."""
     found = {}
     for package in PACKAGES:
         try:
             found[package] = version(package)
-        except PackageNotFoundError:  # kindling itself, where its sources were only copied
+        except PackageNotFoundError:  # kindling itself, run from a copy of its sources
             continue
     return {**found, "python": platform.python_version()}

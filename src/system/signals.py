@@ -1,4 +1,4 @@
-"""Signals that end a run in good order: after the running block, with a checkpoint."""
+"""Signals that stop a run after its current block, with a checkpoint."""
 
 import os
 import signal
@@ -10,15 +10,16 @@ from typing import Any
 
 from src.system.errors import Interrupted
 
-# Ctrl-C, what a scheduler sends before it kills, and what it sends some time before that.
+# Ctrl-C, the signal that a scheduler sends before it kills a job, and its earlier warnings.
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Signals:
-    """What was received. While `patient`, it waits for the next block to end; else it interrupts.
+    """Handles the first signal: raises Interrupted at once, or, while `patient`, only notes the
+    signal, and the caller calls `interrupt_if_received` after each block.
 
-    A second signal ends the process at once: every file is whole at every instant. A rank ignores
-    it instead, since its launcher passes on what the terminal sent to both.
+    A second signal ends the process at once; all files are complete at every instant. A rank
+    ignores the second signal, because the terminal and the launcher each send the same signal.
     """
 
     def __init__(self, rank: bool) -> None:
@@ -32,7 +33,7 @@ class Signals:
                 signal.signal(number, self._handle)
 
     def wait_for_block(self) -> None:
-        """From now on a signal is only noted. Lightning has just put its own handler in place."""
+        """From now on only notes a signal. Installs again, after Lightning's own handlers."""
         self.install()
         self.patient = True
 
@@ -52,7 +53,7 @@ class Signals:
 
 @contextmanager
 def handled(*, rank: bool) -> Iterator[Signals]:
-    """Handles the signals within, in the main thread; elsewhere nothing can be handled."""
+    """Handles the signals inside the body. Does nothing in other threads than the main thread."""
     before: dict[int, Any] = {number: signal.getsignal(number) for number in HANDLED}
     signals = Signals(rank)
     signals.install()

@@ -1,6 +1,6 @@
-"""Slow file system calls, so that src/benchmarks/crashes.py can kill a process in the midst of one.
+"""Slow file system calls, so that src/benchmarks/crashes.py can kill a process during a call.
 
-On its own and light, because a process that is started anew imports it before anything else.
+Imports almost nothing, because each new process imports this module first.
 """
 
 import os
@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PIPE = "KINDLING_SLOW_FILES"  # names the pipe that is told of each call before it begins
+PIPE = "KINDLING_SLOW_FILES"  # the variable that names a pipe; each call first writes into it
 SECONDS = 0.02  # before and after each call
 
 
 def slow_down() -> None:
-    """Makes every sync, link and rename of this process slow."""
+    """Slows each sync, link and rename in this process."""
     pipe = os.open(os.environ[PIPE], os.O_WRONLY)
 
     def slowed(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,7 +32,7 @@ def slow_down() -> None:
 
 
 def slow_down_with_children(pipe: Path, folder: Path) -> None:
-    """Makes them slow here and in every Python process that this one starts."""
+    """Slows them in this process and in each Python process that it starts."""
     os.environ[PIPE] = str(pipe)
     (folder / "sitecustomize.py").write_text(
         "from src.system.slow_files import slow_down\nslow_down()\n"

@@ -1,4 +1,4 @@
-"""A survey of the devices of this machine, for people and for programs."""
+"""A survey of the devices of this machine, as a table and as plain values."""
 
 import platform
 from pathlib import Path
@@ -10,13 +10,13 @@ from tabulate import tabulate
 from src.system import machine
 from src.system.resources import cpu_count, versions
 
-# Vector instructions that matrix products use, as /proc/cpuinfo (x86, Arm) spells them.
+# Vector instructions for matrix products, by their names in /proc/cpuinfo on x86 and Arm.
 VECTOR = ("avx", "avx2", "fma", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8")
 VECTOR_ARM = ("asimd", "asimdhp", "sve", "sve2", "bf16", "i8mm")
 
 
 def survey() -> dict[str, Any]:
-    """CPU, CUDA and MPS devices; bytes of memory; what `auto` chooses and why."""
+    """CPU, CUDA and MPS devices, bytes of memory, and the choice of `auto` with its reason."""
     return {
         "cpu": _cpu(),
         "cuda": _cuda(),
@@ -95,6 +95,7 @@ def _why_no_cuda() -> str:
 
 
 def describe(found: dict[str, Any]) -> str:
+    """The survey as a table."""
     cpu, cuda, mps, auto = (found[name] for name in ("cpu", "cuda", "mps", "auto"))
     rows = [
         ("CPU", f"{cpu['model']}, {cpu['architecture']}"),

@@ -1,4 +1,4 @@
-"""A moving average of the weights, beside the training."""
+"""A moving average of the weights, kept during training."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -9,15 +9,16 @@ from torch import Tensor
 
 
 class Average:
-    """Exponential moving average over optimizer steps: Polyak and Juditsky 1992, in the form of
-    TensorFlow's ExponentialMovingAverage, which lets the first steps count for more.
+    """Exponential moving average over optimizer steps (Polyak and Juditsky 1992), in the form of
+    TensorFlow's ExponentialMovingAverage, where the first steps have a larger weight.
 
-    Step t, from 0, leaves min(decay, (1 + t) / (10 + t)) of the average as it was. Lightning's
-    WeightAveraging and torch's AveragedModel keep a second model, which no stack could train.
+    Step t, counted from 0, keeps min(decay, (1 + t) / (10 + t)) of the average. Lightning's
+    WeightAveraging and torch's AveragedModel keep a second model instead, and so cannot follow a
+    stack.
     """
 
     def __init__(self, decay: float, *parts: Sequence[Tensor]) -> None:
-        """`parts` are the tensors of each lane, which are updated by themselves."""
+        """`parts` are the tensors of each lane. Each lane updates its own."""
         self.decay = decay
         self.parts = [[tensor.detach() for tensor in part] for part in parts]
         self.values = [[tensor.clone() for tensor in part] for part in self.parts]
@@ -28,14 +29,15 @@ class Average:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Puts the averages where the weights are, and the weights back behind it."""
-        self.exchange()
+        """Within the context the models hold the averages instead of their weights."""
+        self.swap()
         try:
             yield
         finally:
-            self.exchange()
+            self.swap()
 
-    def exchange(self) -> None:
+    def swap(self) -> None:
+        """Swaps the values of averages and weights, in place."""
         for value, tensor in zip(chain(*self.values), chain(*self.parts), strict=True):
             kept = tensor.clone()
             tensor.copy_(value)

@@ -1,7 +1,6 @@
-"""data.batch_size=auto: the largest batch whose step the memory of the device holds."""
+"""data.batch_size=auto: the largest batch whose step fits into the memory of the device."""
 
 import logging
-import math
 from collections.abc import Callable
 
 import torch
@@ -22,9 +21,10 @@ FIRST = 64
 
 
 def largest(limit: int, fits: Callable[[int], bool]) -> int:
-    """The largest of 64, 128, 256, … that fits and is at most `limit`; `limit` itself below 64.
+    """The largest of 64, 128, 256, … that fits and is at most `limit`. If `limit` is below 64, it
+    is the only candidate.
 
-    Raises InputError when not even the first fits.
+    Raises InputError if not even the first fits.
     """
     size = min(FIRST, limit)
     if not fits(size):
@@ -38,20 +38,19 @@ def largest(limit: int, fits: Callable[[int], bool]) -> int:
 
 
 def choose(config: Config, source: Source) -> int:
-    """The batch size for this model on this device, told in the log.
+    """The batch size for this model on this device, which is also logged.
 
-    A GPU is asked: a step is taken with ever larger batches until memory runs out. A CPU cannot
-    be, its system kills who takes too much: there half of the free memory bounds an estimate.
+    On a GPU, steps with larger and larger batches are tried until memory runs out. On a CPU the
+    system would kill the process, so an estimate must fit into half of the free memory.
     """
     devices = machine.resolve(config.trainer)
     share = config.data.val_fraction or 0.0
-    limit = max(1, int(len(source.train) * (1 - share)) // devices.ranks)
+    limit = max(1, int(len(source.train) * (1 - share)) // devices.world_size)
     if devices.accelerator == "cpu":
         free = free_bytes(config) // 2 // devices.count
-        inputs = math.prod(source.shape)
 
         def fits(size: int) -> bool:
-            return bytes_per_trial(config, inputs, source.classes, size) <= free
+            return bytes_per_trial(config, source.shape, source.classes, size) <= free
     else:
 
         def fits(size: int) -> bool:
@@ -64,7 +63,7 @@ def choose(config: Config, source: Source) -> int:
 
 
 def _steps(config: Config, source: Source, size: int, device: torch.device) -> bool:
-    """Whether a step with that batch can be taken."""
+    """Whether a step with a batch of this size fits into the memory of a GPU."""
     model = build_model(config.model, source.shape, source.classes).to(device)
     try:
         optimizer = build_optimizer(config.optimizer, model.parameters())

@@ -25,14 +25,14 @@ from src.training.lanes import Lanes, threads_for
 from src.training.lightning_internals import count_steps
 from src.training.metrics import EpochMetrics, evaluate
 from src.training.optimizers import (
-    Schedule,
     build_optimizer,
     build_stacked_optimizer,
     load_trial_states,
     to_device,
     trial_state,
 )
-from src.training.steps import AutogradSteps, ClosedFormSteps, Stepping, Steps
+from src.training.schedule import Schedule
+from src.training.steps import AutogradSteps, ClosedFormSteps, StepPlan, Steps
 from src.training.trial_status import TrialStatuses
 
 log = logging.getLogger(__name__)
@@ -74,7 +74,7 @@ class Classifier(LightningModule):
             {"format": FORMAT, "config": config.to_primitives() | {"resume": None}, **data.origin()}
             for config in configs
         ]
-        self.step_plan = Stepping(
+        self.step_plan = StepPlan(
             data.batches_per_epoch,
             self.trainer_config.accumulate_grad_batches,
             self.trainer_config.gradient_clip_val,
@@ -110,7 +110,7 @@ class Classifier(LightningModule):
         Each trial gets a lane as far as the threads go; further threads work within the products
         of a lane. Ranks have one lane, because they exchange their gradients in one order.
         """
-        lanes = min(threads, len(self.configs)) if self.data.ranks == 1 else 1
+        lanes = min(threads, len(self.configs)) if self.data.world_size == 1 else 1
         self.threads, self.lanes = threads, Lanes(lanes, threads // lanes)
         self._select_trials(trials)
 
@@ -127,7 +127,7 @@ class Classifier(LightningModule):
             self.data.source,
             [seed_of[order] for order in orders],
             self.data.config.batch,
-            self.data.ranks,
+            self.data.world_size,
         )
 
     def configure_optimizers(self) -> Optimizer:
@@ -156,7 +156,7 @@ class Classifier(LightningModule):
         """To be called when the weights lie on the device where they train."""
         world_size = self.trainer.world_size
         if world_size > 1 and self.trainer_config.strategy != "fsdp":  # FSDP averages by itself
-            self.step_plan = replace(self.step_plan, ranks=world_size, exchange=ranks.exchange)
+            self.step_plan = replace(self.step_plan, ranks=world_size, all_reduce=ranks.exchange)
         decay = self.trainer_config.ema_decay
         if decay is not None:
             self.average = Average(decay, *self._averaged_tensors())
@@ -266,11 +266,11 @@ class Classifier(LightningModule):
 
     def on_validation_start(self) -> None:
         if self.average is not None:
-            self.average.exchange()
+            self.average.swap()
 
     def on_validation_end(self) -> None:
         if self.average is not None:
-            self.average.exchange()
+            self.average.swap()
 
     def on_validation_epoch_start(self) -> None:
         self.evaluation_metrics.reset()

@@ -1,8 +1,8 @@
 """A block of optimizer steps as one CUDA graph: captured once, then replayed as one launch.
 
-A small network's step is bound by the launches of its kernels, not by its arithmetic. What the
-kernels read lies at fixed places: the block's features and labels, and a table of learning rates
-that is filled before each replay.
+A step of a small network is bound by the launches of its kernels, not by its arithmetic. The
+kernels read from fixed addresses: the features and labels of the block and a table of learning
+rates are copied there before each replay.
 """
 
 import logging
@@ -16,12 +16,13 @@ log = logging.getLogger(__name__)
 
 Run = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 Replay = Callable[[], tuple[Tensor, ...]]
-# Of the largest magnitude of each tensor: a replay runs the same kernels, in the same order.
+# The largest error of a replay, relative to the largest magnitude of each tensor. A replay runs the
+# same kernels in the same order.
 TOLERANCE = 1e-4
 
 
 def capture(run: Callable[[], tuple[Tensor, ...]]) -> Replay:
-    """Records the kernels of `run` without running them; the call returned runs them."""
+    """Records the kernels of `run` without running them. The function returned runs them."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         outputs = run()
@@ -34,7 +35,8 @@ def capture(run: Callable[[], tuple[Tensor, ...]]) -> Replay:
 
 
 def warm_up(run: Callable[[], tuple[Tensor, ...]]) -> None:
-    """Runs it on a stream of its own, as capturing needs: libraries allocate their workspaces."""
+    """Runs it twice on another stream, so that libraries have allocated their workspaces before
+    the capture."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -44,10 +46,10 @@ def warm_up(run: Callable[[], tuple[Tensor, ...]]) -> None:
 
 
 class BlockGraph:
-    """`run(features, labels, table)` trains on a block; the graph does the same to the same state.
+    """A CUDA graph that trains on a block as `run(features, labels, table)` does.
 
-    Weights and optimizer state are as they were when this is built: what warming up and checking
-    change is put back. Raises RuntimeError where a replay does not do what `run` does.
+    Building it warms up, captures and checks the graph, and then restores weights and optimizer
+    state. Raises RuntimeError if a replay does not change them as `run` does.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class BlockGraph:
         warm_up: Callable[[Callable[[], tuple[Tensor, ...]]], None] = warm_up,
         capture: Callable[[Callable[[], tuple[Tensor, ...]]], Replay] = capture,
     ) -> None:
-        """`checked=False` where random numbers keep two executions from being alike."""
+        """`checked=False` is for a `run` that draws random numbers: no two executions are equal."""
         self.inputs = [tensor.clone() for tensor in block]
         self.parameters, self.optimizer = parameters, optimizer
 
@@ -71,7 +73,7 @@ class BlockGraph:
         before = self._state()
         warm_up(train)
         self._restore(before)
-        if checked:  # twice each: a number that should count on would be the same in both replays
+        if checked:  # twice, to notice a number in Python that should change between replays
             train()
             train()
             expected = self._state()
@@ -88,7 +90,7 @@ class BlockGraph:
                     raise RuntimeError(f"its replay is off by {error.item():.2g}")
 
     def __call__(self, *block: Tensor) -> tuple[Tensor, ...]:
-        """Trains on a block of the same shapes; the outputs are copies."""
+        """Trains on a block of the same shapes. The outputs are copies."""
         for own, given in zip(self.inputs, block, strict=True):
             own.copy_(given)
         return tuple(output.clone() for output in self.replay())
@@ -106,7 +108,7 @@ class BlockGraph:
 
     @torch.no_grad()
     def _restore(self, state: dict[str, Tensor]) -> None:
-        """Puts values back in place; what came into being since then is zero, as it begins."""
+        """Restores values in place. Optimizer state that was created since then becomes zero."""
         for key, value in self._tensors().items():
             if key in state:
                 value.copy_(state[key])

@@ -133,7 +133,7 @@ def _fit_locked(job: Job, held: int | None) -> None:
     try:
         trainer = job.configs[0].trainer
         devices = machine.resolve(trainer)
-        if devices.ranks == 1 or ranks.inside():
+        if devices.world_size == 1 or ranks.inside():
             fit_rank(job)
         else:
             ranks.launch(fit_rank, (job,), devices.count, trainer.max_restarts, held)
@@ -174,7 +174,7 @@ def _train_and_test(job: Job, signals: Signals) -> None:
         source = _open_source(config, devices)
         classifier = _build_classifier(job.configs, source, devices)
         data = classifier.data
-        resumed = find_state(job.slot, runs, classifier, devices.ranks)
+        resumed = find_state(job.slot, runs, classifier, devices.world_size)
         if resumed is not None:
             classifier.arrange(resumed.state.stacked, resumed.state.threads)
         history = History(runs)
@@ -221,9 +221,9 @@ def _train_and_test(job: Job, signals: Signals) -> None:
 def _open_source(config: Config, devices: machine.Devices) -> Source:
     """The data set, or its fallback with a loud warning. Raises InputError for a model that its
     devices cannot train."""
-    if devices.ranks > 1 and getattr(config.model, "norm", None) == "batch":
+    if devices.world_size > 1 and getattr(config.model, "norm", None) == "batch":
         raise InputError(
-            f"model.norm=batch: each of {devices.ranks} devices would normalise by the "
+            f"model.norm=batch: each of {devices.world_size} devices would normalise by the "
             "statistics of its own part of a batch; type model.norm=layer or trainer.devices=1"
         )
     source = open_source(config.data)
@@ -255,7 +255,7 @@ def _build_classifier(
         orders,
         trials=len(configs),
         steps_per_call=config.trainer.steps_per_call,
-        ranks=devices.ranks,
+        world_size=devices.world_size,
     )
     if data.smallest_batch == 1 and getattr(config.model, "norm", None) == "batch":
         raise InputError(
@@ -273,7 +273,7 @@ def _seed_ranks(config: Config, rank: int) -> None:
     """Gives each rank dropout masks of its own, and logs the effective batch size."""
     if rank:
         torch.manual_seed(config.seed + rank)
-    devices = machine.resolve(config.trainer).ranks
+    devices = machine.resolve(config.trainer).world_size
     batch, accumulated = config.data.batch, config.trainer.accumulate_grad_batches
     if devices * accumulated > 1 and not ranks.rank():
         log.info(
@@ -372,9 +372,9 @@ def _less_memory(config: Config, reason: str) -> str:
             f"data.batch_size={batch // 2} trainer.accumulate_grad_batches={2 * accumulate} "
             "(the same steps)"
         )
-    if config.model.name == "mlp" and not config.model.gradient_checkpointing:
+    if getattr(config.model, "gradient_checkpointing", None) is False:
         advice.append("model.gradient_checkpointing=true (activations are computed twice)")
-    if config.model.name == "mlp":
+    if hasattr(config.model, "hidden_sizes"):
         advice.append(f"a smaller model.hidden_sizes than {config.model.hidden_sizes}")
     first = next(iter(reason.splitlines()), "")
     lines = "\n".join(f"  {text}" for text in advice)

@@ -4,28 +4,26 @@ import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from pathlib import Path
 
 import torch
 
-from src.config import schema
-from src.config.rules import autograd_alone
+from src.config.closed_form import not_covered
 from src.config.schema import Config
-from src.data.folders import list_pictures
 from src.data.loader import CHUNK
-from src.data.sources.catalogue import open_source
+from src.data.sources.catalogue import describe
+from src.models import model_cost
 from src.system import machine
 from src.system.resources import free_memory
 
-# Trials of a stack may differ in these; of the scheduler in every number, of hidden_sizes in the
-# widths but not in their count.
+# Trials of a stack may differ in these keys, in every number of the scheduler, and in the widths of
+# hidden_sizes but not in their count.
 FUSIBLE = ("seed", "optimizer.lr", "optimizer.weight_decay", "optimizer.momentum")
 
 
 @dataclass(frozen=True)
 class Group:
-    """Numbers of trials that train as one stack; `alone` is why a trial could not join any."""
+    """Numbers of trials that train as one stack. `alone` is the reason if a trial must train
+    alone."""
 
     trials: list[int]
     alone: str | None = None
@@ -34,9 +32,9 @@ class Group:
 def plan(configs: Sequence[Config], max_trials: int | None = None) -> list[Group]:
     """Groups of trials that agree in all but the fusible keys, none larger than `max_trials`.
 
-    Without `max_trials` a group is cut to half of the memory that is free on the device. The
-    groups depend on the configurations and that number only, so that a sweep that is started
-    again finds the same ones.
+    Without `max_trials` the stacks of a group take at most half of the free memory of the device.
+    The groups depend only on the configurations and on that limit, so that a restarted sweep finds
+    the same ones.
     """
     groups: list[Group] = []
     alike: dict[str, list[int]] = {}
@@ -47,7 +45,7 @@ def plan(configs: Sequence[Config], max_trials: int | None = None) -> list[Group
         else:
             alike.setdefault(_key(config), []).append(trial)
     for trials in alike.values():
-        most = max_trials or _fitting(configs[trials[0]], [configs[t] for t in trials])
+        most = max_trials or _most_that_fit([configs[trial] for trial in trials])
         parts = math.ceil(len(trials) / most)
         size = math.ceil(len(trials) / parts)
         groups += [Group(trials[i : i + size]) for i in range(0, len(trials), size)]
@@ -55,9 +53,9 @@ def plan(configs: Sequence[Config], max_trials: int | None = None) -> list[Group
 
 
 def why_alone(config: Config) -> str | None:
-    """What keeps a trial out of every stack, or None."""
+    """Why a trial cannot join any stack, or None."""
     trainer, loggers = config.trainer, config.logger.chosen
-    by_autograd = [*autograd_alone(config)]
+    by_autograd = [*not_covered(config)]
     if trainer.step == "autograd":
         by_autograd.append("trainer.step=autograd")
     if by_autograd:
@@ -76,7 +74,7 @@ def why_alone(config: Config) -> str | None:
 
 
 def _key(config: Config) -> str:
-    """What trials of a stack have in common."""
+    """The settings that trials of a stack have in common."""
     values = config.to_primitives()
     for key in FUSIBLE:
         section, _, name = key.rpartition(".")
@@ -86,45 +84,29 @@ def _key(config: Config) -> str:
     return json.dumps(values, sort_keys=True)
 
 
-def bytes_per_trial(config: Config, inputs: int, classes: int, batch: int) -> int:
-    """What one trial of a stack takes, at most: weights, gradient, two moments, the best weights
-    and the moving average; activations and their gradients of a batch, with what dropout and
-    norms keep, and of an evaluation's chunk; and a batch of its own, as bytes and as floats."""
-    model, hidden, by_unit, by_input = config.model, [], 2, 2
-    if isinstance(model, schema.Mlp):
-        hidden = model.hidden_sizes
-        by_unit += 2 * bool(model.dropout) + 3 * (model.norm is not None)
-        by_input += 2 * bool(model.input_dropout)
-    sizes = [inputs, *hidden, classes]
-    weights = sum((a + 1) * b for a, b in pairwise(sizes)) + 4 * sum(hidden)
+def bytes_per_trial(config: Config, shape: Sequence[int], classes: int, batch: int) -> int:
+    """An upper bound of the memory that one trial of a stack takes: its weights, their gradient,
+    two moments, the best weights and the moving average; the activations of a batch and of a chunk
+    of an evaluation; and a batch of its own."""
+    cost = model_cost(config.model, shape, classes)
     copies = 5 + (config.trainer.ema_decay is not None)
-    units = sum(hidden) + classes
-    floats = copies * weights + 2 * units * CHUNK + (by_unit * units + by_input * inputs) * batch
+    floats = copies * cost.weights + cost.evaluation * CHUNK + cost.training * batch
     width = 8 if config.trainer.precision == "64" else 4
-    return int(floats * width)
+    return floats * width
 
 
-def _fitting(config: Config, configs: Sequence[Config]) -> int:
-    match config.data:
-        case schema.Toy():
-            inputs, classes = 2, 2
-        case schema.Synthetic(shape=shape):
-            inputs, classes = math.prod(shape), config.data.classes
-        case schema.ImageFolder(channels=channels, size=size):
-            inputs, classes = channels * size**2, len(list_pictures(Path(config.data.path)).labels)
-        case schema.Npz() | schema.Csv():
-            source = open_source(config.data)
-            inputs, classes = math.prod(source.shape), source.classes
-        case schema.Torchvision(name="cifar10" | "cifar100" as name):
-            inputs, classes = 3 * 32 * 32, 100 if name == "cifar100" else 10
-        case _:
-            inputs, classes = 784, 10
-    largest = max(bytes_per_trial(each, inputs, classes, each.data.batch) for each in configs)
+def _most_that_fit(configs: Sequence[Config]) -> int:
+    """How many trials half of the free memory holds. Their data are the same."""
+    config = configs[0]
+    data = describe(config.data)
+    largest = max(
+        bytes_per_trial(each, data.shape, data.classes, each.data.batch) for each in configs
+    )
     return max(1, free_bytes(config) // 2 // largest)
 
 
 def free_bytes(config: Config) -> int:
-    """Of the memory of the device that a run takes."""
+    """The free memory of the device that a run takes."""
     device = machine.resolve(config.trainer).torch_device
     if device.type == "cuda":
         free: int = torch.cuda.mem_get_info()[0]

@@ -1,4 +1,4 @@
-"""Loss and accuracy over an epoch: for each trial, over all ranks."""
+"""Loss and accuracy of each trial over an epoch, over all ranks."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,10 @@ from src.data.sources.source import as_float
 
 
 class EpochMetrics(Metric):
-    """Mean loss and accuracy over samples, the same to the last bit however batches are grouped.
+    """Mean loss and accuracy over samples, with the same bits however batches are grouped.
 
-    torchmetrics' MeanMetric adds in float32, so its mean depends on how many batches come with
-    an update; here the losses of all batches are kept and added once, in float64.
+    The losses of all batches are kept and added once, in float64. torchmetrics' MeanMetric adds in
+    float32, so its mean depends on the number of batches in an update.
     """
 
     full_state_update = False
@@ -30,13 +30,14 @@ class EpochMetrics(Metric):
         self.add_state("samples", torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, losses: Tensor, correct: Tensor, samples: int) -> None:
-        """Sums of the losses and correct predictions of K batches, (K, S), `samples` in all."""
+        """Sums of the losses and correct predictions of each of K batches, (K, S), with `samples`
+        samples in all."""
         self.losses.append(losses)
         self.correct += correct.sum(0)
         self.samples += samples
 
     def sums(self) -> tuple[Tensor, Tensor, int]:
-        """What was updated so far, as one update that repeats it: this rank's alone."""
+        """All updates of this rank so far, as the arguments of one update that repeats them."""
         return self._losses(), self.correct.unsqueeze(0), int(self.samples)
 
     def _losses(self) -> Tensor:
@@ -53,9 +54,8 @@ class EpochMetrics(Metric):
         ]
 
     def first_above(self, bound: float) -> Tensor:
-        """For each trial this rank's first batch, from 0, whose loss is NaN or above the bound.
-
-        (S,); the number of batches where there is none.
+        """For each trial the first batch of this rank, counted from 0, whose loss is NaN or above
+        the bound: (S,). If there is none, the number of batches.
         """
         losses = self._losses()
         good = (losses <= bound).long()
@@ -68,8 +68,8 @@ def evaluate(
 ) -> tuple[Tensor, Tensor]:
     """Sums of the losses and correct predictions of each chunk, (chunks, S).
 
-    `forward` takes features (n, *shape) of `dtype` to logits (S, classes, n). Chunks are smaller
-    for many trials: their hidden units would take more memory than their weights.
+    `forward` takes features (n, *shape) of `dtype` to logits (S, classes, n). With many trials the
+    chunks are smaller: otherwise hidden units would take more memory than weights.
     """
     losses, correct = [], []
     chunk = min(CHUNK, max(CHUNK // 8, 16 * CHUNK // trials))

@@ -1,8 +1,13 @@
-"""torch's optimizers and the learning rate of every step, built from the checked configuration."""
+"""Optimizers: torch's own for one model, and the same algorithms for the models of a stack.
 
+A new optimizer is a section in src/config/schema.py, whose keys are the arguments of torch's class,
+a YAML in conf/optimizer, and here a class derived from StackedOptimizer and a line in OPTIMIZERS.
+"""
+
+import inspect
 import math
-from collections.abc import Collection, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -10,35 +15,30 @@ from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from src.config import schema
-from src.models.stack import Segment, Stack
+from src.models.closed_form import ClosedForm
+from src.models.stack import Stack
 
 
 def build_optimizer(config: schema.Optimizer, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """The optimizer, fused: one kernel for all parameters, faster on CPU too. On CUDA its learning
-    rate is a tensor and its step counts stay on the device, so that a graph can hold its steps.
-    Sharded weights have no fused SGD, and no graph."""
+    """torch's optimizer for one model. It is fused if torch can: one kernel for all parameters,
+    which is faster on a CPU too. torch cannot fuse SGD of sharded parameters.
+
+    On CUDA the learning rate is a tensor and step counts stay on the device, so that a CUDA graph
+    can hold the steps.
+    """
     own = list(parameters)
-    fused = not isinstance(own[0], DTensor)
-    on_cuda = own[0].is_cuda and fused
-    lr = torch.tensor(config.lr, device=own[0].device) if on_cuda else config.lr
-    match config:
-        case schema.Sgd():
-            return SGD(
-                own,
-                lr=lr,
-                momentum=config.momentum,
-                nesterov=config.nesterov,
-                weight_decay=config.weight_decay,
-                fused=fused,
-            )
-        case schema.Adam() | schema.AdamW():
-            kind = Adam if isinstance(config, schema.Adam) else AdamW
-            decay = config.weight_decay
-            return kind(own, lr=lr, weight_decay=decay, fused=fused, capturable=on_cuda)
+    whole = not isinstance(own[0], DTensor)
+    on_cuda = own[0].is_cuda and whole
+    kind, _ = OPTIMIZERS[config.name]
+    options = config.model_dump(exclude={"name"}) | {"fused": whole, "capturable": on_cuda}
+    if on_cuda:
+        options["lr"] = torch.tensor(config.lr, device=own[0].device)
+    known = inspect.signature(kind).parameters
+    return kind(own, **{name: value for name, value in options.items() if name in known})
 
 
 class Numbers(NamedTuple):
-    """What differs from trial to trial, each (S, 1, …) beside a parameter (S, …)."""
+    """The settings in which trials may differ, each (S, 1, …) for a parameter (S, …)."""
 
     lr: Tensor
     weight_decay: Tensor
@@ -46,35 +46,36 @@ class Numbers(NamedTuple):
 
 
 class StackedOptimizer(Optimizer):
-    """Optimizes the segments of a stack, every number of its own for every trial.
+    """Optimizes the segments of a stack, each trial with its own `Numbers`.
 
-    A parameter group is a segment; its `lr`, `weight_decay` and `momentum` are tensors (S,) over
-    the segment's trials, its parameters (S, …).
+    A parameter group is a segment. Its `lr`, `weight_decay` and `momentum` are tensors (S,), its
+    parameters are (S, …). `configs` has an entry for each trial of the stack; settings other than
+    `Numbers` are the same in all.
     """
 
-    def __init__(self, configs: Sequence[schema.Optimizer], segments: Sequence[Segment]) -> None:
-        self.trials = [segment.trials for segment in segments]
+    def __init__(self, configs: Sequence[Any], segments: Sequence[ClosedForm]) -> None:
         device = segments[0].parameters[0].device
-        self.places = [torch.tensor(trials, device=device) for trials in self.trials]
+        self.places = [torch.tensor(segment.trials, device=device) for segment in segments]
+        self.has_decay = any(getattr(config, "weight_decay", 0.0) for config in configs)
         groups: list[dict[str, Any]] = []
         for segment in segments:
             first = segment.parameters[0]
-
-            def numbers(
-                name: str, segment: Segment = segment, like: nn.Parameter = first
-            ) -> Tensor:
-                values = [getattr(configs[trial], name, 0.0) for trial in segment.trials]
-                return torch.tensor(values, dtype=like.dtype, device=like.device)
-
-            group = {name: numbers(name) for name in Numbers._fields}
-            groups.append({"params": segment.parameters, **group})
+            numbers = {
+                name: torch.tensor(
+                    [getattr(configs[trial], name, 0.0) for trial in segment.trials],
+                    dtype=first.dtype,
+                    device=device,
+                )
+                for name in Numbers._fields
+            }
+            groups.append({"params": segment.parameters, **numbers})
         super().__init__(groups, {})
 
     def set_rates(
         self, rates: Sequence[float] | Tensor, segments: Collection[int] | None = None
     ) -> None:
-        """A learning rate for each trial of the whole stack; of some segments alone, where they
-        are named by their numbers."""
+        """Sets the learning rates, given for each trial of the whole stack: in all segments, or in
+        those whose numbers are given."""
         like = self.param_groups[0]["lr"]
         if not isinstance(rates, Tensor):
             rates = torch.tensor(rates, dtype=like.dtype).to(like.device)
@@ -89,7 +90,7 @@ class StackedOptimizer(Optimizer):
 
     @torch.no_grad()
     def step_segments(self, segments: Iterable[int]) -> None:
-        """The step of these segments, by their numbers: lanes step by themselves."""
+        """The step of the segments with these numbers. Each lane steps its own."""
         for group in (self.param_groups[number] for number in segments):
             for parameter in group["params"]:
                 shape = (-1,) + (1,) * (parameter.dim() - 1)
@@ -97,31 +98,22 @@ class StackedOptimizer(Optimizer):
                 self.update(parameter, parameter.grad, self.state[parameter], numbers)
 
     def update(
-        self,
-        parameter: Tensor,
-        gradient: Tensor,
-        state: dict[str, Any],
-        numbers: Numbers,
+        self, parameter: Tensor, gradient: Tensor, state: dict[str, Any], numbers: Numbers
     ) -> None:
-        """One step of one parameter (S, …)."""
+        """One step of one parameter (S, …), in place. May change the gradient."""
         raise NotImplementedError
 
 
 class StackedSgd(StackedOptimizer):
     """torch.optim.SGD for a stack, Nesterov or not."""
 
-    def __init__(self, configs: Sequence[schema.Sgd], segments: Sequence[Segment]) -> None:
+    def __init__(self, configs: Sequence[schema.Sgd], segments: Sequence[ClosedForm]) -> None:
         super().__init__(configs, segments)
         self.nesterov = configs[0].nesterov
         self.has_momentum = any(config.momentum for config in configs)
-        self.has_decay = any(config.weight_decay for config in configs)
 
     def update(
-        self,
-        parameter: Tensor,
-        gradient: Tensor,
-        state: dict[str, Any],
-        numbers: Numbers,
+        self, parameter: Tensor, gradient: Tensor, state: dict[str, Any], numbers: Numbers
     ) -> None:
         if self.has_decay:
             gradient.addcmul_(parameter, numbers.weight_decay)
@@ -134,29 +126,16 @@ class StackedSgd(StackedOptimizer):
 
 
 class StackedAdam(StackedOptimizer):
-    """torch.optim.Adam for a stack, or AdamW where `decoupled`; Kingma and Ba's default betas."""
+    """torch.optim.Adam for a stack, with the default betas of Kingma and Ba."""
 
     betas, eps = (0.9, 0.999), 1e-8
-
-    def __init__(
-        self,
-        configs: Sequence[schema.Adam | schema.AdamW],
-        segments: Sequence[Segment],
-        decoupled: bool,
-    ) -> None:
-        super().__init__(configs, segments)
-        self.decoupled = decoupled
-        self.has_decay = any(config.weight_decay for config in configs)
+    decoupled: ClassVar[bool] = False  # whether weight decay bypasses the moments, as in AdamW
 
     def update(
-        self,
-        parameter: Tensor,
-        gradient: Tensor,
-        state: dict[str, Any],
-        numbers: Numbers,
+        self, parameter: Tensor, gradient: Tensor, state: dict[str, Any], numbers: Numbers
     ) -> None:
         if not state:
-            # Where a graph holds the steps, their count must live where it can advance it.
+            # On CUDA a graph must be able to advance the count of steps.
             where = parameter.device if parameter.is_cuda else None
             state["step"] = torch.tensor(0.0, device=where)
             state["exp_avg"] = torch.zeros_like(parameter)
@@ -173,26 +152,47 @@ class StackedAdam(StackedOptimizer):
         parameter.addcmul_(mean.div(root), numbers.lr / corrections[0], value=-1)
 
     def _corrections(self, step: Tensor) -> tuple[float, float] | tuple[Tensor, Tensor]:
-        """Of the bias of both moments, the second under its root."""
+        """The bias corrections of both moments, the second as its square root."""
         beta1, beta2 = self.betas
         if step.is_cuda:
             return 1 - beta1**step, (1 - beta2**step).sqrt()
         return 1 - beta1 ** float(step), math.sqrt(1 - beta2 ** float(step))
 
 
+class StackedAdamW(StackedAdam):
+    """torch.optim.AdamW for a stack."""
+
+    decoupled = True
+
+
+# By optimizer.name: torch's class for one model, and the class for a stack.
+OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], type[StackedOptimizer]]] = {
+    "sgd": (SGD, StackedSgd),
+    "adam": (Adam, StackedAdam),
+    "adamw": (AdamW, StackedAdamW),
+}
+
+
 def build_stacked_optimizer(configs: Sequence[schema.Optimizer], stack: Stack) -> Optimizer:
-    """The optimizer of a whole stack; of a stack of one, torch's own."""
+    """The optimizer of a whole stack. A stack of one gets torch's own."""
     if stack.trials == 1:
         return build_optimizer(configs[0], stack.parameters)
-    if isinstance(configs[0], schema.Sgd):
-        sgd = [config for config in configs if isinstance(config, schema.Sgd)]
-        return StackedSgd(sgd, stack.segments)
-    adam = [config for config in configs if not isinstance(config, schema.Sgd)]
-    return StackedAdam(adam, stack.segments, isinstance(configs[0], schema.AdamW))
+    _, kind = OPTIMIZERS[configs[0].name]
+    return kind(configs, stack.segments)
+
+
+def is_plain_sgd(optimizer: Optimizer) -> bool:
+    """Whether a step only subtracts the gradient times the learning rate."""
+    return isinstance(optimizer, SGD | StackedSgd) and not any(
+        torch.as_tensor(group[name]).any()
+        for group in optimizer.param_groups
+        for name in ("momentum", "weight_decay")
+    )
 
 
 def to_device(optimizer: Optimizer) -> None:
-    """Moves what a checkpoint left on the CPU, learning rates and step counts, to a GPU."""
+    """Moves learning rates and step counts, which a checkpoint restores on the CPU, to the GPU of
+    the parameters."""
     for group in optimizer.param_groups:
         first = group["params"][0]
         if first.is_cuda:
@@ -205,7 +205,7 @@ def to_device(optimizer: Optimizer) -> None:
 def trial_state(
     optimizer: Optimizer, stack: Stack, trial: int, config: schema.Optimizer
 ) -> dict[str, Any]:
-    """The optimizer state of one trial, as torch's own optimizer for its model would save it."""
+    """The optimizer state of one trial, in the format of torch's optimizer for its model."""
     if stack.trials == 1:
         return optimizer.state_dict()
     model = stack.models[trial]
@@ -219,16 +219,13 @@ def trial_state(
             for key, value in optimizer.state[whole].items()
         }
     found["state"] = {key: value for key, value in found["state"].items() if value}
-    for group, trials in zip(
-        optimizer.param_groups, [s.trials for s in stack.segments], strict=True
-    ):
-        if trial in trials:
-            found["param_groups"][0]["lr"] = float(group["lr"][trials.index(trial)])
+    group = optimizer.param_groups[stack.segments.index(segment)]
+    found["param_groups"][0]["lr"] = float(group["lr"][segment.trials.index(trial)])
     return found
 
 
 def load_trial_states(optimizer: Optimizer, stack: Stack, states: Sequence[dict[str, Any]]) -> None:
-    """Puts what `trial_state` gave for each trial together again, for another stack of them."""
+    """Restores the states that `trial_state` returned, one for each trial of another stack."""
     if stack.trials == 1:
         optimizer.load_state_dict(states[0])
         return
@@ -240,60 +237,11 @@ def load_trial_states(optimizer: Optimizer, stack: Stack, states: Sequence[dict[
 
 
 def _together(values: Sequence[Tensor], whole: Tensor) -> Tensor:
-    """The trials' values as one tensor like `whole`, padded with zeros; counts are all alike."""
+    """The values of all trials as one tensor like `whole`, padded with zeros. Counts of steps are
+    equal: one stands for all."""
     if values[0].dim() == 0 or len(values) == 1:
         return values[0]
     found = torch.zeros_like(whole)
     for part, value in zip(found, values, strict=True):
         part[tuple(slice(size) for size in value.shape)] = value
     return found
-
-
-class Schedule:
-    """The learning rate as a function of the optimizer step alone: a resume cannot miss one.
-
-    Values are those of torch's MultiStepLR and CosineAnnealingLR (stepped per epoch) and
-    OneCycleLR (stepped per step, cosine, momentum left alone). Over the first `warmup_epochs` the
-    rate is multiplied by a factor that grows by the same amount with each step, to 1 (Goyal et
-    al. 2017, section 2.2). Past the last epoch the rate stays at its last value.
-    """
-
-    def __init__(
-        self, config: schema.Scheduler, lr: float, epochs: int, steps_per_epoch: int
-    ) -> None:
-        self.config, self.lr = config, lr
-        self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
-
-    def __call__(self, step: int) -> float:
-        """The rate of optimizer step `step`, counted from 0 over the whole run."""
-        step = min(step, self.epochs * self.steps_per_epoch - 1)
-        if isinstance(self.config, schema.OneCycle):
-            return self._one_cycle(self.config, step)
-        warmup = round(self.config.warmup_epochs * self.steps_per_epoch)
-        factor = (step + 1) / warmup if step < warmup else 1.0
-        return factor * self._by_epoch(self.config, step // self.steps_per_epoch)
-
-    def _by_epoch(
-        self, config: schema.NoScheduler | schema.MultiStep | schema.Cosine, epoch: int
-    ) -> float:
-        match config:
-            case schema.NoScheduler():
-                return self.lr
-            case schema.MultiStep(milestones=milestones, gamma=gamma):
-                return self.lr * gamma ** sum(epoch >= milestone for milestone in milestones)
-            case schema.Cosine(eta_min=low):
-                return _cosine(self.lr, low, epoch / self.epochs)
-
-    def _one_cycle(self, config: schema.OneCycle, step: int) -> float:
-        steps = self.epochs * self.steps_per_epoch
-        peak = config.pct_start * steps - 1
-        start = self.lr / config.div_factor
-        if step < peak:
-            return _cosine(start, self.lr, step / peak)
-        # A short run has no way up: the peak may lie on step 0, or before it.
-        way = (step - peak) / (steps - 1 - peak) if steps - 1 > peak else 1.0
-        return _cosine(self.lr, start / config.final_div_factor, way)
-
-
-def _cosine(start: float, end: float, fraction: float) -> float:
-    return end + (start - end) * (1 + math.cos(math.pi * fraction)) / 2

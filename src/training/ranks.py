@@ -34,7 +34,8 @@ from torch.distributed.elastic.multiprocessing.errors import (
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from src.system.errors import InputError, Interrupted
-from src.system.process import import_for_ranks, note_output_fault, open_outputs, place
+from src.system.launch import launch_info
+from src.system.process import import_for_ranks, note_output_fault, open_outputs
 from src.system.resources import cpu_count
 from src.system.signals import HANDLED
 
@@ -47,12 +48,12 @@ class RankError(RuntimeError):
 
 def inside() -> bool:
     """Whether this process is a rank already."""
-    return place().by is not None
+    return launch_info().launched_by is not None
 
 
 def rank() -> int:
     """This process's number among all ranks, 0 where there is one process."""
-    return place().rank
+    return launch_info().rank
 
 
 class Held:
@@ -72,12 +73,12 @@ def _received(sent: Any) -> Held:
 def cluster() -> ClusterEnvironment:
     """Where the ranks are, for Lightning. Its own guess takes a plain process of a batch job of
     Slurm or LSF for a rank, and fails where the job has several tasks."""
-    match place().by:
+    match launch_info().launched_by:
         case "torchrun":
             return TorchElasticEnvironment()
         case "srun":
             # Lightning refuses tasks that were not counted by the node.
-            os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(place().ranks_per_node))
+            os.environ.setdefault("SLURM_NTASKS_PER_NODE", str(launch_info().local_world_size))
             return SLURMEnvironment(auto_requeue=False)  # src/system/signals.py ends a run
         case _:
             return LightningEnvironment()

@@ -1,8 +1,7 @@
-"""What happens inside a block: optimizer steps without the framework between them.
+"""The optimizer steps of a block, without Lightning between them.
 
-Two ways to a gradient, one way to use it. `ClosedFormSteps` writes the gradient out for a stack of
-models of the MLP family; `AutogradSteps` takes one model of any kind, and is the reference that
-the closed form is tested against.
+`AutogradSteps` trains one model of any kind and is the reference for the tests. `ClosedFormSteps`
+trains a stack of models that have a closed form (src/models/closed_form.py).
 """
 
 import logging
@@ -18,74 +17,77 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from src.data.loader import Block
-from src.models.stack import Lane, Part, Segment, Stack
-from src.system.errors import InputError
+from src.models.closed_form import ClosedForm, Part, UseGradient
+from src.models.stack import Lane, Stack
+from src.system.errors import InputError, first_line
 from src.training.averaging import Average
 from src.training.cuda_graph import BlockGraph
 from src.training.fsdp import own_part
 from src.training.lanes import Lanes
-from src.training.optimizers import Schedule, StackedOptimizer, StackedSgd
+from src.training.optimizers import StackedOptimizer, is_plain_sgd
+from src.training.schedule import Schedule
 
 log = logging.getLogger(__name__)
 
 
-class Stepped(NamedTuple):
+class BatchResults(NamedTuple):
     """Per batch and trial: mean loss (K, S) and correctly classified samples (K, S)."""
 
     losses: Tensor
     correct: Tensor
 
 
-def apart(blocks: int, shape: Sequence[int], like: Tensor) -> Tensor:
-    """Uninitialised (blocks, *shape), each of the blocks at a 64-byte boundary.
+def empty_aligned(batches: int, shape: Sequence[int], like: Tensor) -> Tensor:
+    """Uninitialised (batches, *shape), each batch at a 64-byte boundary.
 
-    The last bits of a matrix product can depend on how its operands lie in memory, and a batch's
-    result must not depend on its place in a block.
+    The last bits of a matrix product can depend on the addresses of its operands, and the result
+    of a batch must not depend on its place in a block.
     """
     size, line = math.prod(shape), 64 // like.element_size()
-    whole = torch.empty(blocks, -(-size // line) * line, dtype=like.dtype, device=like.device)
-    return whole[:, :size].view(blocks, *shape)
+    whole = torch.empty(batches, -(-size // line) * line, dtype=like.dtype, device=like.device)
+    return whole[:, :size].view(batches, *shape)
 
 
-def spaced(tensor: Tensor) -> Tensor:
-    """The same values (K, …) with each of the K at a 64-byte boundary; no copy where they are."""
+def aligned(tensor: Tensor) -> Tensor:
+    """The same values (K, …) with each of the K at a 64-byte boundary, copied only if needed."""
     stride = tensor.stride(0) * tensor.element_size()
     if stride % 64 == 0 and tensor.data_ptr() % 64 == 0 and tensor[0].is_contiguous():
         return tensor
-    return apart(len(tensor), tensor.shape[1:], tensor).copy_(tensor)
+    return empty_aligned(len(tensor), tensor.shape[1:], tensor).copy_(tensor)
 
 
 @dataclass(frozen=True)
-class Stepping:
-    """When an optimizer steps, and what is done to the gradients before.
+class StepPlan:
+    """After which batches the optimizer steps, and what is done to the gradients before.
 
-    Gradients accumulate as in Lightning: each batch's loss is divided by `accumulate`, and an
-    epoch's last batch steps whatever has come together. `exchange` begins to sum a gradient over
-    `ranks` ranks, in place, and returns what waits for it; each loss is divided by their number,
-    so that the sum is the mean. `clip` bounds the joint 2-norm of a trial's, after that.
+    Gradients accumulate as in Lightning: the loss of each batch is divided by `accumulate`, and the
+    last batch of an epoch always completes a step. `all_reduce` begins to sum a gradient over
+    `ranks` ranks, in place, and returns a function that waits for the sum. The loss is also divided
+    by the number of ranks, so that the sum is the mean. Then `clip` bounds the joint 2-norm of the
+    gradients of each trial.
     """
 
     batches_per_epoch: int
     accumulate: int = 1
     clip: float | None = None
     ranks: int = 1
-    exchange: Callable[[Tensor], Callable[[], object]] | None = None
+    all_reduce: Callable[[Tensor], Callable[[], object]] | None = None
 
     @property
     def steps_per_epoch(self) -> int:
         return -(-self.batches_per_epoch // self.accumulate)
 
     def step_of(self, epoch: int, batch: int) -> int:
-        """The optimizer step that a batch belongs to, counted over the whole run."""
+        """The optimizer step that a batch belongs to, counted from 0 over the whole run."""
         return epoch * self.steps_per_epoch + batch // self.accumulate
 
     def steps_before(self, batch: int) -> int:
-        """Optimizer steps of an epoch that its first `batch` batches complete."""
+        """How many optimizer steps the first `batch` batches of an epoch complete."""
         last = batch == self.batches_per_epoch
         return self.steps_per_epoch if last else batch // self.accumulate
 
     def begins(self, batch: int) -> bool:
-        """Whether gradients begin anew with this batch."""
+        """Whether this batch is the first of an optimizer step."""
         return batch % self.accumulate == 0
 
     def completes(self, batch: int) -> bool:
@@ -94,38 +96,38 @@ class Stepping:
 
 
 class Steps:
-    """Trains on blocks: the batches of an epoch, each with its step as `when` says.
+    """Trains on blocks: consecutive batches of an epoch.
 
     `smoothing` is the share of each target that is spread over all classes. Each step ends with
-    the models' own constraint and the moving `average`, where there are such.
+    the models' own constraint and an update of the moving `average`, if there are such.
     """
 
     def __init__(
         self,
         optimizer: Optimizer,
         schedules: Sequence[Schedule],
-        when: Stepping,
+        step_plan: StepPlan,
         smoothing: float = 0.0,
         average: Average | None = None,
     ) -> None:
-        self.optimizer, self.schedules, self.when = optimizer, schedules, when
+        self.optimizer, self.schedules, self.step_plan = optimizer, schedules, step_plan
         self.smoothing, self.average = smoothing, average
 
-    def __call__(self, block: Block, epoch: int, batch: int) -> Stepped:
+    def __call__(self, block: Block, epoch: int, batch: int) -> BatchResults:
         """Trains on a block whose first batch is number `batch` of `epoch`, both from 0."""
         raise NotImplementedError
 
     def gradients(self) -> list[Tensor]:
-        """Those that have come together since the last step, to be saved between two batches."""
+        """The gradients accumulated since the last optimizer step, to save them in between."""
         raise NotImplementedError
 
     def load_gradients(self, saved: Sequence[Tensor]) -> None:
-        """Goes on from saved ones; none where a step had just been taken."""
+        """Restores saved gradients. There are none if a step had just been completed."""
         for own, value in zip(self.gradients() if saved else [], saved, strict=True):
             own.copy_(value)
 
     def set_rates(self, rates: Sequence[float] | Tensor) -> None:
-        """A learning rate for each trial: numbers, or a tensor that a graph reads."""
+        """Sets a learning rate for each trial: numbers, or a tensor that a CUDA graph reads."""
         if isinstance(self.optimizer, StackedOptimizer):
             self.optimizer.set_rates(rates)
             return
@@ -137,44 +139,44 @@ class Steps:
 
 
 class AutogradSteps(Steps):
-    """Any one model, by torch's autograd, `compiled` or not. `scaler` scales the loss of fp16."""
+    """One model of any kind, by torch's autograd. `scaler` scales the loss of 16-bit floats."""
 
     def __init__(
         self,
         model: nn.Module,
         optimizer: Optimizer,
         schedules: Sequence[Schedule],
-        when: Stepping,
+        step_plan: StepPlan,
         smoothing: float = 0.0,
         average: Average | None = None,
         *,
         scaler: "torch.amp.GradScaler | None" = None,
         compiled: bool = False,
     ) -> None:
-        super().__init__(optimizer, schedules, when, smoothing, average)
+        super().__init__(optimizer, schedules, step_plan, smoothing, average)
         self.model, self.scaler = model, scaler
         self.parameters = list(model.parameters())
         self.constrain = getattr(model, "constrain", None)
         self.forward = _compiled(self._forward) if compiled else self._forward
 
-    def __call__(self, block: Block, epoch: int, batch: int) -> Stepped:
+    def __call__(self, block: Block, epoch: int, batch: int) -> BatchResults:
         losses, logits = [], []
-        all_features = spaced(block.features[:, 0])
+        all_features = aligned(block.features[:, 0])
         for features, labels in zip(
             all_features.unbind(), block.labels[:, 0].unbind(), strict=True
         ):
-            if self.when.begins(batch):
+            if self.step_plan.begins(batch):
                 for parameter in self.parameters:
                     parameter.grad = None
             output, loss = self.forward(features, labels)
             losses.append(loss.detach())
             logits.append(output.detach())
             self._backward(loss)
-            if self.when.completes(batch):
-                self._step(self.when.step_of(epoch, batch))
+            if self.step_plan.completes(batch):
+                self._step(self.step_plan.step_of(epoch, batch))
             batch += 1
         correct = (torch.stack(logits).argmax(-1) == block.labels[:, 0]).sum(-1, keepdim=True)
-        return Stepped(torch.stack(losses).unsqueeze(1), correct)
+        return BatchResults(torch.stack(losses).unsqueeze(1), correct)
 
     def _forward(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         output = self.model(features)
@@ -187,22 +189,23 @@ class AutogradSteps(Steps):
         return [own_part(p.grad) for p in self.parameters if p.grad is not None]
 
     def _backward(self, loss: Tensor) -> None:
-        if self.when.accumulate * self.when.ranks > 1:
-            loss = loss / (self.when.accumulate * self.when.ranks)
+        if self.step_plan.accumulate * self.step_plan.ranks > 1:
+            loss = loss / (self.step_plan.accumulate * self.step_plan.ranks)
         if self.scaler is not None:
             loss = self.scaler.scale(loss)
         loss.backward()  # type: ignore[no-untyped-call]
 
     def _step(self, step: int) -> None:
         self.set_rates([self.schedules[0](step)])
-        if self.when.exchange is not None:
+        if self.step_plan.all_reduce is not None:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
-            for wait in [self.when.exchange(gradient) for gradient in gradients]:
+            waits = [self.step_plan.all_reduce(gradient) for gradient in gradients]
+            for wait in waits:
                 wait()
-        if self.scaler is not None and self.when.clip is not None:
+        if self.scaler is not None and self.step_plan.clip is not None:
             self.scaler.unscale_(self.optimizer)
-        if self.when.clip is not None:
-            nn.utils.clip_grad_norm_(self.parameters, self.when.clip)
+        if self.step_plan.clip is not None:
+            nn.utils.clip_grad_norm_(self.parameters, self.step_plan.clip)
         if self.scaler is None:
             self.optimizer.step()
         else:
@@ -218,9 +221,9 @@ Forward = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def _compiled(forward: Forward) -> Forward:
-    """Compiled with its derivative, anew for each size of a batch: with sizes left open, its last
-    bits would depend on which one came first, and a run that goes on begins with another."""
-    from torch._dynamo.exc import BackendCompilerFailed  # slow to import, rarely wanted
+    """Compiled with its derivative, separately for each size of a batch. A program for any size
+    would have other last bits if another size came first, as it may in a resumed run."""
+    from torch._dynamo.exc import BackendCompilerFailed  # slow to import, rarely needed
 
     log.info("the step is compiled, which takes some tens of seconds")
     compiled = torch.compile(forward, dynamic=False)
@@ -229,9 +232,8 @@ def _compiled(forward: Forward) -> Forward:
         try:
             return compiled(features, labels)
         except BackendCompilerFailed as error:
-            reason = next(iter(str(error).splitlines()), "no reason given")
             raise InputError(
-                f"trainer.compile=true: torch cannot compile here ({reason}); "
+                f"trainer.compile=true: torch cannot compile here ({first_line(error)}); "
                 "type trainer.compile=false"
             ) from None
 
@@ -239,11 +241,11 @@ def _compiled(forward: Forward) -> Forward:
 
 
 class ClosedFormSteps(Steps):
-    """A stack of models, its gradient written out.
+    """A stack of models, by their closed form.
 
-    Where nothing stands between gradient and update (SGD without momentum, clipping, accumulation
-    or other ranks) there is no gradient at all: the deltas are scaled by the learning rates and
-    the products subtracted from the weights in place.
+    If nothing comes between gradient and update (SGD without momentum and weight decay, no
+    clipping, accumulation or other ranks), no gradient is stored: the deltas are scaled by the
+    learning rates, and the products are subtracted from the weights in place.
     """
 
     def __init__(
@@ -251,7 +253,7 @@ class ClosedFormSteps(Steps):
         stack: Stack,
         optimizer: Optimizer,
         schedules: Sequence[Schedule],
-        when: Stepping,
+        step_plan: StepPlan,
         smoothing: float = 0.0,
         average: Average | None = None,
         *,
@@ -259,18 +261,18 @@ class ClosedFormSteps(Steps):
         graph: bool = True,
         lanes: Lanes | None = None,
     ) -> None:
-        """`lower`: the type of the products in mixed precision. `graph`: on CUDA, full blocks are
-        replayed as graphs. `lanes` trains those of the stack at once; else they take turns."""
-        super().__init__(optimizer, schedules, when, smoothing, average)
+        """`lower` is the type of the products in mixed precision. With `graph`, full blocks are
+        replayed as CUDA graphs. `lanes` trains the lanes of the stack at the same time; without it
+        they take turns."""
+        super().__init__(optimizer, schedules, step_plan, smoothing, average)
         self.stack, self.lower, self.lanes = stack, lower, lanes or Lanes(1)
-        groups = optimizer.param_groups
-        plain = isinstance(optimizer, torch.optim.SGD | StackedSgd) and not any(
-            torch.as_tensor(group[name]).any()
-            for group in groups
-            for name in ("momentum", "weight_decay")
+        self.direct = (
+            is_plain_sgd(optimizer)
+            and step_plan.accumulate == 1
+            and step_plan.clip is None
+            and step_plan.all_reduce is None
+            and lower is None
         )
-        nothing_between = when.accumulate == 1 and when.clip is None and when.exchange is None
-        self.direct = plain and nothing_between and lower is None
         if not self.direct:
             for segment in stack.segments:
                 segment.make_gradients()
@@ -280,32 +282,32 @@ class ClosedFormSteps(Steps):
             torch.tensor(segment.batches, device=device) for segment in stack.segments
         ]
         ends = list(accumulate(len(lane.segments) for lane in stack.lanes))
-        self.numbers_of = [  # of each lane's segments within the stack
+        self.numbers_of = [  # for each lane the numbers of its segments in the stack
             range(end - len(lane.segments), end)
             for lane, end in zip(stack.lanes, ends, strict=True)
         ]
-        if len(stack.lanes) > 1:  # in the global stream's numbers their order would be by chance
+        if len(stack.lanes) > 1:  # they would draw from the global stream in a random order
             for lane in stack.lanes:
                 stream = torch.Generator(device)
                 for segment in lane.segments:
                     segment.generator = stream
-        self.under_way: list[Callable[[], object]] = []  # gradients that ranks exchange
+        self.pending: list[Callable[[], object]] = []  # each waits for an all-reduce
         self.graph: BlockGraph | None = None
-        self.eager: str | None = None  # why blocks are not replayed as CUDA graphs
+        self.eager: str | None = None  # why no block is replayed as a CUDA graph
         if device.type != "cuda":
-            self.eager = "the device is no CUDA GPU"
+            self.eager = "the device is not a CUDA GPU"
         elif not graph:
             self._stay_eager("trainer.cuda_graph=false")
-        elif when.exchange is not None:
+        elif step_plan.all_reduce is not None:
             self._stay_eager("ranks exchange their gradients in between")
         elif average is not None:
             self._stay_eager("the moving average follows each step")
 
-    def __call__(self, block: Block, epoch: int, batch: int) -> Stepped:
+    def __call__(self, block: Block, epoch: int, batch: int) -> BatchResults:
         like = self.stack.parameters[0]
         size = block.labels.shape[-1]
-        mean = 1 / (size * self.when.accumulate * self.when.ranks)
-        steps = [self.when.step_of(epoch, batch + k) for k in range(len(block.labels))]
+        mean = 1 / (size * self.step_plan.accumulate * self.step_plan.ranks)
+        steps = [self.step_plan.step_of(epoch, batch + k) for k in range(len(block.labels))]
         rates = [[schedule(step) for schedule in self.schedules] for step in steps]
         if self.stack.trials == 1 and like.device.type == "cpu":  # numbers are faster than tensors
             found = self._train(*block, rates, mean, epoch, batch)
@@ -319,15 +321,15 @@ class ClosedFormSteps(Steps):
 
     def _replayed(
         self, block: Block, table: Tensor, mean: float, epoch: int, batch: int
-    ) -> Stepped | None:
-        """The block by one CUDA graph; None where it must be run eagerly.
+    ) -> BatchResults | None:
+        """Trains on the block by one CUDA graph; None if it must be run eagerly.
 
-        The first full block of a run makes the graph. All that are like it replay it.
+        The first full block of a run is captured as the graph. All blocks of its shape replay it.
         """
         if self.eager is not None:
             return None
         inputs = (block.features, block.labels, table)
-        if len(block.labels) % self.when.accumulate and self.when.accumulate > 1:
+        if len(block.labels) % self.step_plan.accumulate and self.step_plan.accumulate > 1:
             self._stay_eager("blocks end between two steps")
             return None
         if self.graph is None:
@@ -342,11 +344,11 @@ class ClosedFormSteps(Steps):
                     checked=not any(segment.random for segment in self.stack.segments),
                 )
             except RuntimeError as error:
-                self._stay_eager(next(iter(str(error).splitlines()), "capturing failed"))
+                self._stay_eager(first_line(error))
                 return None
         if [own.shape for own in self.graph.inputs] != [given.shape for given in inputs]:
-            return None  # the last batches of an epoch
-        return Stepped(*self.graph(*inputs))
+            return None  # the last block of an epoch may be shorter
+        return BatchResults(*self.graph(*inputs))
 
     def _stay_eager(self, reason: str) -> None:
         self.eager = reason
@@ -360,15 +362,15 @@ class ClosedFormSteps(Steps):
         mean: float,
         epoch: int,
         batch: int,
-    ) -> Stepped:
-        """The steps of a block; with rates as a tensor (K, S), nothing but kernels on the device.
+    ) -> BatchResults:
+        """The steps of a block. With rates as a tensor (K, S), it only launches kernels.
 
-        `mean` makes the sum over a batch the mean that is differentiated.
+        `mean` is the factor from the sum over a batch to the mean that is differentiated.
         """
         features = features.flatten(3)
         if self.lower is not None:
             features = features.to(self.lower)
-        features = spaced(features)
+        features = aligned(features)
         like = self.stack.parameters[0]
         classes = self.stack.segments[0].classes
         targets = F.one_hot(labels, classes).mT.to(like.dtype).unsqueeze(2)
@@ -377,31 +379,31 @@ class ClosedFormSteps(Steps):
         seeds = self._stream_seeds(len(features))
         scales = self._scales(rates, mean)
 
-        def train(lane: Lane) -> list[Stepped]:
+        def train(lane: Lane) -> list[BatchResults]:
             work = [
                 (number, *self._inputs(number, features, targets))
                 for number in self.numbers_of[lane.number]
             ]
             for k in range(len(features)):
-                take = self._take(batch + k)
+                use = self._use_gradient(batch + k)
                 if seeds:
                     assert lane.segments[0].generator is not None
                     lane.segments[0].generator.manual_seed(seeds[k][lane.number])
                 for number, x, y, logits in work:
                     segment = self.stack.segments[number]
-                    segment.differentiate(x[k], y[k], scales[number][k], logits[k], take)
-                if self.when.completes(batch + k):
-                    self._finish_step(lane, rates[k], self.when.step_of(epoch, batch + k))
+                    segment.differentiate(x[k], y[k], scales[number][k], logits[k], use)
+                if self.step_plan.completes(batch + k):
+                    self._finish_step(lane, rates[k], self.step_plan.step_of(epoch, batch + k))
             return [self._outcome(number, logits, labels) for number, *_, logits in work]
 
         found = [each for lane in self.lanes.map(train, self.stack.lanes) for each in lane]
         losses, correct = (self.stack.by_trial(parts, 1) for parts in zip(*found, strict=True))
-        return Stepped(losses, correct)
+        return BatchResults(losses, correct)
 
     def _stream_seeds(self, batches: int) -> list[list[int]]:
-        """A seed for each batch and lane, from the global stream. So the numbers of a lane depend
-        neither on other lanes nor on the size of a block. A single lane has no seeds: it draws from
-        the global stream."""
+        """A seed for each batch and lane, drawn from the global stream. So the random numbers of a
+        lane depend neither on other lanes nor on the size of a block. A single lane needs no seeds:
+        it draws from the global stream."""
         lanes = len(self.stack.lanes)
         if lanes == 1 or not any(segment.random for segment in self.stack.segments):
             return []
@@ -411,21 +413,22 @@ class ClosedFormSteps(Steps):
     def _inputs(
         self, number: int, features: Tensor, targets: Tensor
     ) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor]:
-        """What a segment trains on, batch by batch, and where its logits (K, S, classes, B) go."""
+        """The features and targets of a segment, batch by batch, and memory for its logits
+        (K, S, classes, B)."""
         segment, batches = self.stack.segments[number], self.batches_of[number]
         shape = (len(segment.trials), segment.classes, features.shape[2])
-        logits = apart(len(features), shape, self.stack.parameters[0])
+        logits = empty_aligned(len(features), shape, self.stack.parameters[0])
         if segment.batches == list(range(self.stack.batches)):
             return features.unbind(), targets.unbind(), logits
         first, last = segment.batches[0], segment.batches[-1]
         if segment.batches == list(range(first, last + 1)):
             own = features[:, first : last + 1]
-        else:  # in another order, or not side by side
+        else:  # in another order, or not adjacent
             own = features.index_select(1, batches)
-        return spaced(own).unbind(), targets.index_select(1, batches).unbind(), logits
+        return aligned(own).unbind(), targets.index_select(1, batches).unbind(), logits
 
     def _finish_step(self, lane: Lane, rates: Sequence[float] | Tensor, step: int) -> None:
-        """What comes between a lane's gradients and its next batch."""
+        """Updates a lane once the gradients of a step are complete."""
         if not self.direct:
             self._step(lane, rates)
         for segment in lane.segments:
@@ -433,21 +436,21 @@ class ClosedFormSteps(Steps):
         if self.average is not None:
             self.average.update(step, lane.number)
 
-    def _take(self, batch: int) -> Callable[[Part, Tensor, Tensor], None]:
-        """What becomes of a part's gradient in this batch."""
+    def _use_gradient(self, batch: int) -> UseGradient:
+        """What is done with the gradient of a part in this batch."""
         if self.direct:
             return _descend
-        accumulate = _accumulate_anew if self.when.begins(batch) else _accumulate
-        exchange = self.when.exchange
-        if exchange is None or not self.when.completes(batch):
+        accumulate = _accumulate_anew if self.step_plan.begins(batch) else _accumulate
+        all_reduce = self.step_plan.all_reduce
+        if all_reduce is None or not self.step_plan.completes(batch):
             return accumulate
 
-        def accumulate_and_exchange(part: Part, first: Tensor, second: Tensor) -> None:
-            """While the layers before it are differentiated, its gradient is under way."""
+        def accumulate_and_reduce(part: Part, first: Tensor, second: Tensor) -> None:
+            """The sum over ranks runs while earlier layers are differentiated."""
             accumulate(part, first, second)
-            self.under_way.append(exchange(part.gradients))
+            self.pending.append(all_reduce(part.gradients))
 
-        return accumulate_and_exchange
+        return accumulate_and_reduce
 
     def gradients(self) -> list[Tensor]:
         return [gradient for segment in self.stack.segments for gradient in segment.gradients]
@@ -455,7 +458,7 @@ class ClosedFormSteps(Steps):
     def _scales(
         self, rates: "Sequence[Sequence[float]] | Tensor", mean: float
     ) -> list[Sequence[Tensor | float]]:
-        """For each segment and batch, what the deltas are multiplied by."""
+        """The factors of the deltas, for each segment and batch."""
         if not self.direct:
             return [[mean] * len(rates)] * len(self.stack.segments)
         if not isinstance(rates, Tensor):
@@ -464,12 +467,12 @@ class ClosedFormSteps(Steps):
         return [table.index_select(1, own)[:, :, None, None].unbind() for own in self.trials_of]
 
     def _step(self, lane: Lane, rates: Sequence[float] | Tensor) -> None:
-        for wait in self.under_way:
+        for wait in self.pending:
             wait()
-        self.under_way.clear()
+        self.pending.clear()
         for segment in lane.segments:
-            if self.when.clip is not None:
-                _clip(segment, self.when.clip)
+            if self.step_plan.clip is not None:
+                clip_gradients(segment, self.step_plan.clip)
             segment.attach_gradients()
         if isinstance(self.optimizer, StackedOptimizer):
             numbers = self.numbers_of[lane.number]
@@ -479,8 +482,8 @@ class ClosedFormSteps(Steps):
             self.set_rates(rates)
             self.optimizer.step()
 
-    def _outcome(self, number: int, logits: Tensor, labels: Tensor) -> Stepped:
-        """Losses and hits of a segment in a block, from its logits (K, S, classes, B)."""
+    def _outcome(self, number: int, logits: Tensor, labels: Tensor) -> BatchResults:
+        """Losses and correct predictions of a segment, from its logits (K, S, classes, B)."""
         segment = self.stack.segments[number]
         shared = len(segment.trials) // len(segment.batches)
         own = labels.index_select(1, self.batches_of[number]).repeat_interleave(shared, 1)
@@ -490,12 +493,13 @@ class ClosedFormSteps(Steps):
             reduction="none",
             label_smoothing=self.smoothing,
         )
-        return Stepped(losses.view(own.shape).mean(-1), (_predicted(logits) == own).sum(-1))
+        return BatchResults(losses.view(own.shape).mean(-1), (_predicted(logits) == own).sum(-1))
 
 
 def _predicted(logits: Tensor) -> Tensor:
-    """argmax over classes, (K, S, classes, B) → (K, S, B), the first of equals: torch's argmax
-    over a dimension that is not the last takes five times as long as its max, a sixth of a step."""
+    """argmax over classes, (K, S, classes, B) → (K, S, B); of equal logits the first. torch's
+    argmax over a dimension other than the last takes five times as long as its max: a sixth of a
+    step."""
     return logits.max(2).indices
 
 
@@ -511,8 +515,8 @@ def _accumulate_anew(part: Part, first: Tensor, second: Tensor) -> None:
     part.accumulate(first, second, fresh=True)
 
 
-def _clip(segment: Segment, bound: float) -> None:
-    """torch.nn.utils.clip_grad_norm_, for each trial by itself."""
+def clip_gradients(segment: ClosedForm, bound: float) -> None:
+    """torch.nn.utils.clip_grad_norm_ for each trial."""
     trials = len(segment.trials)
     gradients = [gradient.view(trials, -1) for gradient in segment.gradients]
     norms = torch.stack([gradient.norm(dim=1) for gradient in gradients]).norm(dim=0)

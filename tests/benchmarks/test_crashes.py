@@ -1,4 +1,4 @@
-"""A few kills of each kind; `make torture` gives two hundred."""
+"""A few kills of each kind; `make torture` makes two hundred."""
 
 import json
 import math
@@ -21,7 +21,7 @@ QUICK = {
 @pytest.mark.parametrize(
     ("scenario", "kills"), [("sweep", 2), pytest.param("ranks", 1, marks=pytest.mark.torture)]
 )
-def test_killed_runs_come_to_the_same(scenario: str, kills: int) -> None:
+def test_killed_runs_end_as_an_undisturbed_run(scenario: str, kills: int) -> None:
     (tally,) = torture(kills, [scenario], overrides=QUICK[scenario])
     assert tally.kills == kills
     assert tally.runs >= 1
@@ -39,10 +39,10 @@ def test_the_command_reports_what_it_did(command: Command) -> None:
     assert found["lost_seconds"] >= 0
 
 
-def test_a_difference_is_seen(
+def test_a_difference_is_detected(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A killed run whose last loss came out different in its last bit."""
+    """A killed run whose last loss differs in its last bit."""
     finish = Torture._finish
 
     def altered(self: Torture, process: BaseProcess, folder: Path) -> None:
@@ -60,7 +60,7 @@ def test_a_difference_is_seen(
         torture_main()
     assert ended.value.code == 1
     printed = capsys.readouterr()
-    assert "a run came to something else" in printed.err
+    assert "a resumed run differs" in printed.err
     (tally,) = json.loads(printed.out.splitlines()[-1])
     assert len(tally["different"]) == tally["runs"] - tally["identical"] == 1
 
@@ -80,6 +80,6 @@ def test_two_hundred_kills() -> None:
 
 
 @pytest.mark.torture
-def test_killed_ranks_come_to_the_same() -> None:
+def test_killed_ranks_end_as_an_undisturbed_run() -> None:
     (tally,) = torture(10, ["ranks"])
     assert (tally.kills, tally.identical) == (10, tally.runs)

@@ -1,24 +1,22 @@
-"""A tiny run of each suite: it runs what it names and reports it whole."""
+"""A tiny run of each suite: it runs the contenders that it names, and reports all of them."""
 
 import json
 import subprocess
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 from torchvision.transforms.v2 import Compose
 
-from src.benchmarks import busy, questions, reports, run_suite, searches, sweep
-from src.benchmarks.products import products
-from src.benchmarks.questions import QUESTIONS
-from src.benchmarks.searches import Outcome
+from src.benchmarks import questions, run_suite
 from src.benchmarks.settings import read_settings
+from src.benchmarks.suites import augmentation, busy, gpu_check, report, search, sweep
+from src.benchmarks.suites.search import Outcome
 from src.config.compose import compose
-from src.config.schema import Config
 from src.data.augmentation import Augmentation
 from src.data.loader import Block
 from src.runs.folder import Run
@@ -42,8 +40,8 @@ def test_loops() -> None:
 
 
 def test_busy(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its commands are the default run and the README's sweep, each with one thread too, beside
-    processes that run."""
+    """The commands are the default run and the README's sweep, each with all threads and with
+    one, while other processes run."""
     ran: list[tuple[tuple[str, ...], str | None]] = []
 
     def quick(*arguments: str, environment: Mapping[str, str] | None = None) -> float:
@@ -72,7 +70,7 @@ def test_busy(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its commands are what they are called: points of a grid, a space, a sweep and its half."""
+    """The commands match their names: a grid, a search space, a sweep and its halved version."""
     ran: list[tuple[str, ...]] = []
 
     def quick(command: tuple[str, ...], *others: str) -> Outcome:
@@ -81,14 +79,14 @@ def test_search(monkeypatch: pytest.MonkeyPatch) -> None:
             float(len(ran)), len(ran) ** 2, f"{len(ran)}: optimizer.lr=0.1", 0.9 + len(ran) / 100
         )
 
-    monkeypatch.setattr(searches, "outcome", quick)
+    monkeypatch.setattr(search, "outcome", quick)
     table, line = run_suite(read_settings(["suite=search", "rounds=2", "data=digits"]))
     assert [command[0] for command in ran] == ["src.train", "src.search", *["src.train"] * 2] * 2
-    grid, search, sweep_, halved = ran[:4]
+    grid, searched, sweep_, halved = ran[:4]
     assert len(check_train([*grid[1:], "hydra.sweep.dir=nowhere"]).points) == 64
     assert len(check_train([*sweep_[1:], "hydra.sweep.dir=nowhere"]).points) == 64
     assert [text for text in halved if text not in sweep_] == ["hydra.launcher.halving=2"]
-    found = check_search(search[1:])
+    found = check_search(searched[1:])
     assert found.settings.trials == 64
     assert [parameter.key.partition(".")[2] for parameter in found.space] == [
         "hidden_sizes", "lr", "momentum", "weight_decay",
@@ -102,9 +100,9 @@ def test_search(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "halved sweep" in table
 
 
-@pytest.mark.parametrize("suite", [name for name in QUESTIONS if name != "ranks"])
+@pytest.mark.parametrize("suite", [name for name in gpu_check.SUITES if name != "ranks"])
 def test_questions(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each contender is the run that its label names; here in its cheapest form."""
+    """Each contender is the run that its label names; timing is replaced by a counter."""
     asked: list[object] = []
 
     def quick(*overrides: str, **others: object) -> float:
@@ -120,10 +118,11 @@ def test_questions(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return part
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(questions, "epoch", quick)
-    monkeypatch.setattr(questions, "products", quick_part)
-    monkeypatch.setattr(questions, "gathering", quick_part)
-    monkeypatch.setattr(questions, "augmenting", quick_part)
+    module = import_module(f"src.benchmarks.suites.{suite}")
+    parts = dict.fromkeys(("products", "gathering", "augmenting"), quick_part)
+    for name, stand_in in {"epoch": quick, **parts}.items():
+        if hasattr(module, name):
+            monkeypatch.setattr(module, name, stand_in)
     table, line = run_suite(read_settings([f"suite={suite}", "rounds=1"]))
     found = json.loads(line)
     assert found["suite"] == suite
@@ -131,22 +130,6 @@ def test_questions(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(found["devices"]) == len(questions.devices())
     assert all(name in table for name in found["rows"])
     assert (tmp_path / f"{suite}.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_a_question_times_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the history of a run as it was asked for, its first epoch left out."""
-
-    class Fitted:
-        def __init__(self, config: Config, folder: Path) -> None:
-            assert config.trainer.max_epochs == 4
-            assert config.data.name == "synthetic"
-            assert config.data.samples == 500
-            self.history = [{"seconds": seconds} for seconds in (0.0, 5.0, 6.0, 7.5, 8.0)]
-
-    monkeypatch.setattr(questions, "fit", Fitted)
-    assert questions.epoch("trainer.accelerator=cpu", *questions.SMALL, samples=500) == 1.0
-    monkeypatch.undo()
-    assert questions.epoch("trainer.accelerator=cpu", *questions.SMALL, samples=500) > 0
 
 
 @pytest.mark.parametrize("way", ["ours", "sample", "batch"])
@@ -160,25 +143,9 @@ def test_augmenting_is_done_to_every_batch(way: str, monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(Augmentation, "__call__", counting)
     monkeypatch.setattr(Compose, "forward", counting)
-    assert questions.augmenting(way, "cpu")() > 0
+    assert augmentation.augmenting(way, "cpu")() > 0
     expected = {"ours": [100] * 50, "batch": [100] * 50, "sample": [1] * 100}
     assert calls == expected[way]
-
-
-@pytest.mark.parametrize("trials", [1, 3])
-def test_products_are_those_of_an_epoch(trials: int) -> None:
-    """Two operations for a weight and sample in each of: forward, gradient of the weights, and
-    gradient of the hidden units, which the first layer does without."""
-    epoch = products(1000, trials=trials, hidden=16)
-    aten = torch.ops.aten
-
-    def flops(_added_to: torch.Size, a: torch.Size, b: torch.Size, **_others: object) -> int:
-        return 2 * a.numel() * b[-1]
-
-    in_place = {aten.addmm_: flops, aten.baddbmm_: flops}
-    with FlopCounterMode(display=False, custom_mapping=in_place) as counted:
-        epoch()
-    assert counted.get_total_flops() == 2 * 1000 * trials * 16 * (2 * 784 + 3 * 10)
 
 
 def test_a_gpu_check_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -198,13 +165,15 @@ def test_checkpoints() -> None:
 
 
 def test_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each contender is given as many runs as its label says."""
+    """Each contender reports on the number of runs in its label."""
 
-    def counting(folder: Path) -> Callable[[], float]:
-        return lambda: float(sum(Run(run).ended for run in folder.iterdir()))
+    def counting(_folder: Path, module: str, runs: str) -> float:
+        assert module == "src.report"
+        return float(sum(Run(run).ended for run in Path(runs).iterdir()))
 
-    monkeypatch.setattr(reports, "_command", counting)
-    _, line = reports.run(1, "digits", many=3)
+    monkeypatch.setattr(report, "time_command", counting)
+    monkeypatch.setattr(report, "MANY", 3)
+    _, line = run_suite(read_settings(["suite=report", "rounds=1", "data=digits"]))
     rows = {name: row["median"] for name, row in json.loads(line)["rows"].items()}
     assert rows == {"1 run": 1.0, "3 runs": 3.0}
 
@@ -231,7 +200,7 @@ def test_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_commands_are_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The whole commands are too long for a test; here, that each runs what it names."""
+    """Checks only the launcher of each command; whole commands take too long."""
     commands: list[list[str]] = []
     monkeypatch.setattr("subprocess.run", lambda command, **_: commands.append(command))
     seconds = sweep.interleave_commands(2, "digits")
@@ -248,14 +217,3 @@ def test_commands_are_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({tuple(command[-5:]) for command in commands}) == 1  # the same 64 trials
     widths, rates = commands[0][-5], commands[0][-4]
     assert (widths.count(",") + 1) * (rates.count(",") + 1) == 64
-
-
-@pytest.mark.parametrize(
-    ("argument", "answer"),
-    [("suite=loop", "suite: "), ("suit=loops", "suit: "), ("suite=loops rounds=0", "rounds: ")],
-)
-def test_a_wrong_argument_tells_the_usage(argument: str, answer: str) -> None:
-    with pytest.raises(InputError, match=rf"{answer}.*type python -m src\.benchmark suite="):
-        read_settings(argument.split())
-    with pytest.raises(InputError, match="data=nothing: must be one of"):
-        read_settings(["suite=loops", "data=nothing"])

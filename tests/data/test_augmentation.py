@@ -1,4 +1,5 @@
-"""Augmentation: its geometry against slower formulas, its numbers, and what must not change it."""
+"""Augmentation: its geometry against slower formulas, its random numbers, and its independence of
+blocks, devices and ranks."""
 
 import math
 from pathlib import Path
@@ -18,7 +19,7 @@ from src.config.compose import compose
 from src.config.schema import Config
 from src.data.augmentation import Augmentation, build_augmentation, inverse_maps, smooth_fields
 from src.data.loader import Batch, Block, BlockSampler
-from src.data.sources.embedded import digits
+from src.data.sources.digits import digits
 from src.data.sources.source import Source, Split
 from src.runs.folder import Run
 from src.sweeps.command_line import check_command_line
@@ -42,9 +43,9 @@ def section(**values: float | bool) -> schema.Augmentation:
 
 
 def build(
-    *, shape: tuple[int, ...] = (1, 28, 28), batch: int = 100, ranks: int = 1, **values: float
+    *, shape: tuple[int, ...] = (1, 28, 28), batch: int = 100, world_size: int = 1, **values: float
 ) -> Augmentation:
-    return Augmentation(section(**values), shape, [0], batch, ranks)
+    return Augmentation(section(**values), shape, [0], batch, world_size)
 
 
 def moved(
@@ -55,7 +56,7 @@ def moved(
     scale: tuple[float, float] = (1, 1),
     shear: float = 0,
 ) -> Tensor:
-    """Pictures (B, C, H, W), each by the map of these numbers."""
+    """Pictures (B, C, H, W), each moved by the map of these numbers."""
     maps = inverse_maps(
         shift=np.array([shift]).T,
         angle=np.array([angle]),
@@ -68,7 +69,7 @@ def moved(
 
 
 def augmented(augmentation: Augmentation, block: Block, *place: int) -> Tensor:
-    """What becomes of a block, which itself stays as it is."""
+    """The augmented copy of a block."""
     features = block.features.clone()
     augmentation(Block(features, block.labels), *place)
     return features
@@ -82,7 +83,7 @@ def noise(*shape: int) -> Tensor:
 
 
 def test_one_pixel_moves_one_pixel() -> None:
-    """To the right and down; what comes from outside is zero."""
+    """To the right and down; pixels from outside are zero."""
     picture = noise(1, 2, 6, 9)
     found = moved(picture, shift=(1, 0))
     assert torch.allclose(found[..., 1:], picture[..., :-1], atol=1e-6)
@@ -131,7 +132,7 @@ def test_affine_maps_are_torchvisions(
 
 
 def test_width_and_height_are_scaled_each() -> None:
-    """Against SciPy, which asks for the place in the old picture too, rows first."""
+    """Against SciPy, whose maps also go from the new to the old picture, rows first."""
     picture = noise(1, 1, 11, 15)
     centre, factors = np.array([5.0, 7.0]), np.array([1 / 0.8, 1 / 1.25])
     expected = affine_transform(
@@ -142,7 +143,7 @@ def test_width_and_height_are_scaled_each() -> None:
 
 
 def test_a_displacement_is_added_to_the_map() -> None:
-    """The whole draw of a batch, against SciPy's interpolation at the places it says."""
+    """A whole batch of draws, against SciPy's interpolation at the drawn places."""
     augmentation = build(batch=3, shift=2.0, rotate=20.0, scale=0.2, shear=10.0, elastic=1.5)
     pictures = noise(3, 1, 28, 28)
     coefficients = augmentation.draw(0, 0, 0)
@@ -170,7 +171,7 @@ def test_a_smooth_field_has_the_correlation_of_simards(sigma: float) -> None:
 
 
 def test_simards_own_recipe_has_that_strength() -> None:
-    """A random number for each pixel, smoothed: its deviation and correlation, in the middle."""
+    """The deviation and correlation of a smoothed random number for each pixel, in the middle."""
     sigma, alpha = 4.0, 34.0
     stream = np.random.default_rng(0)
     white = stream.uniform(-1, 1, (40, 128, 128))
@@ -199,7 +200,7 @@ def _of(uniform: float, **values: Any) -> "np.ndarray[tuple[int, ...], np.dtype[
 
 
 def test_ranges_lie_around_no_change() -> None:
-    """The least, the middle and the greatest of what is drawn are -width, none and +width."""
+    """The least, middle and greatest random numbers give -width, no change and +width."""
     identity = np.eye(2, 3)
     middle = _of(0.5, shift=3.0, rotate=30.0, scale=0.2, shear=10.0)
     assert np.allclose(middle, identity, atol=1e-12)
@@ -211,7 +212,7 @@ def test_ranges_lie_around_no_change() -> None:
 
 
 def test_draws_fill_their_ranges() -> None:
-    """Shift alone, where the drawn number can be read from the map."""
+    """Only a shift, so that the drawn number can be read from the map."""
     augmentation = build(batch=4000, shift=3.0)
     shifts = augmentation.draw(0, 0, 0)[:, :, 2] / augmentation.to_grid.T
     assert shifts.abs().max() <= 3
@@ -256,7 +257,7 @@ def test_a_run_of_precision_64_sees_the_same_pictures() -> None:
 
 
 def test_a_block_is_its_batches() -> None:
-    """Whatever its size and whichever batch it begins with; each order by its own seed."""
+    """For any size and any first batch; each order has its own seed."""
     augmentation = Augmentation(section(elastic=1.0, shift=2.0), (1, 12, 12), [4, 9], 5)
     block = Block(noise(3, 2, 5, 1, 12, 12), torch.zeros(3, 2, 5))
     whole = augmented(augmentation, block, 2, 7)
@@ -279,16 +280,16 @@ def test_a_smaller_last_batch_takes_the_first_numbers() -> None:
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_ranks_see_what_one_sees(ranks: int) -> None:
-    """Sample by sample: through the sampler, as the batches of a run are made."""
+    """Each sample, through the sampler that makes the batches of a run."""
     pictures, samples, batch = noise(36, 1, 12, 12), 36, 2
 
     def seen(ranks: int, rank: int, batch: int) -> dict[int, Tensor]:
         augmentation = build(
-            shape=(1, 12, 12), batch=batch, ranks=ranks, elastic=1.0, rotate=30.0, shift=1.0
+            shape=(1, 12, 12), batch=batch, world_size=ranks, elastic=1.0, rotate=30.0, shift=1.0
         )
         found: dict[int, Tensor] = {}
         first = 0
-        for indices in BlockSampler(samples, [backwards], batch, 2, rank=rank, ranks=ranks):
+        for indices in BlockSampler(samples, [backwards], batch, 2, rank=rank, world_size=ranks):
             block = Block(pictures[indices], indices)
             augmentation(block, 3, first, rank)
             first += len(indices)
@@ -328,7 +329,7 @@ def test_lower_precision_places_pixels_all_the_same() -> None:
 # --- in a run ---
 
 
-def test_nothing_on_is_nothing_done() -> None:
+def test_without_changes_there_is_no_augmentation() -> None:
     config = compose("augmentation=none", "augmentation.elastic_sigma=3")
     assert build_augmentation(config.augmentation, digits(), [0], 100, 1) is None
     for name in schema.MOVES:
@@ -337,9 +338,10 @@ def test_nothing_on_is_nothing_done() -> None:
         assert build_augmentation(on, digits(), [0], 100, 1) is not None
 
 
-def test_training_alone_is_augmented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each training batch as the formula says for the run's seed, each evaluation as the data
-    are."""
+def test_only_training_batches_are_augmented(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training batches are augmented with the run's seed, evaluation batches not at all."""
     config = compose(*SMALL, *ON, "trainer.max_epochs=1", "seed=3")
     own = build_augmentation(config.augmentation, digits(), [3], config.data.batch, 1)
     assert own is not None
@@ -422,7 +424,7 @@ def test_a_trial_of_a_stack_is_its_single_run(tmp_path: Path) -> None:
             assert (a[name] - value).abs().max() < 1e-4 * value.abs().max(), name
 
 
-def test_trials_join_that_are_augmented_alike() -> None:
+def test_trials_with_the_same_augmentation_share_a_stack() -> None:
     plain = [compose(*SMALL, f"optimizer.lr={rate}") for rate in (0.05, 0.1)]
     groups = plan([*_points(), *plain])
     assert [group.trials for group in groups] == [[0, 1, 2, 3], [4, 5]]
@@ -454,15 +456,15 @@ def test_trials_join_that_are_augmented_alike() -> None:
         ),
     ],
 )
-def test_faults_are_told_before_anything_starts(overrides: list[str], answer: str) -> None:
+def test_faults_are_reported_before_anything_starts(overrides: list[str], answer: str) -> None:
     assert answer in faults(*overrides)
 
 
-def test_pictures_of_three_dimensions_are_right() -> None:
+def test_samples_of_three_dimensions_can_be_augmented() -> None:
     check_command_line(["augmentation=digits", "data=synthetic", "data.shape=[3,8,8]"])
 
 
-def test_data_that_turn_out_to_be_no_pictures_are_named(tmp_path: Path) -> None:
+def test_data_without_pictures_are_named(tmp_path: Path) -> None:
     table = Split(torch.zeros(4, 30), torch.zeros(4, dtype=torch.long))
     with pytest.raises(InputError) as caught:
         build_augmentation(

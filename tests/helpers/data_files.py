@@ -1,13 +1,19 @@
 """Small files in the formats of the data sets."""
 
+import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from src.data.sources.mnist import MNIST_FILES
+from src.data.sources.mnist import MNIST_FILES, SETS
+
+# Of a table with the columns a, b and a class.
+ROWS = "\n".join(f"{n},{10 * n * n},{'red' if n % 3 else 'blue'}" for n in range(20))
 
 
 def idx_bytes(values: NDArray[np.uint8]) -> bytes:
@@ -66,3 +72,15 @@ def write_pictures(root: Path, counts: Mapping[str, int], size: tuple[int, int] 
             pixels = stream.integers(0, 128, (*size[::-1], 3), np.uint8)
             pixels[..., number % 3] += 100  # so that the classes can be told apart
             Image.fromarray(pixels).save(folder / f"{picture}.png")
+
+
+def mnist_files(root: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that passes for MNIST: three images to train, two to test."""
+    raw = root / "MNIST" / "raw"
+    raw.mkdir(parents=True)
+    known = {}
+    for name, content in idx_files().items():
+        (raw / name).write_bytes(content)
+        known[name] = hashlib.md5(content).hexdigest()
+    monkeypatch.setitem(SETS, "mnist", replace(SETS["mnist"], digests=known))
+    return raw

@@ -1,7 +1,7 @@
-"""A run by plain torch: one loop of the obvious steps, sharing nothing with the project but data.
+"""A run by plain torch: one loop of obvious steps that shares only its data with the project.
 
-In float64, on a CPU. It knows what a run's configuration says and no more: the split, the order of
-an epoch, the initial weights, the optimizer's own schedule classes, early stopping, averages.
+In float64, on a CPU. It follows the configuration of a run: the split, the order of samples, the
+initial weights, torch's optimizers and schedulers, early stopping and averages.
 """
 
 import copy
@@ -27,7 +27,7 @@ Data = tuple[Tensor, Tensor]
 
 @dataclass
 class Trained:
-    """What a run leaves; weights by the names within the model."""
+    """The results of a run. Weights have the names of the model's own state."""
 
     rows: list[Values] = field(default_factory=list)
     diverged_step: int | None = None
@@ -39,7 +39,7 @@ class Trained:
 
 
 class Loop:
-    """A run of `values`, a configuration as nested primitives."""
+    """A run of a configuration, given as nested primitives."""
 
     def __init__(self, values: Values, train: Data, test: Data) -> None:
         self.values, self.test_set = values, test
@@ -126,13 +126,13 @@ class Loop:
         return None
 
     def _rate(self) -> float:
-        """Of the step that comes next, warm-up counted in."""
+        """The learning rate of the next step, with warm-up."""
         rate = float(self.optimizer.param_groups[0]["lr"])
         warmup = round(self.values["scheduler"].get("warmup_epochs", 0.0) * self.steps_per_epoch)
         return rate * min(1.0, (self.step + 1) / warmup) if warmup else rate
 
     def _epoch(self, epoch: int) -> tuple[tuple[float, float], int | None]:
-        """Mean loss and accuracy of the batches as they were met, and the step that diverged."""
+        """Mean loss and accuracy, each batch before its step, and the step that diverged."""
         self.model.train()
         accumulate, diverged = self.settings["accumulate_grad_batches"], None
         losses, hits, samples = [], 0, 0

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from src.data.pictures import decode
-from src.data.sources.mnist import mnist
+from src.data.sources.mnist import read_idx_set
 from src.inference.drawings import Prepared, find_drawing, prepare
 from src.inference.ink import Invert
 from tests.helpers.drawings import FIELD, SEVEN, draw, seven
@@ -43,7 +43,7 @@ def test_drawings_are_scaled_and_centred_like_mnist(digit: int, shape: tuple[int
 
 
 def test_digits_of_mnist_stay_unchanged(mnist_root: Path) -> None:
-    digits = mnist(mnist_root).test.features[:200, 0].numpy()
+    digits = read_idx_set("mnist", mnist_root).test.features[:200, 0].numpy()
     drift = [
         abs(prepare(Image.fromarray(digit), FIELD).pixels.astype(int) - digit).mean()
         for digit in digits
@@ -217,7 +217,7 @@ def test_several_drawings_are_counted(places: list[tuple[int, int]]) -> None:
 
 def test_a_digit_in_several_strokes_is_one_drawing(mnist_root: Path) -> None:
     """One in a thousand of MNIST's digits counts as two; a speck beside a digit does not count."""
-    digits = mnist(mnist_root).test.features[:, 0].numpy()
+    digits = read_idx_set("mnist", mnist_root).test.features[:, 0].numpy()
     counts = [find_drawing(Image.fromarray(digit)).count for digit in digits[:4000]]
     assert np.mean([count != 1 for count in counts]) <= 0.002
     image = seven()

@@ -105,7 +105,7 @@ def test_mnist(train: Train, mnist_root: Path, monkeypatch: pytest.MonkeyPatch) 
     assert right / 10_000 == done.accuracy
     # Without its data there is nothing to compare with, and so no file.
     digits = open_source(compose("data=digits").data)
-    instead = replace(digits, instead_of="mnist, for the download failed")
+    instead = replace(digits, instead_of="mnist, because the download failed")
     monkeypatch.setattr(exporters, "source_of", lambda _: instead)
     with pytest.raises(
         InputError, match=r"data=mnist: .* cannot be loaded: the download failed; type D"

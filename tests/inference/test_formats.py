@@ -58,11 +58,11 @@ def test_arguments_cost_no_torch(run: Run, tmp_path: Path) -> None:
         (str(run.folder), "--format", "keras"): "invalid choice: 'keras'",
     }
     script = (
-        "import sys; from src.system.errors import door; from src.export import main\n"
+        "import sys; from src.system.errors import exit_on_error; from src.export import main\n"
         f"for arguments in {list(told)}:\n"
         "    sys.argv[1:] = arguments\n"
         "    try:\n"
-        "        with door(): main()\n"
+        "        with exit_on_error(): main()\n"
         "    except SystemExit as end: print(end.code, 'torch' in sys.modules)"
     )
     done = subprocess.run(

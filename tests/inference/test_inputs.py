@@ -43,9 +43,9 @@ def saved(kind: str, cut: int | None = None) -> bytes:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "is no PNG or JPEG; save the picture as PNG"),
-        (b"a text", "is no PNG or JPEG"),
-        (saved("GIF"), "is no PNG or JPEG"),
+        (b"", "is not a PNG or JPEG file; save the picture as PNG"),
+        (b"a text", "is not a PNG or JPEG file"),
+        (saved("GIF"), "is not a PNG or JPEG file"),
         (saved("PNG", 400), "is damaged .*; save the picture again"),
         (saved("JPEG", 3000), "is damaged .*; save the picture again"),
         (png_of(100_000), "has more than 64,000,000 pixels; scale the picture down"),

@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 from src.config.compose import compose
 from src.data.sources.catalogue import open_source
 from src.data.sources.downloads import Published
-from src.data.sources.mnist import mnist
+from src.data.sources.mnist import read_idx_set
 from src.data.sources.source import Split
 from src.inference.drawings import prepare
 from src.inference.evaluation import compute_logits
@@ -62,7 +62,7 @@ def blurred(side: int) -> list[Image.Image]:
 def test_unlike_inputs_for_a_run_on_mnist(default_run: Run, mnist_root: Path) -> None:
     trained = open_trained(default_run.folder)
     likeness = likeness_of(trained)
-    digits = mnist(mnist_root).test.features[:, 0].numpy()
+    digits = read_idx_set("mnist", mnist_root).test.features[:, 0].numpy()
 
     # True ones, which the bounds were not taken from, and digits of another hand.
     assert unlike(trained, likeness, digits) <= 0.01

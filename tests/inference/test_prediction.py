@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from src.data.sources.catalogue import open_source
-from src.data.sources.mnist import mnist
+from src.data.sources.mnist import read_idx_set
 from src.inference.drawings import prepare
 from src.inference.evaluation import evaluate_path
 from src.inference.inputs import read_inputs
@@ -43,7 +43,7 @@ def test_ten_drawings_by_the_default_run(
     """MNIST's own digits, inverted and enlarged, get the same predictions as the originals."""
     assert right(save_drawings(tmp_path / "drawings"), default_run.folder) >= 9
 
-    test = mnist(mnist_root).test
+    test = read_idx_set("mnist", mnist_root).test
     digits, labels = test.features[:500, 0].numpy(), test.labels[:500].tolist()
     trained = open_trained(default_run.folder)
 

@@ -12,7 +12,7 @@ from src.inference.likeness import likeness_of
 from src.inference.prediction import predict_inputs
 from src.inference.prediction_output import predict_request
 from src.runs.loading import open_trained
-from src.system.errors import InputError, door
+from src.system.errors import InputError, exit_on_error
 from tests.helpers.commands import ROOT, Command, Train
 from tests.helpers.drawings import save_drawings, seven
 
@@ -61,7 +61,7 @@ def test_the_exit_status_says_whether_all_files_have_predictions(
         seven().save(folder / name)
     for name in ("b.png", "notes.txt"):
         (folder / name).write_text("a text")
-    fault = "is no PNG or JPEG; save the picture as PNG"
+    fault = "is not a PNG or JPEG file; save the picture as PNG"
     told = f"{folder}: 1 skipped, not PNG or JPEG: notes.txt\nerror: {folder / 'b.png'}: {fault}\n"
     done = command("src.predict", run, str(folder))
     assert (done.returncode, done.stderr) == (1, told)
@@ -131,7 +131,7 @@ def test_only_force_replaces_a_file(train: Train, tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_a_command_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended, door():
+    with pytest.raises(SystemExit) as ended, exit_on_error():
         raise KeyboardInterrupt
     assert ended.value.code == 130
     assert capsys.readouterr().err == "SIGINT: ended before it was done\n"

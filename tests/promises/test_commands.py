@@ -29,7 +29,9 @@ def test_a_run_from_the_command_line(cold_command: Command, tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["runs"]
 
 
-def test_a_sweep_goes_on_after_a_failure_and_tells(command: Command, tmp_path: Path) -> None:
+def test_a_sweep_continues_after_a_failed_trial_and_reports_it(
+    command: Command, tmp_path: Path
+) -> None:
     done = command("src.train", "-m", *SMALL, "data.drop_last=true", "data.batch_size=100,50,5000")
     assert done.returncode == 1
     assert "error: 1 of 3 trials failed" in done.stderr
@@ -81,7 +83,7 @@ def test_a_bad_point_starts_nothing(command: Command, tmp_path: Path) -> None:
 def test_a_root_without_the_data_exits_with_2(command: Command, tmp_path: Path) -> None:
     done = command("src.train", "data.root=nope")
     assert done.returncode == 2
-    assert "data.root=nope: there is no such folder; name the one that has MNIST" in done.stderr
+    assert "data.root=nope: there is no such folder; name the folder that has MNIST" in done.stderr
     assert not list(tmp_path.iterdir())
 
 
@@ -102,7 +104,7 @@ def test_evaluate_repeats_what_the_run_recorded(command: Command, train: Train) 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A run that nobody writes into."""
+    """A finished run, which no test writes into."""
     return fit(compose(*SMALL), tmp_path_factory.mktemp("finished") / "run")
 
 
@@ -118,8 +120,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def test_an_output_that_cannot_be_written(
     stdout: str, arguments: str, command: Command, finished: Run
 ) -> None:
-    """A reader that has left is no fault. A full disk and a closed output are told in a line, and
-    the command fails."""
+    """A reader that has closed its end is not a fault. On a full disk or a closed output the
+    command prints one line and fails."""
     done = command(*arguments.replace("RUN", str(finished.folder)).split(), stdout=stdout)
     reason = {"full": "No space left on device", "closed": "Bad file descriptor", "broken": None}
     assert (done.returncode, done.stderr) == _told(reason[stdout])
@@ -132,12 +134,12 @@ def _told(reason: str | None) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_no_command_ends_well_whose_output_is_lost(name: str, command: Command) -> None:
+def test_every_command_fails_when_its_output_is_lost(name: str, command: Command) -> None:
     done = command(f"src.{name}", "--help", stdout="full")
     assert (done.returncode, done.stderr) == _told("No space left on device")
 
 
-def test_a_run_goes_on_when_nobody_reads_its_lines(command: Command, tmp_path: Path) -> None:
+def test_a_run_continues_when_nobody_reads_its_output(command: Command, tmp_path: Path) -> None:
     done = command("src.train", *SMALL, "hydra.run.dir=run", stdout="broken")
     assert (done.returncode, done.stderr) == (0, "")
     assert Run(tmp_path / "run").result["status"] == "finished"
@@ -163,8 +165,8 @@ WRITING = {  # a limit of some KB is met later than the first file
 def test_a_file_that_cannot_be_written(
     name: str, limit: int, command: Command, finished: Run, tmp_path: Path
 ) -> None:
-    """A limit on the size of files, which acts as a full disk does. The reason is told in a line,
-    nothing that was there is lost, and no part of a file is left."""
+    """A limit on the size of files acts like a full disk. The command prints the reason in one
+    line, keeps all existing files, and leaves no part of a new file."""
     run = tmp_path / "run"
     shutil.copytree(finished.folder, run)
     np.savez(tmp_path / "samples.npz", x=np.zeros((500, 28, 28), np.uint8))

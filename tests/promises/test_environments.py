@@ -1,5 +1,5 @@
-"""The same values, and nothing else printed, whatever surrounds a command: a cluster's variables, a
-display, a proxy, a time zone, a locale, a home folder that cannot be written."""
+"""A command gives the same values and prints nothing else in any environment: variables of a
+cluster, a display, a proxy, a time zone, a locale, a home folder that cannot be written."""
 
 import os
 from collections.abc import Iterator
@@ -46,7 +46,7 @@ ENVIRONMENTS = {
 
 
 def with_srun(folder: Path) -> str:
-    """A search path on which srun is."""
+    """A search path with an srun."""
     srun = folder / "bin" / "srun"
     srun.parent.mkdir()
     srun.write_text("#!/bin/sh\nexit 1\n")
@@ -61,7 +61,7 @@ def _without_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def ordinary(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[Any]]:
-    """A run, and the values of a search of two trials, where nothing is odd."""
+    """A run, and the values of a search of two trials, in the ordinary environment."""
     folder = tmp_path_factory.mktemp("ordinary")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(loop, "finish_sweep", lambda _: None)
@@ -103,7 +103,7 @@ def test_an_environment_changes_nothing(
 
 @pytest.fixture
 def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
-    """command(module, *arguments) where everything is odd at once, from the interpreter's start."""
+    """command(module, *arguments) with all environments at once, from the interpreter's start."""
     (tmp_path / "file").touch()
     home = str(tmp_path / "file" / "home")
     for key, value in {
@@ -121,8 +121,8 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command
     warm.stop()
 
 
-def test_every_command_where_everything_is_odd(hostile: Command, tmp_path: Path) -> None:
-    """Also with names that no character of the locale stands for."""
+def test_every_command_in_a_hostile_environment(hostile: Command, tmp_path: Path) -> None:
+    """Also with names that the locale cannot encode."""
     picture = tmp_path / "zähl.png"
     Image.new("L", (8, 8)).save(picture)
     folder = "söck"

@@ -29,7 +29,7 @@ from PIL import Image
 
 from src.config.compose import compose
 from src.config.read import read_config
-from src.data.sources.mnist import mnist, read_idx
+from src.data.sources.mnist import read_idx, read_idx_set
 from src.data.tables import Columns, NumberColumn, read_table
 from src.inference.inputs import read_inputs
 from src.reports import tables
@@ -472,7 +472,7 @@ def test_a_data_file_cannot_run_code(tmp_path: Path) -> None:
     raw.mkdir(parents=True)
     (raw / "train-images-idx3-ubyte").write_bytes(pickle.dumps(Harm(target)))
     with pytest.raises(InputError, match="is not MNIST's file"):
-        mnist(tmp_path)
+        read_idx_set("mnist", tmp_path)
     assert not target.exists()
 
 
@@ -752,7 +752,7 @@ def test_arrays_that_are_packed_as_numpy_never_does(tmp_path: Path) -> None:
     for kind in (zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2):
         path = tmp_path / "x.npz"
         path.write_bytes(zipped({"x.npy": file.getvalue()}, kind))
-        with pytest.raises(InputError, match="is compressed as NumPy never does"):
+        with pytest.raises(InputError, match="is compressed in a way that NumPy never uses"):
             read_inputs([path])
 
 

@@ -1,4 +1,4 @@
-"""Random configurations: every trial of a stack is its single run, and that is a loop of torch."""
+"""Random configurations: trials of a stack, their single runs and a plain loop of torch agree."""
 
 import functools
 import math
@@ -26,7 +26,7 @@ from tests.helpers.oracle import Loop, Trained
 
 THOUSAND = bool(os.environ.get("TORTURE"))
 EXAMPLES = 1000 if THOUSAND else 25
-# Trials and loops add the same numbers in another order; training amplifies what that changes.
+# Trials and loops add the same numbers in different orders. Training amplifies the differences.
 TOLERANCE = 1e-6
 
 Values = dict[str, Any]
@@ -43,7 +43,7 @@ def _base(optimizer: str, scheduler: str, model: str) -> Config:
 
 @st.composite
 def stacks(draw: Draw) -> tuple[list[Config], int | None, int]:
-    """Configurations of one group, the most trials of a stack, and the threads of the machine."""
+    """Configurations of one group, the largest size of a stack, and the threads of the machine."""
     optimizer = draw(st.sampled_from(["sgd", "sgd", "adam", "adamw"]))
     scheduler = draw(st.sampled_from(["none", "multistep", "cosine", "onecycle"]))
     depth = draw(st.integers(0, 3))
@@ -101,7 +101,7 @@ def stacks(draw: Draw) -> tuple[list[Config], int | None, int]:
 def _trials(
     draw: Draw, shared: Values, widths: Sequence[list[int]], seeds: Sequence[int]
 ) -> Values:
-    """One trial of the group, with numbers of its own where they are fusible."""
+    """One trial of the group. Its fusible numbers may differ from those of the others."""
     values = {name: dict(part) if isinstance(part, dict) else part for name, part in shared.items()}
     values["seed"] = draw(st.sampled_from(seeds))
     optimizer, scheduler = values["optimizer"], values["scheduler"]
@@ -127,7 +127,7 @@ def _trials(
 
 
 def _trainable(config: Config) -> bool:
-    """What is refused, here or by torch, has tests of its own."""
+    """Whether project and torch accept the configuration. Refusals have other tests."""
     values = config.to_primitives()
     data, training = values["data"], values["data"]["samples"]
     if data["val_fraction"] is not None:
@@ -144,7 +144,7 @@ def _trainable(config: Config) -> bool:
     return not (values["scheduler"]["name"] == "onecycle" and few)
 
 
-# A found case is kept and comes first the next time; by default the cases are the same each time.
+# A failing case is kept and tried first the next time. By default the cases are always the same.
 @settings(
     max_examples=EXAMPLES,
     derandomize=not THOUSAND,
@@ -189,7 +189,7 @@ def _compare(run: Run, expected: Trained) -> None:
     for row, other in zip(rows, expected.rows, strict=True):
         for key, value in other.items():
             if status == "diverged" and row is rows[-1] and "/" in key:
-                continue  # what is above a bound is not told exactly
+                continue  # above the bound, values need not be equal
             assert _near(row[key], value, row["epoch"]), (row["epoch"], key, row[key], value)
     if expected.best_epoch is not None:
         assert _near(result["test/loss"], expected.test[0])
@@ -200,7 +200,7 @@ def _compare(run: Run, expected: Trained) -> None:
 
 
 def _near(found: Any, value: float | None, epoch: float | None = None) -> bool:
-    """Within rounding; before training, that of one forward pass in float64."""
+    """Equal up to rounding. Epoch 0 has only one forward pass in float64, and little rounding."""
     if value is None or found is None:
         return found is value
     tolerance = 1e-12 if epoch == 0 else TOLERANCE
@@ -214,8 +214,8 @@ def _compare_weights(path: Path, expected: dict[str, torch.Tensor]) -> None:
         assert torch.allclose(own.double(), other.double(), TOLERANCE, TOLERANCE), name
 
 
-def test_the_oracle_knows_a_difference(tmp_path: Path) -> None:
-    """A run with another rate is not what torch gives for this one."""
+def test_the_oracle_notices_a_difference(tmp_path: Path) -> None:
+    """A run with another learning rate differs from the loop of torch."""
     config = _base("sgd", "none", "mlp")
     expected = _by_torch(config)
     _compare(fit(config, tmp_path / "same"), expected)

@@ -77,9 +77,9 @@ def test_faults_cost_neither_torch_nor_optuna(tmp_path: Path) -> None:
     script = (
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv = ['search', 'seed=-1,2']\n"
         "from src import search\n"
-        "from src.system.errors import door\n"
+        "from src.system.errors import exit_on_error\n"
         "try:\n"
-        "    with door(): search.main()\n"
+        "    with exit_on_error(): search.main()\n"
         "except SystemExit as end: print(end.code, {'torch', 'optuna'} & set(sys.modules))"
     )
     done = subprocess.run(

@@ -16,20 +16,15 @@ from src.config.schema import Config
 from src.data.sources.catalogue import open_source
 from src.inference.evaluation import evaluate_path
 from src.models import build_model
-from src.models.mlp import Mlp
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps import trials
 from src.sweeps.trials import train_trials
-from src.training import grouping as fusion
 from src.training import lanes
 from src.training.fit import fit, fit_stack
 from src.training.grouping import plan
 from tests.helpers.commands import SMALL
-
-
-def grid(*axes: list[str], common: tuple[str, ...] = ()) -> list[Config]:
-    return [compose(*SMALL, *common, *point) for point in itertools.product(*axes)]
+from tests.helpers.grids import SEEDS, WIDTHS, grid
 
 
 def checkpoint(run: Run) -> dict[str, Any]:
@@ -40,11 +35,6 @@ def checkpoint(run: Run) -> dict[str, Any]:
 def stack(configs: list[Config], folder: Path) -> list[Run]:
     folders = [folder / str(number) for number in range(len(configs))]
     return fit_stack(configs, folders, folder / "stack")
-
-
-SEEDS = ["seed=0", "seed=1"]
-
-WIDTHS = ["model.hidden_sizes=16", "model.hidden_sizes=24"]
 
 
 CASES: dict[str, tuple[list[list[str]], tuple[str, ...]]] = {
@@ -163,36 +153,6 @@ def test_lanes_end_with_the_same_bits_each_time(
     assert found == found[:1] * 4
 
 
-def test_one_thread_is_enough_for_little_work() -> None:
-    """Threads are for steps of which each has some milliseconds' work."""
-    small, large = models_of_width(32), models_of_width(2048)
-    assert lanes.threads_for(small, 100, 8) == 1
-    assert lanes.threads_for(large, 100, 8) == 8
-    assert lanes.threads_for(small * 64, 100, 2) == 2
-    assert lanes.threads_for([torch.nn.Conv2d(1, 8, 5)], 100, 4) == 1
-    before = torch.get_num_threads()
-    with lanes.Lanes(2, 1).opened():
-        assert torch.get_num_threads() == 1
-    assert torch.get_num_threads() == before
-
-
-def models_of_width(width: int) -> list[torch.nn.Module]:
-    return [Mlp(784, [width], 10)]
-
-
-def test_what_a_lane_raises_is_raised() -> None:
-    def fail(number: int) -> int:
-        if number == 1:
-            raise ValueError("lane 1")
-        return number
-
-    pool = lanes.Lanes(3)
-    with pool.opened():
-        assert pool.map(lambda number: 2 * number, [0, 1, 2]) == [0, 2, 4]
-        with pytest.raises(ValueError, match="lane 1"):
-            pool.map(fail, [0, 1, 2])
-
-
 def test_a_trial_that_diverges_harms_no_other(tmp_path: Path) -> None:
     def rates(last: str) -> list[Config]:
         return grid(["optimizer.lr=0.1", f"optimizer.lr={last}", "optimizer.lr=0.05"])
@@ -221,53 +181,6 @@ def test_a_single_run_that_diverges_says_at_which_step(tmp_path: Path) -> None:
     assert float(run.history[-1]["train/loss"] or 0) > 1e6
     assert not run.best_checkpoint.exists()
     assert json.loads(run.result_file.read_text(), parse_constant=pytest.fail) == result
-
-
-def _sizes(configs: list[Config], most: int | None = None) -> list[int]:
-    return [len(group.trials) for group in plan(configs, most)]
-
-
-def test_groups_agree_in_all_but_the_fusible_keys() -> None:
-    assert _sizes(grid(WIDTHS, SEEDS, ["optimizer.lr=0.1", "optimizer.lr=0.2"])) == [8]
-    assert _sizes(grid(["model.hidden_sizes=[8]", "model.hidden_sizes=[8,8]"], SEEDS)) == [2, 2]
-    for axis in (
-        ["data.batch_size=10", "data.batch_size=20"],
-        ["model.activation=relu", "model.activation=tanh"],
-        ["optimizer=sgd", "optimizer=adam"],
-        ["scheduler=none", "scheduler=cosine"],
-        ["trainer.max_epochs=2", "trainer.max_epochs=3"],
-    ):
-        groups = plan(grid(axis, SEEDS))
-        assert [group.trials for group in groups] == [[0, 1], [2, 3]], axis
-
-
-@pytest.mark.parametrize(
-    ("override", "reason"),
-    [
-        ("trainer.precision=16-mixed", "differentiates one model at a time"),
-        ("trainer.step=autograd", "differentiates one model at a time"),
-        ("trainer.log_every_step=true", "prints the steps of one run"),
-        ("trainer.max_time='00:00:01:00'", "by its own clock"),
-        ("data.order=stream", "draws the order from the stream"),
-        ("logger=tensorboard", "follows one run"),
-    ],
-)
-def test_what_trains_alone_has_a_reason(override: str, reason: str) -> None:
-    on_any = () if "16" not in override else ("trainer.accelerator=auto",)
-    groups = plan(grid(SEEDS, common=(*on_any, override)))
-    assert [group.trials for group in groups] == [[0], [1]]
-    assert all(group.alone and reason in group.alone for group in groups)
-
-
-def test_groups_are_cut_to_the_memory_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    configs = grid([f"seed={seed}" for seed in range(10)])
-    assert _sizes(configs, most=4) == [4, 4, 2]
-    one = fusion.bytes_per_trial(configs[0], 784, 10, 100)
-    assert 4 * 25_450 * 5 < one < 4e6
-    monkeypatch.setattr(fusion, "free_bytes", lambda _: 2 * 5 * one)
-    assert _sizes(configs) == [5, 5]
-    monkeypatch.setattr(fusion, "free_bytes", lambda _: 1)
-    assert _sizes(configs) == [1] * 10
 
 
 class KilledError(Exception):

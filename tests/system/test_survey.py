@@ -1,4 +1,4 @@
-"""What the survey says, against what torch and the system say."""
+"""The survey, against torch and the system."""
 
 import json
 import os
@@ -27,7 +27,7 @@ def test_the_survey_of_this_machine() -> None:
 
 
 def test_a_gpu_is_described_by_its_properties(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a machine with a card would show, from properties that are made up."""
+    """A machine with a GPU, simulated by made-up properties."""
 
     class Properties:
         name, major, minor, multi_processor_count = "A card", 9, 0, 132

@@ -13,20 +13,18 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Timer
 
+from src.config import schema
 from src.config.compose import compose
 from src.config.faults import check, options
-from src.config.schema import GROUPS
-from src.data.sources import catalogue
+from src.data.sources import mnist
 from src.data.sources.downloads import UnavailableError
-from src.data.sources.embedded import toy
 from src.data.sources.source import Source
+from src.data.sources.toy import toy
 from src.inference.evaluation import evaluate_path
 from src.models.mlp import Mlp
 from src.runs.folder import HISTORY, Run
 from src.runs.loading import open_trained
 from src.system.errors import InputError
-from src.training import batch_size
-from src.training import grouping as fusion
 from src.training.classifier import Classifier
 from src.training.fit import fit
 from src.training.history import History
@@ -259,28 +257,6 @@ def test_an_idle_gpu_gets_advice(
     assert (meter.mean, meter.readable) == (None, False)
 
 
-def test_a_batch_as_large_as_memory_allows(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert batch_size.largest(1150, lambda _size: True) == 1024
-    assert batch_size.largest(1150, lambda size: size <= 300) == 256
-    assert batch_size.largest(40, lambda _size: True) == 40
-    with pytest.raises(InputError, match="not even a batch of 64 fits"):
-        batch_size.largest(1150, lambda _size: False)
-    config = compose(*SMALL, "data.batch_size=auto")
-    one = fusion.bytes_per_trial(config, 784, 10, 300)
-    monkeypatch.setattr(batch_size, "free_bytes", lambda _config: 2 * one)
-    with caplog.at_level(logging.INFO, "src"):
-        run = fit(config, tmp_path / "run")
-    assert "data.batch_size=auto: 256 chosen, more do not fit into memory" in caplog.text
-    assert run.config.data.batch_size == 256
-    assert run.result["effective_batch_size"] == 256
-    monkeypatch.setattr(batch_size, "free_bytes", lambda _config: 2**40)
-    fit(compose(*SMALL, "data.batch_size=auto", "trainer.max_epochs=3"), run.folder, resume=True)
-    assert run.config.data.batch_size == 256  # what was decided stays
-    assert run.result["epochs"] == 3
-
-
 def test_accumulated_batches_and_memory_are_reported(train: Train) -> None:
     run = train("trainer.accumulate_grad_batches=3", "data.batch_size=50")
     assert run.result["effective_batch_size"] == 150
@@ -337,14 +313,14 @@ def test_a_part_of_an_epoch_is_no_whole_one(
 def test_the_fallback_is_told_everywhere(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(root: Path) -> Source:
+    def fail(name: str, root: Path) -> Source:
         raise UnavailableError("the download failed (no network)")
 
-    monkeypatch.setitem(catalogue.PUBLISHED, "mnist", fail)
+    monkeypatch.setattr(mnist, "read_idx_set", fail)
     monkeypatch.delenv("DATA_ROOT", raising=False)
     with caplog.at_level(logging.INFO, "src"):
         run = fit(compose("trainer=cpu", "trainer.max_epochs=1"), tmp_path / "run")
-    reason = "mnist, for the download failed (no network)"
+    reason = "mnist, because the download failed (no network)"
     assert run.result["data"]["instead_of"] == reason
     assert f"Training on digits instead of {reason}" in caplog.records[0].getMessage()
     assert f"instead of {reason}" in caplog.records[-1].getMessage()
@@ -372,7 +348,7 @@ def test_a_folder_that_holds_a_run_is_left_alone(train: Train) -> None:
 OFFLINE = ("digits", "toy", "synthetic")  # of the data; test_data.py has the others
 SHIPPED = [
     f"{group}={choice}"
-    for group in GROUPS
+    for group in schema.GROUPS
     for choice in options(group)
     if group != "data" or choice in OFFLINE
 ]

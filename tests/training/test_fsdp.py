@@ -21,8 +21,9 @@ from src.training.checkpointing import Checkpoints
 from src.training.fit import Job, fit, fit_rank
 from src.training.fsdp import shard, whole
 from src.training.grouping import why_alone
-from src.training.optimizers import Schedule, build_optimizer
-from src.training.steps import AutogradSteps, Stepping
+from src.training.optimizers import build_optimizer
+from src.training.schedule import Schedule
+from src.training.steps import AutogradSteps, StepPlan
 from tests.helpers.commands import SMALL
 from tests.helpers.weights import weights
 
@@ -131,7 +132,7 @@ def scaled_steps(folder: Path) -> None:
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
     schedule = Schedule(config.scheduler, 0.1, 1, 2)
     optimizer = build_optimizer(config.optimizer, net.parameters())
-    steps = AutogradSteps(net, optimizer, [schedule], Stepping(2, 1, 0.5), scaler=scaler)
+    steps = AutogradSteps(net, optimizer, [schedule], StepPlan(2, 1, 0.5), scaler=scaler)
     features, labels = torch.randn(1, 1, 20, 8), torch.randint(3, (1, 1, 20))
     steps(Block(features[:, :, rank::2], labels[:, :, rank::2]), 0, 0)
     loss = F.cross_entropy(reference(features[0, 0]), labels[0, 0])

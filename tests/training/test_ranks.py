@@ -19,7 +19,7 @@ from src.config.compose import compose
 from src.data.loader import SeededOrder
 from src.data.module import DataModule
 from src.data.sources.catalogue import open_source
-from src.data.sources.embedded import toy
+from src.data.sources.toy import toy
 from src.runs.folder import Run
 from src.sweeps.command_line import check_command_line
 from src.system.errors import InputError
@@ -221,8 +221,8 @@ def test_raschkas_toy_on_two_ranks(tmp_path: Path) -> None:
     assert (result["last"]["train/acc"], result["test/acc"], result["ranks"]) == (1.0, 1.0, 2)
     config = compose("experiment=raschka_toy_ddp").data
     with pytest.raises(InputError, match=r"2 test samples are too few for 8 devices; type "):
-        DataModule(config, toy(1), [SeededOrder(0)], ranks=8)
-    assert DataModule(config, toy(4), [SeededOrder(0)], ranks=8).batches_per_epoch == 1
+        DataModule(config, toy(1), [SeededOrder(0)], world_size=8)
+    assert DataModule(config, toy(4), [SeededOrder(0)], world_size=8).batches_per_epoch == 1
 
 
 @pytest.mark.parametrize("part", ["training", "validation", "test"])
@@ -240,7 +240,7 @@ def test_each_rank_needs_a_sample_of_each_part(part: str, ranks: int) -> None:
             f"data.val_fraction={sizes['validation'] / samples}",
             "data.batch_size=1",
         ).data
-        return DataModule(config, open_source(config), [SeededOrder(0)], ranks=ranks)
+        return DataModule(config, open_source(config), [SeededOrder(0)], world_size=ranks)
 
     sizes[part] = ranks
     module()

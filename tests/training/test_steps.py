@@ -1,4 +1,4 @@
-"""Steps, schedules and metrics against plain torch, by their values."""
+"""Steps against a plain loop of torch, autograd against the closed form, by their values."""
 
 import shutil
 from collections.abc import Callable
@@ -12,119 +12,23 @@ from torch._inductor import config as inductor
 from torch._inductor.utils import fresh_cache
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW, Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, MultiStepLR, OneCycleLR
-from torchmetrics import MeanMetric
-from torchmetrics.classification import MulticlassAccuracy
 
 from src.config.compose import compose
-from src.data.loader import SeededOrder
-from src.data.sources.embedded import digits
+from src.data.loader import Block, SeededOrder
+from src.data.sources.digits import digits
 from src.data.sources.source import held_out
 from src.models.mlp import Mlp
 from src.runs import checkpoint
 from src.system.errors import InputError
 from src.training.fit import fit
-from src.training.metrics import EpochMetrics
-from src.training.optimizers import Schedule, build_optimizer
+from src.training.optimizers import build_optimizer
+from src.training.schedule import Schedule
+from src.training.steps import AutogradSteps, StepPlan
+from tests.helpers.blocks import BATCHES, block, model
 from tests.helpers.commands import SMALL, Train
 from tests.helpers.weights import same, weights
 
 Weights = dict[str, Tensor]
-
-
-# --- schedules ---
-
-
-@pytest.mark.parametrize(
-    ("overrides", "build", "per_step"),
-    [
-        (["scheduler=none"], None, False),
-        (
-            ["scheduler=multistep", "scheduler.milestones=[2,5]", "scheduler.gamma=0.3"],
-            lambda o: MultiStepLR(o, [2, 5], 0.3),
-            False,
-        ),
-        (
-            ["scheduler=cosine", "scheduler.eta_min=0.01"],
-            lambda o: CosineAnnealingLR(o, 8, 0.01),
-            False,
-        ),
-        (
-            ["scheduler=onecycle"],
-            lambda o: OneCycleLR(o, 0.5, total_steps=56, cycle_momentum=False),
-            True,
-        ),
-        (
-            ["scheduler=onecycle", "scheduler.pct_start=0.5", "scheduler.div_factor=4.0"],
-            lambda o: OneCycleLR(
-                o, 0.5, total_steps=56, pct_start=0.5, div_factor=4.0, cycle_momentum=False
-            ),
-            True,
-        ),
-    ],
-)
-def test_schedules_are_torchs(
-    overrides: list[str], build: Callable[[Optimizer], LRScheduler] | None, per_step: bool
-) -> None:
-    epochs, steps = 8, 7
-    schedule = Schedule(compose(*overrides).scheduler, 0.5, epochs, steps)
-    optimizer = SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
-    scheduler = build(optimizer) if build else None
-    for step in range(epochs * steps):
-        expected = optimizer.param_groups[0]["lr"]
-        assert schedule(step) == pytest.approx(expected, rel=1e-12)
-        optimizer.step()
-        if scheduler and (per_step or (step + 1) % steps == 0) and step + 1 < epochs * steps:
-            scheduler.step()
-    assert schedule(epochs * steps + 100) == schedule(epochs * steps - 1)
-
-
-@pytest.mark.parametrize("steps", [1, 2, 3, 4, 5, 8, 10])
-@pytest.mark.parametrize("pct_start", [0.1, 0.125, 0.2, 0.25, 0.5, 0.99])
-def test_the_shortest_cycle_has_rates_too(pct_start: float, steps: int) -> None:
-    """Also where the peak lies on step 0: pct_start · steps = 1."""
-    chosen = compose("scheduler=onecycle", f"scheduler.pct_start={pct_start}").scheduler
-    rates = [Schedule(chosen, 0.5, 1, steps)(step) for step in range(steps)]
-    assert all(0 < rate <= 0.5 for rate in rates)
-    if pct_start * steps == 1:
-        assert rates == sorted(rates, reverse=True)
-        assert rates[0] == 0.5
-
-
-# --- metrics ---
-
-
-def test_metrics_are_torchmetrics_whatever_the_grouping() -> None:
-    torch.manual_seed(0)
-    logits, labels = torch.randn(6, 50, 10), torch.randint(10, (6, 50))
-    losses = torch.stack([F.cross_entropy(a, b) for a, b in zip(logits, labels, strict=True)])
-    correct = (logits.argmax(-1) == labels).sum(-1)
-    both = torch.stack([losses, 2 * losses], 1) * 50, torch.stack([correct, correct // 2], 1)
-    values = []
-    for groups in ([6], [1] * 6, [2, 1, 3]):
-        metrics = EpochMetrics(2)
-        for loss, hits in zip(*(torch.split(t, groups) for t in both), strict=True):
-            metrics.update(loss, hits, 50 * len(loss))
-        values.append(metrics.compute())
-    assert values[0] == values[1] == values[2]  # to the last bit
-    mean, accuracy = MeanMetric(), MulticlassAccuracy(10, average="micro")
-    mean.update(losses)
-    accuracy.update(logits.flatten(0, 1), labels.flatten())
-    first, second = values[0]
-    assert first["loss"] == pytest.approx(mean.compute().item(), rel=1e-6)
-    assert first["acc"] == pytest.approx(accuracy.compute().item(), rel=1e-6)
-    assert second["loss"] == pytest.approx(2 * first["loss"], rel=1e-6)
-    assert second["acc"] == int((correct // 2).sum()) / 300
-
-
-def test_metrics_weigh_batches_by_their_samples() -> None:
-    metrics = EpochMetrics()
-    metrics.update(torch.tensor([[4.0], [4.0]]), torch.tensor([[3], [1]]), 8)
-    metrics.update(torch.tensor([[12.0]]), torch.tensor([[2]]), 2)
-    assert metrics.compute() == [{"loss": 2.0, "acc": 0.6}]
-
-
-# --- a run against the loop that one would write by hand ---
 
 
 def by_hand(
@@ -195,7 +99,7 @@ CASES: dict[str, tuple[list[str], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("step", ["closed_form", "autograd"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_run_is_the_loop_by_hand(case: str, step: str, train: Train) -> None:
+def test_a_run_equals_a_plain_loop(case: str, step: str, train: Train) -> None:
     overrides, options = CASES[case]
     if case != "schedule":
         overrides = ["scheduler=none", *overrides]
@@ -260,18 +164,12 @@ def test_deterministic_reaches_torch(train: Train) -> None:
         torch.use_deterministic_algorithms(False)
 
 
-def test_optimizers_are_fused() -> None:
-    for name in ("sgd", "adam", "adamw"):
-        config = compose(f"optimizer={name}").optimizer
-        assert build_optimizer(config, Mlp(4, [3], 2).parameters()).defaults["fused"] is True
-
-
 COMPILERS = [name for name in ("c++", "g++", "clang++") if shutil.which(name)]
 
 
 @pytest.mark.skipif(not COMPILERS, reason="needs a C++ compiler")
-def test_compiled_steps_are_autograds(tmp_path: Path) -> None:
-    """The last batch of an epoch is smaller than the others; a run that goes on meets it first."""
+def test_compiled_steps_equal_autograd(tmp_path: Path) -> None:
+    """The last batch of an epoch is smaller than the others. A resumed run begins with it."""
     recipe = (*SMALL, "optimizer=adamw", "optimizer.lr=0.01", "model.hidden_sizes=[6]")
     compiled = (*recipe, "trainer.compile=true", "trainer.steps_per_call=11")
     plain = fit(compose(*recipe, "trainer.step=autograd"), tmp_path / "plain")
@@ -288,10 +186,114 @@ def test_compiled_steps_are_autograds(tmp_path: Path) -> None:
     assert same(resumed, whole)
 
 
-def test_no_compiler_is_told(tmp_path: Path) -> None:
+def test_a_missing_compiler_is_reported(tmp_path: Path) -> None:
     with (
         fresh_cache(),  # else what was compiled before is found
         inductor.patch("cpp.cxx", (None, "/absent")),
         pytest.raises(InputError, match=r"cannot compile here .*type trainer\.compile=false"),
     ):
         fit(compose(*SMALL, "trainer.compile=true", "model.hidden_sizes=[7]"), tmp_path / "run")
+
+
+DEEP = "model.hidden_sizes=[24,16]"
+PARTS: dict[str, tuple[str, ...]] = {
+    "batch norm": ("model.norm=batch",),
+    "layer norm": ("model.norm=layer", "model.activation=gelu"),
+    "batch norm, momentum": ("model.norm=batch", "optimizer.momentum=0.9", "optimizer.lr=0.05"),
+    "max norm": ("model.max_norm=0.5",),
+    "max norm, adam": ("model.max_norm=0.5", "optimizer=adam", "optimizer.lr=0.01"),
+    "label smoothing": ("trainer.label_smoothing=0.2",),
+    "average": ("trainer.ema_decay=0.8", "model.norm=batch"),
+    "average, accumulated": ("trainer.ema_decay=0.8", "trainer.accumulate_grad_batches=4"),
+    "warm-up": ("scheduler.warmup_epochs=1.5",),
+    "two ranks' worth": ("model.norm=layer", "trainer.gradient_clip_val=0.1"),
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_closed_form_equals_autograd(part: str, tmp_path: Path) -> None:
+    """Up to rounding, in float64: last and best weights, statistics, losses of every epoch."""
+    common = (*SMALL, DEEP, "optimizer.lr=0.1", "trainer.precision=64", *PARTS[part])
+    slow = fit(compose(*common, "trainer.step=autograd"), tmp_path / "slow")
+    fast = fit(compose(*common), tmp_path / "fast")
+    assert (slow.result["step"], fast.result["step"]) == ("autograd", "closed_form")
+    for which in ("last", "best"):
+        expected, found = weights(slow, which), weights(fast, which)
+        assert expected.keys() == found.keys()
+        for name, value in expected.items():
+            assert torch.allclose(found[name].double(), value.double(), rtol=1e-7, atol=1e-9), name
+    for a, b in zip(slow.history, fast.history, strict=True):
+        for key in ("train/loss", "val/loss")[a["epoch"] == 0 :]:
+            assert a[key] == pytest.approx(b[key], rel=1e-8)
+
+
+def test_batch_norm_equals_a_plain_loop(tmp_path: Path) -> None:
+    """One epoch by torch: nn.BatchNorm1d, SGD, label smoothing, max norm by torch.renorm."""
+    config = compose(
+        *SMALL, "trainer.max_epochs=1", "optimizer.lr=0.1", "model.norm=batch",
+        "model.max_norm=1.0", "trainer.label_smoothing=0.1", "trainer.precision=64",
+    )  # fmt: skip
+    run = fit(config, tmp_path / "run")
+    torch.manual_seed(0)
+    first = nn.Linear(784, 32, bias=False)
+    model = nn.Sequential(first, nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10)).double()
+    train, _ = held_out(digits().train, 0.2, 0)
+    order = SeededOrder(0)(0, len(train))
+    optimizer = SGD(model.parameters(), 0.1)
+    for batch in torch.split(order, 100):
+        x, y = train.features[batch].double().flatten(1), train.labels[batch]
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y, label_smoothing=0.1).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        with torch.no_grad():
+            first.weight.copy_(torch.renorm(first.weight, 2, 0, 1.0))
+    found = weights(run)
+    for name, value in model.state_dict().items():
+        assert torch.allclose(found[f"model.layers.{name}"].double(), value.double(), atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_scaling_the_loss_leaves_no_trace(optimizer: str, blocks: int) -> None:
+    """Accumulated, clipped and scaled by a power of two, in blocks of any length: the results equal
+    those without the scale."""
+    config = compose(f"optimizer={optimizer}", "optimizer.lr=0.1", "scheduler=none")
+    step_plan = StepPlan(BATCHES, accumulate=3, clip=0.05)
+    schedules = [Schedule(config.scheduler, 0.1, 1, step_plan.steps_per_epoch)]
+    found = []
+    for scaler in (None, torch.amp.GradScaler("cpu", init_scale=2.0**12)):
+        net = model()
+        steps = AutogradSteps(
+            net,
+            build_optimizer(config.optimizer, net.parameters()),
+            schedules,
+            step_plan,
+            scaler=scaler,
+        )
+        whole, size = block(), BATCHES // blocks
+        for first in range(0, BATCHES, size):
+            part = Block(*(tensor[first : first + size] for tensor in whole))
+            steps(part, 0, first)
+        found.append([parameter.detach() for parameter in net.parameters()])
+    for plain, scaled in zip(*found, strict=True):
+        assert torch.allclose(plain, scaled, rtol=1e-6, atol=1e-7)
+
+
+def test_a_step_that_overflows_is_skipped() -> None:
+    config = compose("optimizer.lr=0.1", "scheduler=none")
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**127)  # any loss overflows float32
+    net, step_plan = model(), StepPlan(1)
+    before = [parameter.detach().clone() for parameter in net.parameters()]
+    schedule = Schedule(config.scheduler, 0.1, 1, 1)
+    steps = AutogradSteps(
+        net,
+        build_optimizer(config.optimizer, net.parameters()),
+        [schedule],
+        step_plan,
+        scaler=scaler,
+    )
+    whole = block()
+    steps(Block(100 * whole.features[:1], whole.labels[:1]), 0, 0)
+    for one, other in zip(before, net.parameters(), strict=True):
+        assert torch.equal(one, other)
+    assert scaler.get_scale() == 2.0**126

@@ -1,1 +1,1 @@
-"""Data sets, a module for each family."""
+"""Data sets: a module for each, or for a family; catalogue.py finds them by name."""

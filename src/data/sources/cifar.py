@@ -1,29 +1,45 @@
 """CIFAR-10 and CIFAR-100: colour pictures (N, 3, 32, 32) in pickled batches.
 
-Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009. What a pickle names is
-never looked up: it may hold plain values and NumPy's arrays of numbers alone.
+Krizhevsky: Learning Multiple Layers of Features from Tiny Images, 2009. A pickle may hold plain
+values and NumPy's arrays of numbers; nothing else that a pickle names is ever imported.
 """
 
 import io
 import pickle
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from src.data.sources.downloads import Published, read_known
-from src.data.sources.source import Source, Split
+from src.config import schema
+from src.data.paths import FOLDERS
+from src.data.sources.downloads import Published, open_published, read_known
+from src.data.sources.source import Description, Source, Split
 from src.system.errors import InputError
 from src.system.files import MIB
 
 BATCH_LIMIT = 256 * MIB  # CIFAR-100's training batch has 155,249,918 bytes
-# Of what the published files name; numpy.core is where NumPy 1 had it.
+# All names in the published files; numpy.core is where NumPy 1 had them.
 ARRAY_PARTS: dict[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
+}
+
+
+class _CifarSet(NamedTuple):
+    """Its name in torchvision.datasets, and the key of the labels in its batches."""
+
+    dataset: str
+    label_key: str
+    classes: int
+
+
+SETS = {
+    "cifar10": _CifarSet("CIFAR10", "labels", 10),
+    "cifar100": _CifarSet("CIFAR100", "fine_labels", 100),
 }
 
 
@@ -34,40 +50,39 @@ class _ArraysAlone(pickle.Unpickler):
         return ARRAY_PARTS[module, name]
 
 
-def cifar10(root: Path) -> Source:
-    """root/cifar-10-batches-py, as `_read`."""
-    return _read("cifar10", "CIFAR10", root, "labels")
+def open_source(config: schema.Torchvision) -> Source:
+    return open_published(config, _read)
 
 
-def cifar100(root: Path) -> Source:
-    """root/cifar-100-python with its hundred fine labels, as `_read`."""
-    return _read("cifar100", "CIFAR100", root, "fine_labels")
+def describe(config: schema.Torchvision) -> Description:
+    return Description((3, 32, 32), SETS[config.name].classes)
 
 
-def _read(data: str, dataset: str, root: Path, key: str) -> Source:
-    """Downloaded first where none of the files is there; uint8.
+def _read(name: str, root: Path) -> Source:
+    """The batches below the root, downloaded first when none of them is there; uint8.
 
-    The names of the files and their MD5 are torchvision's. A folder that has any of the files is
-    read and never written. Raises InputError for a missing or altered file and an unwritable root,
-    UnavailableError when the download fails.
+    The names of the files and their MD5 are torchvision's. A folder with any of the files is read
+    and never written. Raises InputError for a missing or altered file and a root that cannot be
+    written, UnavailableError when the download fails.
     """
     from torchvision import datasets
 
+    dataset, key, _ = SETS[name]
     known = getattr(datasets, dataset)
     meta = known.meta
     digests = {**dict(known.train_list + known.test_list), meta["filename"]: meta["md5"]}
-    folder = Published(dataset, known.base_folder, tuple(digests)).obtain(root)
-    contents = {name: _unpickle(folder / name, digest, dataset) for name, digest in digests.items()}
+    folder = Published(dataset, FOLDERS[name], tuple(digests)).obtain(root)
+    contents = {file: _unpickle(folder / file, digest, dataset) for file, digest in digests.items()}
     try:
-        labels = tuple(str(name) for name in contents[meta["filename"]][meta["key"]])
-        train = _split([contents[name] for name, _ in known.train_list], key, len(labels))
-        test = _split([contents[name] for name, _ in known.test_list], key, len(labels))
+        labels = tuple(str(label) for label in contents[meta["filename"]][meta["key"]])
+        train = _split([contents[file] for file, _ in known.train_list], key, len(labels))
+        test = _split([contents[file] for file, _ in known.test_list], key, len(labels))
     except (KeyError, TypeError, ValueError, RuntimeError) as error:
         raise InputError(
             f"{folder}: its batches are not {dataset}'s ({type(error).__name__}: {error}); move "
             "the folder away to have it downloaded again"
         ) from None
-    return Source(data, train, test, labels)
+    return Source(name, train, test, labels)
 
 
 def _split(batches: Sequence[dict[str, Any]], key: str, classes: int) -> Split:
@@ -81,7 +96,7 @@ def _split(batches: Sequence[dict[str, Any]], key: str, classes: int) -> Split:
 
 
 def _unpickle(path: Path, digest: str, title: str) -> Any:
-    """The content is compared before any of it is interpreted, and never again read."""
+    """Compares the content with its MD5 before any of the content is interpreted."""
     content = read_known(path, BATCH_LIMIT, digest, title)
     try:
         return _ArraysAlone(io.BytesIO(content), encoding="latin1").load()

@@ -1,39 +1,46 @@
-"""Published data sets: found under a root, or downloaded there by torchvision."""
+"""Published data sets: found below data.root, or downloaded there by torchvision."""
 
 import hashlib
 import logging
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from http.client import HTTPException
 from pathlib import Path
 
+from src.config import schema
+from src.data.paths import FOLDERS, data_root, named_root
+from src.data.sources.digits import digits
+from src.data.sources.source import Source
 from src.system.errors import InputError
 from src.system.files import open_regular
 
 log = logging.getLogger(__name__)
 
 
+Section = schema.Mnist | schema.Torchvision
+
+
 class UnavailableError(Exception):
-    """A data set that cannot be had here and now."""
+    """A data set that is not on this machine and cannot be downloaded now."""
 
 
 @dataclass(frozen=True)
 class Published:
-    """A data set by its name in torchvision.datasets, and its files in `folder` under a root."""
+    """The name of a data set in torchvision.datasets, and its files in `folder` below a root."""
 
     dataset: str
     folder: str
     files: Sequence[str]
 
     def obtain(self, root: Path) -> Path:
-        """The folder of its files, downloaded first where there is none of them.
+        """The folder of the files, downloaded first when none of them is there.
 
-        A folder that has any of the files is never written. Raises InputError for an unwritable
-        root, UnavailableError when the download fails.
+        A folder with any of the files is never written. Raises InputError for a root that cannot be
+        written, UnavailableError when the download fails.
         """
         folder = root / self.folder
         if not any((folder / name).exists() for name in self.files):
@@ -41,7 +48,7 @@ class Published:
         return folder
 
     def _download(self, root: Path) -> None:
-        """Downloads beside the target and renames, so that root never holds half a data set."""
+        """Downloads beside the target and renames, so that the root never holds half a data set."""
         created = [folder for folder in (root, *root.parents) if not folder.exists()]
         target = root / self.folder
         try:
@@ -64,7 +71,7 @@ class Published:
             try:
                 (beside / self.folder).rename(target)
             except OSError:
-                if not target.exists():  # else another run was faster
+                if not target.exists():  # otherwise another run was faster
                     raise
         except (OSError, RuntimeError, HTTPException) as error:
             reason = " ".join(str(error).split())[:300] or type(error).__name__
@@ -76,9 +83,29 @@ class Published:
                     folder.rmdir()
 
 
+def open_published(config: Section, read: Callable[[str, Path], Source]) -> Source:
+    """The result of `read(name, root)`, or the fallback when the data set is unavailable.
+
+    Raises InputError as `read`, and for an unavailable data set without a fallback or with a root
+    that the user named.
+    """
+    root, folder = data_root(config.root), FOLDERS[config.name]
+    try:
+        return read(config.name, root)
+    except UnavailableError as error:
+        unnamed = named_root(config.root) is None
+        if isinstance(config, schema.Mnist) and config.fallback is not None and unnamed:
+            return replace(digits(), instead_of=f"mnist, because {error}")
+        raise InputError(
+            f"data={config.name}: {error}. Either put its files, unpacked, into {root / folder} or "
+            f"name the folder that has {folder} with data.root=FOLDER or DATA_ROOT=FOLDER; or type "
+            "data=digits, which needs no download"
+        ) from None
+
+
 @contextmanager
 def _timeout(seconds: float) -> Iterator[None]:
-    """torchvision's download waits for ever on a silent network."""
+    """Limits torchvision's download, which would wait for ever on a silent network."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(seconds)
     try:
@@ -88,9 +115,9 @@ def _timeout(seconds: float) -> Iterator[None]:
 
 
 def read_known(path: Path, limit: int, digest: str | None, title: str) -> bytearray:
-    """The content of a file of at most `limit` bytes, known by its MD5 where there is one.
+    """The content of a file, of which at most `limit` bytes are read.
 
-    Raises InputError for any other content, and leaves it as it is.
+    Raises InputError when the file cannot be read or its MD5 is not `digest`.
     """
     try:
         with open_regular(path) as file:

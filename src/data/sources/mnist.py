@@ -1,14 +1,17 @@
-"""MNIST and the sets that were made in its likeness: pictures (N, 1, 28, 28) in IDX files."""
+"""MNIST, Fashion-MNIST and KMNIST: pictures (N, 1, 28, 28) in IDX files."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from src.data.sources.downloads import Published, read_known
-from src.data.sources.source import DIGITS, Source, Split
+from src.config import schema
+from src.data.paths import FOLDERS
+from src.data.sources.downloads import Published, open_published, read_known
+from src.data.sources.source import DIGITS, Description, Source, Split
 from src.system.errors import InputError
 from src.system.files import MIB
 
@@ -24,52 +27,46 @@ IDX_LIMIT = 64 * MIB  # the largest file has 47,040,016 bytes
 
 @dataclass(frozen=True)
 class IdxSet:
-    """`data`: its name in the configuration; `digests`: MD5 of the files where it is known."""
+    """A data set of four IDX files, with the MD5 of the files where it is known."""
 
-    data: str
     published: Published
     labels: tuple[str, ...]
-    digests: dict[str, str] = field(default_factory=dict)
+    digests: Mapping[str, str] = field(default_factory=dict)
 
 
-FASHION_MNIST = IdxSet(
-    "fashion_mnist",
-    Published("FashionMNIST", "FashionMNIST/raw", tuple(MNIST_FILES)),
-    (
-        "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
-        "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+SETS = {
+    "mnist": IdxSet(
+        Published("MNIST", FOLDERS["mnist"], tuple(MNIST_FILES)), DIGITS, MNIST_FILES
     ),
-)  # fmt: skip
-KMNIST = IdxSet(
-    "kmnist",
-    Published("KMNIST", "KMNIST/raw", tuple(MNIST_FILES)),
-    ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"),
-)
-MNIST = IdxSet("mnist", Published("MNIST", "MNIST/raw", tuple(MNIST_FILES)), DIGITS, MNIST_FILES)
+    "fashion_mnist": IdxSet(  # photographs of clothing; Xiao, Rasul, Vollgraf, 2017
+        Published("FashionMNIST", FOLDERS["fashion_mnist"], tuple(MNIST_FILES)),
+        (
+            "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
+            "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+        ),
+    ),
+    "kmnist": IdxSet(  # characters of cursive Japanese, by their sounds; Clanuwat and others, 2018
+        Published("KMNIST", FOLDERS["kmnist"], tuple(MNIST_FILES)),
+        ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"),
+    ),
+}  # fmt: skip
 
 
-def mnist(root: Path) -> Source:
-    """The four files under root/MNIST/raw, as `read_idx_set`."""
-    return read_idx_set(MNIST, root)
+def open_source(config: schema.Mnist | schema.Torchvision) -> Source:
+    return open_published(config, read_idx_set)
 
 
-def fashion_mnist(root: Path) -> Source:
-    """Photographs of clothing; Xiao, Rasul, Vollgraf, 2017. As `read_idx_set`."""
-    return read_idx_set(FASHION_MNIST, root)
+def describe(config: schema.Mnist | schema.Torchvision) -> Description:
+    return Description((1, 28, 28), len(SETS[config.name].labels))
 
 
-def kmnist(root: Path) -> Source:
-    """Ten characters of cursive Japanese, named by their sounds; Clanuwat and others, 2018. As
-    `read_idx_set`."""
-    return read_idx_set(KMNIST, root)
+def read_idx_set(name: str, root: Path) -> Source:
+    """Four files below the root, downloaded first when none of them is there; uint8.
 
-
-def read_idx_set(which: IdxSet, root: Path) -> Source:
-    """Four files under the root, downloaded first where there is none of them; uint8.
-
-    A folder that has any of the files is read and never written. Raises InputError for a missing
-    or altered file and an unwritable root, UnavailableError when the download fails.
+    A folder with any of the files is read and never written. Raises InputError for a missing or
+    altered file and a root that cannot be written, UnavailableError when the download fails.
     """
+    which = SETS[name]
     folder, title = which.published.obtain(root), which.published.dataset
 
     def split(prefix: str) -> Split:
@@ -91,15 +88,15 @@ def read_idx_set(which: IdxSet, root: Path) -> Source:
             )
         return Split(images.unsqueeze(1), labels.long())
 
-    return Source(which.data, split("train"), split("t10k"), which.labels)
+    return Source(name, split("train"), split("t10k"), which.labels)
 
 
 def read_idx(path: Path, digest: str | None, title: str) -> Tensor:
     """The array of an IDX file of bytes, in the shape that its header gives.
 
-    Two zeros, 8 for unsigned bytes, the number of dimensions, the size of each in four bytes, the
-    highest first, and the values (LeCun's page of MNIST). Raises InputError for anything else,
-    and where the MD5 is another than `digest`.
+    The header has two zeros, 8 for unsigned bytes, the number of dimensions, and the size of each
+    dimension in four bytes, the highest byte first (LeCun's page of MNIST). Raises InputError for
+    any other content, and when the MD5 is not `digest`.
     """
     content = read_known(path, IDX_LIMIT, digest, title)
     dimensions = content[3] if len(content) > 3 and content[:3] == b"\0\0\x08" else 0
@@ -107,7 +104,7 @@ def read_idx(path: Path, digest: str | None, title: str) -> Tensor:
     sizes = [int.from_bytes(content[at : at + 4], "big") for at in range(4, header, 4)]
     if not dimensions or len(content) != header + math.prod(sizes):
         raise InputError(
-            f"{path}: is no whole IDX file of bytes, it has {len(content):,} of them and its "
+            f"{path}: is not a complete IDX file of bytes: it has {len(content):,} bytes, and its "
             f"header gives the shape {tuple(sizes)}. It was left as it is; replace it, or move "
             "it away to have it downloaded again"
         )

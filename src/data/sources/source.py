@@ -1,4 +1,4 @@
-"""What a source gives: splits of features and labels, and what is known of them."""
+"""A data set in memory: its splits of features and labels, and facts about them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +11,15 @@ from src.data.tables import Columns
 from src.system.errors import InputError
 
 DIGITS = tuple("0123456789")
+COPIES = 2  # of a resident data set in memory, while its splits are drawn
+
+
+@dataclass(frozen=True)
+class Description:
+    """The shape of one sample, and the number of classes."""
+
+    shape: tuple[int, ...]
+    classes: int
 
 
 @dataclass(frozen=True)
@@ -25,13 +34,13 @@ class Split:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample."""
+        """The shape of one sample."""
         return tuple(self.features.shape[1:])
 
     def take(self, chosen: Tensor | slice) -> "Split":
-        """The samples of those indices (int64), of a mask (bool), or a view of a slice."""
+        """The samples at indices (int64), of a mask (bool), or of a slice, which copies nothing."""
         if isinstance(chosen, Tensor) and chosen.dtype == torch.int64:
-            # Less than half the time of [] with indices.
+            # index_select takes less than half the time of [] with indices.
             return Split(self.features.index_select(0, chosen), self.labels.index_select(0, chosen))
         return Split(self.features[chosen], self.labels[chosen])
 
@@ -41,21 +50,17 @@ class Split:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set: what is trained on, and a test set that nothing but the final test touches.
-
-    `labels` are the names of classes 0, 1, …. `instead_of` names the data set that could not be
-    had, with the reason. Of files that anybody may change, `digest` tells their content apart;
-    `skipped` were broken.
-    """
+    """A data set: a training set, which the validation set is drawn from, and a test set, which
+    only the final test uses."""
 
     name: str
     train: Split
     test: Split
-    labels: tuple[str, ...]
-    instead_of: str | None = None
-    digest: str | None = None
-    skipped: int = 0
-    columns: Columns | None = None
+    labels: tuple[str, ...]  # names of classes 0, 1, …
+    instead_of: str | None = None  # the data set that was not available, and why
+    digest: str | None = None  # of the user's own files, which may change between runs
+    skipped: int = 0  # broken files
+    columns: Columns | None = None  # how a table's rows become features
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -67,17 +72,17 @@ class Source:
 
 
 def as_float(features: Tensor) -> Tensor:
-    """uint8 scaled to [0, 1] exactly as torchvision's ToTensor does; floats as they are."""
+    """Scales uint8 to [0, 1] exactly as torchvision's ToTensor; leaves floats unchanged."""
     if features.dtype == torch.uint8:
         return features.to(torch.float32).div_(255)
     return features
 
 
 def held_out(train: Split, fraction: float | None, seed: int) -> tuple[Split, Split]:
-    """The training set as (train, validation), drawn with `seed`; order within is the original.
+    """Splits the training set into (train, validation) at random. Both keep the original order.
 
-    With fraction None nothing is held out and validation is the training set itself. Raises
-    InputError when either part would be empty.
+    With fraction None both are the whole training set. Raises InputError when either part would be
+    empty.
     """
     if fraction is None:
         return train, train
@@ -96,10 +101,10 @@ def held_out(train: Split, fraction: float | None, seed: int) -> tuple[Split, Sp
 
 
 def with_test(everything: Split, fraction: float, seed: int) -> tuple[Split, Split]:
-    """A data set that has no test set as (train, test), drawn with `seed` from each class by
-    itself: a rounded `fraction` of it, and never all. Order within is the original.
+    """Splits a data set without a test set into (train, test) at random.
 
-    Raises InputError when no class has enough samples to give one.
+    Each class gives the test set a rounded `fraction` of its samples, never all of them. Both parts
+    keep the original order. Raises InputError when the test set would be empty.
     """
     stream = torch.Generator().manual_seed(seed)
     is_test = torch.zeros(len(everything), dtype=torch.bool)
@@ -116,6 +121,6 @@ def with_test(everything: Split, fraction: float, seed: int) -> tuple[Split, Spl
 
 
 def without_samples(split: Split, labels: Sequence[str]) -> list[str]:
-    """The classes that no sample of the split is of."""
+    """The classes without a sample in the split."""
     counts = torch.bincount(split.labels, minlength=len(labels)).tolist()
     return [label for label, count in zip(labels, counts, strict=True) if not count]

@@ -19,7 +19,7 @@ from torchmetrics.classification import MulticlassConfusionMatrix
 from src.config.schema import Config
 from src.data.sources.source import Source
 from src.runs.folder import Run
-from src.system.errors import InputError, Interrupted
+from src.system.errors import InputError, Interrupted, first_line
 from src.system.extras import LOGGERS, missing_loggers
 from src.training import ranks
 from src.training.classifier import Classifier
@@ -132,10 +132,9 @@ class Loggers(Callback):
                 action(logger)
             except Exception as error:
                 del self.loggers[name]
-                reason = next(iter(str(error).splitlines()), type(error).__name__)
                 log.warning(
                     "logger=%s cannot %s (%s); it is left out, history.csv holds all",
-                    name, what, reason,
+                    name, what, first_line(error),
                 )  # fmt: skip
 
 

@@ -1,7 +1,7 @@
-"""Everything that needs a CUDA GPU, in one go and into one file.
+"""All checks and measurements that need a CUDA GPU, written into one file, gpu_check.json.
 
-The tests marked gpu, the tutorials' questions on every device, the figures that are wanted of a
-GPU, and a sweep of 64 trials as its users type it.
+Runs the tests marked gpu, the suites that compare devices, an epoch of the default network, and the
+README's sweep as a command.
 """
 
 import json
@@ -16,44 +16,47 @@ from typing import Any
 import torch
 from tabulate import tabulate
 
-from src.benchmarks import questions
-from src.benchmarks.loops import default_lightning
-from src.config import compose as composition
-from src.runs.folder import Result
+from src.benchmarks import run_suite
+from src.benchmarks.commands import ROOT, SWEEP, time_command
+from src.benchmarks.measure import seconds_per_epoch
+from src.benchmarks.settings import Settings
+from src.benchmarks.suites.loops import default_lightning
+from src.config.compose import compose
+from src.runs.folder import Result, Run
 from src.system.errors import InputError
+from src.system.files import write_durably
 from src.system.survey import survey
 from src.training.fit import fit
 
-ROOT = Path(__file__).parent.parent.parent
 FILE = Path("gpu_check.json")
-SWEEP = (
-    "-m", "hydra/launcher=fused", "model.hidden_sizes=16,32,64,128",
-    "optimizer.lr=0.03,0.1,0.3,0.5", "seed=0,1,2,3",
+SUITES = (
+    "devices", "precision", "batch_size", "hidden_size", "dataset_size", "transfer",
+    "augmentation", "ranks", "graph",
 )  # fmt: skip
 
 
-def run(rounds: int, data: str) -> tuple[str, str]:
-    """The table of seconds by part, and the JSON line. Writes gpu_check.json."""
+def run(settings: Settings) -> tuple[str, str]:
     if not torch.cuda.is_available():
         raise InputError(
-            "suite=gpu_check: torch sees no CUDA GPU; python -m src.devices tells what there is"
+            "suite=gpu_check: torch sees no CUDA GPU; python -m src.devices lists the devices"
         )
     found: dict[str, Any] = {"suite": "gpu_check", "survey": survey(), "seconds": {}}
 
     def part(name: str, content: Any, began: float) -> None:
         found[name] = content
         found["seconds"][name] = time.perf_counter() - began
-        FILE.write_text(json.dumps(found, indent=2) + "\n")  # what is there already is kept
+        write_durably(FILE, json.dumps(found, indent=2) + "\n")  # after each part
 
     began = time.perf_counter()
     part("tests", _tests(), began)
     began = time.perf_counter()
-    part("figures", _figures(data), began)
-    for suite in questions.QUESTIONS:
+    part("figures", _figures(settings.data), began)
+    for suite in SUITES:
         began = time.perf_counter()
-        part(suite, json.loads(questions.run(suite, rounds)[1]), began)
+        line = run_suite(settings.model_copy(update={"suite": suite}))[1]
+        part(suite, json.loads(line), began)
     began = time.perf_counter()
-    part("sweep", _sweep(data), began)
+    part("sweep", _sweep(settings.data), began)
     table = tabulate(found["seconds"].items(), ["part", "seconds"], floatfmt=".1f")
     figures = tabulate(found["figures"].items(), ["figure", "value"], floatfmt=".4g")
     return f"{table}\n\n{figures}\n\n{FILE}", json.dumps(found)
@@ -76,16 +79,14 @@ def _tests() -> dict[str, int]:
 
 
 def _figures(data: str) -> dict[str, float]:
-    """Seconds per epoch of 784-32-10 at batch 100, and what stands beside them."""
+    """Seconds per epoch of 784-32-10 at batch size 100, and figures to compare them with."""
     overrides = (f"data={data}", "trainer.accelerator=cuda", "scheduler=none", "optimizer.lr=0.1")
 
     def seconds(*more: str) -> tuple[float, Result]:
-        config = composition.compose(*overrides, "trainer.max_epochs=10", *more)
+        config = compose(*overrides, "trainer.max_epochs=10", *more)
         with tempfile.TemporaryDirectory() as folder:
             run = fit(config, Path(folder))
-            rows = run.history
-            per_epoch = (float(rows[-1]["seconds"] or 0) - float(rows[2]["seconds"] or 0)) / 8
-            return per_epoch, run.result
+            return seconds_per_epoch(run.history, warm_up=2), run.result
 
     graph, result = seconds()
     eager, _ = seconds("trainer.cuda_graph=false")
@@ -103,13 +104,11 @@ def _figures(data: str) -> dict[str, float]:
 
 
 def _sweep(data: str) -> dict[str, Any]:
-    """Whole command of 64 trials, and the seconds of its training."""
+    """Seconds of the whole command, and of the phases of its stack."""
     with tempfile.TemporaryDirectory() as folder:
-        began = time.perf_counter()
-        subprocess.run(
-            [sys.executable, "-m", "src.train", *SWEEP, f"data={data}",
-             "trainer.accelerator=cuda", f"hydra.sweep.dir={folder}/sweep"],
-            cwd=ROOT, check=True, capture_output=True,
+        seconds = time_command(
+            ROOT, "src.train", "-m", "hydra/launcher=fused", *SWEEP, f"data={data}",
+            "trainer.accelerator=cuda", f"hydra.sweep.dir={folder}/sweep",
         )  # fmt: skip
-        result = json.loads((Path(folder) / "sweep" / "0" / "result.json").read_text())
-        return {"command_seconds": time.perf_counter() - began, "seconds": result["seconds"]}
+        result = Run(Path(folder) / "sweep" / "0").result
+        return {"command_seconds": seconds, "seconds": result["seconds"]}

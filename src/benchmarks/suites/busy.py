@@ -1,6 +1,9 @@
-"""A run and a sweep beside programs that want the cores too: their threads against one thread."""
+"""Training on a busy machine: all threads against one thread.
 
-import os
+Times the default run and one epoch of the README's sweep beside LOOPS processes that each keep a
+core busy.
+"""
+
 import subprocess
 import sys
 import tempfile
@@ -10,11 +13,11 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from src.benchmarks.commands import SWEEP, time_command
 from src.benchmarks.measure import Seconds, ratio, report
-from src.benchmarks.searches import SWEEP
+from src.benchmarks.settings import Settings
 from src.runs.folder import Run
 
-ROOT = Path(__file__).parent.parent.parent
 LOOPS = 8
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "run": ("trainer=cpu", "hydra.run.dir=here/0"),
@@ -26,26 +29,27 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
-def run(rounds: int, data: str) -> tuple[str, str]:
-    """Seconds of training, beside LOOPS busy loops: the default run, and an epoch of the README's
-    sweep, as they are and with one thread."""
+def run(settings: Settings) -> tuple[str, str]:
     names = [name for kind in COMMANDS for name in (kind, f"{kind}, one thread")]
     seconds: Seconds = {name: [] for name in names}
     with busy_loops(LOOPS):
-        jobs = [(kind, command) for _ in range(rounds) for kind, command in COMMANDS.items()]
+        jobs = [
+            (kind, command) for _ in range(settings.rounds) for kind, command in COMMANDS.items()
+        ]
         for kind, command in tqdm(jobs, unit="pair", leave=False, disable=None):
-            seconds[kind].append(seconds_of_training(*command, f"data={data}"))
-            alone = seconds_of_training(*command, f"data={data}", environment=ONE_THREAD)
+            given = (*command, f"data={settings.data}")
+            seconds[kind].append(seconds_of_training(*given))
+            alone = seconds_of_training(*given, environment=ONE_THREAD)
             seconds[f"{kind}, one thread"].append(alone)
     ratios = {
         f"{kind}/one thread": ratio(seconds, kind, f"{kind}, one thread") for kind in COMMANDS
     }
-    return report("busy", seconds, ratios, data=data, loops=LOOPS)
+    return report("busy", seconds, ratios, data=settings.data, loops=LOOPS)
 
 
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """Within it so many other processes want a core each, all the time."""
+    """Keeps `count` other processes running that each want a core all the time."""
     loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
     try:
         yield
@@ -56,14 +60,7 @@ def busy_loops(count: int) -> Iterator[None]:
 
 
 def seconds_of_training(*arguments: str, environment: Mapping[str, str] | None = None) -> float:
-    """Of `python -m src.train` with these arguments in a folder of its own; of a sweep that is one
-    stack, the stack's."""
-    own = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
-    if "DATA_ROOT" in os.environ:
-        own["DATA_ROOT"] = str(Path(os.environ["DATA_ROOT"]).absolute())
+    """Seconds of training in `python -m src.train ARGUMENTS`, of the first run or its stack."""
     with tempfile.TemporaryDirectory() as folder:
-        subprocess.run(
-            [sys.executable, "-m", "src.train", *arguments],
-            cwd=folder, env=own, check=True, capture_output=True,
-        )  # fmt: skip
+        time_command(Path(folder), "src.train", *arguments, environment=environment)
         return float(Run(Path(folder) / "here" / "0").result["seconds"]["fit"])

@@ -1,10 +1,6 @@
-"""What choosing costs: a search beside a grid, a halved sweep beside the whole one."""
+"""A search against a grid, and a sweep with successive halving against the whole sweep."""
 
-import os
-import subprocess
-import sys
 import tempfile
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -12,18 +8,17 @@ from typing import NamedTuple
 from tabulate import tabulate
 from tqdm import tqdm
 
+from src.benchmarks.commands import SWEEP, time_command
 from src.benchmarks.measure import Seconds, ratio, report
+from src.benchmarks.settings import Settings
 from src.runs.outcome import format_metric
 from src.runs.sweep_folder import Sweep
 
-ROOT = Path(__file__).parent.parent.parent
 FUSED = ("-m", "hydra/launcher=fused")
 BRIEF = ("scheduler=cosine", "trainer.max_epochs=5", "trainer=cpu")
 RATES = ",".join(f"{0.01 * 10 ** (2 * number / 15):.3g}" for number in range(16))
 WIDTHS = ("16", "32", "64", "128")
 SHAPES = ",".join(f"[{','.join([width] * depth)}]" for depth in (1, 2) for width in WIDTHS)
-# The README's sweep.
-SWEEP = ("model.hidden_sizes=16,32,64,128", "optimizer.lr=0.03,0.1,0.3,0.5", "seed=0,1,2,3")
 COMMANDS: Mapping[str, tuple[str, ...]] = {
     "grid": (
         "src.train", *FUSED, *BRIEF,
@@ -38,7 +33,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "sweep": ("src.train", *FUSED, *SWEEP, "trainer=cpu"),
     "halved sweep": ("src.train", *FUSED, *SWEEP, "trainer=cpu", "hydra.launcher.halving=2"),
 }  # fmt: skip
-# Of a command that is one stack, the training is a row of its own.
+# Commands that train one stack: their training is timed by itself too.
 TRAINING = {"sweep": "sweep, training", "halved sweep": "halved sweep, training"}
 RATIOS = (
     ("search", "grid"),
@@ -48,47 +43,37 @@ RATIOS = (
 
 
 class Outcome(NamedTuple):
-    """Seconds of a whole command, those of training the stack that has its best trial, that trial,
-    and what it came to."""
+    """The result of one command."""
 
-    seconds: float
-    training: float
-    best: str
-    value: float
+    seconds: float  # of the whole command
+    training: float  # seconds of training the stack with the best trial
+    best: str  # the best trial: its number and overrides
+    value: float  # the monitored value of the best trial
 
 
-def run(rounds: int, data: str) -> tuple[str, str]:
-    """Whole commands, start-up, folders and report included; all four see the same machine."""
+def run(settings: Settings) -> tuple[str, str]:
+    """Seconds include start-up, folders and report."""
     seconds: Seconds = {name: [] for name in (*COMMANDS, *TRAINING.values())}
     found: dict[str, Outcome] = {}
-    jobs = [(name, command) for _ in range(rounds) for name, command in COMMANDS.items()]
+    jobs = [(name, command) for _ in range(settings.rounds) for name, command in COMMANDS.items()]
     for name, command in tqdm(jobs, unit="command", leave=False, disable=None):
-        found[name] = outcome(command, f"data={data}")
+        found[name] = outcome(command, f"data={settings.data}")
         seconds[name].append(found[name].seconds)
         if name in TRAINING:
             seconds[TRAINING[name]].append(found[name].training)
     ratios = {f"{above}/{below}": ratio(seconds, above, below) for above, below in RATIOS}
     best = {name: {"trial": each.best, "val/acc": each.value} for name, each in found.items()}
-    table, line = report("search", seconds, ratios, data=data, best=best)
+    table, line = report("search", seconds, ratios, data=settings.data, best=best)
     rows = [[name, format_metric("val/acc", each.value), each.best] for name, each in found.items()]
     trials = tabulate(rows, ["contender", "best val/acc", "trial"])
     return f"{table}\n\n{trials}", line
 
 
 def outcome(command: tuple[str, ...], *others: str) -> Outcome:
-    """Of `python -m` with this command in a folder of its own."""
-    module, *arguments = command
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    if "DATA_ROOT" in os.environ:
-        environment["DATA_ROOT"] = str(Path(os.environ["DATA_ROOT"]).absolute())
+    """Runs `python -m COMMAND OTHERS` in a temporary folder."""
+    key = "search.folder" if command[0] == "src.search" else "hydra.sweep.dir"
     with tempfile.TemporaryDirectory() as folder:
-        place = "search.folder=here" if module == "src.search" else "hydra.sweep.dir=here"
-        began = time.perf_counter()
-        subprocess.run(
-            [sys.executable, "-m", module, *arguments, *others, place],
-            cwd=folder, env=environment, check=True, capture_output=True,
-        )  # fmt: skip
-        seconds = time.perf_counter() - began
+        seconds = time_command(Path(folder), *command, *others, f"{key}=here")
         best = max(Sweep(Path(folder) / "here").trials, key=lambda run: run.monitored)
         chosen = " ".join(f"{key}={value}" for key, value in best.overrides.items())
         training = best.result["seconds"]["fit"]

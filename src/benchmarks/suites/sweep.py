@@ -1,48 +1,48 @@
-"""What a trial of a sweep costs: steps of stacks of growing size, and whole commands."""
+"""The cost of a trial in a sweep: steps of stacks of growing size, and whole commands."""
 
 import itertools
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
-import matplotlib as mpl
 import torch
+from matplotlib.figure import Figure
 from torch import nn
 from tqdm import tqdm
 
-from src.benchmarks.loops import bare
+from src.benchmarks.commands import time_command
 from src.benchmarks.measure import Seconds, Spread, few_ticks, interleave, ratio, report
 from src.benchmarks.products import BATCH, CLASSES, HIDDEN, products
-from src.config import compose as composition
+from src.benchmarks.settings import Settings
+from src.benchmarks.suites.loops import bare
 from src.config import schema
+from src.config.compose import compose
 from src.data.loader import BlockSampler, ResidentLoader, SeededOrder, batches_per_block
 from src.data.sources.catalogue import open_source
 from src.data.sources.source import Split, as_float, held_out
 from src.models.mlp import Mlp
 from src.models.stack import Stack
+from src.plots.style import COLOURS, FAINT, save_png
 from src.system import machine
-from src.system.files import replacing
 from src.training.lanes import Lanes, available, threads_for
-from src.training.optimizers import Schedule, build_stacked_optimizer
-from src.training.steps import ClosedFormSteps, Stepping
+from src.training.optimizers import build_stacked_optimizer
+from src.training.schedule import Schedule
+from src.training.steps import ClosedFormSteps, StepPlan
 
-ROOT = Path(__file__).parent.parent.parent
 PICTURE = Path("sweep.png")
 WIDTHS, RATES = (4, 8, 16, 32), 16  # the 64 trials of the whole commands
 EPOCHS = 3
 
 
-def run(rounds: int, data: str, full: bool, commands: bool) -> tuple[str, str]:
-    """The suite `sweep`: a table, and its JSON line. Writes the picture sweep.png."""
+def run(settings: Settings) -> tuple[str, str]:
+    """Writes the picture sweep.png too."""
     machine.keep_freed_memory()
-    config = composition.compose(f"data={data}").data
+    config = compose(f"data={settings.data}").data
     source = open_source(config)
     train, _ = held_out(source.train, config.val_fraction, config.split_seed)
-    sizes = [1, 4, 16, 64, *([256] if full else [])]
+    sizes = [1, 4, 16, 64, *([256] if settings.full else [])]
     contenders: dict[str, Callable[[], float]] = {
         "bare": bare(as_float(train.features).flatten(1), train.labels)
     }
@@ -50,22 +50,22 @@ def run(rounds: int, data: str, full: bool, commands: bool) -> tuple[str, str]:
         contenders[f"products@{size}"] = products(len(train), trials=size)
         contenders[f"fused@{size}"] = fused(train, [0] * size)
         contenders[f"fused_own_seeds@{size}"] = fused(train, list(range(size)))
-    seconds = interleave(contenders, rounds)
+    seconds = interleave(contenders, settings.rounds)
     ratios = {
         "bare*64/fused@64": _scaled(ratio(seconds, "bare", "fused@64"), 64),
         "fused/products@64": ratio(seconds, "fused@64", "products@64"),
         "fused_own_seeds/fused@64": ratio(seconds, "fused_own_seeds@64", "fused@64"),
     }
-    if commands:
-        whole = interleave_commands(rounds, data)
+    if settings.commands:
+        whole = interleave_commands(settings.rounds, settings.data)
         ratios["basic/fused"] = ratio(whole, "basic", "fused")
         ratios["joblib/fused"] = ratio(whole, "joblib", "fused")
         seconds |= {f"command {name}": values for name, values in whole.items()}
-    draw(seconds, sizes, PICTURE)
+    save_png(partial(draw, seconds, sizes), PICTURE)
     note = (
         f"seconds per epoch of 784-32-10, {len(train)} samples of {source.name}, batch {BATCH}; "
         f"commands: seconds of 64 trials, {EPOCHS} epochs each, start-up and folders included; "
-        f"{rounds} rounds\npicture: {PICTURE}"
+        f"{settings.rounds} rounds\npicture: {PICTURE}"
     )
     table, line = report("sweep", seconds, ratios, data=source.name, instead_of=source.instead_of)
     return f"{note}\n\n{table}", line
@@ -76,7 +76,7 @@ def _scaled(spread: Spread, factor: float) -> Spread:
 
 
 def fused(train: Split, seeds: Sequence[int]) -> Callable[[], float]:
-    """An epoch of a stack of 784-32-10: the steps as a sweep takes them, gathering included."""
+    """An epoch of a stack of 784-32-10: the steps of a sweep, gathering included."""
     distinct = list(dict.fromkeys(seeds))
     models: list[nn.Module] = [Mlp(784, [HIDDEN], CLASSES) for _ in seeds]
     threads = threads_for(models, BATCH, available())
@@ -98,7 +98,7 @@ def fused(train: Split, seeds: Sequence[int]) -> Callable[[], float]:
     none = schema.NoScheduler(name="none", warmup_epochs=0.0)
     schedules = [Schedule(none, rate, 100, sampler.batches) for rate in rates]
     optimizer = build_stacked_optimizer(sgd, stack)
-    steps = ClosedFormSteps(stack, optimizer, schedules, Stepping(sampler.batches), lanes=lanes)
+    steps = ClosedFormSteps(stack, optimizer, schedules, StepPlan(sampler.batches), lanes=lanes)
 
     def epoch() -> float:
         with lanes.opened():
@@ -112,7 +112,7 @@ def fused(train: Split, seeds: Sequence[int]) -> Callable[[], float]:
 
 
 def interleave_commands(rounds: int, data: str) -> Seconds:
-    """Seconds of the same 64 trials by each launcher, from the shell and back."""
+    """Seconds of the same 64 trials by each launcher, as whole commands."""
     rates = ",".join(f"{0.03 * 1.2**k:.3f}" for k in range(RATES))
     points = [
         f"model.hidden_sizes={','.join(map(str, WIDTHS))}",
@@ -127,39 +127,27 @@ def interleave_commands(rounds: int, data: str) -> Seconds:
         "joblib": ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
     }
     seconds: Seconds = {name: [] for name in launchers}
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    if "DATA_ROOT" in os.environ:
-        environment["DATA_ROOT"] = str(Path(os.environ["DATA_ROOT"]).absolute())
     jobs = list(itertools.product(range(rounds), launchers.items()))
     for _, (name, launcher) in tqdm(jobs, unit="command", leave=False, disable=None):
         with tempfile.TemporaryDirectory() as folder:
-            began = time.perf_counter()
-            subprocess.run(
-                [sys.executable, "-m", "src.train", "-m", *launcher, *points],
-                cwd=folder,
-                env=environment,
-                check=True,
-                capture_output=True,
-            )
-            seconds[name].append(time.perf_counter() - began)
+            taken = time_command(Path(folder), "src.train", "-m", *launcher, *points)
+            seconds[name].append(taken)
     return seconds
 
 
-def draw(seconds: Seconds, sizes: Sequence[int], path: Path) -> None:
-    """Seconds per trial against the number of trials, both logarithmic."""
-    mpl.use("Agg")
-    from matplotlib import pyplot as plt
-
-    figure, axis = plt.subplots(figsize=(7, 4.5), layout="constrained")
+def draw(seconds: Seconds, sizes: Sequence[int]) -> Figure:
+    """Seconds per trial by the number of trials, on logarithmic axes."""
+    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    axis = figure.subplots()
     lines = {
         "fused, shared batches": "fused@",
         "fused, own seeds": "fused_own_seeds@",
         "matrix products alone": "products@",
     }
-    for label, prefix in lines.items():
+    for colour, (label, prefix) in zip(COLOURS, lines.items(), strict=False):
         values = [Spread.of(seconds[f"{prefix}{size}"]).median / size for size in sizes]
-        axis.plot(sizes, values, "o-", label=label)
-    axis.axhline(Spread.of(seconds["bare"]).median, ls="--", color="grey", label="bare torch loop")
+        axis.plot(sizes, values, "o-", color=colour, label=label)
+    axis.axhline(Spread.of(seconds["bare"]).median, ls="--", color=FAINT, label="bare torch loop")
     axis.set(
         xscale="log",
         yscale="log",
@@ -169,8 +157,6 @@ def draw(seconds: Seconds, sizes: Sequence[int], path: Path) -> None:
     )
     axis.set_xticks(sizes, [str(size) for size in sizes])
     few_ticks(axis)
-    axis.grid(alpha=0.3)
+    axis.grid()
     axis.legend(loc="upper right", bbox_to_anchor=(1, 0.92))
-    with replacing(path) as part:
-        figure.savefig(part, format="png", dpi=150)
-    plt.close(figure)
+    return figure

@@ -1,12 +1,12 @@
-"""Seconds per epoch of 784-32-10 at batch 100, through the training loops that people use."""
+"""An epoch of 784-32-10 at batch size 100 in the training loops that people use."""
 
 import os
 import tempfile
 import time
 import warnings
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -26,21 +26,20 @@ from torch.utils.data import (
 )
 from torchvision.transforms import ToTensor
 
-from src.benchmarks.measure import interleave, quiet, ratio, report
+from src.benchmarks.measure import epoch_seconds, interleave, quiet, ratio, report
 from src.benchmarks.products import BATCH, CLASSES, HIDDEN, products
-from src.config import compose as composition
+from src.benchmarks.settings import Settings
+from src.config.compose import compose
 from src.data.sources.catalogue import open_source
 from src.data.sources.source import Split, as_float, held_out
 from src.system import machine
-from src.training.fit import fit
 
 RATE = 0.5
 
 
-def run(rounds: int, data: str) -> tuple[str, str]:
-    """The suite `loops`: a table, and its JSON line."""
-    machine.keep_freed_memory()  # as our run does, so that every contender has it
-    config = composition.compose(f"data={data}").data
+def run(settings: Settings) -> tuple[str, str]:
+    machine.keep_freed_memory()  # as our run does, so that all contenders benefit
+    config = compose(f"data={settings.data}").data
     source = open_source(config)
     train, validation = held_out(source.train, config.val_fraction, config.split_seed)
     features, labels = as_float(train.features).flatten(1), train.labels
@@ -50,10 +49,10 @@ def run(rounds: int, data: str) -> tuple[str, str]:
         "lightning": default_lightning(features, labels),
         "sklearn": sklearn(features, labels),
         **({"keras": keras(features, labels)} if find_spec("keras") else {}),
-        "ours": ours(data),
+        "ours": ours(settings.data),
         "products": products(len(features)),
     }
-    seconds = interleave(contenders, rounds)
+    seconds = interleave(contenders, settings.rounds)
     ratios = {
         f"{above}/{below}": ratio(seconds, above, below)
         for above, below in (
@@ -66,9 +65,8 @@ def run(rounds: int, data: str) -> tuple[str, str]:
         )
         if above in seconds
     }
-    note = (
-        f"seconds per epoch: {len(train)} samples of {source.name}, batch {BATCH}, {rounds} rounds"
-    )
+    note = f"seconds per epoch: {len(train)} samples of {source.name}, batch {BATCH}, "
+    note += f"{settings.rounds} rounds"
     if source.instead_of:
         note += f"; {source.name} instead of {source.instead_of}"
     table, line = report("loops", seconds, ratios, data=source.name, instead_of=source.instead_of)
@@ -80,7 +78,7 @@ def network() -> nn.Sequential:
 
 
 class _Pictures(Dataset[tuple[Tensor, int]]):
-    """What torchvision's MNIST does for a sample: to a PIL image, and to a tensor by ToTensor."""
+    """Makes a PIL image of each sample and a tensor by ToTensor, as torchvision's MNIST does."""
 
     def __init__(self, split: Split) -> None:
         self.data = (as_float(split.features)[:, 0] * 255).round().byte()
@@ -95,7 +93,7 @@ class _Pictures(Dataset[tuple[Tensor, int]]):
 
 
 def tutorial(train: Split, validation: Split) -> Callable[[], float]:
-    """Zero to GANs' fit: DataLoader, sampler, ToTensor, a step per batch, then its validation."""
+    """The loop of Zero to GANs: DataLoader, sampler, ToTensor, a step per batch, validation."""
     model = network()
     loader, validation_loader = (
         DataLoader(_Pictures(split), BATCH, sampler=SubsetRandomSampler(range(len(split))))
@@ -121,7 +119,7 @@ def tutorial(train: Split, validation: Split) -> Callable[[], float]:
 
 
 def bare(features: Tensor, labels: Tensor) -> Callable[[], float]:
-    """The same steps over tensors in memory, torch alone, fused SGD, nothing measured or kept."""
+    """Plain torch on tensors in memory, with fused SGD and without any metrics or checkpoints."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, fused=True)
 
@@ -140,7 +138,7 @@ def bare(features: Tensor, labels: Tensor) -> Callable[[], float]:
 
 
 class _Default(LightningModule):
-    """As Lightning's introduction writes one."""
+    """A module as in Lightning's introduction."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,13 +157,13 @@ class _Default(LightningModule):
 def default_lightning(
     features: Tensor, labels: Tensor, accelerator: str = "cpu"
 ) -> Callable[[], float]:
-    """Lightning's Trainer with its defaults over whole batches of the same tensors.
+    """Lightning's Trainer with its defaults, on whole batches of the same tensors.
 
-    A sampler that yields batches of indices spares it the collating of single samples.
+    The sampler yields batches of indices, so that Lightning does not collate single samples.
     """
     dataset = TensorDataset(features, labels)
     sampler = BatchSampler(RandomSampler(dataset), BATCH, drop_last=False)
-    # tensors[list of indices] is one gather; batch_size=None keeps it from being collated again.
+    # tensors[list of indices] gathers a batch at once; batch_size=None turns collating off.
     loader: DataLoader[Any] = DataLoader(dataset, sampler=sampler, batch_size=None)
 
     def epoch() -> float:
@@ -186,7 +184,7 @@ def default_lightning(
 
 
 def sklearn(features: Tensor, labels: Tensor) -> Callable[[], float]:
-    """scikit-learn's MLPClassifier with the same network, batch and rate; the mean of 3 epochs."""
+    """scikit-learn's MLPClassifier with the same network, batch size and rate; mean of 3 epochs."""
     x, y = features.numpy(), labels.numpy()
     epochs = 3
 
@@ -212,8 +210,8 @@ def sklearn(features: Tensor, labels: Tensor) -> Callable[[], float]:
 
 
 def keras(features: Tensor, labels: Tensor) -> Callable[[], float]:
-    """Keras' fit over the same arrays, torch below it, silent."""
-    os.environ.setdefault("KERAS_BACKEND", "torch")  # read by its import
+    """Keras' fit on the same arrays, with torch as backend and without output."""
+    os.environ.setdefault("KERAS_BACKEND", "torch")  # Keras reads the variable when it is imported
     import keras
 
     x, y = features.numpy(), labels.numpy()
@@ -235,11 +233,8 @@ def keras(features: Tensor, labels: Tensor) -> Callable[[], float]:
 
 
 def ours(data: str) -> Callable[[], float]:
-    """This project as its users run it: validation, history, checkpoints and progress bar on.
-
-    The mean of epochs 2 to 4 by the run's own history; epoch 1 is its warm-up.
-    """
-    config = composition.compose(
+    """This project as its users run it, with validation, history, checkpoints and progress bar."""
+    config = compose(
         f"data={data}",
         "scheduler=none",
         f"optimizer.lr={RATE}",
@@ -247,10 +242,4 @@ def ours(data: str) -> Callable[[], float]:
         "trainer.accelerator=cpu",
         "trainer.progress_bar=true",
     )
-
-    def epoch() -> float:
-        with quiet(), tempfile.TemporaryDirectory() as folder:
-            rows = fit(config, Path(folder)).history
-            return (float(rows[-1]["seconds"] or 0) - float(rows[1]["seconds"] or 0)) / 3
-
-    return epoch
+    return partial(epoch_seconds, config)

@@ -1,0 +1,1 @@
+"""The suites of benchmarks, each a module with a function `run(settings)`."""

@@ -1,0 +1,65 @@
+"""The cost of checkpoints: 784-32-10 without checkpoints, with one a second, with one an epoch."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from lightning.pytorch import Trainer
+
+from src.benchmarks.measure import Spread, epoch_seconds, interleave, ratio, report
+from src.benchmarks.settings import Settings
+from src.config.compose import compose
+
+EPOCHS = 30
+NEVER = ("checkpoint.every_n_epochs=1000", "checkpoint.every_seconds=null")
+CONTENDERS = {
+    "none": NEVER,
+    "every second": (*NEVER, "checkpoint.every_seconds=1"),
+    "every epoch": ("checkpoint.every_n_epochs=1", "checkpoint.every_seconds=null"),
+}
+
+
+def run(settings: Settings) -> tuple[str, str]:
+    """The ratio `write/second` is the share of the time that a checkpoint every second takes."""
+    writes: list[float] = []
+    contenders = {
+        name: _epoch(settings.data, overrides, writes) for name, overrides in CONTENDERS.items()
+    }
+    seconds = interleave(contenders, settings.rounds)
+    seconds["one write"] = writes
+    ratios = {
+        "every second/none": ratio(seconds, "every second", "none"),
+        "every epoch/none": ratio(seconds, "every epoch", "none"),
+        "write/second": Spread.of(writes),
+    }
+    return report("checkpoints", seconds, ratios, data=settings.data, epochs=EPOCHS)
+
+
+def _epoch(data: str, overrides: tuple[str, ...], writes: list[float]) -> Callable[[], float]:
+    config = compose(
+        f"data={data}", "trainer.accelerator=cpu", f"trainer.max_epochs={EPOCHS}", *overrides
+    )
+
+    def measure() -> float:
+        with _timed_writes(writes):
+            return epoch_seconds(config)
+
+    return measure
+
+
+@contextmanager
+def _timed_writes(seconds: list[float]) -> Iterator[None]:
+    """Notes how long training stands still for each checkpoint."""
+    save = Trainer.save_checkpoint
+
+    def timed(self: Trainer, *given: Any, **named: Any) -> None:
+        began = time.perf_counter()
+        save(self, *given, **named)
+        seconds.append(time.perf_counter() - began)
+
+    Trainer.save_checkpoint = timed  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Trainer.save_checkpoint = save  # type: ignore[method-assign]

@@ -1,0 +1,25 @@
+"""An epoch by the kind of step: autograd, closed form, compiled, with and without a CUDA graph."""
+
+import shutil
+from functools import partial
+
+from src.benchmarks.questions import SMALL, Question, answer, devices, epoch, on
+from src.benchmarks.settings import Settings
+
+
+def run(settings: Settings) -> tuple[str, str]:
+    contenders, ratios = {}, {}
+    for device in devices():
+        ways = {"autograd": "trainer.step=autograd", "closed_form": "trainer.step=closed_form"}
+        if device == "cuda" or any(map(shutil.which, ("c++", "g++", "clang++"))):
+            ways["compiled autograd"] = "trainer.compile=true"
+        for kind, override in ways.items():
+            contenders[f"{kind} on {device}"] = partial(epoch, on(device), *SMALL, override)
+        if device == "cuda":
+            eager = "closed_form without graph on cuda"
+            contenders[eager] = partial(epoch, on(device), *SMALL, "trainer.cuda_graph=false")
+            ratios["without graph/with graph"] = (eager, "closed_form on cuda")
+        for kind in list(ways)[1:]:
+            name = f"{kind} on {device}"
+            ratios[f"autograd/{name}"] = (f"autograd on {device}", name)
+    return answer(settings, Question("kind of step, 784-32-10", contenders, ratios))

@@ -1,0 +1,49 @@
+"""What the closed form of a step does not cover.
+
+The one table of it. The rules of the configuration, the choice of a run's steps and the reasons why
+a trial trains alone read it. Nothing here imports torch.
+"""
+
+from collections.abc import Callable
+from typing import Any, TypeVar, get_args
+
+from pydantic import BaseModel
+
+NOT_COVERED = {  # key, value: the reason
+    ("trainer.precision", "16-mixed"): "has no gradient scaling",
+    ("trainer.strategy", "fsdp"): "needs whole weights",
+    ("trainer.compile", True): "is compiled already",
+    ("model.gradient_checkpointing", True): "keeps its activations",
+}
+FAMILIES: list[str] = []  # of models that have a closed form
+
+S = TypeVar("S", bound=BaseModel)
+
+
+def has_closed_form(section: type[S]) -> type[S]:
+    """Marks the section of a family whose file in src/models/ has a closed form."""
+    FAMILIES.extend(get_args(section.model_fields["name"].annotation))
+    return section
+
+
+def not_covered(config: BaseModel) -> dict[str, str]:
+    """The settings of a configuration that the closed form does not cover, as they are typed, and
+    the reasons. Empty if it covers all of them."""
+
+    def read(key: str) -> Any:
+        section, _, name = key.partition(".")
+        return getattr(getattr(config, section), name, None)
+
+    return not_covered_values(read)
+
+
+def not_covered_values(read: Callable[[str], Any]) -> dict[str, str]:
+    """The same of values that may be wrong: `read` returns the value of a key, or None."""
+    found = {
+        f"{key}={str(value).lower()}": reason
+        for (key, value), reason in NOT_COVERED.items()
+        if read(key) == value
+    }
+    if read("model.name") not in FAMILIES:
+        found[f"model={read('model.name')}"] = f"supports only {' and '.join(FAMILIES)}"
+    return found

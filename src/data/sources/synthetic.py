@@ -1,0 +1,35 @@
+"""Random data of any size and shape, to measure speed: standard normal features, random labels."""
+
+import math
+
+import torch
+
+from src.config import schema
+from src.data.sources.source import Description, Source, Split
+from src.system.resources import require_memory
+
+
+def open_source(config: schema.Synthetic) -> Source:
+    """Features (N, *shape), labels uniform; the same numbers on every machine.
+
+    Raises InputError when they do not fit into memory.
+    """
+    samples = config.samples + config.test_samples
+    require_memory(
+        f"data.samples={config.samples} data.test_samples={config.test_samples}: their features "
+        "need",
+        4 * samples * math.prod(config.shape),
+        "fewer of them, or a smaller data.shape",
+    )
+    stream = torch.Generator().manual_seed(0)
+
+    def draw(samples: int) -> Split:
+        features = torch.randn(samples, *config.shape, generator=stream)
+        return Split(features, torch.randint(config.classes, (samples,), generator=stream))
+
+    labels = tuple(str(number) for number in range(config.classes))
+    return Source("synthetic", draw(config.samples), draw(config.test_samples), labels)
+
+
+def describe(config: schema.Synthetic) -> Description:
+    return Description(tuple(config.shape), config.classes)

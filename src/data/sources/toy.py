@@ -1,0 +1,41 @@
+"""Raschka's five training points and two test points ("PyTorch in One Hour")."""
+
+import torch
+
+from src.config import schema
+from src.data.sources.source import Description, Source, Split
+from src.system.resources import require_memory
+
+LABELS = ("0", "1")
+
+
+def toy(factor: int) -> Source:
+    """Features (N, 2). With factor 1 the points are those that the tutorial prints.
+
+    A factor above 1 gives that many copies of each set, with normal noise of standard deviation
+    0.1 from a random stream of its own.
+    """
+    train = Split(
+        torch.tensor([[-1.2, 3.1], [-0.9, 2.9], [-0.5, 2.6], [2.3, -1.1], [2.7, -1.5]]),
+        torch.tensor([0, 0, 0, 1, 1]),
+    )
+    test = Split(torch.tensor([[-0.8, 2.8], [2.6, -1.6]]), torch.tensor([0, 1]))
+    require_memory(f"data.factor={factor}: the points need", 100 * factor, "a smaller data.factor")
+    if factor > 1:
+        noise = torch.Generator().manual_seed(123)
+
+        def repeat(split: Split) -> Split:
+            features = split.features.repeat(factor, 1)
+            features += 0.1 * torch.randn(features.shape, generator=noise)
+            return Split(features, split.labels.repeat(factor))
+
+        train, test = repeat(train), repeat(test)
+    return Source("toy", train, test, LABELS)
+
+
+def open_source(config: schema.Toy) -> Source:
+    return toy(config.factor)
+
+
+def describe(_config: schema.Toy) -> Description:
+    return Description((2,), len(LABELS))

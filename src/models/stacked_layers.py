@@ -1,0 +1,255 @@
+"""Layers of S models side by side: linear layers, norms, activations and dropout, each with its
+gradient written out.
+
+Activations are feature-major, (S, units, B), so that the output of a layer is the input of the
+next one without a copy, whether a layer is one product over the units of all models or a batch of
+products.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from src.models.closed_form import Part
+
+NormModule = nn.BatchNorm1d | nn.LayerNorm
+
+# Each activation, in place where torch can.
+ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu_,
+    "tanh": torch.tanh_,
+    "gelu": F.gelu,
+}
+
+
+# The gradient of an activation's input from that of its output, by the kernels of autograd. The
+# second argument is the activation's output, of gelu its input.
+BACKWARD: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "relu": lambda gradient, output: torch.ops.aten.threshold_backward.grad_input(
+        gradient, output, 0, grad_input=gradient
+    ),
+    "tanh": torch.ops.aten.tanh_backward,
+    "gelu": torch.ops.aten.gelu_backward,
+}
+
+
+class Layer(Part):
+    """Linear layers as G products side by side: weight (G, rows, columns), bias (G, rows, 1),
+    inputs (G, columns, B).
+
+    With G = 1 all tensors come without their first dimension, as one matrix product. A layer
+    before a batch norm has no bias.
+    """
+
+    def __init__(self, parameters: Sequence[nn.Parameter], groups: int) -> None:
+        weight, *biases = (parameter.data for parameter in parameters)
+        shape = (groups, -1, weight.shape[-1]) if groups > 1 else (-1, weight.shape[-1])
+        bias = biases[0].view(*shape[:-1], 1) if biases else None
+        super().__init__(parameters, weight.view(shape), bias)
+        self.weight_t = self.weight.mT
+        self.groups = groups
+
+    def shaped(self, tensor: Tensor) -> Tensor:
+        """(S, units, B) in the shape of this layer's inputs or outputs."""
+        samples = tensor.shape[-1]
+        return (
+            tensor.view(self.groups, -1, samples) if self.groups > 1 else tensor.view(-1, samples)
+        )
+
+    def forward(self, inputs: Tensor, out: Tensor | None = None) -> Tensor:
+        dtype = inputs.dtype  # in mixed precision the weights are rounded for each product
+        weight = self.weight if dtype == self.weight.dtype else self.weight.to(dtype)
+        if self.bias is None:
+            return (torch.bmm if self.groups > 1 else torch.mm)(weight, inputs, out=out)
+        bias = self.bias if dtype == self.bias.dtype else self.bias.to(dtype)
+        return (torch.baddbmm if self.groups > 1 else torch.addmm)(bias, weight, inputs, out=out)
+
+    def backward(self, delta: Tensor, out: Tensor | None = None) -> Tensor:
+        """The gradient of the inputs (G, columns, B) from that of the outputs (G, rows, B)."""
+        weight = (
+            self.weight_t if delta.dtype == self.weight.dtype else self.weight_t.to(delta.dtype)
+        )
+        product = torch.bmm if self.groups > 1 else torch.mm
+        return product(weight, delta, out=out)
+
+    def descend(self, first: Tensor, second: Tensor) -> None:
+        delta, inputs = first, second
+        if self.groups > 1:
+            self.weight.baddbmm_(delta, inputs.mT, alpha=-1)
+        else:
+            self.weight.addmm_(delta, inputs.mT, alpha=-1)
+        if self.bias is not None:
+            self.bias.sub_(delta.sum(-1, keepdim=True))
+
+    def accumulate(self, first: Tensor, second: Tensor, fresh: bool) -> None:
+        delta, inputs = first, second
+        beta = 0 if fresh else 1
+        if delta.dtype == self.weight_gradient.dtype:
+            if self.groups > 1:
+                self.weight_gradient.baddbmm_(delta, inputs.mT, beta=beta)
+            else:
+                self.weight_gradient.addmm_(delta, inputs.mT, beta=beta)
+        elif fresh:
+            self.weight_gradient.copy_(delta @ inputs.mT)
+        else:
+            self.weight_gradient.add_(delta @ inputs.mT)
+        if self.bias is not None:
+            bias = delta.sum(-1, keepdim=True)
+            if fresh:
+                self.bias_gradient.copy_(bias)
+            else:
+                self.bias_gradient.add_(bias)
+
+
+class Norm(Part):
+    """Normalises (S, units, B), multiplies by a weight (S, units, 1) and adds a bias.
+
+    `forward` keeps what `backward` needs. `backward` leaves the gradients of weight and bias in
+    `found`.
+    """
+
+    found: tuple[Tensor, Tensor]
+    bias: Tensor
+
+    def __init__(self, parameters: Sequence[nn.Parameter], trials: int, eps: float) -> None:
+        weight, bias = (parameter.data.view(trials, -1, 1) for parameter in parameters)
+        super().__init__(parameters, weight, bias)
+        self.eps = eps
+
+    def forward(self, inputs: Tensor, training: bool) -> Tensor:
+        raise NotImplementedError
+
+    def backward(self, delta: Tensor) -> Tensor:
+        """The gradient of the inputs from that of the outputs."""
+        raise NotImplementedError
+
+
+class BatchNorm(Norm):
+    """nn.BatchNorm1d of all models: their units are the channels of torch's own kernel.
+
+    A unit that pads a model is 0 in every sample, before and after the norm.
+    """
+
+    def __init__(
+        self, parameters: Sequence[nn.Parameter], trials: int, norms: Sequence[nn.BatchNorm1d]
+    ) -> None:
+        first = norms[0]
+        assert first.momentum is not None
+        super().__init__(parameters, trials, first.eps)
+        self.momentum = first.momentum
+        self.mean, self.variance, self.batches = (
+            stack_tensors([getattr(norm, name) for norm in norms])
+            for name in ("running_mean", "running_var", "num_batches_tracked")
+        )
+
+    def forward(self, inputs: Tensor, training: bool) -> Tensor:
+        outputs, *self.statistics = torch.native_batch_norm(
+            inputs.view(1, -1, inputs.shape[-1]),
+            self.weight.view(-1),
+            self.bias.view(-1),
+            self.mean.view(-1),
+            self.variance.view(-1),
+            training,
+            self.momentum,
+            self.eps,
+        )
+        self.inputs = inputs
+        return outputs.view_as(inputs)
+
+    def backward(self, delta: Tensor) -> Tensor:
+        shape = (1, -1, delta.shape[-1])
+        inputs, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
+            delta.view(shape),
+            self.inputs.view(shape),
+            self.weight.view(-1),
+            None,
+            None,
+            *self.statistics,
+            True,
+            self.eps,
+            [True, True, True],
+        )
+        self.found = of_weight, of_bias
+        return inputs.view_as(delta)  # type: ignore[no-any-return]
+
+
+class LayerNorm(Norm):
+    """nn.LayerNorm of models whose widths are equal. torch's kernel needs units last; copies to
+    that order and back would cost more than these sums."""
+
+    def forward(self, inputs: Tensor, training: bool) -> Tensor:  # noqa: ARG002
+        centred = inputs - inputs.mean(1, keepdim=True)
+        self.inverse = centred.square().mean(1, keepdim=True).add_(self.eps).rsqrt_()
+        self.normalised = centred.mul_(self.inverse)
+        return torch.addcmul(self.bias, self.normalised, self.weight)
+
+    def backward(self, delta: Tensor) -> Tensor:
+        scaled = delta * self.normalised
+        self.found = scaled.sum(-1), delta.sum(-1)
+        along = scaled.mul_(self.weight).mean(1, keepdim=True)
+        inner = delta * self.weight
+        inner.sub_(inner.mean(1, keepdim=True)).addcmul_(self.normalised, along, value=-1)
+        return inner.mul_(self.inverse)
+
+
+def stack_linear(layers: Sequence[nn.Linear], groups: int) -> Layer:
+    return Layer(_stack_parameters(layers), groups)
+
+
+def stack_norms(norms: Sequence[NormModule]) -> Norm:
+    parameters, trials = _stack_parameters(norms), len(norms)
+    batch_norms = [norm for norm in norms if isinstance(norm, nn.BatchNorm1d)]
+    if batch_norms:
+        return BatchNorm(parameters, trials, batch_norms)
+    return LayerNorm(parameters, trials, norms[0].eps)
+
+
+def _stack_parameters(modules: Sequence[nn.Linear | NormModule]) -> list[nn.Parameter]:
+    """Weight and, if there is one, bias of all modules; of a single module its own."""
+    names = ("weight", "bias")[: 2 if modules[0].bias is not None else 1]
+    if len(modules) == 1:
+        return [getattr(modules[0], name) for name in names]
+    return [
+        nn.Parameter(stack_tensors([getattr(module, name) for module in modules])) for name in names
+    ]
+
+
+def stack_tensors(tensors: Sequence[Tensor]) -> Tensor:
+    """One tensor (S, …) that holds all tensors, padded with zeros; they become views of it. A
+    single tensor is returned itself."""
+    if len(tensors) == 1:
+        return tensors[0]
+    shape = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
+    first = tensors[0]
+    whole = torch.zeros(len(tensors), *shape, dtype=first.dtype, device=first.device)
+    for part, tensor in zip(whole, tensors, strict=True):
+        view = part[tuple(slice(size) for size in tensor.shape)]
+        view.copy_(tensor.data)
+        tensor.data = view
+    return whole
+
+
+def dropout_mask(like: Tensor, dropout: float, generator: torch.Generator | None = None) -> Tensor:
+    """A tensor of 0 with probability `dropout`, else of the number that makes the mean 1.
+
+    On a CPU the probability is rounded to a multiple of 1/2¹⁶ below 1, and one random draw gives
+    four numbers of 16 bits. This takes a quarter of the time of bernoulli_, which took a fifth of
+    a step of 784-1024-1024-10.
+    """
+    if like.device.type != "cpu":
+        kept = torch.empty_like(like).bernoulli_(1 - dropout, generator=generator)
+        return kept.div_(1 - dropout)
+    draws = torch.empty(-(-like.numel() // 4), dtype=torch.int64)
+    draws.random_(-(2**63), None, generator=generator)
+    bits = draws.view(torch.int16)[: like.numel()].view(like.shape)
+    dropped = min(round(dropout * 2**16), 2**16 - 1)
+    return (bits >= dropped - 2**15).to(like.dtype).mul_(2**16 / (2**16 - dropped))
+
+
+@torch.no_grad()
+def bound_rows(weight: Tensor, bound: float) -> None:
+    """Scales down, in place, the rows of (…, rows, columns) whose 2-norm exceeds the bound."""
+    norms = weight.norm(dim=-1, keepdim=True)
+    weight.mul_(bound / norms.clamp_(min=bound))

@@ -1,0 +1,38 @@
+"""The reach of the closed form: one table, told by the configuration and followed by the steps."""
+
+from typing import get_args
+
+import pytest
+
+from src.config import schema
+from src.config.closed_form import NOT_COVERED, not_covered
+from src.config.compose import compose
+from src.config.faults import options
+from src.models import construct_model
+from src.models.closed_form import closed_form_of
+from src.models.stack import step_kind
+from src.system.errors import InputError
+from src.training.grouping import why_alone
+
+
+@pytest.mark.parametrize(("key", "value"), NOT_COVERED)
+def test_a_setting_that_is_not_covered_is_refused_with_closed_form(
+    key: str, value: str | bool
+) -> None:
+    setting = f"{key}={str(value).lower()}"
+    config = compose(setting)
+    assert not_covered(config) == {setting: NOT_COVERED[key, value]}
+    assert step_kind(config, construct_model(config.model, (4,), 3)) == "autograd"
+    assert why_alone(config) == f"{setting} differentiates one model at a time"
+    with pytest.raises(InputError) as caught:
+        compose(setting, "trainer.step=closed_form")
+    assert f"{NOT_COVERED[key, value]}, and does not go with {setting}" in str(caught.value)
+
+
+def test_sections_and_models_agree_on_who_has_a_closed_form() -> None:
+    names = [section.model_fields["name"].annotation for section in get_args(schema.Model)]
+    assert {name for (name,) in map(get_args, names)} == set(options("model"))
+    for name in options("model"):
+        config = compose(f"model={name}")
+        found = closed_form_of(construct_model(config.model, (4,), 3))
+        assert (found is not None) == (not not_covered(config))

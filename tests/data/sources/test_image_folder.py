@@ -1,0 +1,164 @@
+"""Folders of pictures: values of the pixels, and the message for each fault."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from src.config.compose import compose
+from src.data.loader import Block, SeededOrder
+from src.data.module import DataModule
+from src.data.sources.catalogue import open_source
+from src.data.sources.image_folder import PictureSplit
+from src.data.sources.source import Source
+from src.system.errors import InputError
+from src.training.fit import fit
+from tests.helpers.data_files import write_pictures
+
+
+def pictures(root: Path, *overrides: str) -> Source:
+    return open_source(compose("data=image_folder", f"data.path={root}", *overrides).data)
+
+
+def test_a_folder_for_each_class(tmp_path: Path) -> None:
+    write_pictures(tmp_path, {"owl": 4, "cat": 10, "dog": 5})
+    source = pictures(tmp_path, "data.size=4", "data.test_fraction=0.2")
+    assert (source.labels, source.classes) == (("cat", "dog", "owl"), 3)
+    assert (source.shape, source.train.features.dtype) == ((3, 4, 4), torch.uint8)
+    assert torch.bincount(source.train.labels).tolist() == [8, 4, 3]
+    assert torch.bincount(source.test.labels).tolist() == [2, 1, 1]
+    everything = {tuple(x.flatten().tolist()) for x in source.train.features}
+    with Image.open(tmp_path / "cat" / "0.png") as image:
+        plain = np.asarray(image.resize((4, 4), Image.Resampling.BILINEAR)).transpose(2, 0, 1)
+    tested = {tuple(x.flatten().tolist()) for x in source.test.features}
+    assert tuple(plain.flatten().tolist()) in everything | tested
+    grey = pictures(tmp_path, "data.size=4", "data.channels=1")
+    assert grey.shape == (1, 4, 4)
+
+
+def test_folders_train_and_test(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "train", {"a": 3, "b": 2})
+    write_pictures(tmp_path / "test", {"b": 2})
+    source = pictures(tmp_path)
+    assert (source.train.labels.tolist(), source.test.labels.tolist()) == ([0, 0, 0, 1, 1], [1, 1])
+    write_pictures(tmp_path / "test", {"c": 1})
+    with pytest.raises(InputError, match=r"test/c: .*/train has no such class"):
+        pictures(tmp_path)
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_pictures_decoded_by_workers_are_the_resident_ones(
+    tmp_path: Path, num_workers: int
+) -> None:
+    write_pictures(tmp_path, {"a": 12, "b": 9})
+    (tmp_path / "a" / "3.png").write_bytes(b"no picture")
+    common = ["data=image_folder", f"data.path={tmp_path}", "data.skip_broken=true"]
+    common += ["data.batch_size=3", "data.size=5"]
+    workers = ["data.loader=workers", f"data.num_workers={num_workers}"]
+    modules = []
+    for extra in ([], workers):
+        config = compose(*common, *extra).data
+        module = DataModule(config, open_source(config), [SeededOrder(1)], steps_per_call=2)
+        modules.append(module)
+    resident, lazy = modules
+    assert isinstance(lazy.train, PictureSplit)
+    assert resident.origin() == lazy.origin()
+    for loader in ("train_dataloader", "val_dataloader", "test_dataloader"):
+        pairs = zip(getattr(resident, loader)(), getattr(lazy, loader)(), strict=True)
+        count = 0
+        for expected, found in pairs:
+            assert type(expected) is type(found)
+            assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+            count += isinstance(expected, Block) and len(expected.labels)
+        assert count == (5 if loader == "train_dataloader" else 0)  # batches of 13 samples
+
+
+def test_too_little_memory_is_reported_before_decoding(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_pictures(tmp_path, {"a": 3, "b": 3})
+    monkeypatch.setattr("src.system.resources.free_memory", lambda: 6 * 3 * 100 * 100)
+    monkeypatch.setattr("src.data.sources.image_folder.decode_all", None)
+    with pytest.raises(
+        InputError, match=r"6 pictures of 3 × 100 × 100 need .* data\.loader=workers"
+    ):
+        pictures(tmp_path, "data.size=100")
+
+
+def test_mixed_sizes_and_modes_are_reported_and_unified(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_pictures(tmp_path, {"a": 2, "b": 2})
+    ink = Image.new("RGBA", (3, 9), (0, 0, 0, 0))
+    ink.save(tmp_path / "a" / "clear.png")
+    Image.new("I;16", (7, 7), 257 * 100).save(tmp_path / "a" / "deep.png")
+    Image.new("P", (7, 7)).save(tmp_path / "b" / "palette.png")
+    Image.new("CMYK", (8, 8)).save(tmp_path / "b" / "print.jpg")
+    (tmp_path / "b" / "notes.txt").write_text("x")
+    with caplog.at_level("INFO", "src"):
+        config = compose("data=image_folder", f"data.path={tmp_path}", "data.val_fraction=null")
+        source = open_source(config.data)
+    told = caplog.text
+    assert "pictures from 3 × 5 to 8 × 9 pixels, of modes CMYK, I;16, P, RGB, RGBA" in told
+    assert "not PNG or JPEG, left out: 1" in told
+    values = torch.cat([source.train.features, source.test.features])
+    flat = [x for x in values if x.min() == x.max()]
+    assert {int(x.min()) for x in flat} >= {255, 100}  # clear is white, 16 bits are scaled
+
+
+def test_a_broken_picture_is_named_and_skipped_only_on_request(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_pictures(tmp_path / "data", {"a": 6, "b": 6}, (60, 50))
+    cut = tmp_path / "data" / "a" / "2.png"
+    cut.write_bytes(cut.read_bytes()[:-2000])
+    with pytest.raises(
+        InputError, match=r"1 of 12 pictures cannot be read.*skip_broken=true"
+    ) as caught:
+        pictures(tmp_path / "data")
+    assert str(cut) in str(caught.value)
+    overrides = ["data=image_folder", f"data.path={tmp_path}/data", "data.skip_broken=true"]
+    run = fit(
+        compose(*overrides, "data.size=4", "trainer=cpu", "trainer.max_epochs=1"), tmp_path / "run"
+    )
+    data = run.result["data"]
+    assert (data["skipped"], data["train"] + data["val"] + data["test"]) == (1, 11)
+    assert str(cut) in caplog.text
+    for path in (tmp_path / "data" / "b").iterdir():
+        path.write_bytes(b"")
+    with pytest.raises(InputError, match="nothing is left of b"):
+        pictures(tmp_path / "data", "data.skip_broken=true")
+
+
+def test_folders_without_classes_or_pictures(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="has no folder; it needs one for each of two or more"):
+        pictures(tmp_path)
+    write_pictures(tmp_path, {"a": 1})
+    with pytest.raises(InputError, match="has only the folder a"):
+        pictures(tmp_path)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "c").mkdir()
+    with pytest.raises(InputError) as caught:
+        pictures(tmp_path)
+    assert f"{tmp_path / 'b'}: has no picture" in str(caught.value)
+    assert f"{tmp_path / 'c'}: has no picture" in str(caught.value)
+
+
+def test_a_class_without_samples_in_a_split_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_pictures(tmp_path / "data", {"many": 9, "once": 1})
+    config = compose(
+        "data=image_folder", f"data.path={tmp_path}/data", "data.size=4", "trainer=cpu",
+        "trainer.max_epochs=1",
+    )  # fmt: skip
+    fit(config, tmp_path / "run")
+    assert "part has no sample of once" in caplog.text
+
+
+def test_pictures_train_well_by_default(tmp_path: Path) -> None:
+    write_pictures(tmp_path / "data", {"a": 40, "b": 40, "c": 40})
+    config = compose("data=image_folder", f"data.path={tmp_path}/data", "trainer=cpu")
+    assert (fit(config, tmp_path / "run").result["test/acc"] or 0) > 0.95

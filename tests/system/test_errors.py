@@ -1,0 +1,28 @@
+"""The texts of errors."""
+
+import pytest
+
+from src.system.errors import FAULTS_SHOWN, all_at_once, first_line
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ValueError("first\nsecond"), "first"),
+        (ValueError(), "ValueError"),
+        (KeyError(""), "''"),
+    ],
+)
+def test_the_first_line_of_an_error(error: Exception, expected: str) -> None:
+    assert first_line(error) == expected
+
+
+@pytest.mark.parametrize("count", [1, 2, FAULTS_SHOWN, FAULTS_SHOWN + 1])
+def test_many_faults_are_shortened_and_counted(count: int) -> None:
+    lines = str(all_at_once([f"fault {n}" for n in range(count)], "nothing was read")).splitlines()
+    if count == 1:
+        assert lines == ["fault 0"]
+        return
+    assert lines[0] == f"{count} faults, nothing was read"
+    assert lines[1 : FAULTS_SHOWN + 1] == [f"  fault {n}" for n in range(min(count, FAULTS_SHOWN))]
+    assert lines[FAULTS_SHOWN + 1 :] == (["  and 1 more"] if count > FAULTS_SHOWN else [])
