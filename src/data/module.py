@@ -13,10 +13,12 @@ from src.data.loader import (
     BlockSampler,
     Order,
     ResidentLoader,
+    SeededOrder,
     Slices,
     batches_per_block,
     worker_loader,
 )
+from src.data.sources.catalogue import open_source
 from src.data.sources.source import Source, Split, held_out, without_samples
 from src.system.errors import InputError
 
@@ -24,26 +26,32 @@ from src.system.errors import InputError
 class DataModule(LightningDataModule):
     """Blocks of K batches for training; the validation and test sets in order, in large slices.
 
-    `orders` has an order for each distinct seed of the trials that train together, `trials` is
-    their number, and `world_size` devices share an epoch. Raises InputError when the training part
-    does not fill one batch, and when a part has fewer samples than devices.
+    `setup` opens the data set. `world_size` devices share an epoch. There is no `prepare_data`:
+    every rank opens the data set itself, and a lock lets one of them download.
     """
 
+    source: Source
+    train: Split
+    validation: Split
+
     def __init__(
-        self,
-        config: schema.Data,
-        source: Source,
-        orders: Sequence[Order],
-        *,
-        trials: int = 1,
-        steps_per_call: int | str = "auto",
-        world_size: int = 1,
+        self, config: schema.Data, *, steps_per_call: int | str = "auto", world_size: int = 1
     ) -> None:
         super().__init__()
-        self.config, self.source = config, source
-        self.all_orders, self.orders = orders, list(orders)  # the loader refers to this list
-        self.trials, self.steps_per_call, self.world_size = trials, steps_per_call, world_size
+        self.config, self.steps_per_call, self.world_size = config, steps_per_call, world_size
         self.start = (0, 0)  # epoch and batch where training begins
+        self.share([SeededOrder(0)], trials=1)
+
+    def setup(self, stage: str = "fit") -> None:  # noqa: ARG002, Lightning's argument
+        """Opens the data set and holds out the validation set; once, whoever calls.
+
+        Raises InputError for data that cannot be had, when the training part does not fill one
+        batch, and when a part has fewer samples than devices.
+        """
+        if hasattr(self, "source"):
+            return
+        config, world_size = self.config, self.world_size
+        self.source = source = open_source(config)
         self.train, self.validation = held_out(source.train, config.val_fraction, config.split_seed)
         sampler = self._sampler(rank=0)
         self.batches_per_epoch, self.smallest_batch = sampler.batches, sampler.smallest
@@ -61,6 +69,12 @@ class DataModule(LightningDataModule):
                 f"device(s) no batch is left with data.drop_last={str(config.drop_last).lower()}; "
                 f"type data.batch_size={max(1, len(self.train) // world_size)} or less"
             )
+
+    def share(self, orders: Sequence[Order], trials: int) -> None:
+        """Sets the orders of samples, one for each distinct seed of the trials that train together.
+        A block has the batches of every order."""
+        self.trials, self.all_orders = trials, orders
+        self.orders = list(orders)  # the loader refers to this list
 
     def keep_orders(self, numbers: Sequence[int]) -> None:
         """Keeps only these orders from the next epoch on, because no trial uses the others."""

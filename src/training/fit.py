@@ -16,7 +16,6 @@ from src.config.schema import Config
 from src.data.loader import Order, SeededOrder, StreamOrder
 from src.data.module import DataModule
 from src.data.sources.catalogue import open_source
-from src.data.sources.source import Source
 from src.models import build_model
 from src.runs.checkpoint import Slot
 from src.runs.config_files import claim
@@ -171,15 +170,14 @@ def _train_and_test(job: Job, signals: Signals) -> None:
     config, runs, clock = job.configs[0], job.runs, Clock()
     with clock.measuring("setup"):
         devices = machine.resolve(config.trainer)
-        source = _open_source(config, devices)
-        classifier = _build_classifier(job.configs, source, devices)
-        data = classifier.data
+        data = _open_data(config, devices)
+        classifier = _build_classifier(job.configs, data, devices)
         resumed = find_state(job.slot, runs, classifier, devices.world_size)
         if resumed is not None:
             classifier.arrange(resumed.state.stacked, resumed.state.threads)
         history = History(runs)
         checkpoints = Checkpoints(runs, job.slot, signals)
-        loggers = Loggers(config, runs[0], history, source)
+        loggers = Loggers(config, runs[0], history, data.source)
         trainer = build_trainer(
             config.trainer,
             devices,
@@ -218,53 +216,50 @@ def _train_and_test(job: Job, signals: Signals) -> None:
 # --- the steps, in their order -------------------------------------------------------------------
 
 
-def _open_source(config: Config, devices: machine.Devices) -> Source:
-    """The data set, or its fallback with a loud warning. Raises InputError for a model that its
-    devices cannot train."""
+def _open_data(config: Config, devices: machine.Devices) -> DataModule:
+    """The data set, or its fallback with a loud warning. Raises InputError for data that a batch
+    norm cannot train on."""
     if devices.world_size > 1 and getattr(config.model, "norm", None) == "batch":
         raise InputError(
             f"model.norm=batch: each of {devices.world_size} devices would normalise by the "
             "statistics of its own part of a batch; type model.norm=layer or trainer.devices=1"
         )
-    source = open_source(config.data)
-    if source.instead_of:
-        text = f"Training on {source.name} instead of {source.instead_of}."
-        line = "!" * 80
-        log.warning("%s\n%s\nType data=mnist to make this an error.\n%s", line, text, line)
-    slow = machine.slow_precision(config.trainer.precision, devices.accelerator)
-    if slow and not ranks.rank():
-        log.warning(slow)
-    return source
-
-
-def _build_classifier(
-    configs: Sequence[Config], source: Source, devices: machine.Devices
-) -> Classifier:
-    """The models, each initialised from its own seed, with the data that they train on."""
-    config, models = configs[0], []
-    for trial in configs:
-        seed_everything(trial.seed, verbose=False)
-        models.append(build_model(trial.model, source.shape, source.classes))
-    seeds = list(dict.fromkeys(trial.seed for trial in configs))
-    orders: list[Order] = [SeededOrder(seed) for seed in seeds]
-    if config.data.order == "stream":
-        orders = [StreamOrder(torch.get_rng_state())]
     data = DataModule(
         config.data,
-        source,
-        orders,
-        trials=len(configs),
         steps_per_call=config.trainer.steps_per_call,
         world_size=devices.world_size,
     )
+    data.setup()  # before Lightning does it: the models need the shape of the samples
     if data.smallest_batch == 1 and getattr(config.model, "norm", None) == "batch":
         raise InputError(
             f"model.norm=batch: of {len(data.train)} training samples the last batch of "
             f"data.batch_size={config.data.batch} has one, and one has no variance; type "
             f"data.drop_last=true, or data.batch_size={config.data.batch + 1}"
         )
-    for text in data.incomplete() if not ranks.rank() else ():
+    source = data.source
+    if source.instead_of:
+        text = f"Training on {source.name} instead of {source.instead_of}."
+        line = "!" * 80
+        log.warning("%s\n%s\nType data=mnist to make this an error.\n%s", line, text, line)
+    slow = machine.slow_precision(config.trainer.precision, devices.accelerator)
+    for text in [*([slow] if slow else []), *data.incomplete()] if not ranks.rank() else ():
         log.warning("%s", text)
+    return data
+
+
+def _build_classifier(
+    configs: Sequence[Config], data: DataModule, devices: machine.Devices
+) -> Classifier:
+    """The models, each initialised from its own seed, with the orders of their samples."""
+    source, models = data.source, []
+    for trial in configs:
+        seed_everything(trial.seed, verbose=False)
+        models.append(build_model(trial.model, source.shape, source.classes))
+    seeds = list(dict.fromkeys(trial.seed for trial in configs))
+    orders: list[Order] = [SeededOrder(seed) for seed in seeds]
+    if data.config.order == "stream":
+        orders = [StreamOrder(torch.get_rng_state())]
+    data.share(orders, len(configs))
     threads = available() if devices.accelerator == "cpu" else 1
     return Classifier(configs, models, data, [seeds.index(c.seed) for c in configs], threads)
 

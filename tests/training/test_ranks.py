@@ -16,10 +16,7 @@ import pytest
 import torch
 
 from src.config.compose import compose
-from src.data.loader import SeededOrder
 from src.data.module import DataModule
-from src.data.sources.catalogue import open_source
-from src.data.sources.toy import toy
 from src.runs.folder import Run
 from src.sweeps.command_line import check_command_line
 from src.system.errors import InputError
@@ -219,10 +216,12 @@ def test_data_parallel_is_told_of_ddp() -> None:
 def test_raschkas_toy_on_two_ranks(tmp_path: Path) -> None:
     result = fit(compose("experiment=raschka_toy_ddp"), tmp_path / "run").result
     assert (result["last"]["train/acc"], result["test/acc"], result["ranks"]) == (1.0, 1.0, 2)
-    config = compose("experiment=raschka_toy_ddp").data
+    module = DataModule(compose("experiment=raschka_toy_ddp", "data.factor=1").data, world_size=8)
     with pytest.raises(InputError, match=r"2 test samples are too few for 8 devices; type "):
-        DataModule(config, toy(1), [SeededOrder(0)], world_size=8)
-    assert DataModule(config, toy(4), [SeededOrder(0)], world_size=8).batches_per_epoch == 1
+        module.setup()
+    module = DataModule(compose("experiment=raschka_toy_ddp", "data.factor=4").data, world_size=8)
+    module.setup()
+    assert module.batches_per_epoch == 1
 
 
 @pytest.mark.parametrize("part", ["training", "validation", "test"])
@@ -231,7 +230,7 @@ def test_each_rank_needs_a_sample_of_each_part(part: str, ranks: int) -> None:
     """Lightning would end with a traceback of each rank, for the loader that has no batch."""
     sizes = {"training": 40, "validation": 40, "test": 40}
 
-    def module() -> DataModule:
+    def open_data() -> None:
         samples = sizes["training"] + sizes["validation"]
         config = compose(
             "data=synthetic",
@@ -240,14 +239,14 @@ def test_each_rank_needs_a_sample_of_each_part(part: str, ranks: int) -> None:
             f"data.val_fraction={sizes['validation'] / samples}",
             "data.batch_size=1",
         ).data
-        return DataModule(config, open_source(config), [SeededOrder(0)], world_size=ranks)
+        DataModule(config, world_size=ranks).setup()
 
     sizes[part] = ranks
-    module()
+    open_data()
     sizes[part] = ranks - 1
     told = f"trainer.devices: {ranks - 1} {part} samples are too few for {ranks} devices; type "
     with pytest.raises(InputError, match=f"^{told}trainer.devices={ranks - 1} or less$"):
-        module()
+        open_data()
 
 
 # --- ranks that die ----------------------------------------------------------------------------

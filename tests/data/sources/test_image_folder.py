@@ -60,7 +60,9 @@ def test_pictures_decoded_by_workers_are_the_resident_ones(
     modules = []
     for extra in ([], workers):
         config = compose(*common, *extra).data
-        module = DataModule(config, open_source(config), [SeededOrder(1)], steps_per_call=2)
+        module = DataModule(config, steps_per_call=2)
+        module.setup()
+        module.share([SeededOrder(1)], trials=1)
         modules.append(module)
     resident, lazy = modules
     assert isinstance(lazy.train, PictureSplit)
