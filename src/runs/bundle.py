@@ -113,6 +113,8 @@ def open_bundle(path: Path, folder: Path, accelerator: str | None = None) -> Bun
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
     run = Run(folder)
+    if not run.history:
+        raise InputError(f"{path}: is not a bundle of this project (history.csv has no rows)")
     return Bundle(run, _config_here(run, accelerator), manifest.packages)
 
 

@@ -19,7 +19,7 @@ from src.sweeps import search_command
 from src.sweeps.command_line import check_command_line
 from src.torture import NAMES
 from src.training.fit import fit
-from tests.helpers.commands import ROOT, Command, Train
+from tests.helpers.commands import ROOT, SMALL, Command, Train
 from tests.helpers.data_files import write_pictures
 from tests.helpers.drawings import draw
 from tests.helpers.warm import Warm
@@ -400,8 +400,8 @@ def test_an_added_optimizer_trains_a_trial_as_its_single_run(added: Warm, tmp_pa
     assert stacked["val/loss"] == pytest.approx(alone["val/loss"], rel=1e-3)
 
 
-def test_an_added_suite_and_command_answer(added: Warm, train: Train, tmp_path: Path) -> None:
-    shutil.copytree(train().folder, tmp_path / "runs/DATE/TIME")
+def test_an_added_suite_and_command_answer(added: Warm, tmp_path: Path) -> None:
+    assert added(tmp_path, "src.train", *SMALL, "hydra.run.dir=runs/DATE/TIME").returncode == 0
     for last, printed in (
         (("src.benchmark", "suite=optimizers", "rounds=1"), '"suite": "optimizers"'),
         (("src.parameters", "runs/DATE/TIME"), "25450"),

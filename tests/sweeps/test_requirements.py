@@ -15,15 +15,15 @@ def test_a_named_root_must_have_its_data(tmp_path: Path, monkeypatch: pytest.Mon
     empty.mkdir()
     file.write_text("")
     for data, folder in FOLDERS.items():
-        assert f"there is no such folder; name the one that has {folder}, or make it" in faults(
+        assert f"there is no such folder; name the folder that has {folder}, or make it" in faults(
             f"data={data}", f"data.root={nope}"
         )
         check_command_line([f"data={data}", f"data.root={empty}"])  # to be downloaded there
     for key, given in (("data.root", ["data.root={}"]), ("DATA_ROOT", [])):
         for root, answer in (
-            (nope, "there is no such folder; name the one that has MNIST/raw, or leave it out"),
+            (nope, "there is no such folder; name the folder that has MNIST/raw, or leave it out"),
             (empty, "has no MNIST/raw; name the folder that has, or type data=mnist"),
-            (file, "is no folder"),
+            (file, "is not a folder"),
         ):
             if not given:
                 monkeypatch.setenv("DATA_ROOT", str(root))
