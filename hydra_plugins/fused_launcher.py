@@ -34,19 +34,11 @@ class FusedLauncher(Launcher):
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
     ) -> None:
-        self.hydra_context, self.task_function, self.config = hydra_context, task_function, config
+        self.context, self.task, self.config = hydra_context, task_function, config
 
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
         from src.sweeps.launcher import launch_fused
 
-        return launch_fused(
-            self.hydra_context,
-            self.task_function,
-            self.config,
-            job_overrides,
-            initial_job_idx,
-            max_trials=self.max_trials,
-            halving=self.halving,
-        )
+        return launch_fused(self, job_overrides, initial_job_idx)

@@ -188,7 +188,7 @@ class Torture:
         self.context = multiprocessing.get_context("forkserver")
         # The tracker of semaphores would report those of killed processes at the end.
         os.environ["PYTHONWARNINGS"] = "ignore:resource_tracker"
-        self.context.set_forkserver_preload(["src.sweeps.job", "src.train"])
+        self.context.set_forkserver_preload(["src.training.fit", "src.train"])
         self.tally = Tally(scenario)
 
     def run(self, kills: int, told: Callable[[], Any]) -> Tally:

@@ -19,6 +19,7 @@ from src.config.rules import Values, broken_rules
 from src.config.schema import CONF, GROUPS, NO_DEFAULT, Config, Search, Section
 from src.config.written import shortened, written
 from src.system.errors import InputError
+from src.system.files import read_yaml
 
 FAULTS_SHOWN = 50
 
@@ -29,6 +30,17 @@ def check(values: Mapping[str, Any]) -> Config:
     if config is None:
         raise config_error(faults)
     return config
+
+
+def read_config(path: Path) -> Config:
+    """The configuration in a run folder's file. Raises InputError for any other file."""
+    values = read_yaml(path)
+    if not isinstance(values, dict):
+        raise InputError(f"{path}: is not a configuration")
+    try:
+        return check(values)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def find_faults(values: Mapping[str, Any]) -> tuple[Config | None, list[str]]:

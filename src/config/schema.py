@@ -75,6 +75,11 @@ def _as_duration(value: str) -> str:
     return value
 
 
+Duration = Annotated[  # DD:HH:MM:SS
+    str, Field(pattern=r"^[0-9]{2}(:[0-9]{2}){3}$"), AfterValidator(_as_duration)
+]
+
+
 def _as_project(value: str) -> str:
     if not 1 <= len(value) <= 128 or set(value) & set("/\\#?%:"):  # W&B's own rule
         raise ValueError("must have 1 to 128 characters, none of / \\ # ? % :")
@@ -188,13 +193,7 @@ class Sgd(Section):
 
 
 class Adam(Section):
-    name: Literal["adam"]
-    lr: PositiveFloat
-    weight_decay: NonNegativeFloat
-
-
-class AdamW(Section):
-    name: Literal["adamw"]
+    name: Literal["adam", "adamw"]
     lr: PositiveFloat
     weight_decay: NonNegativeFloat
 
@@ -236,10 +235,7 @@ class Trainer(Section):
     max_restarts: NonNegativeInt
     precision: Annotated[Literal["32", "64", "bf16-mixed", "16-mixed"], BeforeValidator(_as_text)]
     max_epochs: Annotated[int, Field(gt=0, le=MAX_EPOCHS)]
-    max_time: (
-        Annotated[str, Field(pattern=r"^[0-9]{2}(:[0-9]{2}){3}$"), AfterValidator(_as_duration)]
-        | None
-    )
+    max_time: Duration | None
     accumulate_grad_batches: PositiveInt
     gradient_clip_val: PositiveFloat | None
     label_smoothing: Probability
@@ -253,14 +249,6 @@ class Trainer(Section):
     log_every_step: bool
     progress_bar: bool | Literal["auto"]
     profiler: Literal["simple", "pytorch"] | None
-
-    @property
-    def max_seconds(self) -> float:
-        """max_time (DD:HH:MM:SS) in seconds; infinite without a max_time."""
-        if self.max_time is None:
-            return math.inf
-        days, hours, minutes, seconds = map(int, self.max_time.split(":"))
-        return 86400 * days + 3600 * hours + 60 * minutes + seconds
 
 
 class Checkpoint(Section):
@@ -303,7 +291,7 @@ class Augmentation(Section):
 MOVES = ("shift", "rotate", "scale", "shear", "flip", "elastic")  # kinds of augmentation
 Data = Mnist | Torchvision | Digits | Toy | Synthetic | ImageFolder | Npz | Csv
 Model = LogisticRegression | Mlp
-Optimizer = Sgd | Adam | AdamW
+Optimizer = Sgd | Adam
 Scheduler = NoScheduler | MultiStep | Cosine | OneCycle
 
 

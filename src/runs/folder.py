@@ -20,7 +20,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
-from src.config.read import read_config
+from src.config.faults import read_config
 from src.config.schema import MAX_EPOCHS, Config
 from src.system.errors import InputError, first_line
 from src.system.files import MIB, append_line, read_bounded, read_yaml, write_durably

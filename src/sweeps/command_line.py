@@ -1,10 +1,12 @@
 """From a command line to a checked command: every fault at once, before torch is imported."""
 
+import argparse
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.types import Override
 
 from src.config.compose import Composer, combine, shared_composer
@@ -13,12 +15,12 @@ from src.config.overrides import key_of
 from src.config.schema import Config
 from src.runs.config_files import require_same_config
 from src.runs.folder import Run, is_search, is_sweep, timestamped
-from src.sweeps.flags import argument_parser, checked_flags
 from src.sweeps.output_folder import last_value, named_folder, with_folder
 from src.sweeps.requirements import find_all_faults, require_machine
 from src.sweeps.resume_folder import folder_to_resume, run_to_resume, sweep_to_resume
 from src.system.errors import InputError
 from src.system.launch import launch_info
+from src.system.resources import versions
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,8 @@ def check_command_line(argv: Sequence[str]) -> Command:
     to the overrides, so that Hydra writes into the folder that was checked. Raises InputError with
     every fault at once.
     """
-    arguments = argument_parser().parse_intermixed_args(list(argv))
-    flags, texts = checked_flags(arguments), list(arguments.overrides)
+    arguments = _argument_parser().parse_intermixed_args(list(argv))
+    flags, texts = _checked_flags(arguments), list(arguments.overrides)
     config_dir = arguments.config_dir and str(Path(arguments.config_dir).absolute())
     composer = shared_composer(config_dir)
     if arguments.cfg:
@@ -141,3 +143,58 @@ def _sweep_folder(
     for number, config in enumerate(configs):
         require_same_config(Run(named / str(number)), config)
     return named
+
+
+# --- the flags: Hydra's, without those that would skip the checks ------------------------------
+
+
+def _argument_parser() -> argparse.ArgumentParser:
+    """Hydra's parser, with this project's --version."""
+    parser = argparse.ArgumentParser(
+        parents=[get_args_parser()],
+        add_help=False,
+        conflict_handler="resolve",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    told = "\n".join(f"{name} {text}" for name, text in versions().items())
+    parser.add_argument("--version", action="version", version=told)
+    return parser
+
+
+def _checked_flags(arguments: Namespace) -> list[str]:
+    """The given flags, written out.
+
+    Raises InputError for flags that this project does not support, and for flags that exclude each
+    other.
+    """
+    if arguments.experimental_rerun is not None:
+        raise InputError(
+            "--experimental-rerun: the file is a pickle, which runs any code that is in it, and "
+            "nothing of it is checked; type resume=FOLDER to resume a run"
+        )
+    if arguments.config_name is not None or arguments.config_path is not None:
+        name = "--config-name" if arguments.config_name is not None else "--config-path"
+        raise InputError(
+            f"{name}: conf/train.yaml is the one configuration; put what differs into "
+            "DIR/experiment/NAME.yaml and type --config-dir=DIR experiment=NAME"
+        )
+    if arguments.config_dir is not None and not Path(arguments.config_dir).is_dir():
+        raise InputError(f"--config-dir={arguments.config_dir}: there is no such folder")
+    exclusive = {
+        "--run": arguments.run,
+        "--multirun": arguments.multirun,
+        "--cfg": arguments.cfg,
+        "--info": arguments.info,
+        "--shell-completion": arguments.shell_completion,
+    }
+    chosen = [name for name, given in exclusive.items() if given]
+    if len(chosen) > 1:
+        raise InputError(f"{', '.join(chosen)}: exclude each other; type one of them")
+    for name in ("resolve", "package"):
+        if getattr(arguments, name) and not (arguments.cfg or arguments.help):
+            raise InputError(f"--{name}: goes with --cfg; type --cfg job --{name} too")
+    return [
+        f"--{name.replace('_', '-')}" + ("" if given is True else f"={given}")
+        for name, given in vars(arguments).items()
+        if name != "overrides" and given not in (None, False)
+    ]

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hydra.core.utils import JobReturn, JobStatus, configure_log, run_job, setup_globals
-from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 
+from hydra_plugins.fused_launcher import FusedLauncher
 from src.config.compose import job_config
 from src.config.faults import config_error
 from src.config.schema import Config
@@ -18,19 +18,13 @@ from src.system.process import importing
 
 
 def launch_fused(
-    context: HydraContext,
-    task: TaskFunction,
-    config: DictConfig,
-    job_overrides: Sequence[Sequence[str]],
-    first: int,
-    *,
-    max_trials: int | None,
-    halving: int | None,
+    launcher: FusedLauncher, job_overrides: Sequence[Sequence[str]], first: int
 ) -> list[JobReturn]:
     """Runs the jobs of a sweep, numbered from `first`: training runs as stacks, others one by one.
 
     Raises InputError, before anything trains, with every fault of jobs that were not checked yet.
     """
+    context, config = launcher.context, launcher.config
     setup_globals()
     configure_log(config.hydra.hydra_logging, config.hydra.verbose)
     folder = Path(config.hydra.sweep.dir)
@@ -47,7 +41,7 @@ def launch_fused(
             returns.append(
                 run_job(
                     hydra_context=context,
-                    task_function=task,
+                    task_function=launcher.task,
                     config=job,
                     job_dir_key="hydra.sweep.dir",
                     job_subdir_key="hydra.sweep.subdir",
@@ -61,11 +55,9 @@ def launch_fused(
 
     checked = _checked(jobs, first)
     folders = [folder / str(job.hydra.sweep.subdir) for job in jobs]
-    returns = [
-        _begin_job(job, each, context, task) for job, each in zip(jobs, folders, strict=True)
-    ]
+    returns = [_begin_job(launcher, *each) for each in zip(jobs, folders, strict=True)]
     configure_log(jobs[0].hydra.job_logging, config.hydra.verbose)
-    values = train_trials(checked, folders, Sweep(folder), max_trials, halving)
+    values = train_trials(checked, folders, Sweep(folder), launcher.max_trials, launcher.halving)
     for job, returned, value in zip(jobs, returns, values, strict=True):
         returned.return_value = value
         context.callbacks.on_job_end(config=job, job_return=returned)
@@ -80,16 +72,14 @@ def _checked(jobs: Sequence[DictConfig], first: int) -> list[Config]:
     return [config for config, _ in found if config is not None]
 
 
-def _begin_job(
-    job: DictConfig, folder: Path, context: HydraContext, task: TaskFunction
-) -> JobReturn:
+def _begin_job(launcher: FusedLauncher, job: DictConfig, folder: Path) -> JobReturn:
     """What hydra.core.utils.run_job does before it calls a task, at a third of its time: makes the
     job's folder, and returns the record of the job."""
     with flag_override(job, ["readonly", "struct"], False):
         job.hydra.runtime.output_dir = str(folder.absolute())
     config = OmegaConf.masked_copy(job, [str(key) for key in job if key != "hydra"])
     begin_job(folder, config, job.hydra)
-    context.callbacks.on_job_start(config=job, task_function=task)
+    launcher.context.callbacks.on_job_start(config=job, task_function=launcher.task)
     return JobReturn(
         overrides=[str(text) for text in job.hydra.overrides.task],
         cfg=config,

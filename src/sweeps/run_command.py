@@ -4,6 +4,7 @@ torch is imported here only when the command really trains.
 """
 
 import logging
+import math
 import sys
 import tempfile
 from functools import partial
@@ -11,9 +12,12 @@ from pathlib import Path
 
 from hydra._internal.utils import run_and_report
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
-from src.config.compose import MAIN, Composer
+from src.config.compose import MAIN, Composer, job_config
+from src.config.faults import config_error
 from src.config.overrides import key_of
 from src.config.schema import Config
 from src.runs.folder import Run
@@ -43,11 +47,43 @@ def run_command(command: Command) -> None:
 
 
 def train_job(composed: DictConfig) -> float:
-    """The task function of Hydra's jobs, which a launcher may call in another process."""
-    with importing():
-        from src.sweeps.job import run_job
+    """Trains a job of Hydra's, perhaps in a launcher's process; returns its monitored value.
 
-    return run_job(composed)
+    A trial that fails is logged, its result has the status `failed`, the sweeper gets NaN, and the
+    sweep continues. A single run ends the process: with status 2 after an InputError, with 1 when
+    it diverged, with 128 + the number of a signal. A signal ends a sweep in the same way.
+    """
+    with importing():
+        from src.training.fit import fit
+
+    hydra = HydraConfig.get()
+    folder = Path(hydra.runtime.output_dir)
+
+    def train() -> Run:
+        config, faults = job_config(composed, hydra.overrides.task)
+        if config is None:
+            raise config_error(faults)
+        return fit(config, folder, resume=config.resume == "auto")
+
+    with exit_on_error():  # Hydra would add a traceback
+        if hydra.mode == RunMode.RUN:
+            return _monitored(train())
+        try:
+            return train().monitored
+        except InputError as error:
+            log.error("error: %s", error)
+        except Exception:
+            log.exception("trial %s failed", folder.name)
+        finally:
+            Sweep(Path(hydra.sweep.dir)).write_results()
+    return math.nan
+
+
+def _monitored(run: Run) -> float:
+    """The monitored value of a run. Ends the process with status 1 when the run diverged."""
+    if run.result.get("status") == "diverged":
+        raise SystemExit(1)
+    return run.monitored
 
 
 def _run_hydra(command: Command, composer: Composer) -> None:
@@ -76,7 +112,6 @@ def _run_hydra(command: Command, composer: Composer) -> None:
 def _resume(folder: Path, config: Config) -> None:
     """Continues a run in its folder, or says that the run has ended."""
     with importing():
-        from src.sweeps.job import monitored
         from src.training.fit import fit
 
     level = logging.ERROR if launch_info().rank else logging.INFO
@@ -89,7 +124,7 @@ def _resume(folder: Path, config: Config) -> None:
         log.info("to train on: python -m src.train resume=%s trainer.max_epochs=%d", folder, more)
     else:
         run = fit(config, folder, resume=True)
-    monitored(run)
+    _monitored(run)
 
 
 def _follow(command: Command) -> None:

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from optuna.trial import FrozenTrial
-
 from src.config.compose import check_all, shared_composer
 from src.runs.config_files import begin
 from src.runs.folder import Run, resume_command
@@ -38,7 +36,7 @@ class Search:
 
     def run(self) -> None:
         try:
-            while self._next():
+            while self._train_batch():
                 pass
             self._finish()
         except Interrupted as interrupted:
@@ -46,15 +44,13 @@ class Search:
             told = str(interrupted) or f"stopped; to go on, type\n  {more}"
             raise Interrupted(interrupted.number, told) from None
 
-    def _next(self) -> bool:
-        """Trains one batch. False when no batch is left for this process."""
+    def _train_batch(self) -> bool:
+        """Whether a batch was left for this process."""
         with ExitStack() as held:
             batch = self._take(held)
-            if batch is None:
-                return False
-            runs = self._train(batch)
-            self._tell(batch, runs)
-        return True
+            if batch is not None:
+                self._tell(batch, self._train(batch))
+        return batch is not None
 
     def _take(self, held: ExitStack) -> Batch | None:
         """A batch that a stopped or killed process left, otherwise a new batch, or None.
@@ -107,21 +103,13 @@ class Search:
                 # that continued were better then, so the ranking is right.
                 value = run.monitored if status == "finished" else None
                 self.study.tell(trial, value, diverged=status == "diverged")
-            self._log(batch)
-
-    def _log(self, batch: Batch) -> None:
-        best = self.study.best()
-        done = sum(trial.state.is_finished() for trial in self.study.trials)
-        log.info(
-            "batch %d: %d of %d trials done, %s",
-            batch.number, done, self.command.settings.trials, self._named(best),
-        )  # fmt: skip
-
-    def _named(self, best: FrozenTrial | None) -> str:
-        if best is None or best.value is None:
-            return "no trial has a value yet"
-        monitor, point = self.command.corner.checkpoint.monitor, " ".join(self.study.point(best))
-        return f"best {monitor} {best.value:.4g}, trial {best.number}: {point}"
+            best, known = self.study.best(), "no trial has a value yet"
+            if best is not None:
+                monitor, point = self.command.corner.checkpoint.monitor, self.study.point(best)
+                known = f"best {monitor} {best.value:.4g}, trial {best.number}: {' '.join(point)}"
+            done = sum(trial.state.is_finished() for trial in self.study.trials)
+            trials = self.command.settings.trials
+            log.info("batch %d: %d of %d trials done, %s", batch.number, done, trials, known)
 
     def _finish(self) -> None:
         with self.sweep.locked():

@@ -282,7 +282,7 @@ def test_commands_run(files: Path, tmp_path: Path) -> None:
     write_bundle([base / "runs" / "DATE" / "TIME"], base / "run.zip")
     sweep = ("-m", "hydra/launcher=fused", "seed=0,1", "hydra.sweep.dir=sweeps/DATE/TIME")
     search = ("optimizer.lr=interval(0.1,1)", "search.trials=1", "search.folder=searches/NAME")
-    runner = Warm("src.training.fit", "src.sweeps.job", "src.reports.page")
+    runner = Warm("src.training.fit", "src.reports.page")
     try:
         assert runner(base, "src.train", *sweep, *DIGITS).returncode == 0
         assert runner(base, "src.search", *search, *DIGITS).returncode == 0
@@ -362,7 +362,7 @@ def added(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
         assert sum(not name.endswith(".yaml") for name, _, _ in parts) <= 2
         assert all(line[:1] in " +-…" for _, _, text in parts for line in text.splitlines())
         apply(diff, root)
-    runner = Warm("src.training.fit", "src.sweeps.job", root=root)
+    runner = Warm("src.training.fit", root=root)
     yield runner
     runner.stop()
 

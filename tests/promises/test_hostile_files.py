@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from src.config.compose import compose
-from src.config.read import read_config
+from src.config.faults import read_config
 from src.data.sources.mnist import read_idx, read_idx_set
 from src.data.tables import Columns, NumberColumn, read_table
 from src.inference.inputs import read_inputs
