@@ -115,21 +115,14 @@ class Composer(ConfigLoaderImpl):
             search_path.prepend("command-line", f"file://{config_dir}", place)
         super().__init__(search_path)
         self.hydra = Hydra(MAIN, self)
-        self._forget()
-
-    def _forget(self) -> None:
+        self._config_dir = config_dir
         self._checked: dict[tuple[str, ...], Config] = {}
         self._templates: dict[tuple[str, ...], DictConfig] = {}
         self._bare: dict[tuple[str, ...], DictConfig] = {}
         self._jobs: dict[tuple[str, ...], DictConfig] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
-        forgotten = ("_checked", "_templates", "_bare", "_jobs")
-        return {name: value for name, value in vars(self).items() if name not in forgotten}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._forget()
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Composer, (self._config_dir,)
 
     # --- points, to be checked ---
 

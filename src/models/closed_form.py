@@ -45,7 +45,7 @@ class Part:
             self.bias_gradient = pieces[1].view(self.bias.shape)
         return [piece.view_as(own) for piece, own in zip(pieces, self.parameters, strict=True)]
 
-    def descend(self, first: Tensor, second: Tensor) -> None:
+    def descend(self, first: Tensor, second: Tensor, /) -> None:
         """Subtracts a gradient from the parameters, in place: of the weight and of the bias.
 
         A layer takes the gradient of its outputs and its inputs instead: their product is the
@@ -55,7 +55,7 @@ class Part:
         if self.bias is not None:
             self.bias.sub_(second.view_as(self.bias))
 
-    def accumulate(self, first: Tensor, second: Tensor, fresh: bool) -> None:
+    def accumulate(self, first: Tensor, second: Tensor, /, fresh: bool) -> None:
         """Adds to `gradients`, or overwrites them if `fresh`. Arguments as those of `descend`."""
         if fresh:
             self.gradients.zero_()

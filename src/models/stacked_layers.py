@@ -74,8 +74,7 @@ class Layer(Part):
         product = torch.bmm if self.groups > 1 else torch.mm
         return product(weight, delta, out=out)
 
-    def descend(self, first: Tensor, second: Tensor) -> None:
-        delta, inputs = first, second
+    def descend(self, delta: Tensor, inputs: Tensor, /) -> None:
         if self.groups > 1:
             self.weight.baddbmm_(delta, inputs.mT, alpha=-1)
         else:
@@ -83,24 +82,22 @@ class Layer(Part):
         if self.bias is not None:
             self.bias.sub_(delta.sum(-1, keepdim=True))
 
-    def accumulate(self, first: Tensor, second: Tensor, fresh: bool) -> None:
-        delta, inputs = first, second
+    def accumulate(self, delta: Tensor, inputs: Tensor, /, fresh: bool) -> None:
         beta = 0 if fresh else 1
         if delta.dtype == self.weight_gradient.dtype:
             if self.groups > 1:
                 self.weight_gradient.baddbmm_(delta, inputs.mT, beta=beta)
             else:
                 self.weight_gradient.addmm_(delta, inputs.mT, beta=beta)
-        elif fresh:
-            self.weight_gradient.copy_(delta @ inputs.mT)
         else:
-            self.weight_gradient.add_(delta @ inputs.mT)
+            _put(self.weight_gradient, delta @ inputs.mT, fresh)
         if self.bias is not None:
-            bias = delta.sum(-1, keepdim=True)
-            if fresh:
-                self.bias_gradient.copy_(bias)
-            else:
-                self.bias_gradient.add_(bias)
+            _put(self.bias_gradient, delta.sum(-1, keepdim=True), fresh)
+
+
+def _put(whole: Tensor, value: Tensor, fresh: bool) -> None:
+    """Adds a value, in place, or overwrites what was there if `fresh`."""
+    (whole.copy_ if fresh else whole.add_)(value)
 
 
 class Norm(Part):

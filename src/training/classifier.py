@@ -78,15 +78,12 @@ class Classifier(LightningModule):
             data.batches_per_epoch,
             self.trainer_config.accumulate_grad_batches,
             self.trainer_config.gradient_clip_val,
+            self.trainer_config.label_smoothing,
         )
+        steps = self.step_plan.steps_per_epoch
         self.schedules = [
-            Schedule(
-                config.scheduler,
-                config.optimizer.lr,
-                config.trainer.max_epochs,
-                self.step_plan.steps_per_epoch,
-            )
-            for config in configs
+            Schedule(each.scheduler, each.optimizer.lr, each.trainer.max_epochs, steps)
+            for each in configs
         ]
         self.status = TrialStatuses(len(configs))
         self.metrics: dict[int, dict[str, float]] = {}
@@ -160,33 +157,18 @@ class Classifier(LightningModule):
         decay = self.trainer_config.ema_decay
         if decay is not None:
             self.average = Average(decay, *self._averaged_tensors())
-        smoothing = self.trainer_config.label_smoothing
         schedules = [self.schedules[trial] for trial in self.stacked]
+        common = (optimizer, schedules, self.step_plan, self.average)
         if self.stack is None:
-            scaler = getattr(self.trainer.precision_plugin, "scaler", None)
             if self.device.type == "cuda" and self.trainer_config.cuda_graph:
                 log.info("CUDA graphs are not used, because the steps go by autograd")
-            self.steps = AutogradSteps(
-                self.model,
-                optimizer,
-                schedules,
-                self.step_plan,
-                smoothing,
-                self.average,
-                scaler=scaler,
-                compiled=self.trainer_config.compile,
-            )
+            scaler = getattr(self.trainer.precision_plugin, "scaler", None)
+            compiled = self.trainer_config.compile
+            self.steps = AutogradSteps(self.model, *common, scaler=scaler, compiled=compiled)
         else:
+            lower, graph = LOWER.get(self.trainer_config.precision), self.trainer_config.cuda_graph
             self.steps = ClosedFormSteps(
-                self.stack,
-                optimizer,
-                schedules,
-                self.step_plan,
-                smoothing,
-                self.average,
-                lower=LOWER.get(self.trainer_config.precision),
-                graph=self.trainer_config.cuda_graph,
-                lanes=self.lanes,
+                self.stack, *common, lower=lower, graph=graph, lanes=self.lanes
             )
 
     def _averaged_tensors(self) -> list[list[Tensor]]:
@@ -265,18 +247,16 @@ class Classifier(LightningModule):
         return nullcontext() if self.average is None else self.average.in_place()
 
     def on_validation_start(self) -> None:
+        """Swaps weights and averages in the models, and back at the end."""
         if self.average is not None:
             self.average.swap()
 
-    def on_validation_end(self) -> None:
-        if self.average is not None:
-            self.average.swap()
+    on_validation_end = on_validation_start
 
     def on_validation_epoch_start(self) -> None:
         self.evaluation_metrics.reset()
 
-    def validation_step(self, batch: Batch) -> None:
-        self._evaluate(batch)
+    on_test_epoch_start = on_validation_epoch_start
 
     def on_validation_epoch_end(self) -> None:
         self.metrics = self._named("val", self.evaluation_metrics)
@@ -298,16 +278,10 @@ class Classifier(LightningModule):
             self.evaluation_metrics = EpochMetrics(len(self.configs)).to(self.device)
             self.stack = Stack(self.models, self.order_of, self.lanes.count)
 
-    def on_test_epoch_start(self) -> None:
-        self.evaluation_metrics.reset()
-
-    def test_step(self, batch: Batch) -> None:
-        self._evaluate(batch)
-
     def on_test_epoch_end(self) -> None:
         self.metrics = self._named("test", self.evaluation_metrics)
 
-    def _evaluate(self, batch: Batch) -> None:
+    def validation_step(self, batch: Batch) -> None:
         dtype, stack = self._input_dtype, self.stack
         if stack is not None:
             found = self.lanes.map(
@@ -317,6 +291,8 @@ class Classifier(LightningModule):
         else:
             losses, correct = evaluate(lambda x: self.model(x).mT.unsqueeze(0), batch, dtype)
         self.evaluation_metrics.update(losses, correct, len(batch.labels))
+
+    test_step = validation_step
 
     def classes_of(self, features: Tensor) -> Tensor:
         """The classes (N,) that the first trial predicts for features (N, *shape)."""

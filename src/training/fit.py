@@ -188,7 +188,7 @@ def _train_and_test(job: Job, signals: Signals) -> None:
         )
         _seed_ranks(config, trainer.global_rank)
     try:
-        with loggers, classifier.lanes.opened():
+        with loggers.closed(), classifier.lanes.opened():
             with clock.measuring("fit"), restoring(resumed, classifier), _interruptible(signals):
                 trainer.fit(classifier, data, ckpt_path=resumed.path if resumed else None)
             steps = trainer.global_step

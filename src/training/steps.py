@@ -64,12 +64,14 @@ class StepPlan:
     last batch of an epoch always completes a step. `all_reduce` begins to sum a gradient over
     `ranks` ranks, in place, and returns a function that waits for the sum. The loss is also divided
     by the number of ranks, so that the sum is the mean. Then `clip` bounds the joint 2-norm of the
-    gradients of each trial.
+    gradients of each trial. `smoothing` is the share of each target that is spread over all
+    classes.
     """
 
     batches_per_epoch: int
     accumulate: int = 1
     clip: float | None = None
+    smoothing: float = 0.0
     ranks: int = 1
     all_reduce: Callable[[Tensor], Callable[[], object]] | None = None
 
@@ -98,8 +100,8 @@ class StepPlan:
 class Steps:
     """Trains on blocks: consecutive batches of an epoch.
 
-    `smoothing` is the share of each target that is spread over all classes. Each step ends with
-    the models' own constraint and an update of the moving `average`, if there are such.
+    Each step ends with the models' own constraint and an update of the moving `average`, if there
+    are such.
     """
 
     def __init__(
@@ -107,11 +109,10 @@ class Steps:
         optimizer: Optimizer,
         schedules: Sequence[Schedule],
         step_plan: StepPlan,
-        smoothing: float = 0.0,
-        average: Average | None = None,
+        average: Average | None,
     ) -> None:
         self.optimizer, self.schedules, self.step_plan = optimizer, schedules, step_plan
-        self.smoothing, self.average = smoothing, average
+        self.average = average
 
     def __call__(self, block: Block, epoch: int, batch: int) -> BatchResults:
         """Trains on a block whose first batch is number `batch` of `epoch`, both from 0."""
@@ -147,14 +148,13 @@ class AutogradSteps(Steps):
         optimizer: Optimizer,
         schedules: Sequence[Schedule],
         step_plan: StepPlan,
-        smoothing: float = 0.0,
         average: Average | None = None,
         *,
         scaler: "torch.amp.GradScaler | None" = None,
         compiled: bool = False,
     ) -> None:
-        super().__init__(optimizer, schedules, step_plan, smoothing, average)
-        self.model, self.scaler = model, scaler
+        super().__init__(optimizer, schedules, step_plan, average)
+        self.model, self.scaler = model, scaler or torch.amp.GradScaler(enabled=False)
         self.parameters = list(model.parameters())
         self.constrain = getattr(model, "constrain", None)
         self.forward = _compiled(self._forward) if compiled else self._forward
@@ -180,7 +180,7 @@ class AutogradSteps(Steps):
 
     def _forward(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         output = self.model(features)
-        return output, F.cross_entropy(output, labels, label_smoothing=self.smoothing)
+        return output, F.cross_entropy(output, labels, label_smoothing=self.step_plan.smoothing)
 
     def gradients(self) -> list[Tensor]:
         for parameter in self.parameters:
@@ -189,28 +189,21 @@ class AutogradSteps(Steps):
         return [own_part(p.grad) for p in self.parameters if p.grad is not None]
 
     def _backward(self, loss: Tensor) -> None:
-        if self.step_plan.accumulate * self.step_plan.ranks > 1:
-            loss = loss / (self.step_plan.accumulate * self.step_plan.ranks)
-        if self.scaler is not None:
-            loss = self.scaler.scale(loss)
-        loss.backward()  # type: ignore[no-untyped-call]
+        share = self.step_plan.accumulate * self.step_plan.ranks
+        loss = loss / share if share > 1 else loss
+        self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
 
     def _step(self, step: int) -> None:
         self.set_rates([self.schedules[0](step)])
         if self.step_plan.all_reduce is not None:
             gradients = [p.grad for p in self.parameters if p.grad is not None]
-            waits = [self.step_plan.all_reduce(gradient) for gradient in gradients]
-            for wait in waits:
+            for wait in [self.step_plan.all_reduce(gradient) for gradient in gradients]:
                 wait()
-        if self.scaler is not None and self.step_plan.clip is not None:
-            self.scaler.unscale_(self.optimizer)
         if self.step_plan.clip is not None:
+            self.scaler.unscale_(self.optimizer)
             nn.utils.clip_grad_norm_(self.parameters, self.step_plan.clip)
-        if self.scaler is None:
-            self.optimizer.step()
-        else:
-            self.scaler.step(self.optimizer)
-            self.scaler.update()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         if self.constrain is not None:
             self.constrain()
         if self.average is not None:
@@ -254,7 +247,6 @@ class ClosedFormSteps(Steps):
         optimizer: Optimizer,
         schedules: Sequence[Schedule],
         step_plan: StepPlan,
-        smoothing: float = 0.0,
         average: Average | None = None,
         *,
         lower: torch.dtype | None = None,
@@ -264,7 +256,7 @@ class ClosedFormSteps(Steps):
         """`lower` is the type of the products in mixed precision. With `graph`, full blocks are
         replayed as CUDA graphs. `lanes` trains the lanes of the stack at the same time; without it
         they take turns."""
-        super().__init__(optimizer, schedules, step_plan, smoothing, average)
+        super().__init__(optimizer, schedules, step_plan, average)
         self.stack, self.lower, self.lanes = stack, lower, lanes or Lanes(1)
         self.direct = (
             is_plain_sgd(optimizer)
@@ -374,8 +366,10 @@ class ClosedFormSteps(Steps):
         like = self.stack.parameters[0]
         classes = self.stack.segments[0].classes
         targets = F.one_hot(labels, classes).mT.to(like.dtype).unsqueeze(2)
-        if self.smoothing:
-            targets = targets.mul_(1 - self.smoothing).add_(self.smoothing / classes)
+        if self.step_plan.smoothing:
+            targets = targets.mul_(1 - self.step_plan.smoothing).add_(
+                self.step_plan.smoothing / classes
+            )
         seeds = self._stream_seeds(len(features))
         scales = self._scales(rates, mean)
 
@@ -430,7 +424,7 @@ class ClosedFormSteps(Steps):
     def _finish_step(self, lane: Lane, rates: Sequence[float] | Tensor, step: int) -> None:
         """Updates a lane once the gradients of a step are complete."""
         if not self.direct:
-            self._step(lane, rates)
+            self._optimize(lane, rates)
         for segment in lane.segments:
             segment.constrain()
         if self.average is not None:
@@ -439,18 +433,17 @@ class ClosedFormSteps(Steps):
     def _use_gradient(self, batch: int) -> UseGradient:
         """What is done with the gradient of a part in this batch."""
         if self.direct:
-            return _descend
-        accumulate = _accumulate_anew if self.step_plan.begins(batch) else _accumulate
-        all_reduce = self.step_plan.all_reduce
-        if all_reduce is None or not self.step_plan.completes(batch):
-            return accumulate
+            return lambda part, first, second: part.descend(first, second)
+        fresh, all_reduce = self.step_plan.begins(batch), self.step_plan.all_reduce
+        completes = self.step_plan.completes(batch)
 
-        def accumulate_and_reduce(part: Part, first: Tensor, second: Tensor) -> None:
-            """The sum over ranks runs while earlier layers are differentiated."""
-            accumulate(part, first, second)
-            self.pending.append(all_reduce(part.gradients))
+        def accumulate(part: Part, first: Tensor, second: Tensor) -> None:
+            part.accumulate(first, second, fresh)
+            if all_reduce is not None and completes:
+                # The sum over ranks runs while earlier layers are differentiated.
+                self.pending.append(all_reduce(part.gradients))
 
-        return accumulate_and_reduce
+        return accumulate
 
     def gradients(self) -> list[Tensor]:
         return [gradient for segment in self.stack.segments for gradient in segment.gradients]
@@ -466,7 +459,7 @@ class ClosedFormSteps(Steps):
         table = rates * mean
         return [table.index_select(1, own)[:, :, None, None].unbind() for own in self.trials_of]
 
-    def _step(self, lane: Lane, rates: Sequence[float] | Tensor) -> None:
+    def _optimize(self, lane: Lane, rates: Sequence[float] | Tensor) -> None:
         for wait in self.pending:
             wait()
         self.pending.clear()
@@ -487,32 +480,14 @@ class ClosedFormSteps(Steps):
         segment = self.stack.segments[number]
         shared = len(segment.trials) // len(segment.batches)
         own = labels.index_select(1, self.batches_of[number]).repeat_interleave(shared, 1)
+        flat, labels = logits.flatten(0, 1), own.flatten(0, 1)
         losses = F.cross_entropy(
-            logits.flatten(0, 1),
-            own.flatten(0, 1),
-            reduction="none",
-            label_smoothing=self.smoothing,
+            flat, labels, reduction="none", label_smoothing=self.step_plan.smoothing
         )
-        return BatchResults(losses.view(own.shape).mean(-1), (_predicted(logits) == own).sum(-1))
-
-
-def _predicted(logits: Tensor) -> Tensor:
-    """argmax over classes, (K, S, classes, B) → (K, S, B); of equal logits the first. torch's
-    argmax over a dimension other than the last takes five times as long as its max: a sixth of a
-    step."""
-    return logits.max(2).indices
-
-
-def _descend(part: Part, first: Tensor, second: Tensor) -> None:
-    part.descend(first, second)
-
-
-def _accumulate(part: Part, first: Tensor, second: Tensor) -> None:
-    part.accumulate(first, second, fresh=False)
-
-
-def _accumulate_anew(part: Part, first: Tensor, second: Tensor) -> None:
-    part.accumulate(first, second, fresh=True)
+        # Of equal logits the first. argmax over a dimension other than the last takes five times as
+        # long as max: a sixth of a step.
+        correct = logits.max(2).indices == own
+        return BatchResults(losses.view(own.shape).mean(-1), correct.sum(-1))
 
 
 def clip_gradients(segment: ClosedForm, bound: float) -> None:

@@ -7,18 +7,17 @@ after a kill, the epochs since the last checkpoint would come twice. All of it h
 import logging
 import sys
 import time
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torchmetrics.classification import MulticlassConfusionMatrix
 
 from src.config.schema import Config
 from src.data.sources.source import Source
-from src.runs.folder import Run
+from src.runs.folder import Row, Run
 from src.system.errors import InputError, Interrupted, first_line
 from src.system.extras import LOGGERS, missing_loggers
 from src.training import ranks
@@ -33,8 +32,8 @@ class Loggers(Callback):
     """Hands each row of the history to the loggers that the configuration chose.
 
     Opened before training begins, so that what is wrong is told by then: all ranks raise the
-    InputError of rank 0, which alone has loggers. Closed at the end of its `with`. A logger that
-    fails later is left out with a warning: it ends no run.
+    InputError of rank 0, which alone has loggers. A logger that fails later is left out with a
+    warning and ends no run.
     """
 
     def __init__(self, config: Config, run: Run, history: History, source: Source) -> None:
@@ -72,18 +71,16 @@ class Loggers(Callback):
                 self.config.logger, values, self.run, self.history.seconds
             )
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        stopped = isinstance(error, Interrupted | KeyboardInterrupt | SystemExit)
-        status = "interrupted" if stopped else self.status
-        self._each("close", lambda logger: logger.finalize(status))
+    @contextmanager
+    def closed(self) -> Iterator[None]:
+        """Closes the loggers at the end of the body."""
+        try:
+            yield
+        except (Interrupted, KeyboardInterrupt, SystemExit):
+            self.status = "interrupted"
+            raise
+        finally:
+            self._each("close", lambda logger: logger.finalize(self.status))
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._catch_up()
@@ -111,10 +108,13 @@ class Loggers(Callback):
     def _catch_up(self) -> None:
         rows = self.history.rows[0]
         for row in rows[self.given :]:
-            metrics = {name: float(value) for name, value in row.items() if value is not None}
-            step = int(metrics.pop("step"))
-            self._each("write", partial(_log_metrics, metrics=metrics, step=step))
+            self._write(row)
         self.given = len(rows)
+
+    def _write(self, row: Row) -> None:
+        metrics = {name: float(value) for name, value in row.items() if value is not None}
+        step = int(metrics.pop("step"))
+        self._each("write", lambda logger: logger.log_metrics(metrics, step))
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Hands over what the test came to, before result.json says that all is done."""
@@ -147,7 +147,3 @@ def _logger_class(name: str) -> type[RunLogger]:
         if isinstance(value, type) and issubclass(value, RunLogger) and value is not RunLogger
     )
     return found
-
-
-def _log_metrics(logger: RunLogger, metrics: dict[str, float], step: int) -> None:
-    logger.log_metrics(metrics, step)
