@@ -79,11 +79,8 @@ def combine(
         return [[override.input_line or "" for override in right]], right, faults
     values = {override.get_key_element(): single_values(override) for override in right}
     if math.prod(map(len, values.values())) > MOST_POINTS:
-        return (
-            [],
-            right,
-            [*faults, f"a sweep of more than {MOST_POINTS:,} points; type fewer values"],
-        )
+        faults.append(f"a sweep of more than {MOST_POINTS:,} points; type fewer values")
+        return [], right, faults
     return list(itertools.product(*values.values())), right, faults
 
 

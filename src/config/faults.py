@@ -6,11 +6,9 @@ A message names the key, the given value, what is allowed and what to type inste
 import difflib
 import functools
 import re
-import types
-import typing
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from pydantic import ValidationError
@@ -71,20 +69,13 @@ def config_error(faults: Sequence[str]) -> InputError:
 # --- the keys of the schema ------------------------------------------------------------------
 
 
-def _sections(annotation: Any) -> Iterator[type[Section]]:
-    if isinstance(annotation, type) and issubclass(annotation, Section):
-        yield annotation
-    elif typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        for option in typing.get_args(annotation):
-            yield from _sections(option)
-
-
 @functools.cache
 def known_keys() -> frozenset[str]:
     """Every dotted key of every choice of every group, without the `name` of a group."""
     keys = set()
     for name, field in Config.model_fields.items():
-        sections = list(_sections(field.annotation))
+        kinds = get_args(field.annotation) or (field.annotation,)
+        sections = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, Section)]
         for section in sections:
             keys |= {f"{name}.{key}" for key in section.model_fields if key != "name"}
         if not sections:

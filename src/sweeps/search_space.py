@@ -71,6 +71,8 @@ def parameter_of(override: Override) -> Parameter:
     if strange:
         raise InputError(f"{given}: the tag {strange} has no meaning here; the only tag is log")
     try:
+        if getattr(value, "shuffle", False):
+            raise ValueError("a search has no order that could be shuffled; leave shuffle out")
         if isinstance(value, ChoiceSweep):
             return _choice(override, log=bool(tags))
         if isinstance(value, RangeSweep):
@@ -87,8 +89,6 @@ def _choice(override: Override, *, log: bool) -> Choice:
     if log:
         raise ValueError("the tag log goes with interval and range, not with choice")
     values = [str(text) for text in override.sweep_string_iterator()]
-    if override._value.shuffle:  # type: ignore[union-attr]
-        raise ValueError("a search has no order that could be shuffled; leave shuffle out")
     twice = [value for value in values if values.count(value) > 1]
     if twice:
         raise ValueError(f"has {twice[0]} twice")
@@ -97,8 +97,6 @@ def _choice(override: Override, *, log: bool) -> Choice:
 
 def _range(key: str, text: str, value: RangeSweep, *, log: bool) -> Numbers:
     """As in Hydra's sweeps: from the start in steps, without the stop."""
-    if value.shuffle:
-        raise ValueError("a search has no order that could be shuffled; leave shuffle out")
     start, stop, step = (Decimal(str(number)) for number in (value.start, value.stop, value.step))
     if not all(number.is_finite() for number in (start, stop, step)) or not step:
         raise ValueError("must have finite ends and a step that is not 0")

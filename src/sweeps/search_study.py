@@ -160,7 +160,7 @@ class Study:
     def _proposed(self, number: int, size: int, before: Sequence[FrozenTrial]) -> list[FrozenTrial]:
         seed = int(np.random.SeedSequence([self.settings.seed, number]).generate_state(1)[0])
         with _quiet():
-            sampler = SAMPLERS[self.settings.sampler](seed)
+            sampler = SAMPLERS[self.settings.sampler](seed=seed)
             memory = optuna.create_study(sampler=sampler, direction=self.direction)
             memory.add_trials(before)
             for _ in range(size):
@@ -230,11 +230,10 @@ class Study:
             ) from error
 
 
-def _tpe(seed: int) -> BaseSampler:
-    return TPESampler(seed=seed, multivariate=True, constant_liar=True)
-
-
-SAMPLERS: dict[str, Callable[[int], BaseSampler]] = {"tpe": _tpe, "random": RandomSampler}
+SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
+    "tpe": partial(TPESampler, multivariate=True, constant_liar=True),
+    "random": RandomSampler,
+}
 
 
 def _distribution(parameter: Parameter) -> BaseDistribution:

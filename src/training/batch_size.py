@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch.nn import functional as F
@@ -48,15 +49,10 @@ def choose(config: Config, source: Source) -> int:
     limit = max(1, int(len(source.train) * (1 - share)) // devices.world_size)
     if devices.accelerator == "cpu":
         free = free_bytes(config) // 2 // devices.count
-
-        def fits(size: int) -> bool:
-            return bytes_per_trial(config, source.shape, source.classes, size) <= free
+        needed = partial(bytes_per_trial, config, source.shape, source.classes)
+        size = largest(limit, lambda size: needed(size) <= free)
     else:
-
-        def fits(size: int) -> bool:
-            return _steps(config, source, size, devices.torch_device)
-
-    size = largest(limit, fits)
+        size = largest(limit, lambda size: _steps(config, source, size, devices.torch_device))
     why = "more do not fit into memory" if 2 * size <= limit else f"of {limit} training samples"
     log.info("data.batch_size=auto: %d chosen, %s", size, why)
     return size

@@ -148,12 +148,9 @@ class Checkpoints(Callback):
                 continue
             with classifier.averaged():
                 weights = classifier.trial_weights(trial)
-            self.best[trial] = {
-                "value": value,
-                "epoch": epoch,
-                "step": trainer.global_step,
-                "weights": weights,
-            }
+            self.best[trial] = Best(
+                value=value, epoch=epoch, step=trainer.global_step, weights=weights
+            )
 
     def best_epoch(self, trial: int) -> int | None:
         """The epoch, from 1, whose weights are kept; None where no monitored value is a number."""
@@ -203,9 +200,7 @@ class Checkpoints(Callback):
                 self._write_best(classifier, trial)
             if status.diverged is not None:
                 continue  # a single run would have kept its last good state
-            threads = threads_for(
-                [classifier.models[trial]], classifier.data.config.batch, classifier.threads
-            )
+            model, batch = classifier.models[trial], classifier.data.config.batch
             own = {
                 "state_dict": classifier.trial_weights(trial),
                 "optimizer_states": [classifier.trial_optimizer_state(trial)],
@@ -214,7 +209,7 @@ class Checkpoints(Callback):
                 # A trial that halving dropped may be trained on.
                 "stopped": {0: EARLY} if status.stopped == EARLY else {},
                 "stacked": [0],
-                "threads": threads,
+                "threads": threads_for([model], batch, classifier.threads),
                 "average": content["average"][trial : trial + 1],
                 "callbacks": {
                     "History": history | {"rows": [history["rows"][trial]]},

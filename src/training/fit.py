@@ -272,11 +272,8 @@ def _seed_ranks(config: Config, rank: int) -> None:
     batch, accumulated = config.data.batch, config.trainer.accumulate_grad_batches
     if devices * accumulated > 1 and not ranks.rank():
         log.info(
-            "effective batch size %d: %d on each of %d device(s), %d accumulated",
-            batch * devices * accumulated,
-            batch,
-            devices,
-            accumulated,
+            f"effective batch size {batch * devices * accumulated}: {batch} on each of {devices} "
+            f"device(s), {accumulated} accumulated"
         )
 
 
@@ -320,9 +317,8 @@ def _replace_result(run: Run, content: dict[str, Any]) -> None:
     """Writes a result that is not a success, and keeps the result of an earlier training in it."""
     with suppress(OSError):  # a full disk must not hide the error itself
         before = run.result
-        if before.get("status") == "finished":
-            content = content | {"before": before}
-        run.write_result(content)
+        kept = {"before": before} if before.get("status") == "finished" else {}
+        run.write_result(content | kept)
 
 
 def _mark_interrupted(

@@ -57,10 +57,8 @@ class EpochMetrics(Metric):
         """For each trial the first batch of this rank, counted from 0, whose loss is NaN or above
         the bound: (S,). If there is none, the number of batches.
         """
-        losses = self._losses()
-        good = (losses <= bound).long()
-        first = good.argmin(0)  # the first of the least
-        return torch.where(good.all(0), len(losses), first)
+        good = (self._losses() <= bound).long()
+        return torch.where(good.all(0), len(good), good.argmin(0))  # the first of the least
 
 
 def evaluate(

@@ -77,10 +77,8 @@ class StepLines(Callback):
         with tqdm.external_write_mode():
             for batch_number, loss in enumerate(losses, pl_module.batch - len(losses)):
                 if plan.completes(batch_number):
-                    step = (
-                        f"step {plan.step_of(0, batch_number) + 1:03d}/{plan.steps_per_epoch:03d}"
-                    )
-                    log.info("%s | %s | train loss %.2f", epoch, step, loss)
+                    step = f"{plan.step_of(0, batch_number) + 1:03d}/{plan.steps_per_epoch:03d}"
+                    log.info("%s | step %s | train loss %.2f", epoch, step, loss)
 
 
 class Utilisation(Callback):

@@ -101,12 +101,8 @@ class State(Part):
     def _check_trials(self) -> Self:
         history, best = self.callbacks.History, self.callbacks.Checkpoints.best
         trials = range(len(history.rows))
-        for name, numbers in (
-            ("stacked", self.stacked),
-            ("diverged", self.diverged),
-            ("stopped", self.stopped),
-        ):
-            if not all(number in trials for number in numbers):
+        for name in ("stacked", "diverged", "stopped"):
+            if not all(number in trials for number in getattr(self, name)):
                 raise ValueError(f"{name} names a trial that is not one of {len(trials)}")
         if self.stacked != sorted(set(self.stacked)):
             raise ValueError("stacked names a trial twice")
@@ -173,13 +169,9 @@ def _warn_of_new_schedule(config: Config, saved: Any) -> None:
     was, now = before["config"]["trainer"]["max_epochs"], config.trainer.max_epochs
     if was != now and config.scheduler.spread:
         log.warning(
-            "scheduler=%s: its learning rates are spread over trainer.max_epochs. They follow "
-            "the curve of %d epochs from here on, and followed that of %d so far: a run of %d "
-            "epochs from its start would end otherwise",
-            config.scheduler.name,
-            now,
-            was,
-            now,
+            f"scheduler={config.scheduler.name}: its learning rates are spread over "
+            f"trainer.max_epochs. They follow the curve of {now} epochs from here on, and followed "
+            f"that of {was} so far: a run of {now} epochs from its start would end otherwise"
         )
 
 

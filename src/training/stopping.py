@@ -43,11 +43,8 @@ class Stopping(Callback):
         if _time_is_over(trainer):
             status.stop(status.training, LATE)
             log.info(
-                "trainer.max_time=%s is over, after %d of %d batches of epoch %d",
-                config.trainer.max_time,
-                pl_module.batch,
-                pl_module.step_plan.batches_per_epoch,
-                epoch,
+                f"trainer.max_time={config.trainer.max_time} is over, after {pl_module.batch} of "
+                f"{pl_module.step_plan.batches_per_epoch} batches of epoch {epoch}"
             )
         rows = {trial: self.history.rows[trial] for trial in status.training}
         status.stop((trial for trial in rows if out_of_patience(rows[trial], config)), EARLY)

@@ -1,6 +1,6 @@
 """The life of a trial: it trains until it has finished, diverged, stopped or been dropped."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,9 +39,6 @@ class TrialStatuses:
     def __getitem__(self, trial: int) -> TrialStatus:
         return self._statuses[trial]
 
-    def __iter__(self) -> Iterator[TrialStatus]:
-        return iter(self._statuses)
-
     @property
     def training(self) -> list[int]:
         return [trial for trial, status in enumerate(self._statuses) if status.trains]
@@ -49,8 +46,8 @@ class TrialStatuses:
     @property
     def diverged(self) -> dict[int, int]:
         """Trial to the step that showed divergence."""
-        found = ((trial, status.diverged) for trial, status in enumerate(self._statuses))
-        return {trial: step for trial, step in found if step is not None}
+        found = enumerate(self._statuses)
+        return {trial: each.diverged for trial, each in found if each.diverged is not None}
 
     def stop(self, trials: Iterable[int], reason: str) -> None:
         """Ends those of the trials that still train."""
@@ -64,11 +61,8 @@ class TrialStatuses:
             self._statuses[trial].diverged = step
 
     def state_dict(self) -> dict[str, Any]:
-        stopped = {
-            trial: status.stopped
-            for trial, status in enumerate(self._statuses)
-            if status.stopped is not None
-        }
+        found = enumerate(self._statuses)
+        stopped = {trial: each.stopped for trial, each in found if each.stopped is not None}
         return {"diverged": self.diverged, "stopped": stopped}
 
     def load_state_dict(self, state: Mapping[str, Mapping[int, Any]]) -> None:
