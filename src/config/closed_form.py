@@ -1,8 +1,4 @@
-"""What the closed form of a step does not cover.
-
-The one table of it. The rules of the configuration, the choice of a run's steps and the reasons why
-a trial trains alone read it. Nothing here imports torch.
-"""
+"""The settings that the closed form of a step does not cover. Nothing here imports torch."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar, get_args
@@ -27,8 +23,7 @@ def has_closed_form(section: type[S]) -> type[S]:
 
 
 def not_covered(config: BaseModel) -> dict[str, str]:
-    """The settings of a configuration that the closed form does not cover, as they are typed, and
-    the reasons. Empty if it covers all of them."""
+    """The settings that the closed form does not cover, as they are typed, with the reasons."""
 
     def read(key: str) -> Any:
         section, _, name = key.partition(".")

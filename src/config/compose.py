@@ -62,8 +62,8 @@ def combine(
 ) -> tuple[list[Sequence[str]], list[Override], list[str]]:
     """The overrides of each point, the overrides without a fault, and a message for each fault.
 
-    Points come in the order of Hydra's basic sweeper, so that the number of a point is the number
-    of its trial. There are none where a sweeper chooses the values as it goes.
+    The number of a point is the number of its trial. There are no points where a sweeper chooses
+    the values as it goes.
     """
     right: list[Override] = []
     faults: list[str] = []
@@ -97,11 +97,8 @@ class Composer(ConfigLoaderImpl):
     """Hydra's config loader, which composes once for all points that choose the same groups.
 
     Hydra composes a configuration in about a tenth of a second. Here the points of a sweep that
-    differ in values alone are copies of one template, in which the values are set. The command
-    line is checked with such copies, and Hydra gets its jobs from the same templates.
-
-    The composer remembers the checked configuration of each job, for the function that trains the
-    job. A copy in another process remembers nothing.
+    differ in values alone are copies of one template. The checked configuration of each job is
+    kept for the function that trains the job. A copy in another process remembers nothing.
     """
 
     def __init__(self, config_dir: str | None) -> None:
@@ -126,8 +123,7 @@ class Composer(ConfigLoaderImpl):
     def points(
         self, combinations: Iterable[Sequence[str]]
     ) -> tuple[list[dict[str, Any]], list[str]]:
-        """The values of each combination of overrides that can be composed, and the faults of the
-        other combinations."""
+        """The values of each combination that can be composed, and the faults of the others."""
         points: list[dict[str, Any]] = []
         faults: dict[str, None] = {}
         failed: set[tuple[str, ...]] = set()
@@ -222,8 +218,7 @@ class Composer(ConfigLoaderImpl):
     def load_sweep_config(
         self, master_config: DictConfig, sweep_overrides: list[str]
     ) -> DictConfig:
-        """As Hydra's own. The sweeper composes each job once to see whether it can be composed;
-        the launcher gets the same job."""
+        """As Hydra's own. The launcher gets the job that the sweeper composed to try it."""
         key = tuple(sweep_overrides)
         job = self._jobs.pop(key, None)
         if job is None:
@@ -240,10 +235,9 @@ def shared_composer(config_dir: str | None = None) -> Composer:
 
 
 def job_config(composed: DictConfig, overrides: Sequence[str]) -> tuple[Config | None, list[str]]:
-    """The configuration of a job of Hydra's, or None and its faults.
+    """The configuration of a job that was checked with the command line, or None and its faults.
 
-    The configuration is the one that was checked with the command line. Jobs of other processes,
-    and jobs that a sweeper has chosen since then, are checked now.
+    Jobs of other processes, and jobs that a sweeper has chosen since then, are checked now.
     """
     hydra = GlobalHydra.instance().hydra
     loader = hydra.config_loader if hydra is not None else None

@@ -106,8 +106,7 @@ def unknown_key(key: str, given: str) -> str | None:
 
 
 def did_you_mean(word: str, words: Sequence[str]) -> str:
-    """`; did you mean …?`, or "" when no word is similar. A key may also be found by its last part:
-    `lr` gives optimizer.lr."""
+    """`; did you mean …?`, or "". A key may also be found by its last part: lr, optimizer.lr."""
     close = difflib.get_close_matches(word, words, 1, 0.65)
     if not close:
         last = {key.rpartition(".")[2]: key for key in words}

@@ -335,8 +335,7 @@ class Config(Section):
 
 
 def standing(monitor: str, value: float | None) -> float:
-    """The rank of a monitored value: the smaller, the better. None, NaN and infinities have the
-    rank infinity, worse than any number."""
+    """The rank of a monitored value: the smaller, the better; infinity if it is not a number."""
     if value is None or not math.isfinite(value):
         return math.inf
     return -value if monitor.endswith("acc") else value

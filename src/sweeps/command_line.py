@@ -61,9 +61,8 @@ class Command:
 def check_command_line(argv: Sequence[str]) -> Command:
     """Checks the arguments of `python -m src.train`, with every point of a sweep.
 
-    The folder of every sweep, and a folder that the command line names, is decided here and added
-    to the overrides, so that Hydra writes into the folder that was checked. Raises InputError with
-    every fault at once.
+    The folder is added to the overrides, so that Hydra writes into the folder that was checked.
+    Raises InputError with every fault at once.
     """
     arguments = _argument_parser().parse_intermixed_args(list(argv))
     flags, texts = _checked_flags(arguments), list(arguments.overrides)
@@ -99,8 +98,7 @@ def check_command_line(argv: Sequence[str]) -> Command:
 def _checked_points(
     composer: Composer, arguments: Namespace
 ) -> tuple[list[Override], list[Config]]:
-    """The overrides of a command line and the configuration of each point, which the composer
-    remembers too.
+    """The overrides of a command line, and the configurations, which the composer remembers too.
 
     Raises InputError with every fault at once. A fault that points have in common is one line.
     """
@@ -162,11 +160,8 @@ def _argument_parser() -> argparse.ArgumentParser:
 
 
 def _checked_flags(arguments: Namespace) -> list[str]:
-    """The given flags, written out.
-
-    Raises InputError for flags that this project does not support, and for flags that exclude each
-    other.
-    """
+    """The given flags, written out. Raises InputError for unsupported flags, and for flags that
+    exclude each other."""
     if arguments.experimental_rerun is not None:
         raise InputError(
             "--experimental-rerun: the file is a pickle, which runs any code that is in it, and "

@@ -1,7 +1,6 @@
-"""Hydra's files of a job and of a sweep, written as this project writes its own.
+"""Hydra's files of a job and of a sweep, written durably.
 
-Hydra writes in place. A process that was killed meanwhile left an empty config.yaml or
-multirun.yaml, and the run or sweep could not be resumed.
+Hydra writes in place: after a kill, an empty file would keep a run or sweep from being resumed.
 """
 
 from pathlib import Path

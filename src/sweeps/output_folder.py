@@ -38,8 +38,7 @@ def last_value(overrides: Sequence[Override], key: str) -> Any:
 
 
 def with_folder(texts: Sequence[str], key: str, folder: Path) -> list[str]:
-    """The overrides, and at the end one that sets a key of Hydra to the path of a folder. The path
-    may have any characters except `${`."""
+    """The overrides, with a key of Hydra set to a path of any characters except `${`."""
     if "${" in str(folder):
         raise InputError(f"{folder}: Hydra would replace the part after ${{; rename the folder")
     plain = parse(f"{key}={folder}", [])
@@ -51,11 +50,8 @@ def with_folder(texts: Sequence[str], key: str, folder: Path) -> list[str]:
 def named_folder(
     composer: Composer, overrides: Sequence[Override], arguments: Namespace
 ) -> Path | None:
-    """The folder that the command line names, as Hydra composes it, or None.
-
-    Raises InputError when the folder is in use and not to be resumed, when `resume=auto` has no
-    folder, and for keys that would have Hydra write elsewhere.
-    """
+    """The folder that the command line names, or None. Raises InputError when the folder is in use
+    and not to be resumed, and when `resume=auto` has no folder."""
     sweep, resume = arguments.multirun, last_value(overrides, "resume") == "auto"
     key, folder = "hydra.sweep.dir" if sweep else "hydra.run.dir", None
     if arguments.config_dir or any(is_hydras(each.key_or_group) for each in overrides):
@@ -64,9 +60,7 @@ def named_folder(
         raise InputError(
             f"resume=auto needs a folder that is the same each time; type {key}=FOLDER too"
         )
-    if (
-        folder is None or launch_info().rank
-    ):  # rank 0 checks the folder, before it writes there itself
+    if folder is None or launch_info().rank:  # rank 0 checks the folder before it writes there
         return folder
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{key}={folder}: is not a folder; name another one")

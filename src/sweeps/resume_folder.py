@@ -27,11 +27,8 @@ LAUNCHER_KEYS = (
 
 
 def folder_to_resume(texts: Sequence[str]) -> Path | None:
-    """The folder that `resume=FOLDER` names, if any.
-
-    Hydra never sees this override. Therefore a name that its grammar cannot read is taken as it is,
-    and so is the name of an existing folder.
-    """
+    """The folder that `resume=FOLDER` names, if any. A name that Hydra's grammar cannot read, or of
+    an existing folder, is taken as it is: Hydra never sees this override."""
     given = [text.partition("=")[2] for text in texts if text.lstrip("+").startswith("resume=")]
     if not given or given[-1] in ("null", "auto"):
         return None
@@ -93,8 +90,8 @@ def sweep_to_resume(folder: Path, others: Sequence[str], config_dir: str | None)
 def run_to_resume(folder: Path, others: Sequence[str], arguments: Namespace) -> Config:
     """The configuration of a run that continues, perhaps with more epochs.
 
-    Raises InputError when the folder does not hold a single run, when the command line differs from
-    the run, and when this machine lacks something that the run needs.
+    Raises InputError when the folder holds no single run or a different one, and when this machine
+    lacks something that the run needs.
     """
     run = Run(folder)
     if is_search(folder):
@@ -131,8 +128,8 @@ def run_to_resume(folder: Path, others: Sequence[str], arguments: Namespace) -> 
 
 
 def _with_more_epochs(folder: Path, config: Config, overrides: Sequence[str]) -> Config:
-    """The configuration of a run with the values that the command line sets, which may only be
-    more epochs. Other values stay those of the run, whatever the defaults are now."""
+    """The configuration of a run with more epochs. Values that the command line does not set stay
+    those of the run, whatever the defaults are now."""
     given = compose(*overrides).to_primitives()
     defaults = compose().to_primitives()
     values = config.to_primitives()

@@ -87,8 +87,7 @@ def _monitored(run: Run) -> float:
 
 
 def _run_hydra(command: Command, composer: Composer) -> None:
-    """As hydra.main, except that Hydra's configurations come from the composer that the command
-    line was checked with."""
+    """As hydra.main, with the composer that the command line was checked with."""
     sweep = command.sweep_dir is not None
     overrides = list(command.overrides)
     if "hydra.mode" not in map(key_of, overrides):
@@ -129,10 +128,7 @@ def _resume(folder: Path, config: Config) -> None:
 
 def _follow(command: Command) -> None:
     """Takes part in every run of a command that torchrun or srun started, as a rank other than 0.
-
-    The state to resume from is read from rank 0's folder. This rank writes only into a temporary
-    folder.
-    """
+    This rank reads the state to resume from in rank 0's folder, and writes to a temporary one."""
     with importing():
         from src.training.fit import fit
 

@@ -30,9 +30,8 @@ from src.system.launch import launch_info
 class Command:
     """A checked search.
 
-    `typed` are the arguments that resume the search. `fixed` are the overrides that all trials
-    have in common, `corner` is one configuration of the space, and `identity` has the value of each
-    setting of the search as typed.
+    `typed` are the arguments that resume the search, `fixed` the overrides of all trials, `corner`
+    is one configuration of the space, and `identity` has each setting as typed.
     """
 
     typed: Sequence[str]
@@ -87,8 +86,7 @@ def check_command_line(argv: Sequence[str], folder: Path | None = None) -> Comma
 def _sorted_out(
     argv: Sequence[str], faults: list[str]
 ) -> tuple[dict[str, object], list[str], list[Parameter]]:
-    """The values of the search's own keys, the fixed overrides, and the space sorted by key. Faults
-    are added to `faults`."""
+    """The search's own keys, the fixed overrides, and the space by key. Adds to `faults`."""
     own: dict[str, object] = yaml.safe_load((CONF / "search.yaml").read_text("utf-8"))["search"]
     fixed: list[str] = []
     space: dict[str, Parameter] = {}

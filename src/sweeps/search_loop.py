@@ -53,10 +53,8 @@ class Search:
         return batch is not None
 
     def _take(self, held: ExitStack) -> Batch | None:
-        """A batch that a stopped or killed process left, otherwise a new batch, or None.
-
-        This process holds the lock of the batch until `held` is closed.
-        """
+        """A batch that another process left, otherwise a new batch, or None. Its lock is held until
+        `held` is closed."""
         with self.sweep.locked():
             batches = self.study.batches()
             for batch in batches:

@@ -131,8 +131,7 @@ def _check_log(low: float, log: bool) -> None:
 
 
 def corners(space: Sequence[Parameter]) -> list[list[str]]:
-    """Points of the space, as overrides: each pair of extreme values of two parameters is in one of
-    them, with the first value of the other parameters.
+    """Points with each pair of extreme values of two parameters, and the first value of the others.
 
     This is enough to check a space, because no rule across keys looks at more than two numbers.
     """

@@ -45,10 +45,9 @@ WAIT = 60  # seconds, while another program writes the file
 
 
 def open_study(command: Command) -> "Study":
-    """The study in the folder of a search. A new folder is made, with a record of the command.
+    """The study in the folder of a search, which is made if needed, with a record of the command.
 
-    Raises InputError when the folder holds other files or another search, and when it cannot be
-    written.
+    Raises InputError when the folder holds anything else, and when it cannot be written.
     """
     folder = command.folder
     try:
@@ -176,10 +175,7 @@ class Study:
         ]
 
     def tell(self, trial: FrozenTrial, value: float | None, *, diverged: bool) -> None:
-        """Stores the value of a trial; None when it failed. Diverged trials rank below all others.
-
-        A trial keeps its first value.
-        """
+        """Stores the first value of a trial, None when it failed. Diverged trials rank last."""
         state = TrialState.COMPLETE
         if diverged:
             state, value = TrialState.PRUNED, None
@@ -257,8 +253,7 @@ def _storage(file: Path, *, new: bool) -> RDBStorage:
 
 
 def _check_database(file: Path) -> None:
-    """Raises ValueError or sqlite3.Error for files with which Optuna would fail later, and for the
-    databases of other programs."""
+    """Raises ValueError or sqlite3.Error for damaged files and databases of other programs."""
     if file.stat().st_size > LIMIT:
         raise ValueError(f"it has more than {LIMIT:,} bytes")
     with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True)) as database:

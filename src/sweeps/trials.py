@@ -30,8 +30,8 @@ class Stacks:
         self.folder = sweep.stacks
 
     def groups(self, configs: Sequence[Config], max_trials: int | None) -> list[Group]:
-        """The trials that train together. A resumed sweep keeps its plan, even when another amount
-        of memory is free."""
+        """The trials that train together. A resumed sweep keeps its plan, however much memory is
+        free."""
         name = _digest(configs)
         kept = self.folder / f"{name}.json"
         if kept.exists():
@@ -67,9 +67,8 @@ def train_trials(
 ) -> list[float]:
     """Trains every trial into its folder, in stacks where possible; returns the monitored values.
 
-    Trials that have ended are left as they are, and an interrupted stack continues from its last
-    checkpoint. When a stack fails, its trials get the status `failed` and the other stacks train.
-    With `halving` the trials of each stack compete: see src/training/stopping.py.
+    Trials that have ended are left as they are. When a stack fails, its trials get the status
+    `failed` and the other stacks train. `halving`: see src/training/stopping.py.
     """
     runs, stacks = [Run(folder) for folder in folders], Stacks(sweep)
     groups = stacks.groups(configs, max_trials)

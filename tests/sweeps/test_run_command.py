@@ -15,7 +15,7 @@ from src import train
 from src.config.compose import job_config, shared_composer
 from src.config.schema import Config
 from src.runs.folder import Run
-from src.sweeps import job, run_command, trials
+from src.sweeps import run_command, trials
 from src.sweeps.command_line import check_command_line
 from tests.helpers.commands import SMALL, Command
 
@@ -79,7 +79,7 @@ def test_composed_and_checked_once(
     monkeypatch.setattr(ConfigLoaderImpl, "_load_configuration_impl", counting_compose)
     monkeypatch.setattr(Config, "model_validate", counting_check)
     monkeypatch.setattr(train, "check_command_line", checked_command)
-    monkeypatch.setattr(job, "fit", fit)
+    monkeypatch.setattr("src.training.fit.fit", fit)
     monkeypatch.setattr(trials, "train_trials", train_trials)
     monkeypatch.setattr(run_command, "finish_sweep", lambda _: None)
     monkeypatch.setattr("sys.argv", ["train", *argv])
