@@ -22,11 +22,8 @@ from src.system.resources import out_of_memory
 
 
 def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.Module:
-    """A freshly initialised model, its weights drawn from torch's global random stream.
-
-    The model is tried on two samples of zeros. Raises InputError if it cannot take them, such as a
-    model of pictures and a table, or does not return logits (2, classes).
-    """
+    """A model with weights from torch's global random stream. Raises InputError if it cannot take
+    two samples of zeros, or does not return logits (2, classes)."""
     try:
         model = construct_model(config, shape, classes).eval()
         with torch.no_grad(), torch.random.fork_rng(devices=[]):

@@ -2,8 +2,7 @@
 
 A family that has one sets `closed_form` on its model class, to a class derived from `ClosedForm`,
 and marks its section in src/config/schema.py with `@has_closed_form`, which is known before torch
-is imported. src/models/mlp.py is the example. src/config/closed_form.py lists the settings that the
-closed form does not cover.
+is imported. src/models/mlp.py is the example.
 """
 
 from collections.abc import Callable, Sequence
@@ -35,8 +34,7 @@ class Part:
         self.parameters, self.weight, self.bias = list(parameters), weight, bias
 
     def make_gradients(self) -> list[Tensor]:
-        """Allocates the gradients in one piece, which ranks sum without a copy. Returns one for
-        each parameter."""
+        """Allocates a gradient for each parameter, in one piece, which ranks sum without a copy."""
         sizes = [parameter.numel() for parameter in self.parameters]
         self.gradients = self.weight.new_zeros(sum(sizes))
         pieces = torch.split(self.gradients, sizes)
@@ -46,11 +44,8 @@ class Part:
         return [piece.view_as(own) for piece, own in zip(pieces, self.parameters, strict=True)]
 
     def descend(self, first: Tensor, second: Tensor, /) -> None:
-        """Subtracts a gradient from the parameters, in place: of the weight and of the bias.
-
-        A layer takes the gradient of its outputs and its inputs instead: their product is the
-        gradient of the weight, which then is never stored.
-        """
+        """Subtracts the gradients of the weight and of the bias, in place. A layer takes the
+        gradient of its outputs and its inputs instead, and never stores their product."""
         self.weight.sub_(first.view_as(self.weight))
         if self.bias is not None:
             self.bias.sub_(second.view_as(self.bias))
@@ -68,11 +63,8 @@ UseGradient = Callable[[Part, Tensor, Tensor], None]
 
 
 class ClosedForm:
-    """S models of a family whose tensors have equal shapes: a segment of a stack.
-
-    The parameters of the models become views of the segment's tensors (S, …), so that models can
-    be tested, saved or trained on at any time. `src.models.stacked_layers.stack_tensors` does it.
-    """
+    """S models of a family whose tensors have equal shapes: a segment of a stack. The parameters of
+    the models become views of the segment's tensors (S, …): see `stacked_layers.stack_tensors`."""
 
     classes: int
     random = False  # whether a step draws random numbers
@@ -90,16 +82,14 @@ class ClosedForm:
         self.gradients: list[Tensor] = []
 
     def stack(self, models: Sequence[nn.Module]) -> Sequence[Part]:
-        """Stacks the tensors of the models, sets `classes`, and `random` and `statistics` if they
-        differ. Returns the parts in the order of a model's parameters."""
+        """Stacks the tensors, and sets the class's fields that differ. Returns the parts in the
+        order of a model's parameters."""
         raise NotImplementedError
 
     @classmethod
     def shape_of(cls, model: nn.Module, rounding: int) -> tuple[Any, ...]:
-        """Models of equal shape share a segment.
-
-        The shapes of all parameters. A family that pads narrower models with zeros may round its
-        widths up to multiples of `rounding`, which is 1 unless a stack has many shapes.
+        """The shapes of all parameters: models of equal shapes share a segment. A family that pads
+        models with zeros may round widths up to multiples of `rounding`, which is 1 for few shapes.
         """
         del rounding
         return tuple(tuple(parameter.shape) for parameter in model.parameters())
@@ -120,9 +110,8 @@ class ClosedForm:
 
         features (R, B, inputs); targets (R, 1, classes, B), one-hot or smoothed. Writes logits
         (S, classes, B). The loss is the sum over samples of the cross entropy, times `scale`: a
-        number or (S, 1, 1). Calls `use(part, first, second)` once for each part, with the
-        arguments that its `descend` takes. `use` may change the part's parameters: the rest of the
-        backward pass must not need them.
+        number or (S, 1, 1). Calls `use(part, first, second)` once for each part, as its `descend`:
+        the rest of the backward pass must not need the part's parameters.
         """
         raise NotImplementedError
 
@@ -136,8 +125,7 @@ class ClosedForm:
         self.gradients = [gradient for part in self.parts for gradient in part.make_gradients()]
 
     def attach_gradients(self) -> None:
-        """Hands the gradients to the parameters for an optimizer, because Lightning may clear
-        them."""
+        """Hands the gradients to the parameters for an optimizer: Lightning may clear them."""
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
 

@@ -56,8 +56,7 @@ def cost(config: schema.Mlp, shape: Sequence[int], classes: int) -> Cost:
 
 @dataclass(frozen=True)
 class Architecture:
-    """The parts of a model that the closed form reads: its linear layers, and what follows each
-    hidden one."""
+    """The linear layers of a model, and what follows each hidden one."""
 
     layers: tuple[nn.Linear, ...]
     activation: str = "relu"
@@ -68,8 +67,7 @@ class Architecture:
 
 
 class DenseClosedForm(ClosedForm):
-    """The closed form of linear layers with norms, activations and dropout between them. A model
-    describes itself by its method `architecture`.
+    """The closed form of models that describe themselves by a method `architecture`.
 
     Narrower models are padded with units whose weights are zero. They stay zero: relu, tanh and
     gelu map 0 to 0, so such a unit gets no gradient in either direction. Models with a layer norm,
@@ -181,8 +179,7 @@ class DenseClosedForm(ClosedForm):
     def _forward_hidden(
         self, first: Tensor, buffers: "_Buffers"
     ) -> tuple[list[Tensor], list[Tensor], dict[int, Tensor]]:
-        """The inputs of all layers, what the gradients of activations need, and dropout's masks by
-        the number of the layer."""
+        """The inputs of all layers, what the gradients of activations need, and masks by layer."""
         inputs, kept, masks = [first], [], {}
         for depth, layer in enumerate(self.layers[:-1]):
             before = layer.forward(inputs[-1], buffers.out[depth])
@@ -200,8 +197,7 @@ class DenseClosedForm(ClosedForm):
         return inputs, kept, masks
 
     def _normalise(self, depth: int, outputs: Tensor, *, training: bool) -> Tensor:
-        """The outputs of a hidden layer after its norm, (S, units, B). Mixed precision normalises
-        in the precision of the weights."""
+        """Outputs after a layer's norm, (S, units, B), computed in the precision of the weights."""
         norm, whole = self.norms[depth], self._by_trial(outputs)
         return norm.forward(whole.to(norm.weight.dtype), training).to(outputs.dtype)
 

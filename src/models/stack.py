@@ -41,16 +41,15 @@ class Lane:
 class Stack:
     """S models with their batches: segments of equal shapes, over R distinct batches.
 
-    Models that share a batch share one product over the units of their first layers. The segments
-    are divided among `lanes`, which have about equal arithmetic and may train at the same time.
+    The segments are divided among `lanes`, which have about equal arithmetic and may train at the
+    same time.
     """
 
     def __init__(
         self, models: Sequence[nn.Module], batch_of: Sequence[int], lanes: int = 1
     ) -> None:
-        """`batch_of[s]` is the number of the batch that trial s trains on. `lanes` is the largest
-        number of lanes. The models stay usable: their parameters become views of the stack's
-        tensors."""
+        """`batch_of[s]` is the number of the batch that trial s trains on. There are at most `lanes`
+        lanes. The models stay usable: their parameters become views of the stack's tensors."""
         self.models, self.trials = list(models), len(models)
         self.batches = max(batch_of) + 1
         kind = closed_form_of(models[0])
@@ -94,8 +93,7 @@ def step_kind(config: Config, model: nn.Module) -> str:
 def _lanes(
     kind: type[ClosedForm], models: Sequence[nn.Module], batch_of: Sequence[int], count: int
 ) -> list[Sequence[int]]:
-    """The trials of each lane, about equal in parameters. Trials of equal shapes and batches stay
-    together as far as possible."""
+    """The trials of each lane, about equal in parameters; equal shapes and batches together."""
     if count == 1:
         return [range(len(models))]
     costs = [sum(value.numel() for value in model.parameters()) for model in models]
@@ -114,8 +112,7 @@ def _segments(
     batch_of: Sequence[int],
     chosen: Sequence[int],
 ) -> list[tuple[list[int], list[int]]]:
-    """(trials, batches) of each segment of the chosen trials. In a segment all shapes are equal,
-    and each batch has equally many trials."""
+    """(trials, batches) of each segment: of equal shapes, with equally many trials a batch."""
     exact = {kind.shape_of(models[trial], 1) for trial in chosen}
     rounding = ROUNDING if len(exact) > MOST_SEGMENTS else 1
     by_shape: dict[tuple[object, ...], dict[int, list[int]]] = {}

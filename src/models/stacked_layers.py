@@ -1,9 +1,7 @@
-"""Layers of S models side by side: linear layers, norms, activations and dropout, each with its
-gradient written out.
+"""Layers of S models side by side, each with its gradient written out.
 
-Activations are feature-major, (S, units, B), so that the output of a layer is the input of the
-next one without a copy, whether a layer is one product over the units of all models or a batch of
-products.
+Activations are feature-major, (S, units, B): the output of a layer is the input of the next one
+without a copy, whether a layer is one product over the units of all models or a batch of products.
 """
 
 from collections.abc import Callable, Sequence
@@ -101,11 +99,8 @@ def _put(whole: Tensor, value: Tensor, fresh: bool) -> None:
 
 
 class Norm(Part):
-    """Normalises (S, units, B), multiplies by a weight (S, units, 1) and adds a bias.
-
-    `forward` keeps what `backward` needs. `backward` leaves the gradients of weight and bias in
-    `found`.
-    """
+    """Normalises (S, units, B), multiplies by a weight (S, units, 1) and adds a bias. `backward`
+    leaves the gradients of weight and bias in `found`."""
 
     found: tuple[Tensor, Tensor]
     bias: Tensor
@@ -124,10 +119,8 @@ class Norm(Part):
 
 
 class BatchNorm(Norm):
-    """nn.BatchNorm1d of all models: their units are the channels of torch's own kernel.
-
-    A unit that pads a model is 0 in every sample, before and after the norm.
-    """
+    """nn.BatchNorm1d of all models: their units are the channels of torch's own kernel. A unit that
+    pads a model is 0 in every sample, before and after the norm."""
 
     def __init__(
         self, parameters: Sequence[nn.Parameter], trials: int, norms: Sequence[nn.BatchNorm1d]
@@ -214,8 +207,7 @@ def _stack_parameters(modules: Sequence[nn.Linear | NormModule]) -> list[nn.Para
 
 
 def stack_tensors(tensors: Sequence[Tensor]) -> Tensor:
-    """One tensor (S, …) that holds all tensors, padded with zeros; they become views of it. A
-    single tensor is returned itself."""
+    """One tensor (S, …) of which all tensors become views, padded with zeros; a single one itself."""
     if len(tensors) == 1:
         return tensors[0]
     shape = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]

@@ -10,10 +10,10 @@ from torch import Tensor
 
 class Average:
     """Exponential moving average over optimizer steps (Polyak and Juditsky 1992), in the form of
-    TensorFlow's ExponentialMovingAverage, where the first steps have a larger weight.
+    TensorFlow's ExponentialMovingAverage: step t, counted from 0, keeps
+    min(decay, (1 + t) / (10 + t)) of the average.
 
-    Step t, counted from 0, keeps min(decay, (1 + t) / (10 + t)) of the average. Lightning's
-    WeightAveraging and torch's AveragedModel keep a second model instead, and so cannot follow a
+    Lightning's WeightAveraging and torch's AveragedModel keep a second model: they cannot follow a
     stack.
     """
 

@@ -22,8 +22,7 @@ FIRST = 64
 
 
 def largest(limit: int, fits: Callable[[int], bool]) -> int:
-    """The largest of 64, 128, 256, … that fits and is at most `limit`. If `limit` is below 64, it
-    is the only candidate.
+    """The largest of 64, 128, 256, … up to `limit` that fits, or a `limit` below 64.
 
     Raises InputError if not even the first fits.
     """

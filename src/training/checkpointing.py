@@ -28,10 +28,7 @@ class Captured:
 
 
 class SlotIO(CheckpointIO):
-    """Writes Lightning's checkpoints into a slot: synced, with a checksum and a predecessor.
-
-    `content` is a checkpoint that was read and checked already; Lightning loads it from here.
-    """
+    """Writes Lightning's checkpoints into a slot. Lightning loads `content`, which was checked."""
 
     def __init__(self, slot: Slot, content: dict[str, Any] | None) -> None:
         self.slot, self.content = slot, content
@@ -67,12 +64,10 @@ class Best(TypedDict):
 class Checkpoints(Callback):
     """Writes the state when the configuration says so, and before a signal ends the run.
 
-    The best weights of every trial stay in memory and in the state. A single run writes its
-    best.ckpt before its state. The trials of a stack share one slot until they end; then each gets
-    the files that its single run would have left.
-
-    Within an epoch the state is written between blocks, but not after the last block: Lightning
-    would resume without the validation of that epoch.
+    The best weights of every trial stay in memory and in the state. A single run writes best.ckpt
+    before its state. The trials of a stack share one slot; when a trial ends, it gets the files of
+    a single run. No state is written after the last block of an epoch: Lightning would resume
+    without the validation of that epoch.
     """
 
     def __init__(self, runs: Sequence[Run], slot: Slot, signals: Signals) -> None:
@@ -124,8 +119,7 @@ class Checkpoints(Callback):
             raise Interrupted(signal)
 
     def _due(self, trainer: Trainer, classifier: Classifier) -> tuple[bool, int]:
-        """Whether a checkpoint is due by steps or time, and the signal received or 0; the same on
-        all ranks."""
+        """Whether steps or time make a checkpoint due, and the signal or 0; equal on all ranks."""
         settings = classifier.configs[0].checkpoint
         steps, before = trainer.global_step, self.steps
         self.steps = steps
@@ -173,16 +167,13 @@ class Checkpoints(Callback):
                 classifier.load_trial_weights(trial, best["weights"])
 
     def finish(self, classifier: Classifier) -> None:
-        """Writes the files of the trials that are still stacked; their models hold the last
-        weights."""
+        """Writes the files of the trials that are still stacked, from the last weights."""
         if self.shared:
             self._leave(classifier, classifier.stacked, checkpoint.read(self.slot.last))
 
     def _drop_finished(self, trainer: Trainer, classifier: Classifier) -> None:
-        """Writes the files of the trials that have ended, and trains the others without them.
-
-        The state is built in memory. On the disk, a resume would revive the removed trials.
-        """
+        """Writes the files of the trials that have ended, and trains the others without them. The
+        state is built in memory: on the disk, a resume would revive the removed trials."""
         ended = [trial for trial in classifier.stacked if not classifier.status[trial].trains]
         captured = Captured()
         trainer.save_checkpoint(self.slot.last, storage_options=captured)

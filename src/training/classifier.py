@@ -46,13 +46,12 @@ LOWER = {"bf16-mixed": torch.bfloat16}
 class Classifier(LightningModule):
     """Cross entropy over S models from features (N, *shape) to logits (N, classes).
 
-    A single run is a list of one trial. The trials share every key but the fusible ones, which
-    src/training/grouping.py lists. Optimization is manual in Lightning's sense: clipping,
-    accumulation, gradient scaling and the learning rate belong to the steps of a block.
+    The trials share all keys but the fusible ones (src/training/grouping.py). Optimization is
+    manual in Lightning's sense: clipping, accumulation, gradient scaling and the learning rate
+    belong to the steps of a block.
 
-    `status` owns the life of each trial. `stacked` lists the trials in the stack, in its order.
-    After each validation, `metrics` holds the values of each stacked trial under the names of
-    history.csv, as exact Python floats.
+    `stacked` lists the trials in the stack, in its order. After each validation, `metrics` holds
+    the values of each stacked trial under the names of history.csv, as exact Python floats.
     """
 
     def __init__(
@@ -63,8 +62,7 @@ class Classifier(LightningModule):
         order_of: Sequence[int],
         threads: int = 1,
     ) -> None:
-        """`order_of[s]` is the number of trial s's order of samples in the data module. `threads`
-        is the number of CPU threads that the run may use."""
+        """`order_of[s]` is the number of trial s's order of samples in the data module."""
         super().__init__()
         self.automatic_optimization = False
         self.configs, self.data, self.order_of = configs, data, order_of
@@ -102,11 +100,9 @@ class Classifier(LightningModule):
     # --- building --------------------------------------------------------------------------------
 
     def arrange(self, trials: Sequence[int], threads: int) -> None:
-        """Selects the trials to stack and shares out the threads. To be called before `fit`.
-
-        Each trial gets a lane as far as the threads go; further threads work within the products
-        of a lane. Ranks have one lane, because they exchange their gradients in one order.
-        """
+        """Selects the trials to stack, before `fit`. Each trial gets a lane as far as the threads
+        go; further threads work within the products of a lane. Ranks have one lane, because they
+        exchange their gradients in one order."""
         lanes = min(threads, len(self.configs)) if self.data.world_size == 1 else 1
         self.threads, self.lanes = threads, Lanes(lanes, threads // lanes)
         self._select_trials(trials)
@@ -178,8 +174,7 @@ class Classifier(LightningModule):
         return [[*self.model.parameters(), *statistics]]
 
     def drop_finished(self) -> None:
-        """Removes the trials that have ended from the stack, between two epochs, and trains the
-        rest. The removed trials keep their weights."""
+        """Removes the trials that have ended from the stack; they keep their weights."""
         remaining = [trial for trial in self.stacked if self.status[trial].trains]
         states = [self.trial_optimizer_state(trial) for trial in remaining]
         averages = self._averages()
@@ -228,8 +223,7 @@ class Classifier(LightningModule):
         return stepped._asdict()
 
     def _first_above(self) -> list[int]:
-        """For each stacked trial the first batch of this epoch that shows divergence; `batch` where
-        no batch does."""
+        """Of each stacked trial the first batch in this epoch that shows divergence, or `batch`."""
         first = self.train_metrics.first_above(DIVERGED * self.configs[0].data.batch)
         if self.trainer.world_size > 1:
             ranks.least(first)  # all ranks stop together, whichever of them saw it

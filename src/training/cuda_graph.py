@@ -1,8 +1,6 @@
 """A block of optimizer steps as one CUDA graph: captured once, then replayed as one launch.
 
-A step of a small network is bound by the launches of its kernels, not by its arithmetic. The
-kernels read from fixed addresses: the features and labels of the block and a table of learning
-rates are copied there before each replay.
+A step of a small network is bound by the launches of its kernels, not by its arithmetic.
 """
 
 import logging
@@ -35,8 +33,7 @@ def capture(run: Callable[[], tuple[Tensor, ...]]) -> Replay:
 
 
 def warm_up(run: Callable[[], tuple[Tensor, ...]]) -> None:
-    """Runs it twice on another stream, so that libraries have allocated their workspaces before
-    the capture."""
+    """Runs it twice on another stream, so that libraries allocate their workspaces."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -46,10 +43,11 @@ def warm_up(run: Callable[[], tuple[Tensor, ...]]) -> None:
 
 
 class BlockGraph:
-    """A CUDA graph that trains on a block as `run(features, labels, table)` does.
+    """A CUDA graph that trains on a block as `run(features, labels, table)` does. Its kernels read
+    from fixed addresses, to which each block is copied.
 
-    Building it warms up, captures and checks the graph, and then restores weights and optimizer
-    state. Raises RuntimeError if a replay does not change them as `run` does.
+    Building it leaves weights and optimizer state as they were. Raises RuntimeError if a replay
+    does not change them as `run` does.
     """
 
     def __init__(

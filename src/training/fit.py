@@ -48,11 +48,10 @@ def fit(
 ) -> Run:
     """Trains, validates and tests as configured; the folder holds everything that the run leaves.
 
-    Blocks until the run is over, on every device that it uses. Seeds the global random streams of
-    Python, NumPy and torch. `callbacks` are Lightning's; on several devices each rank gets a copy,
-    so they must be picklable. With `resume` the run continues from the state in the folder and
-    gives what an undisturbed run would have given, bit for bit; more `trainer.max_epochs` may be
-    asked for.
+    Seeds the global random streams of Python, NumPy and torch. `callbacks` are Lightning's; they
+    must be picklable for several devices, where each rank gets a copy. With `resume` the run
+    continues from the state in the folder and gives what an undisturbed run would have given, bit
+    for bit; `trainer.max_epochs` may have grown.
 
     Raises InputError for data or devices that do not fit the configuration (result.json then has
     the status `failed`), for a folder that holds a run already or another one, and for a folder
@@ -66,8 +65,7 @@ def fit(
 
 @dataclass(frozen=True)
 class Job:
-    """Runs that train together, as every rank gets them. `shared` is the folder of their common
-    state, None for a single run; `halving` the factor of successive halving."""
+    """Runs that train together, as every rank gets them; the fields as in `fit_stack`."""
 
     configs: Sequence[Config]
     folders: Sequence[Path]
@@ -94,8 +92,8 @@ def fit_stack(
     """Trains several configurations as one stack, each into its folder, as `fit` would each alone.
 
     The configurations may differ in the fusible keys only (src/training/grouping.py). `shared` is
-    the folder of their common state until they end; a state in it is continued. With `halving` the
-    best 1/halving of the trials continue after each rung (src/training/stopping.py).
+    the folder of their common state until they end, None for a single run. With `halving` the best
+    1/halving of the trials continue after each rung (src/training/stopping.py).
     """
     runs, first_rank = [Run(folder) for folder in folders], ranks.rank() == 0
     slot = Job(configs, folders, shared).slot
@@ -217,8 +215,7 @@ def _train_and_test(job: Job, signals: Signals) -> None:
 
 
 def _open_data(config: Config, devices: machine.Devices) -> DataModule:
-    """The data set, or its fallback with a loud warning. Raises InputError for data that a batch
-    norm cannot train on."""
+    """The data set. Raises InputError for data that a batch norm cannot train on."""
     if devices.world_size > 1 and getattr(config.model, "norm", None) == "batch":
         raise InputError(
             f"model.norm=batch: each of {devices.world_size} devices would normalise by the "

@@ -39,11 +39,8 @@ def shard(model: nn.Module, device: torch.device) -> None:
 
 
 class Shards(Ranks):
-    """Shards the model of a classifier for as long as it trains; evaluation has whole weights.
-
-    Lightning's FSDPStrategy wants a GPU and an older sharding, its ModelParallelStrategy brings a
-    format of checkpoints of its own.
-    """
+    """Shards the model of a classifier while it trains; evaluation has whole weights. Lightning's
+    FSDPStrategy needs a GPU; its ModelParallelStrategy has checkpoints of its own format."""
 
     def configure_ddp(self) -> None:
         super().configure_ddp()
@@ -57,8 +54,7 @@ class Shards(Ranks):
         return cast(nn.Module, self.lightning_module.model)  # type: ignore[union-attr]
 
     def on_train_end(self) -> None:
-        """Puts the model together again. Not in `teardown`, to which a rank that failed comes
-        alone."""
+        """Puts the model together. Not in `teardown`: a rank that failed comes there alone."""
         weights = {name: whole(value).detach() for name, value in self.trained.state_dict().items()}
         self.unsharded.to_empty(device=self.root_device).load_state_dict(weights)
         self.lightning_module.model = self.unsharded  # type: ignore[union-attr]

@@ -22,8 +22,7 @@ FUSIBLE = ("seed", "optimizer.lr", "optimizer.weight_decay", "optimizer.momentum
 
 @dataclass(frozen=True)
 class Group:
-    """Numbers of trials that train as one stack. `alone` is the reason if a trial must train
-    alone."""
+    """Trials that train as one stack, by their numbers; `alone`: why a trial trains alone."""
 
     trials: list[int]
     alone: str | None = None
@@ -32,9 +31,7 @@ class Group:
 def plan(configs: Sequence[Config], max_trials: int | None = None) -> list[Group]:
     """Groups of trials that agree in all but the fusible keys, none larger than `max_trials`.
 
-    Without `max_trials` the stacks of a group take at most half of the free memory of the device.
-    The groups depend only on the configurations and on that limit, so that a restarted sweep finds
-    the same ones.
+    Without `max_trials` a stack takes at most half of the free memory of the device.
     """
     groups: list[Group] = []
     alike: dict[str, list[int]] = {}

@@ -17,11 +17,11 @@ log = logging.getLogger(__name__)
 
 
 class History(Callback):
-    """Appends a row to the history of each trial before training and after each epoch.
+    """Appends a row to the history of each trial before training and after each epoch, until the
+    epoch in which the trial diverged or stopped.
 
-    The last row of a trial is that of the epoch in which it diverged or stopped. All rows are part
-    of the checkpoint. A resumed run writes history.csv anew from it, because a killed process may
-    have left the file behind its checkpoint or ahead of it.
+    A resumed run writes history.csv anew from the rows in its checkpoint, because a killed process
+    may have left the file behind the checkpoint or ahead of it.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:

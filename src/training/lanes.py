@@ -27,9 +27,8 @@ WORTH = 1e8
 def threads_for(models: Sequence[nn.Module], batch: int, most: int) -> int:
     """How many of `most` threads the steps of these models keep busy, at batches of this size.
 
-    A step has three products for each weight and sample, each a multiplication and an addition. A
-    convolution uses each weight more often. This is not counted: too many threads cost more than
-    too few.
+    A step has three products for each weight and sample, each a multiplication and an addition.
+    Convolutions use a weight more often, but too many threads cost more than too few.
     """
     operations = 6 * batch * sum(map(count_parameters, models))
     return max(1, min(most, int(operations / WORTH)))
@@ -41,8 +40,7 @@ def available() -> int:
 
 
 class Lanes:
-    """Calls a function for several parts in parallel, the first on the caller's thread. Outside of
-    `opened`, one after the other."""
+    """Calls a function for several parts: in parallel within `opened`, else one after the other."""
 
     def __init__(self, count: int = 1, threads: int = 1) -> None:
         """`threads` is the number of threads of each product in a lane."""
@@ -50,8 +48,7 @@ class Lanes:
         self.pool: ThreadPoolExecutor | None = None
 
     def map(self, function: Callable[[T], R], parts: Sequence[T]) -> list[R]:
-        """The results in the order of the parts. Waits for all parts; then raises the error of a
-        part that failed."""
+        """The results in the order of the parts. Waits for all parts before it raises an error."""
         if self.pool is None:
             return [function(part) for part in parts]
         others = [self.pool.submit(function, part) for part in parts[1:]]
@@ -63,8 +60,7 @@ class Lanes:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """The threads exist only within this context. Products on the caller's thread use
-        `threads` threads too."""
+        """The threads exist only within this context. The caller's thread takes the first part."""
         before, own = torch.get_num_threads(), self.threads
         torch.set_num_threads(own)
         try:

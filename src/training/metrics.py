@@ -12,11 +12,8 @@ from src.data.sources.source import as_float
 
 
 class EpochMetrics(Metric):
-    """Mean loss and accuracy over samples, with the same bits however batches are grouped.
-
-    The losses of all batches are kept and added once, in float64. torchmetrics' MeanMetric adds in
-    float32, so its mean depends on the number of batches in an update.
-    """
+    """Mean loss and accuracy over samples. All losses are kept and added once, in float64:
+    torchmetrics' MeanMetric adds in float32, so its bits depend on the batches in an update."""
 
     full_state_update = False
     losses: list[Tensor]
@@ -30,8 +27,7 @@ class EpochMetrics(Metric):
         self.add_state("samples", torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, losses: Tensor, correct: Tensor, samples: int) -> None:
-        """Sums of the losses and correct predictions of each of K batches, (K, S), with `samples`
-        samples in all."""
+        """Sums of losses and correct predictions of K batches, (K, S), over `samples` samples."""
         self.losses.append(losses)
         self.correct += correct.sum(0)
         self.samples += samples
@@ -54,9 +50,8 @@ class EpochMetrics(Metric):
         ]
 
     def first_above(self, bound: float) -> Tensor:
-        """For each trial the first batch of this rank, counted from 0, whose loss is NaN or above
-        the bound: (S,). If there is none, the number of batches.
-        """
+        """For each trial (S,) the first batch of this rank, from 0, whose loss is NaN or above the
+        bound; the number of batches if there is none."""
         good = (self._losses() <= bound).long()
         return torch.where(good.all(0), len(good), good.argmin(0))  # the first of the least
 

@@ -20,11 +20,8 @@ from src.models.stack import Stack
 
 
 def build_optimizer(config: schema.Optimizer, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """torch's optimizer for one model. It is fused if torch can: one kernel for all parameters,
-    which is faster on a CPU too. torch cannot fuse SGD of sharded parameters.
-
-    On CUDA the learning rate is a tensor and step counts stay on the device, so that a CUDA graph
-    can hold the steps.
+    """torch's optimizer for one model: fused, which torch cannot for SGD of sharded parameters. On
+    CUDA learning rate and step counts are on the device, so that a CUDA graph can hold the steps.
     """
     own = list(parameters)
     whole = not isinstance(own[0], DTensor)
@@ -49,8 +46,7 @@ class StackedOptimizer(Optimizer):
     """Optimizes the segments of a stack, each trial with its own `Numbers`.
 
     A parameter group is a segment. Its `lr`, `weight_decay` and `momentum` are tensors (S,), its
-    parameters are (S, …). `configs` has an entry for each trial of the stack; settings other than
-    `Numbers` are the same in all.
+    parameters are (S, …). Other settings are the same in all `configs`.
     """
 
     def __init__(self, configs: Sequence[Any], segments: Sequence[ClosedForm]) -> None:
@@ -74,8 +70,7 @@ class StackedOptimizer(Optimizer):
     def set_rates(
         self, rates: Sequence[float] | Tensor, segments: Collection[int] | None = None
     ) -> None:
-        """Sets the learning rates, given for each trial of the whole stack: in all segments, or in
-        those whose numbers are given."""
+        """Sets the rates of all trials of the stack, in all segments or in those of the numbers."""
         like = self.param_groups[0]["lr"]
         if not isinstance(rates, Tensor):
             rates = torch.tensor(rates, dtype=like.dtype).to(like.device)
@@ -191,8 +186,7 @@ def is_plain_sgd(optimizer: Optimizer) -> bool:
 
 
 def to_device(optimizer: Optimizer) -> None:
-    """Moves learning rates and step counts, which a checkpoint restores on the CPU, to the GPU of
-    the parameters."""
+    """Moves what a checkpoint restores on the CPU to the GPU of the parameters."""
     for group in optimizer.param_groups:
         first = group["params"][0]
         if first.is_cuda:
@@ -237,8 +231,7 @@ def load_trial_states(optimizer: Optimizer, stack: Stack, states: Sequence[dict[
 
 
 def _together(values: Sequence[Tensor], whole: Tensor) -> Tensor:
-    """The values of all trials as one tensor like `whole`, padded with zeros. Counts of steps are
-    equal: one stands for all."""
+    """One tensor like `whole`, padded with zeros. Counts of steps are equal: the first."""
     if values[0].dim() == 0 or len(values) == 1:
         return values[0]
     found = torch.zeros_like(whole)

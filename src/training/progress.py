@@ -17,10 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class Progress(ProgressBar):
-    """A bar over the batches of the whole run, with the running loss and accuracy.
-
-    There is not one bar for each epoch, because an epoch may last a tenth of a second.
-    """
+    """A bar over the batches of the whole run: an epoch may last only a tenth of a second."""
 
     INTERVAL = 0.1  # seconds between drawings; only then is the device asked for values
 

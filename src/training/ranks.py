@@ -71,8 +71,8 @@ def _received(sent: Any) -> Held:
 
 
 def cluster() -> ClusterEnvironment:
-    """Where the ranks are, for Lightning. Its own guess takes a plain process of a batch job of
-    Slurm or LSF for a rank, and fails where the job has several tasks."""
+    """Where the ranks are. Lightning takes a plain process of a batch job of Slurm or LSF for a
+    rank, and fails where the job has several tasks."""
     match launch_info().launched_by:
         case "torchrun":
             return TorchElasticEnvironment()
@@ -93,11 +93,11 @@ def launch(
 ) -> None:
     """Calls a module-level function in each of `ranks` processes of this machine and waits.
 
-    When one dies, all are started again, at most `max_restarts` times. When this process dies, the
-    ranks end. `lock` is the descriptor of a locked file that they hold with this process.
+    When one dies, all are started again, at most `max_restarts` times. `lock` is the descriptor of
+    a locked file that the ranks hold with this process.
 
-    Raises the InputError or Interrupted that a rank met, Interrupted when this process was
-    signalled (the ranks are, too), and RankError with the traceback of any other.
+    Raises the InputError or Interrupted of a rank, Interrupted when this process was signalled, and
+    RankError with the traceback of any other error.
     """
     for chatter in ("torch.distributed", "torch.distributed.elastic.agent.server.api"):
         logging.getLogger(chatter).setLevel(logging.ERROR)
@@ -137,11 +137,8 @@ def launch(
 
 
 def _first_fault(failed: ChildFailedError) -> InputError | RankError:
-    """The error of the rank that failed for a reason of its own.
-
-    The launcher tells of the one that it saw first, which may have failed for no other reason
-    than that the connection to the others broke.
-    """
+    """The error of the rank that failed for a reason of its own. The launcher reports the rank that
+    it saw first, which may only have lost its connection to the others."""
     failure = failed.get_first_failure()[1]
     if failure.exitcode < 0:
         name = signal.Signals(-failure.exitcode).name
@@ -170,9 +167,9 @@ def _rank(
     arguments: tuple[Any, ...],
     lock: Held | None,  # noqa: ARG001  # the process holds it
 ) -> tuple[str | None, OSError | None]:
-    """The body of a rank. An InputError travels home as its text: exceptions lose their type. A
-    signal becomes the exit status, since a launcher that was signalled too reads no answers. The
-    second part of the answer is what kept the rank from printing."""
+    """The body of a rank. Returns the text of an InputError, as exceptions lose their type, and what
+    kept the rank from printing. A signal becomes the exit status: a launcher that was signalled too
+    reads no answers."""
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     output = open_outputs()
     level = logging.ERROR if rank() else logging.INFO
@@ -194,11 +191,8 @@ def _rank(
 
 
 def _end_with_launcher() -> None:
-    """Ends this rank as soon as its launcher has ended, however that was.
-
-    The launcher alone holds the pipe that it waits for. The server that forked the rank gives no
-    sign: it lives as long as a rank does.
-    """
+    """Ends this rank as soon as its launcher has ended. The server that forked the rank gives no
+    sign: it lives as long as a rank does."""
     launcher = multiprocessing.parent_process()
     assert launcher is not None
     launcher.join()
@@ -206,10 +200,8 @@ def _end_with_launcher() -> None:
 
 
 class Ranks(DDPStrategy):
-    """Lightning's DDP without the module wrapper: the steps exchange their gradients themselves.
-
-    The wrapper counts on one backward per training_step; a block has many.
-    """
+    """Lightning's DDP without the module wrapper, which expects one backward per training_step. The
+    steps of a block sum their gradients themselves."""
 
     def configure_ddp(self) -> None:
         assert self.model is not None

@@ -80,10 +80,7 @@ class _Rank(Part):
 
 
 class State(Part):
-    """What this project adds to Lightning's content, and what of that it reads itself.
-
-    Trials are numbered from 0; `History.rows` has a list for each.
-    """
+    """The parts of a checkpoint that this project reads. `History.rows` has a list per trial."""
 
     state_dict: dict[str, Tensor]
     optimizer_states: list[dict[str, Any]]
@@ -129,8 +126,7 @@ def find_state(
 ) -> Resumed | None:
     """The newest good state in the slot; None, with the folders cleared, where training begins.
 
-    Raises InputError for damaged files, for the state of another run or of other devices, and where
-    checkpoints that must exist are gone.
+    Raises InputError for files that are damaged, lost, or of another run or other devices.
     """
     found = slot.read()
     if found is None:
@@ -148,10 +144,8 @@ def find_state(
 
 
 def _clear(run: Run) -> None:
-    """Removes what a run left that was killed before its first checkpoint.
-
-    Raises InputError when a checkpoint must have existed: then more than one file was lost.
-    """
+    """Removes what a run left that was killed before its first checkpoint. Raises InputError when a
+    checkpoint must have existed."""
     if run.ended:
         return
     epochs = run.history[-1]["epoch"] if run.history_file.exists() and run.history else 0
@@ -177,11 +171,8 @@ def _warn_of_new_schedule(config: Config, saved: Any) -> None:
 
 @contextmanager
 def restoring(resumed: Resumed | None, classifier: Classifier) -> Iterator[None]:
-    """Names the checkpoint when its state cannot be restored. The log has the traceback.
-
-    A stranger's checkpoint may pass every check and still hold tensors that torch refuses, with any
-    exception. After the restore, exceptions pass as they are.
-    """
+    """Names the checkpoint when its state cannot be restored; later exceptions pass as they are. A
+    stranger's checkpoint may pass every check and still hold tensors that torch refuses."""
     try:
         yield
     except Exception as error:
@@ -201,10 +192,9 @@ def check_state(
     world_size: int,
     batches: int,
 ) -> State:
-    """The state of these trials, on this many ranks, with this many batches an epoch.
+    """The state of the trials with these `origins`, where only trainer.max_epochs may have grown.
 
-    `origins` are what the trials would write of themselves; trainer.max_epochs may have grown.
-    Raises InputError for the state of anything else.
+    Raises InputError for the state of other trials, and for other numbers of ranks and batches.
     """
     saved = content.get("kindling")
     parts = saved if isinstance(saved, list) else [saved]

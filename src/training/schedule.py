@@ -6,13 +6,11 @@ from src.config import schema
 
 
 class Schedule:
-    """The learning rate as a function of the optimizer step alone, so that a resumed run needs no
-    saved state.
+    """The learning rate as a function of the optimizer step alone: a resume needs no saved state.
 
     Values are those of torch's MultiStepLR and CosineAnnealingLR (stepped per epoch) and
     OneCycleLR (stepped per step, cosine, without its momentum). Over the first `warmup_epochs` the
-    rate is multiplied by a factor that grows linearly to 1 (Goyal et al. 2017, section 2.2). After
-    the last epoch the rate stays at its last value.
+    rate is multiplied by a factor that grows linearly to 1 (Goyal et al. 2017, section 2.2).
     """
 
     def __init__(
@@ -22,7 +20,7 @@ class Schedule:
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
 
     def __call__(self, step: int) -> float:
-        """The rate of optimizer step `step`, counted from 0 over the whole run."""
+        """The rate of a step, counted from 0 over the whole run; after the run, the last rate."""
         step = min(step, self.epochs * self.steps_per_epoch - 1)
         if isinstance(self.config, schema.OneCycle):
             return self._one_cycle(self.config, step)

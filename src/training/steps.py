@@ -38,11 +38,8 @@ class BatchResults(NamedTuple):
 
 
 def empty_aligned(batches: int, shape: Sequence[int], like: Tensor) -> Tensor:
-    """Uninitialised (batches, *shape), each batch at a 64-byte boundary.
-
-    The last bits of a matrix product can depend on the addresses of its operands, and the result
-    of a batch must not depend on its place in a block.
-    """
+    """Uninitialised (batches, *shape), each batch at a 64-byte boundary: the last bits of a matrix
+    product can depend on its addresses, but must not depend on a batch's place in a block."""
     size, line = math.prod(shape), 64 // like.element_size()
     whole = torch.empty(batches, -(-size // line) * line, dtype=like.dtype, device=like.device)
     return whole[:, :size].view(batches, *shape)
@@ -60,12 +57,10 @@ def aligned(tensor: Tensor) -> Tensor:
 class StepPlan:
     """After which batches the optimizer steps, and what is done to the gradients before.
 
-    Gradients accumulate as in Lightning: the loss of each batch is divided by `accumulate`, and the
-    last batch of an epoch always completes a step. `all_reduce` begins to sum a gradient over
-    `ranks` ranks, in place, and returns a function that waits for the sum. The loss is also divided
-    by the number of ranks, so that the sum is the mean. Then `clip` bounds the joint 2-norm of the
-    gradients of each trial. `smoothing` is the share of each target that is spread over all
-    classes.
+    The loss of each batch is divided by `accumulate` and `ranks`. The last batch of an epoch always
+    completes a step. `all_reduce` begins to sum a gradient over ranks, in place, and returns a
+    function that waits for the sum. Then `clip` bounds the joint 2-norm of the gradients of each
+    trial. `smoothing` is the share of each target that is spread over all classes.
     """
 
     batches_per_epoch: int
@@ -98,11 +93,8 @@ class StepPlan:
 
 
 class Steps:
-    """Trains on blocks: consecutive batches of an epoch.
-
-    Each step ends with the models' own constraint and an update of the moving `average`, if there
-    are such.
-    """
+    """Trains on blocks: consecutive batches of an epoch. Each step ends with the models' own
+    constraint and an update of the moving `average`, if there are such."""
 
     def __init__(
         self,
@@ -254,8 +246,7 @@ class ClosedFormSteps(Steps):
         lanes: Lanes | None = None,
     ) -> None:
         """`lower` is the type of the products in mixed precision. With `graph`, full blocks are
-        replayed as CUDA graphs. `lanes` trains the lanes of the stack at the same time; without it
-        they take turns."""
+        replayed as CUDA graphs. Without `lanes`, the lanes of the stack take turns."""
         super().__init__(optimizer, schedules, step_plan, average)
         self.stack, self.lower, self.lanes = stack, lower, lanes or Lanes(1)
         self.direct = (
@@ -314,10 +305,8 @@ class ClosedFormSteps(Steps):
     def _replayed(
         self, block: Block, table: Tensor, mean: float, epoch: int, batch: int
     ) -> BatchResults | None:
-        """Trains on the block by one CUDA graph; None if it must be run eagerly.
-
-        The first full block of a run is captured as the graph. All blocks of its shape replay it.
-        """
+        """Trains on the block by one CUDA graph, which the first full block of a run is captured
+        as. None if the block must be run eagerly."""
         if self.eager is not None:
             return None
         inputs = (block.features, block.labels, table)
@@ -355,10 +344,8 @@ class ClosedFormSteps(Steps):
         epoch: int,
         batch: int,
     ) -> BatchResults:
-        """The steps of a block. With rates as a tensor (K, S), it only launches kernels.
-
-        `mean` is the factor from the sum over a batch to the mean that is differentiated.
-        """
+        """The steps of a block. With rates as a tensor (K, S), it only launches kernels. `mean` is
+        the factor from the sum over a batch to the mean that is differentiated."""
         features = features.flatten(3)
         if self.lower is not None:
             features = features.to(self.lower)
@@ -395,9 +382,8 @@ class ClosedFormSteps(Steps):
         return BatchResults(losses, correct)
 
     def _stream_seeds(self, batches: int) -> list[list[int]]:
-        """A seed for each batch and lane, drawn from the global stream. So the random numbers of a
-        lane depend neither on other lanes nor on the size of a block. A single lane needs no seeds:
-        it draws from the global stream."""
+        """A seed for each batch and lane, so that the random numbers of a lane depend neither on
+        other lanes nor on the size of a block. A single lane draws from the global stream."""
         lanes = len(self.stack.lanes)
         if lanes == 1 or not any(segment.random for segment in self.stack.segments):
             return []
@@ -407,8 +393,7 @@ class ClosedFormSteps(Steps):
     def _inputs(
         self, number: int, features: Tensor, targets: Tensor
     ) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor]:
-        """The features and targets of a segment, batch by batch, and memory for its logits
-        (K, S, classes, B)."""
+        """A segment's features and targets by batch, and memory for logits (K, S, classes, B)."""
         segment, batches = self.stack.segments[number], self.batches_of[number]
         shape = (len(segment.trials), segment.classes, features.shape[2])
         logits = empty_aligned(len(features), shape, self.stack.parameters[0])

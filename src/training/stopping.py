@@ -21,9 +21,8 @@ log = logging.getLogger(__name__)
 class Stopping(Callback):
     """Ends trials after an epoch by their histories, so that a resume needs no state of this class.
 
-    Lightning's EarlyStopping ends a whole run. Here a trial leaves its stack and the others
-    continue. `halving` is the factor of successive halving (Jamieson and Talwalkar 2016), None for
-    none. Lightning's Timer measures trainer.max_time.
+    Lightning's EarlyStopping ends a whole run. Here the other trials of a stack continue. `halving`
+    is the factor of successive halving (Jamieson and Talwalkar 2016), if any.
     """
 
     def __init__(self, history: History, halving: int | None) -> None:
@@ -67,8 +66,7 @@ def _time_is_over(trainer: Trainer) -> bool:
 
 
 def out_of_patience(rows: Sequence[Row], config: Config) -> bool:
-    """Whether the monitored value has not been better than all before for `patience` epochs, as
-    Lightning's EarlyStopping counts them; row 0 is before training."""
+    """Whether the best epoch is `patience` epochs ago; row 0 is before training."""
     patience, monitor = config.trainer.early_stopping_patience, config.checkpoint.monitor
     standings = [standing(monitor, row[monitor]) for row in rows[1:]]
     if patience is None or not standings:
@@ -77,8 +75,8 @@ def out_of_patience(rows: Sequence[Row], config: Config) -> bool:
 
 
 def rungs(epochs: int, factor: int) -> list[int]:
-    """The epochs after which trials are dropped: 1, factor, factor², … before the last. They do
-    not depend on how many epochs follow, so that a sweep may be gone on with for more."""
+    """The epochs after which trials are dropped: 1, factor, factor², … before the last. More epochs
+    change none of them, so that a sweep may be resumed for more."""
     found, rung = [], 1
     while rung < epochs:
         found.append(rung)
@@ -88,11 +86,10 @@ def rungs(epochs: int, factor: int) -> list[int]:
 
 def best(standings: Mapping[int, float], costs: Mapping[int, int], factor: int) -> set[int]:
     """As many of the best trials as together cost at most 1/factor of all, and at least one; of
-    equals the first. A trial whose value is not a number goes on only where it is that one.
+    equals the first. A trial whose value is not a number continues only as that one.
 
-    The cost of a trial is its number of parameters, as its arithmetic is. By number of trials, a
-    sweep over widths saves less than it says: the best are the widest, and the best eighth of the
-    README's does a fifth of the arithmetic.
+    The cost of a trial is its number of parameters. By number of trials, a sweep over widths would
+    save less: the best are the widest, and the README's best eighth does a fifth of the arithmetic.
     """
     ranked = sorted(standings, key=lambda trial: (standings[trial], trial))
     bound = sum(costs.values()) // factor

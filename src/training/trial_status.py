@@ -10,11 +10,7 @@ EARLY, HALVED, LATE = "early_stopping", "halving", "max_time"
 
 @dataclass
 class TrialStatus:
-    """Where one trial stands.
-
-    `diverged` is the optimizer step, counted from 1, that showed divergence. `stopped` is the
-    reason why the trial ended before its last epoch.
-    """
+    """The step, counted from 1, that showed divergence, and why the trial stopped early, if so."""
 
     diverged: int | None = None
     stopped: str | None = None

@@ -16,8 +16,7 @@ Values = dict[str, bool | int | float | str]
 
 
 def hyperparameters(config: Config) -> Values:
-    """The keys of the experiment by their paths, lists as one types them; what is null is left
-    out, and so is where things lie."""
+    """The keys of the experiment that are not null, by their paths, with lists as typed."""
     values = config.to_primitives()
     del values["logger"], values["resume"], values["data"]["root"]
     flat = {
@@ -46,8 +45,7 @@ class RunLogger(Logger):
     """A Lightning Logger that holds each row of a run's history once, even after kills."""
 
     def __init__(self, config: schema.Logger, values: Values, run: Run, seconds: float) -> None:
-        """`values` are the hyperparameters, `seconds` the training time so far. Raises InputError
-        when the logger cannot be used."""
+        """`values` are the hyperparameters, `seconds` the training so far. May raise InputError."""
         self.run_name = "/".join(run.folder.absolute().parts[-2:])  # DATE/TIME, or TIME/NUMBER
 
     @property

@@ -1,7 +1,7 @@
-"""Brings the chosen loggers to hold exactly the rows of a run's history.
+"""Brings the chosen loggers to hold exactly the rows of a run's history, on rank 0.
 
-The loggers are not registered with Lightning's Trainer, which would send every epoch as it comes:
-after a kill, the epochs since the last checkpoint would come twice. All of it happens on rank 0.
+Lightning's Trainer does not know the loggers: after a kill, it would send the epochs since the last
+checkpoint twice.
 """
 
 import logging

@@ -19,8 +19,8 @@ STATUS = {"finished": "FINISHED", "interrupted": "KILLED"}  # of all others: FAI
 
 
 class RunMLflow(RunLogger):
-    """A run of MLflow in a SQLite file, found again by a tag when ours goes on. MLflow deletes no
-    metric, and an epoch comes to the same values again: it is given the rows that it lacks."""
+    """A run of MLflow in a SQLite file, found by a tag when ours is resumed. MLflow deletes no
+    metric, so it gets only the rows that it lacks."""
 
     TAG = "kindling.id"
     GROWS = "trainer.max_epochs"  # MLflow's parameters are fixed, its tags are not
@@ -56,8 +56,7 @@ class RunMLflow(RunLogger):
         self.client.update_run(self.run_id, status="RUNNING")
 
     def _find(self, project: str, run: Run) -> tuple[str, set[tuple[str, int]]]:
-        """The MLflow run that is this one's, begun if there is none; and each metric and step that
-        it holds."""
+        """This run's MLflow run, new if there is none, and each metric and step in it."""
         identity, client = run.identity(), self.client
         found = client.get_experiment_by_name(project)
         place = (run.folder.absolute() / "mlflow_artifacts").as_uri()
@@ -89,8 +88,7 @@ class RunMLflow(RunLogger):
 
 
 def _require_database(file: Path) -> None:
-    """Raises what SQLite finds wrong with a file, or with the place for a new one, at once; MLflow
-    would ask ten times, for minutes."""
+    """Raises SQLite's error for the file at once; MLflow would try ten times, for minutes."""
     if file.exists():
         require_regular(file, file.stat())
     with closing(sqlite3.connect(file)) as connection:

@@ -10,8 +10,8 @@ from src.training.loggers.base import TESTED, RunLogger, Tested, Values
 
 
 class RunTensorBoard(RunLogger):
-    """Event files in <run>/tensorboard, written anew from the history; their clock is the time of
-    training, so that hours between a kill and what came after it leave no gap."""
+    """Event files in <run>/tensorboard, written anew from the history. Their clock is the time of
+    training: the hours between a kill and a resume leave no gap."""
 
     SUFFIX = ".kindling"  # what is deleted is ours
 
