@@ -70,8 +70,8 @@ def is_choice(key: str) -> bool:
 
 
 def single_values(override: Override) -> list[str]:
-    """An override for each value of a sweep, as Hydra's basic sweeper gives it to a job; only a part
-    of too many values. Empty when the sweeper chooses the values as it goes."""
+    """An override for each value of a sweep, as Hydra's basic sweeper writes it; of too many values
+    only a part. Empty when the sweeper chooses the values as it goes."""
     key = override.get_key_element()
     if not override.is_sweep_override():
         return [f"{key}={override.get_value_element_as_str()}"]

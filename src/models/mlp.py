@@ -30,17 +30,8 @@ NORMS: dict[str, type[NormModule]] = {"batch": nn.BatchNorm1d, "layer": nn.Layer
 
 
 def build(config: schema.Mlp, shape: Sequence[int], classes: int) -> "Mlp":
-    return Mlp(
-        math.prod(shape),
-        config.hidden_sizes,
-        classes,
-        config.activation,
-        config.dropout,
-        input_dropout=config.input_dropout,
-        norm=config.norm,
-        max_norm=config.max_norm,
-        gradient_checkpointing=config.gradient_checkpointing,
-    )
+    settings = config.model_dump(exclude={"name", "hidden_sizes"})
+    return Mlp(math.prod(shape), config.hidden_sizes, classes, **settings)
 
 
 def cost(config: schema.Mlp, shape: Sequence[int], classes: int) -> Cost:

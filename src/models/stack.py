@@ -48,8 +48,8 @@ class Stack:
     def __init__(
         self, models: Sequence[nn.Module], batch_of: Sequence[int], lanes: int = 1
     ) -> None:
-        """`batch_of[s]` is the number of the batch that trial s trains on. There are at most `lanes`
-        lanes. The models stay usable: their parameters become views of the stack's tensors."""
+        """`batch_of[s]` is the number of the batch that trial s trains on, `lanes` the largest
+        number of lanes. The models' parameters become views of the stack's tensors."""
         self.models, self.trials = list(models), len(models)
         self.batches = max(batch_of) + 1
         kind = closed_form_of(models[0])

@@ -207,7 +207,7 @@ def _stack_parameters(modules: Sequence[nn.Linear | NormModule]) -> list[nn.Para
 
 
 def stack_tensors(tensors: Sequence[Tensor]) -> Tensor:
-    """One tensor (S, …) of which all tensors become views, padded with zeros; a single one itself."""
+    """One tensor (S, …), padded with zeros, of which all become views; a single tensor itself."""
     if len(tensors) == 1:
         return tensors[0]
     shape = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]

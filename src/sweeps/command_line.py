@@ -175,14 +175,8 @@ def _checked_flags(arguments: Namespace) -> list[str]:
         )
     if arguments.config_dir is not None and not Path(arguments.config_dir).is_dir():
         raise InputError(f"--config-dir={arguments.config_dir}: there is no such folder")
-    exclusive = {
-        "--run": arguments.run,
-        "--multirun": arguments.multirun,
-        "--cfg": arguments.cfg,
-        "--info": arguments.info,
-        "--shell-completion": arguments.shell_completion,
-    }
-    chosen = [name for name, given in exclusive.items() if given]
+    exclusive = ("run", "multirun", "cfg", "info", "shell_completion")
+    chosen = [f"--{name.replace('_', '-')}" for name in exclusive if getattr(arguments, name)]
     if len(chosen) > 1:
         raise InputError(f"{', '.join(chosen)}: exclude each other; type one of them")
     for name in ("resolve", "package"):

@@ -31,18 +31,15 @@ def require_machine(config: Config) -> None:
             "-m src.train ... on each of them, or srun"
         )
     if started.launched_by is not None:
-        nodes = started.world_size // started.local_world_size
-        devices = trainer.devices if trainer.devices != "auto" else started.local_world_size
-        if (devices, trainer.num_nodes, trainer.max_restarts) != (
-            started.local_world_size,
-            nodes,
-            0,
-        ):
+        local = started.local_world_size
+        nodes = started.world_size // local
+        devices = local if trainer.devices == "auto" else trainer.devices
+        if (devices, trainer.num_nodes, trainer.max_restarts) != (local, nodes, 0):
             raise InputError(
                 f"trainer.devices={trainer.devices} trainer.num_nodes={trainer.num_nodes} "
                 f"trainer.max_restarts={trainer.max_restarts}: {started.launched_by} has started "
-                f"{started.local_world_size} process(es) on each of {nodes} node(s), and restarts "
-                f"them itself; type trainer.devices={started.local_world_size} "
+                f"{local} process(es) on each of {nodes} node(s), and restarts "
+                f"them itself; type trainer.devices={local} "
                 f"trainer.num_nodes={nodes} trainer.strategy=ddp"
             )
     if trainer.accelerator in ("cuda", "mps"):

@@ -21,12 +21,6 @@ from src.training.lanes import threads_for
 from src.training.trial_status import EARLY
 
 
-class Captured:
-    """Receives the content of a checkpoint instead of a file."""
-
-    content: dict[str, Any]
-
-
 class SlotIO(CheckpointIO):
     """Writes Lightning's checkpoints into a slot. Lightning loads `content`, which was checked."""
 
@@ -36,10 +30,11 @@ class SlotIO(CheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
     ) -> None:
-        if isinstance(storage_options, Captured):
-            storage_options.content = checkpoint
-        else:
+        """`storage_options` is a dictionary that receives the checkpoint instead of the slot."""
+        if storage_options is None:
             self.slot.write(checkpoint)
+        else:
+            storage_options.update(checkpoint)
 
     def load_checkpoint(
         self, path: Any, map_location: Any = None, weights_only: bool | None = None
@@ -90,9 +85,7 @@ class Checkpoints(Callback):
         self.signals.wait_for_block()
         self.written, self.steps = time.monotonic(), trainer.global_step
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         assert isinstance(pl_module, Classifier)
         if pl_module.batch == pl_module.step_plan.batches_per_epoch:
             return
@@ -175,10 +168,10 @@ class Checkpoints(Callback):
         """Writes the files of the trials that have ended, and trains the others without them. The
         state is built in memory: on the disk, a resume would revive the removed trials."""
         ended = [trial for trial in classifier.stacked if not classifier.status[trial].trains]
-        captured = Captured()
+        captured: dict[str, Any] = {}
         trainer.save_checkpoint(self.slot.last, storage_options=captured)
         if trainer.is_global_zero:
-            self._leave(classifier, ended, captured.content)
+            self._leave(classifier, ended, captured)
         classifier.drop_finished()
 
     def _leave(

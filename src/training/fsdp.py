@@ -71,10 +71,7 @@ class Shards(Ranks):
         state = super().optimizer_state(optimizer)
         parts: dict[int, dict[str, Any]] = state["state"]  # type: ignore[assignment]
         gathered = {
-            number: {
-                name: whole(value) if isinstance(value, Tensor) else value
-                for name, value in values.items()
-            }
+            number: {name: whole(value) for name, value in values.items()}
             for number, values in parts.items()
         }
         return state | {"state": gathered}

@@ -54,9 +54,7 @@ class Progress(ProgressBar):
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.bar.close()
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         if hasattr(self, "bar"):
             self.bar.close()
 
@@ -89,9 +87,7 @@ class Utilisation(Callback):
         self.taken = 0.0
         self.readable = True
 
-    def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         now = time.monotonic()
         if not self.readable or now - self.taken < self.INTERVAL:
             return

@@ -143,9 +143,8 @@ def _first_fault(failed: ChildFailedError) -> InputError | RankError:
     if failure.exitcode < 0:
         name = signal.Signals(-failure.exitcode).name
         return RankError(f"rank {failure.local_rank} was ended by {name}")
-    reports = {}
-    for path in Path(failure.error_file).parent.parent.glob("*/error.json"):
-        reports[path.parent.name] = json.loads(path.read_text())["message"]
+    files = Path(failure.error_file).parent.parent.glob("*/error.json")
+    reports = {path.parent.name: json.loads(path.read_text())["message"] for path in files}
     if not reports:
         return RankError(f"rank {failure.local_rank} ended with status {failure.exitcode}")
     rank, told = min(reports.items(), key=lambda report: _precedence(report[1]["message"]))
@@ -167,9 +166,9 @@ def _rank(
     arguments: tuple[Any, ...],
     lock: Held | None,  # noqa: ARG001  # the process holds it
 ) -> tuple[str | None, OSError | None]:
-    """The body of a rank. Returns the text of an InputError, as exceptions lose their type, and what
-    kept the rank from printing. A signal becomes the exit status: a launcher that was signalled too
-    reads no answers."""
+    """The body of a rank. Returns the text of an InputError, as exceptions lose their type, and
+    what kept the rank from printing. A signal becomes the exit status: a launcher that was
+    signalled too reads no answers."""
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     output = open_outputs()
     level = logging.ERROR if rank() else logging.INFO

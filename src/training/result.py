@@ -25,7 +25,8 @@ FEW_SAMPLES = (
 def facts(classifier: Classifier, trainer: Trainer, seconds: dict[str, float]) -> dict[str, Any]:
     """What all trials of a stack have in common; seconds are wall time, of the whole stack."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    data = classifier.data
+    data, device = classifier.data, trainer.strategy.root_device
+    batch = data.config.batch * trainer.world_size * classifier.step_plan.accumulate
     meters = [callback for callback in callbacks if isinstance(callback, Utilisation)]
     return {
         "seconds": seconds,
@@ -40,12 +41,9 @@ def facts(classifier: Classifier, trainer: Trainer, seconds: dict[str, float]) -
             "skipped": data.source.skipped,
         },
         "ranks": trainer.world_size,
-        "effective_batch_size": data.config.batch
-        * trainer.world_size
-        * classifier.step_plan.accumulate,
-        "hardware": machine.hardware(trainer.strategy.root_device)
-        | {"threads": classifier.threads},
-        **machine.peak_memory(trainer.strategy.root_device),
+        "effective_batch_size": batch,
+        "hardware": machine.hardware(device) | {"threads": classifier.threads},
+        **machine.peak_memory(device),
         "gpu_utilisation": meters[0].mean if meters else None,
         "versions": versions(),
         "commit": machine.commit(),
@@ -65,25 +63,24 @@ def result(
     of the weights that were tested."""
     config = classifier.configs[trial]
     rows = [row for row in run.history if row["epoch"]]
-    monitor, status = config.checkpoint.monitor, classifier.status[trial]
+    status = classifier.status[trial]
     best = next((row for row in rows if row["epoch"] == best_epoch), None)
     # Batches of an epoch that was cut short.
     begun = classifier.batch % classifier.step_plan.batches_per_epoch
     epochs = len(rows) - bool(begun and status.stopped)
     samples = shared["data"]["train"] * epochs + begun * config.data.batch * shared["ranks"]
-    model = classifier.models[trial]
     return {
         "status": status.outcome,
         "diverged_step": status.diverged,
         "stopped": status.stopped,
-        "monitor": monitor,
+        "monitor": config.checkpoint.monitor,
         "best": _values(best),
         "last": _values(rows[-1]),
         **(classifier.metrics[trial] if best else {"test/loss": None, "test/acc": None}),
         "epochs": epochs,  # whole ones
         "steps": status.diverged or (rows[-1]["step"] if status.stopped else steps),
         "samples_per_second": samples / float(rows[-1]["seconds"] or 1),
-        "parameters": count_parameters(model),
+        "parameters": count_parameters(classifier.models[trial]),
         "config_hash": config.hash(),
         **shared,
     }

@@ -27,13 +27,11 @@ def build_trainer(
     resumed: bool,
 ) -> Trainer:
     """`callbacks` are called in their order, after those that the configuration asks for."""
-    shown: list[Callback] = []
-    terminal = sys.stderr.isatty() if config.progress_bar == "auto" else config.progress_bar
-    if config.log_every_step:
-        shown.append(StepLines())
-    if devices.accelerator == "cuda":
-        shown.append(Utilisation())
-    bar = terminal and not ranks.rank()
+    wanted = sys.stderr.isatty() if config.progress_bar == "auto" else config.progress_bar
+    bar = wanted and not ranks.rank()
+    shown: list[Callback] = [Progress()] if bar else []
+    shown += [StepLines()] if config.log_every_step else []
+    shown += [Utilisation()] if devices.accelerator == "cuda" else []
     return Trainer(
         accelerator=devices.accelerator,
         devices=devices.count,
@@ -46,13 +44,13 @@ def build_trainer(
         # Not Lightning's: it sends each epoch at once, and after a kill the epochs since the last
         # checkpoint come twice. src/training/loggers brings each logger to the rows of the history.
         logger=False,
-        callbacks=[*([Progress()] if bar else []), *shown, *callbacks],
+        callbacks=[*shown, *callbacks],
         profiler=_profiler(config.profiler, run),
         plugins=[checkpoint_io, ranks.cluster()],
         # The whole validation before training gives row 0 of the history.
         num_sanity_val_steps=0 if resumed else -1,
         use_distributed_sampler=False,  # src/data/loader.py shares the samples out
-        enable_progress_bar=bool(bar),
+        enable_progress_bar=bar,
         enable_model_summary=False,
         enable_checkpointing=False,  # src/training/checkpointing.py writes checkpoints
         default_root_dir=run.folder,
@@ -68,10 +66,6 @@ def _strategy(config: schema.Trainer, devices: machine.Devices) -> Strategy | st
 def _profiler(kind: str | None, run: Run) -> Profiler | None:
     """A profiler that writes into the run folder: `simple` seconds by hook, `pytorch` seconds by
     operator and a trace."""
-    match kind:
-        case "simple":
-            return SimpleProfiler(run.folder, "profile", extended=True)
-        case "pytorch":
-            return PyTorchProfiler(run.folder, "profile", export_to_chrome=True)
-        case _:
-            return None
+    if kind == "simple":
+        return SimpleProfiler(run.folder, "profile", extended=True)
+    return PyTorchProfiler(run.folder, "profile", export_to_chrome=True) if kind else None

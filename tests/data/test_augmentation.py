@@ -347,7 +347,7 @@ def test_only_training_batches_are_augmented(
     assert own is not None
     trained: list[Tensor] = []
     evaluated: list[Tensor] = []
-    step, evaluate = Classifier.training_step, Classifier._evaluate
+    step, evaluate = Classifier.training_step, Classifier.validation_step
 
     def training_step(self: Classifier, block: Block) -> dict[str, Tensor]:
         expected = augmented(own, block, self.current_epoch, self.batch)
@@ -357,12 +357,13 @@ def test_only_training_batches_are_augmented(
         trained.append(expected)
         return found
 
-    def _evaluate(self: Classifier, batch: Batch) -> None:
+    def evaluation_step(self: Classifier, batch: Batch) -> None:
         evaluated.append(batch.features)
         evaluate(self, batch)
 
     monkeypatch.setattr(Classifier, "training_step", training_step)
-    monkeypatch.setattr(Classifier, "_evaluate", _evaluate)
+    for name in ("validation_step", "test_step"):
+        monkeypatch.setattr(Classifier, name, evaluation_step)
     run = fit(config, tmp_path / "run")
     assert sum(part.shape[0] * part.shape[2] for part in trained) >= 1150
     assert torch.equal(evaluated[-1], digits().test.features)

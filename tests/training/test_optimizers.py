@@ -51,7 +51,7 @@ def plain(config: schema.Optimizer, model: nn.Module) -> Optimizer:
                 nesterov=config.nesterov,
             )
         case schema.Adam():
-            kind = {"adam": Adam, "adamw": AdamW}[config.name]
+            kind = AdamW if config.name == "adamw" else Adam
             return kind(model.parameters(), config.lr, weight_decay=config.weight_decay)
 
 
