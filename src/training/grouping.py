@@ -105,7 +105,4 @@ def _most_that_fit(configs: Sequence[Config]) -> int:
 def free_bytes(config: Config) -> int:
     """The free memory of the device that a run takes."""
     device = machine.resolve(config.trainer).torch_device
-    if device.type == "cuda":
-        free: int = torch.cuda.mem_get_info()[0]
-        return free
-    return free_memory()
+    return int(torch.cuda.mem_get_info()[0]) if device.type == "cuda" else free_memory()

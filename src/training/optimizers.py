@@ -55,13 +55,9 @@ class StackedOptimizer(Optimizer):
         self.has_decay = any(getattr(config, "weight_decay", 0.0) for config in configs)
         groups: list[dict[str, Any]] = []
         for segment in segments:
-            first = segment.parameters[0]
+            own, like = [configs[trial] for trial in segment.trials], segment.parameters[0].data
             numbers = {
-                name: torch.tensor(
-                    [getattr(configs[trial], name, 0.0) for trial in segment.trials],
-                    dtype=first.dtype,
-                    device=device,
-                )
+                name: like.new_tensor([getattr(config, name, 0.0) for config in own])
                 for name in Numbers._fields
             }
             groups.append({"params": segment.parameters, **numbers})

@@ -70,7 +70,7 @@ def result(
     epochs = len(rows) - bool(begun and status.stopped)
     samples = shared["data"]["train"] * epochs + begun * config.data.batch * shared["ranks"]
     return {
-        "status": status.outcome,
+        "status": "finished" if status.diverged is None else "diverged",
         "diverged_step": status.diverged,
         "stopped": status.stopped,
         "monitor": config.checkpoint.monitor,

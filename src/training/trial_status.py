@@ -20,11 +20,6 @@ class TrialStatus:
         """Whether the trial has epochs left, unless it has come to its last one."""
         return self.diverged is None and self.stopped is None
 
-    @property
-    def outcome(self) -> str:
-        """The status of the trial's result.json, once its training is over."""
-        return "finished" if self.diverged is None else "diverged"
-
 
 class TrialStatuses:
     """The statuses of the trials that began together, in the order of their numbers."""
