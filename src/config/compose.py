@@ -128,7 +128,7 @@ class Composer(ConfigLoaderImpl):
         faults: dict[str, None] = {}
         failed: set[tuple[str, ...]] = set()
         for texts in combinations:
-            common = tuple(text for text in texts if _is_common(key_of(text)))
+            common = tuple(t for t in texts if is_choice(key_of(t)) or is_hydras(key_of(t)))
             if common in failed:
                 continue
             try:
@@ -249,7 +249,3 @@ def job_config(composed: DictConfig, overrides: Sequence[str]) -> tuple[Config |
 def _job_key(overrides: Iterable[str]) -> tuple[str, ...]:
     """The overrides of a job without Hydra's own."""
     return tuple(text for text in overrides if not is_hydras(key_of(text)))
-
-
-def _is_common(key: str) -> bool:
-    return is_choice(key) or is_hydras(key)

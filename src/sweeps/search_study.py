@@ -87,6 +87,7 @@ class Study:
 
     def __init__(self, command: Command) -> None:
         self.settings, self.space = command.settings, command.space
+        self.distributions = {each.key: _distribution(each) for each in self.space}
         best = command.corner.checkpoint.mode
         self.direction = {"max": StudyDirection.MAXIMIZE, "min": StudyDirection.MINIMIZE}[best]
         self.file = command.folder / "study.db"
@@ -122,7 +123,7 @@ class Study:
         with self._read():
             found: dict[int, list[FrozenTrial]] = {}
             for number, trial in enumerate(self.trials):
-                if trial.number != number or trial.distributions != self._distributions():
+                if trial.number != number or trial.distributions != self.distributions:
                     raise ValueError(f"trial {number} is not of this search")
                 values = trial.values or [math.nan]
                 done = trial.state == TrialState.COMPLETE
@@ -142,14 +143,13 @@ class Study:
         asked = self.trials
         there = [trial for trial in asked if trial.user_attrs["batch"] == number]
         before = asked[: there[0].number] if there else asked
-        distributions = self._distributions()
         with self._read():
             proposed = self._proposed(number, size, before)[len(there) :]
         for trial in proposed:
             written = create_trial(
                 state=TrialState.RUNNING,
                 params=trial.params,
-                distributions=distributions,
+                distributions=self.distributions,
                 user_attrs={"batch": number, "size": size},
             )
             with self._written():
@@ -163,7 +163,7 @@ class Study:
             memory = optuna.create_study(sampler=sampler, direction=self.direction)
             memory.add_trials(before)
             for _ in range(size):
-                memory.ask(self._distributions())
+                memory.ask(self.distributions)
         return memory.get_trials(deepcopy=False)[len(before) :]
 
     def point(self, trial: FrozenTrial) -> list[str]:
@@ -199,9 +199,6 @@ class Study:
             found = optuna.importance.get_param_importances(self.study)
             return found if all(map(math.isfinite, found.values())) else {}
         return {}
-
-    def _distributions(self) -> dict[str, BaseDistribution]:
-        return {parameter.key: _distribution(parameter) for parameter in self.space}
 
     @contextmanager
     def _read(self) -> Iterator[None]:

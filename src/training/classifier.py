@@ -66,7 +66,7 @@ class Classifier(LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.configs, self.data, self.order_of = configs, data, order_of
-        self.trainer_config = configs[0].trainer
+        self.trainer_config = trainer = configs[0].trainer
         self.model = models[0] if len(models) == 1 else nn.ModuleList(models)
         self.origins = [
             {"format": FORMAT, "config": config.to_primitives() | {"resume": None}, **data.origin()}
@@ -74,9 +74,9 @@ class Classifier(LightningModule):
         ]
         self.step_plan = StepPlan(
             data.batches_per_epoch,
-            self.trainer_config.accumulate_grad_batches,
-            self.trainer_config.gradient_clip_val,
-            self.trainer_config.label_smoothing,
+            trainer.accumulate_grad_batches,
+            trainer.gradient_clip_val,
+            trainer.label_smoothing,
         )
         steps = self.step_plan.steps_per_epoch
         self.schedules = [
@@ -112,25 +112,21 @@ class Classifier(LightningModule):
         self.stacked = list(trials)
         self.train_metrics = EpochMetrics(len(trials)).to(self.device)
         self.evaluation_metrics = EpochMetrics(len(trials)).to(self.device)
-        orders = sorted({self.order_of[trial] for trial in trials})
-        self.data.keep_orders(orders)
-        seed_of = {self.order_of[trial]: self.configs[trial].seed for trial in trials}
+        seeds = {self.order_of[trial]: self.configs[trial].seed for trial in trials}
+        self.orders, data = sorted(seeds), self.data
+        data.keep_orders(self.orders)
+        own = [seeds[order] for order in self.orders]
         self.augmentation = build_augmentation(
-            self.configs[0].augmentation,
-            self.data.source,
-            [seed_of[order] for order in orders],
-            self.data.config.batch,
-            self.data.world_size,
+            self.configs[0].augmentation, data.source, own, data.config.batch, data.world_size
         )
 
     def configure_optimizers(self) -> Optimizer:
         """Builds the stack and its optimizer from weights that Lightning has moved and restored."""
         if step_kind(self.configs[0], self.models[0]) == "autograd":
             return build_optimizer(self.configs[0].optimizer, self.model.parameters())
-        orders = sorted({self.order_of[trial] for trial in self.stacked})
         self.stack = Stack(
             [self.models[trial] for trial in self.stacked],
-            [orders.index(self.order_of[trial]) for trial in self.stacked],
+            [self.orders.index(self.order_of[trial]) for trial in self.stacked],
             min(self.lanes.count, len(self.stacked)),
         )
         chosen = [self.configs[trial].optimizer for trial in self.stacked]
