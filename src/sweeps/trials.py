@@ -23,41 +23,6 @@ log = logging.getLogger(__name__)
 _GROUPS = TypeAdapter(list[Group])
 
 
-class Stacks:
-    """The plan and the states of a sweep's stacks, which are kept until its trials have ended."""
-
-    def __init__(self, sweep: Sweep) -> None:
-        self.folder = sweep.stacks
-
-    def groups(self, configs: Sequence[Config], max_trials: int | None) -> list[Group]:
-        """The trials that train together. A resumed sweep keeps its plan, however much memory is
-        free."""
-        name = _digest(configs)
-        kept = self.folder / f"{name}.json"
-        if kept.exists():
-            try:
-                groups = _GROUPS.validate_json(read_bounded(kept, MIB), strict=True)
-            except ValidationError as error:
-                reason = error.errors(include_url=False, include_input=False)[0]["msg"]
-                raise InputError(f"{kept}: cannot be read ({reason})") from None
-            if sorted(t for group in groups for t in group.trials) == list(range(len(configs))):
-                return groups
-        groups = plan(configs, max_trials)
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_durably(kept, json.dumps([asdict(group) for group in groups]))
-        return groups
-
-    def forget(self, configs: Sequence[Config]) -> None:
-        """Removes the plan, after all trials have ended."""
-        (self.folder / f"{_digest(configs)}.json").unlink(missing_ok=True)
-        with suppress(OSError):
-            self.folder.rmdir()
-
-    def state_of(self, configs: Sequence[Config]) -> Path:
-        """The folder for a stack's common state until it ends, named after its configurations."""
-        return self.folder / _digest(configs)
-
-
 def train_trials(
     configs: Sequence[Config],
     folders: Sequence[Path],
@@ -70,8 +35,8 @@ def train_trials(
     Trials that have ended are left as they are. When a stack fails, its trials get the status
     `failed` and the other stacks train. `halving`: see src/training/stopping.py.
     """
-    runs, stacks = [Run(folder) for folder in folders], Stacks(sweep)
-    groups = stacks.groups(configs, max_trials)
+    runs, kept = [Run(folder) for folder in folders], sweep.stacks / f"{_digest(configs)}.json"
+    groups = _groups(configs, max_trials, kept)
     stacked = [len(group.trials) for group in groups if len(group.trials) > 1]
     log.info("%d trials: %s", len(configs), _overview(stacked, len(groups) - len(stacked)))
     for reason in dict.fromkeys(group.alone for group in groups if group.alone):
@@ -81,7 +46,7 @@ def train_trials(
         chosen = [configs[trial] for trial in group.trials]
         try:
             own = [folders[trial] for trial in group.trials]
-            fit_stack(chosen, own, stacks.state_of(chosen), halving)
+            fit_stack(chosen, own, sweep.stacks / _digest(chosen), halving)
         except InputError as error:
             log.error("error: %s", error)
         except Exception:
@@ -89,8 +54,27 @@ def train_trials(
         finally:
             sweep.write_results()
     if all(run.ended for run in runs):
-        stacks.forget(configs)
+        kept.unlink(missing_ok=True)
+        with suppress(OSError):
+            sweep.stacks.rmdir()
     return [run.monitored for run in runs]
+
+
+def _groups(configs: Sequence[Config], max_trials: int | None, kept: Path) -> list[Group]:
+    """The trials that train together. A resumed sweep keeps its plan in the file `kept`, however
+    much memory is free."""
+    if kept.exists():
+        try:
+            groups = _GROUPS.validate_json(read_bounded(kept, MIB), strict=True)
+        except ValidationError as error:
+            reason = error.errors(include_url=False, include_input=False)[0]["msg"]
+            raise InputError(f"{kept}: cannot be read ({reason})") from None
+        if sorted(t for group in groups for t in group.trials) == list(range(len(configs))):
+            return groups
+    groups = plan(configs, max_trials)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    write_durably(kept, json.dumps([asdict(group) for group in groups]))
+    return groups
 
 
 def _digest(configs: Sequence[Config]) -> str:

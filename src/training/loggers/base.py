@@ -1,10 +1,9 @@
 """What every logger of a run has in common."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from lightning.pytorch.loggers import Logger
 
 from src.config import schema
 from src.config.schema import Config
@@ -17,14 +16,11 @@ Values = dict[str, bool | int | float | str]
 
 def hyperparameters(config: Config) -> Values:
     """The keys of the experiment that are not null, by their paths, with lists as typed."""
-    values = config.to_primitives()
-    del values["logger"], values["resume"], values["data"]["root"]
-    flat = {
-        f"{section}.{key}": value
-        for section, inner in values.items()
-        for key, value in (inner.items() if isinstance(inner, dict) else [])
+    values = config.experiment()
+    del values["logger"]
+    flat = {"seed": values.pop("seed")} | {
+        f"{section}.{key}": value for section, own in values.items() for key, value in own.items()
     }
-    flat = {"seed": values["seed"]} | flat
     return {
         key: written(value) if isinstance(value, list) else value
         for key, value in flat.items()
@@ -41,25 +37,14 @@ class Tested(NamedTuple):
     labels: Sequence[str]
 
 
-class RunLogger(Logger):
-    """A Lightning Logger that holds each row of a run's history once, even after kills."""
+class RunLogger:
+    """Holds each row of a run's history once, even after kills."""
 
     def __init__(self, config: schema.Logger, values: Values, run: Run, seconds: float) -> None:
         """`values` are the hyperparameters, `seconds` the training so far. May raise InputError."""
         self.run_name = "/".join(run.folder.absolute().parts[-2:])  # DATE/TIME, or TIME/NUMBER
 
-    @property
-    def name(self) -> str:
-        return self.run_name
-
-    @property
-    def version(self) -> None:
-        return None
-
-    def log_hyperparams(self, params: Any, *_: Any, **__: Any) -> None:
-        """The constructor has logged them."""
-
-    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
         """A row of the history, or what the test measured."""
         raise NotImplementedError
 
@@ -68,3 +53,4 @@ class RunLogger(Logger):
 
     def finalize(self, status: str) -> None:
         """`status` is that of result.json."""
+        raise NotImplementedError
