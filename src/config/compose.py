@@ -39,10 +39,7 @@ MOST_KEPT = 1000  # composed jobs between Hydra's sweeper and launcher
 
 
 def compose(*overrides: str) -> Config:
-    """The configuration that `python -m src.train` with these overrides would train.
-
-    Raises InputError with every fault at once.
-    """
+    """The configuration that `python -m src.train` would train. Raises InputError with all faults."""
     combinations, _, faults = combine(overrides, sweep=False)
     points, more = shared_composer().points(combinations)
     return check_all(points, faults + more)[0]
@@ -236,9 +233,7 @@ def shared_composer(config_dir: str | None = None) -> Composer:
 
 def job_config(composed: DictConfig, overrides: Sequence[str]) -> tuple[Config | None, list[str]]:
     """The configuration of a job that was checked with the command line, or None and its faults.
-
-    Jobs of other processes, and jobs that a sweeper has chosen since then, are checked now.
-    """
+    Jobs of other processes, and jobs that a sweeper has chosen since then, are checked now."""
     hydra = GlobalHydra.instance().hydra
     loader = hydra.config_loader if hydra is not None else None
     checked = loader._checked if isinstance(loader, Composer) else {}

@@ -126,10 +126,8 @@ def _checked_points(
 def _sweep_folder(
     named: Path | None, overrides: Sequence[Override], configs: Sequence[Config]
 ) -> Path:
-    """The folder of a sweep. Without a named one its name is the time.
-
-    Raises InputError when the named folder has trials with other configurations.
-    """
+    """The named folder of a sweep, or one named after the time. Raises InputError when the named
+    folder has trials with other configurations."""
     launched_by = launch_info().launched_by
     if launched_by is not None and last_value(overrides, "hydra/launcher") is not None:
         raise InputError(

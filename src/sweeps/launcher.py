@@ -1,7 +1,4 @@
-"""The jobs of a sweep with hydra/launcher=fused: training runs train together, as stacks.
-
-torch is imported only when the jobs are known to be training runs.
-"""
+"""The jobs of a sweep with hydra/launcher=fused: training runs train together, as stacks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -20,10 +17,8 @@ from src.system.process import importing
 def launch_fused(
     launcher: FusedLauncher, job_overrides: Sequence[Sequence[str]], first: int
 ) -> list[JobReturn]:
-    """Runs the jobs of a sweep, numbered from `first`: training runs as stacks, others one by one.
-
-    Raises InputError, before anything trains, with every fault of jobs that were not checked yet.
-    """
+    """Runs the jobs of a sweep, numbered from `first`: training runs as stacks, others one by one,
+    without torch. Raises InputError with every fault of jobs before anything trains."""
     context, config = launcher.context, launcher.config
     setup_globals()
     configure_log(config.hydra.hydra_logging, config.hydra.verbose)

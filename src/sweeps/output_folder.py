@@ -78,11 +78,8 @@ def named_folder(
 def _composed_folder(
     composer: Composer, overrides: Sequence[Override], sweep: bool, resume: bool
 ) -> Path | None:
-    """hydra.run.dir or hydra.sweep.dir, however it is written on the command line.
-
-    None for the default, and for a path with the time in it, which cannot be resumed. Raises
-    InputError for other keys of Hydra that would have files written elsewhere.
-    """
+    """hydra.run.dir or hydra.sweep.dir as Hydra composes it; None for the default, and for a path
+    with the time in it, which cannot be resumed. Raises InputError as `_require_usual`."""
     texts = [each.input_line or "" for each in overrides if not each.is_sweep_override()]
     section = "sweep" if sweep else "run"
     try:

@@ -1,7 +1,4 @@
-"""Runs a checked command: by Hydra, as a resumed run, or as one of several ranks.
-
-torch is imported here only when the command really trains.
-"""
+"""Runs a checked command: by Hydra, as a resumed run, or as one of several ranks."""
 
 import logging
 import math

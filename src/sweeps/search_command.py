@@ -1,7 +1,4 @@
-"""From the command line of `python -m src.search` to a checked search.
-
-Neither Optuna nor torch is imported.
-"""
+"""From the command line of `python -m src.search` to a checked search, without Optuna and torch."""
 
 import hashlib
 import json
@@ -48,10 +45,7 @@ COMPARED_BY = ("checkpoint.monitor", "checkpoint.mode")
 
 
 def check_command_line(argv: Sequence[str], folder: Path | None = None) -> Command:
-    """Raises InputError with every fault of the space, the search and the configuration at once.
-
-    `folder` is the folder of a search that is resumed.
-    """
+    """Raises InputError with every fault at once. `folder` is that of a search that is resumed."""
     resumed = [text.partition("=")[2] for text in argv if text.startswith("resume=")]
     if resumed and resumed[-1] != "null":
         return _resume(resumed[-1], [text for text in argv if not text.startswith("resume=")])

@@ -76,9 +76,13 @@ def parameter_of(override: Override) -> Parameter:
         if isinstance(value, ChoiceSweep):
             return _choice(override, log=bool(tags))
         if isinstance(value, RangeSweep):
-            return _range(key, text, value, log=bool(tags))
-        assert isinstance(value, IntervalSweep)
-        return _interval(key, text, value, log=bool(tags))
+            found = _range(key, text, value, log=bool(tags))
+        else:
+            assert isinstance(value, IntervalSweep)
+            found = _interval(key, text, value, log=bool(tags))
+        if found.log and found.low <= 0:
+            raise ValueError("the tag log needs a start greater than 0")
+        return found
     except HydraException as error:
         raise InputError(f"{given}: {str(error).splitlines()[0]}") from None
     except ValueError as error:
@@ -108,7 +112,6 @@ def _range(key: str, text: str, value: RangeSweep, *, log: bool) -> Numbers:
     if log and not (integer and abs(step) == 1):
         raise ValueError("the tag log goes with interval, and with range of integers by 1")
     low, high = (int(end) if integer else float(end) for end in ends)
-    _check_log(low, log)
     size = int(abs(step)) if integer else float(abs(step))
     return Numbers(key, text, low, high, integer, log, size)
 
@@ -119,22 +122,13 @@ def _interval(key: str, text: str, value: IntervalSweep, *, log: bool) -> Number
         raise ValueError("must have finite ends")
     if low >= high:
         raise ValueError("its start must be less than its end")
-    _check_log(low, log)
-    # Hydra gives floats, or integers inside int(...).
-    integer = isinstance(low, int)
+    integer = isinstance(low, int)  # Hydra gives floats, or integers inside int(...)
     return Numbers(key, text, low, high, integer, log, 1 if integer else None)
 
 
-def _check_log(low: float, log: bool) -> None:
-    if log and low <= 0:
-        raise ValueError("the tag log needs a start greater than 0")
-
-
 def corners(space: Sequence[Parameter]) -> list[list[str]]:
-    """Points with each pair of extreme values of two parameters, and the first value of the others.
-
-    This is enough to check a space, because no rule across keys looks at more than two numbers.
-    """
+    """Points with each pair of extreme values of two parameters, and the first value of the others:
+    enough to check a space, because no rule across keys looks at more than two numbers."""
     extremes = [[f"{each.key}={value}" for value in each.extremes] for each in space]
     first = tuple(texts[0] for texts in extremes)
     points = {first: None}

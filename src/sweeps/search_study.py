@@ -17,12 +17,7 @@ from pathlib import Path
 import numpy as np
 import optuna
 import yaml
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
+from optuna import distributions
 from optuna.exceptions import ExperimentalWarning, OptunaError
 from optuna.samplers import BaseSampler, RandomSampler, TPESampler
 from optuna.storages import RDBStorage
@@ -46,9 +41,7 @@ WAIT = 60  # seconds, while another program writes the file
 
 def open_study(command: Command) -> "Study":
     """The study in the folder of a search, which is made if needed, with a record of the command.
-
-    Raises InputError when the folder holds anything else, and when it cannot be written.
-    """
+    Raises InputError when the folder holds anything else, and when it cannot be written."""
     folder = command.folder
     try:
         names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
@@ -229,13 +222,13 @@ SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
 }
 
 
-def _distribution(parameter: Parameter) -> BaseDistribution:
+def _distribution(parameter: Parameter) -> distributions.BaseDistribution:
     if isinstance(parameter, Choice):
-        return CategoricalDistribution(parameter.values)
+        return distributions.CategoricalDistribution(parameter.values)
     low, high, log, step = parameter.low, parameter.high, parameter.log, parameter.step
     if parameter.integer:
-        return IntDistribution(int(low), int(high), log=log, step=int(step or 1))
-    return FloatDistribution(low, high, log=log, step=step)
+        return distributions.IntDistribution(int(low), int(high), log=log, step=int(step or 1))
+    return distributions.FloatDistribution(low, high, log=log, step=step)
 
 
 def _storage(file: Path, *, new: bool) -> RDBStorage:

@@ -22,10 +22,8 @@ FIRST = 64
 
 
 def largest(limit: int, fits: Callable[[int], bool]) -> int:
-    """The largest of 64, 128, 256, … up to `limit` that fits, or a `limit` below 64.
-
-    Raises InputError if not even the first fits.
-    """
+    """The largest of 64, 128, 256, … up to `limit` that fits, or a `limit` below 64. Raises
+    InputError if not even the first fits."""
     size = min(FIRST, limit)
     if not fits(size):
         raise InputError(

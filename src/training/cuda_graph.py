@@ -1,7 +1,5 @@
-"""A block of optimizer steps as one CUDA graph: captured once, then replayed as one launch.
-
-A step of a small network is bound by the launches of its kernels, not by its arithmetic.
-"""
+"""A block of optimizer steps as one CUDA graph, captured once: the launches of kernels take most of
+the time of a small network's step."""
 
 import logging
 from collections.abc import Callable, Sequence

@@ -29,10 +29,8 @@ class Group:
 
 
 def plan(configs: Sequence[Config], max_trials: int | None = None) -> list[Group]:
-    """Groups of trials that agree in all but the fusible keys, none larger than `max_trials`.
-
-    Without `max_trials` a stack takes at most half of the free memory of the device.
-    """
+    """Groups of trials that agree in all but the fusible keys, none larger than `max_trials`;
+    without it, none that takes more than half of the free memory of the device."""
     groups: list[Group] = []
     alike: dict[str, list[int]] = {}
     for trial, config in enumerate(configs):

@@ -34,11 +34,8 @@ def quiet_lightning() -> Iterator[None]:
 
 
 def count_steps(trainer: Trainer, steps: int) -> None:
-    """Adds optimizer steps to trainer.global_step.
-
-    Lightning counts the calls of its own optimizer wrapper, one a step. A block has many steps in
-    one call. The counters have no public setter.
-    """
+    """Adds optimizer steps to trainer.global_step: Lightning counts the calls of its own optimizer
+    wrapper, and has no public setter."""
     progress = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
     for tracker in (progress.total, progress.current):
         tracker.ready += steps

@@ -10,11 +10,8 @@ from src.training.fit import fit
 
 
 def reproduce(bundle: Bundle, folder: Path) -> Comparison:
-    """Trains the configuration of a bundle into a new folder and compares both runs.
-
-    Raises InputError when the folder is not empty, when the bundle holds no model, and for data
-    or devices that this machine does not have.
-    """
+    """Trains the configuration of a bundle into a new folder and compares both runs. Raises
+    InputError when the folder is not empty or the bundle holds no model, and as `fit`."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: exists already; type --output FOLDER")
     original = open_trained(bundle.run.folder)  # a damaged bundle fails before training

@@ -125,9 +125,7 @@ def find_state(
     slot: Slot, runs: Sequence[Run], classifier: Classifier, world_size: int
 ) -> Resumed | None:
     """The newest good state in the slot; None, with the folders cleared, where training begins.
-
-    Raises InputError for files that are damaged, lost, or of another run or other devices.
-    """
+    Raises InputError for files that are damaged, lost, or of another run or other devices."""
     found = slot.read()
     if found is None:
         if not ranks.rank():
@@ -193,9 +191,7 @@ def check_state(
     batches: int,
 ) -> State:
     """The state of the trials with these `origins`, where only trainer.max_epochs may have grown.
-
-    Raises InputError for the state of other trials, and for other numbers of ranks and batches.
-    """
+    Raises InputError for the state of other trials, and for other numbers of ranks and batches."""
     saved = content.get("kindling")
     parts = saved if isinstance(saved, list) else [saved]
     try:
