@@ -39,7 +39,7 @@ MOST_KEPT = 1000  # composed jobs between Hydra's sweeper and launcher
 
 
 def compose(*overrides: str) -> Config:
-    """The configuration that `python -m src.train` would train. Raises InputError with all faults."""
+    """The configuration that `python -m src.train` trains. Raises InputError with all faults."""
     combinations, _, faults = combine(overrides, sweep=False)
     points, more = shared_composer().points(combinations)
     return check_all(points, faults + more)[0]
