@@ -305,8 +305,8 @@ class ClosedFormSteps(Steps):
     def _replayed(
         self, block: Block, table: Tensor, mean: float, epoch: int, batch: int
     ) -> BatchResults | None:
-        """Trains on the block by one CUDA graph, which the first full block of a run is captured
-        as. None if the block must be run eagerly."""
+        """Trains on the block by a CUDA graph, captured from the first full block of the run; None
+        if the block must be run eagerly."""
         if self.eager is not None:
             return None
         inputs = (block.features, block.labels, table)
@@ -353,10 +353,9 @@ class ClosedFormSteps(Steps):
         like = self.stack.parameters[0]
         classes = self.stack.segments[0].classes
         targets = F.one_hot(labels, classes).mT.to(like.dtype).unsqueeze(2)
-        if self.step_plan.smoothing:
-            targets = targets.mul_(1 - self.step_plan.smoothing).add_(
-                self.step_plan.smoothing / classes
-            )
+        smoothing = self.step_plan.smoothing
+        if smoothing:
+            targets = targets.mul_(1 - smoothing).add_(smoothing / classes)
         seeds = self._stream_seeds(len(features))
         scales = self._scales(rates, mean)
 
@@ -465,9 +464,9 @@ class ClosedFormSteps(Steps):
         segment = self.stack.segments[number]
         shared = len(segment.trials) // len(segment.batches)
         own = labels.index_select(1, self.batches_of[number]).repeat_interleave(shared, 1)
-        flat, labels = logits.flatten(0, 1), own.flatten(0, 1)
+        flat, smoothing = logits.flatten(0, 1), self.step_plan.smoothing
         losses = F.cross_entropy(
-            flat, labels, reduction="none", label_smoothing=self.step_plan.smoothing
+            flat, own.flatten(0, 1), reduction="none", label_smoothing=smoothing
         )
         # Of equal logits the first. argmax over a dimension other than the last takes five times as
         # long as max: a sixth of a step.
