@@ -1,9 +1,10 @@
 """What every logger of a run has in common."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+from lightning.pytorch.loggers import Logger
 
 from src.config import schema
 from src.config.schema import Config
@@ -37,14 +38,25 @@ class Tested(NamedTuple):
     labels: Sequence[str]
 
 
-class RunLogger:
-    """Holds each row of a run's history once, even after kills."""
+class RunLogger(Logger):
+    """A Lightning Logger that holds each row of a run's history once, even after kills."""
 
     def __init__(self, config: schema.Logger, values: Values, run: Run, seconds: float) -> None:
         """`values` are the hyperparameters, `seconds` the training so far. May raise InputError."""
         self.run_name = "/".join(run.folder.absolute().parts[-2:])  # DATE/TIME, or TIME/NUMBER
 
-    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+    @property
+    def name(self) -> str:
+        return self.run_name
+
+    @property
+    def version(self) -> None:
+        return None
+
+    def log_hyperparams(self, params: Any, *_: Any, **__: Any) -> None:
+        """Does nothing: the constructor has logged them."""
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """A row of the history, or what the test measured."""
         raise NotImplementedError
 

@@ -73,7 +73,8 @@ class RunMLflow(RunLogger):
             for metric in client.get_metric_history(run_id, name)
         }
 
-    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        assert step is not None
         now = int(time.time() * 1000)
         lacking = [
             self.metric(name, value, now, step)

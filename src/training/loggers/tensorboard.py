@@ -32,7 +32,7 @@ class RunTensorBoard(RunLogger):
         self.add_summary(start)
         self.began = time.time() - seconds
 
-    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         clock = self.began + metrics["seconds"] if "seconds" in metrics else None
         for name, value in metrics.items():
             self.writer.add_scalar(name, value, step, walltime=clock)

@@ -44,7 +44,7 @@ class RunWandb(RunLogger):
             reason = " ".join(str(error).split()) or type(error).__name__
             raise InputError(f"logger=wandb: W&B cannot begin a run ({reason})") from None
 
-    def log_metrics(self, metrics: Mapping[str, float], step: int) -> None:
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         self.run.log({**metrics, "step": step})
 
     def log_test(self, tested: Tested) -> None:
