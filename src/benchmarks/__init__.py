@@ -6,10 +6,11 @@ table for people and a JSON line for programs.
 
 from importlib import import_module
 
-from src.benchmarks.settings import Settings
+from src.benchmarks.settings import SHARED, Settings
 
 
 def run_suite(settings: Settings) -> tuple[str, str]:
     """The table and the JSON line of a suite."""
-    found: tuple[str, str] = import_module(f"{__package__}.suites.{settings.suite}").run(settings)
+    module = SHARED.get(settings.suite, settings.suite)
+    found: tuple[str, str] = import_module(f"{__package__}.suites.{module}").run(settings)
     return found

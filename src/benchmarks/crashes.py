@@ -40,56 +40,28 @@ MEASURED = (
 # Small but hard to resume: dropout, momentum, a schedule by steps, checkpoints inside an epoch,
 # gradients accumulated across blocks. An epoch takes some tenths of a second.
 COMMON = (
-    "data=synthetic",
-    "data.samples=40000",
-    "data.batch_size=50",
-    "data.shape=[784]",
-    "trainer=cpu",
-    "trainer.progress_bar=false",
-    "checkpoint.every_n_steps=70",
-)
+    "data=synthetic", "data.samples=40000", "data.batch_size=50", "data.shape=[784]",
+    "trainer=cpu", "trainer.progress_bar=false", "checkpoint.every_n_steps=70",
+)  # fmt: skip
 SCENARIOS: dict[str, tuple[str, ...]] = {
     "single": (
-        *COMMON,
-        "model.dropout=0.2",
-        "optimizer=adamw",
-        "scheduler=onecycle",
-        "trainer.accumulate_grad_batches=3",
-        "trainer.max_epochs=8",
+        *COMMON, "model.dropout=0.2", "optimizer=adamw", "scheduler=onecycle",
+        "trainer.accumulate_grad_batches=3", "trainer.max_epochs=8",
     ),
     "sweep": (
-        "-m",
-        *COMMON,
-        "hydra/launcher=fused",
-        "model.dropout=0.2",
-        "model.hidden_sizes=16,24",
-        "optimizer.momentum=0.5,0.9",
-        "optimizer.lr=0.01",
-        "trainer.max_epochs=5",
+        "-m", *COMMON, "hydra/launcher=fused", "model.dropout=0.2", "model.hidden_sizes=16,24",
+        "optimizer.momentum=0.5,0.9", "optimizer.lr=0.01", "trainer.max_epochs=5",
     ),
     "halving": (  # trials leave their stack; averages and augmentation continue
-        "-m",
-        *COMMON,
-        "data.shape=[1,28,28]",
-        "data.samples=10000",
-        "augmentation=digits",
-        "hydra/launcher=fused",
-        "hydra.launcher.halving=2",
-        "trainer.ema_decay=0.9",
-        "model.hidden_sizes=16,24",
-        "optimizer.lr=0.01,0.1",
-        "trainer.max_epochs=5",
+        "-m", *COMMON, "data.shape=[1,28,28]", "data.samples=10000", "augmentation=digits",
+        "hydra/launcher=fused", "hydra.launcher.halving=2", "trainer.ema_decay=0.9",
+        "model.hidden_sizes=16,24", "optimizer.lr=0.01,0.1", "trainer.max_epochs=5",
     ),
     "ranks": (
-        *COMMON,
-        "trainer.devices=2",
-        "trainer.strategy=ddp",
-        "model.dropout=0.2",
-        "optimizer.momentum=0.9",
-        "optimizer.lr=0.01",
-        "trainer.max_epochs=6",
+        *COMMON, "trainer.devices=2", "trainer.strategy=ddp", "model.dropout=0.2",
+        "optimizer.momentum=0.9", "optimizer.lr=0.01", "trainer.max_epochs=6",
     ),
-}
+}  # fmt: skip
 
 
 # --- comparing two runs -----------------------------------------------------------------------
@@ -157,24 +129,16 @@ class Tally:
     """The outcome of the runs of a scenario."""
 
     scenario: str
-    runs: int = 0
     kills: int = 0
     during_write: int = 0
+    runs: int = 0
     identical: int = 0
     lost: list[float] = field(default_factory=list)  # seconds of training since a checkpoint
     different: list[str] = field(default_factory=list)
 
     def to_primitives(self) -> dict[str, Any]:
-        lost = statistics.median(self.lost) if self.lost else None
-        return {
-            "scenario": self.scenario,
-            "kills": self.kills,
-            "during_write": self.during_write,
-            "runs": self.runs,
-            "identical": self.identical,
-            "lost_seconds": lost,
-            "different": self.different,
-        }
+        found = vars(self) | {"lost": statistics.median(self.lost) if self.lost else None}
+        return {"lost_seconds" if key == "lost" else key: value for key, value in found.items()}
 
 
 class Torture:
@@ -264,11 +228,9 @@ class Torture:
             output = (folder / "output.txt").read_text()[-3000:]
             raise RuntimeError(f"{folder}: exit status {process.exitcode}\n{output}")
 
-    def _runs(self, folder: Path) -> list[Run]:
-        return Sweep(folder / "run").trials if self.sweep else [Run(folder / "run")]
-
     def _fingerprints(self, folder: Path) -> list[dict[str, str]]:
-        return [fingerprint(run) for run in self._runs(folder)]
+        runs = Sweep(folder / "run").trials if self.sweep else [Run(folder / "run")]
+        return [fingerprint(run) for run in runs]
 
     def _check_readable(self, folder: Path) -> None:
         """Histories and results must be valid CSV and JSON at every instant."""
@@ -337,6 +299,7 @@ def torture(
 
 def describe(tallies: Sequence[Tally]) -> str:
     """The tallies as a table."""
-    names = ("scenario", "kills", "during_write", "runs", "identical", "lost_seconds")
-    rows = [[tally.to_primitives()[name] for name in names] for tally in tallies]
-    return tabulate(rows, [name.replace("_", " ") for name in names], floatfmt=".2f")
+    rows = [tally.to_primitives() for tally in tallies]
+    names = [name for name in rows[0] if name != "different"]
+    header = [name.replace("_", " ") for name in names]
+    return tabulate([[row[name] for name in names] for row in rows], header, floatfmt=".2f")

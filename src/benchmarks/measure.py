@@ -8,9 +8,9 @@ import statistics
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from matplotlib.axes import Axes
@@ -26,21 +26,21 @@ from src.training.fit import fit
 Seconds = dict[str, list[float]]
 
 
-def interleave(contenders: Mapping[str, Callable[[], float]], rounds: int) -> Seconds:
+def interleave(
+    contenders: Mapping[str, Callable[[], float]], rounds: int, *, warm_up: bool = True
+) -> Seconds:
     """Seconds of each contender, measured once a round, so that all see the same machine.
 
-    The first round warms up and is not counted.
+    A warm-up is a round before the first, which is not counted.
     """
     seconds: Seconds = {name: [] for name in contenders}
-    total = (rounds + 1) * len(contenders)
-    with tqdm(total=total, unit="run", leave=False, disable=None) as bar:  # only on a terminal
-        for number in range(rounds + 1):
-            for name, measure in contenders.items():
-                bar.set_description(f"{'warm-up' if number == 0 else f'round {number}'} {name}")
-                taken = measure()
-                if number:
-                    seconds[name].append(taken)
-                bar.update()
+    numbers = range(0 if warm_up else 1, rounds + 1)
+    jobs = tqdm(list(product(numbers, contenders)), unit="run", leave=False, disable=None)
+    for number, name in jobs:
+        jobs.set_description(f"{f'round {number}' if number else 'warm-up'} {name}")
+        taken = contenders[name]()
+        if number:
+            seconds[name].append(taken)
     return seconds
 
 
@@ -56,56 +56,43 @@ def seconds_per_epoch(rows: Sequence[Row], warm_up: int = 1) -> float:
     return (last - first) / (len(rows) - 1 - warm_up)
 
 
-@dataclass(frozen=True)
-class Spread:
-    """Median, least and greatest of repeated measurements."""
+class Spread(NamedTuple):
+    """The spread of repeated measurements."""
 
     median: float
-    least: float
-    greatest: float
+    min: float
+    max: float
 
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        return cls(statistics.median(values), min(values), max(values))
 
-    def to_primitives(self) -> dict[str, float]:
-        return {"median": self.median, "min": self.least, "max": self.greatest}
-
-    def __str__(self) -> str:
-        return f"{self.median:.3g} ({self.least:.3g} to {self.greatest:.3g})"
+def spread(values: Sequence[float]) -> Spread:
+    return Spread(statistics.median(values), min(values), max(values))
 
 
 def ratio(seconds: Seconds, above: str, below: str) -> Spread:
     """One contender's time divided by another's, round by round."""
-    return Spread.of([a / b for a, b in zip(seconds[above], seconds[below], strict=True)])
+    return spread([a / b for a, b in zip(seconds[above], seconds[below], strict=True)])
 
 
 def report(
     suite: str, seconds: Seconds, ratios: Mapping[str, Spread], **facts: Any
 ) -> tuple[str, str]:
     """The table for people and the JSON line: medians, spreads, hardware, versions, commit."""
-    rows = {name: Spread.of(values) for name, values in seconds.items()}
-    table = tabulate(
-        [[name, spread.median, spread.least, spread.greatest] for name, spread in rows.items()],
-        ["contender", "median s", "min", "max"],
-        floatfmt=".4f",
-    )
-    shares = tabulate(
-        [[name, spread.median, spread.least, spread.greatest] for name, spread in ratios.items()],
-        ["ratio", "median", "min", "max"],
-        floatfmt=".3g",
-    )
+    rows = {name: spread(values) for name, values in seconds.items()}
+    times = [[name, *row] for name, row in rows.items()]
+    table = tabulate(times, ["contender", "median s", "min", "max"], floatfmt=".4f")
+    shares = [[name, *row] for name, row in ratios.items()]
+    shown = tabulate(shares, ["ratio", "median", "min", "max"], floatfmt=".3g")
     content = {
         "suite": suite,
-        "rows": {name: spread.to_primitives() for name, spread in rows.items()},
-        "ratios": {name: spread.median for name, spread in ratios.items()},
-        "ratio_spreads": {name: spread.to_primitives() for name, spread in ratios.items()},
+        "rows": {name: row._asdict() for name, row in rows.items()},
+        "ratios": {name: row.median for name, row in ratios.items()},
+        "ratio_spreads": {name: row._asdict() for name, row in ratios.items()},
         **facts,
         "hardware": machine.hardware(torch.device("cpu")),
         "versions": versions(),
         "commit": machine.commit(),
     }
-    return f"{table}\n\n{shares}", json.dumps(content)
+    return f"{table}\n\n{shown}", json.dumps(content)
 
 
 def few_ticks(axis: Axes) -> None:

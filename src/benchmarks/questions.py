@@ -9,18 +9,12 @@ from functools import partial
 from itertools import cycle
 from pathlib import Path
 
+import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from src.benchmarks.measure import (
-    Seconds,
-    Spread,
-    epoch_seconds,
-    few_ticks,
-    interleave,
-    ratio,
-    report,
-)
+from src.benchmarks import measure
+from src.benchmarks.measure import Seconds, Spread
 from src.benchmarks.settings import Settings
 from src.config.compose import compose
 from src.plots.style import COLOURS, save_png
@@ -45,20 +39,17 @@ class Question:
 def answer(settings: Settings, question: Question) -> tuple[str, str]:
     """The suite's table and JSON line. Writes the picture SUITE.png."""
     machine.keep_freed_memory()
-    seconds = interleave(question.contenders, settings.rounds)
-    ratios = {name: ratio(seconds, *pair) for name, pair in question.ratios.items()}
+    seconds = measure.interleave(question.contenders, settings.rounds)
+    ratios = {name: measure.ratio(seconds, *pair) for name, pair in question.ratios.items()}
     picture = Path(f"{settings.suite}.png")
     save_png(partial(draw, question, seconds), picture)
-    table, line = report(settings.suite, seconds, ratios, devices=devices())
+    table, line = measure.report(settings.suite, seconds, ratios, devices=devices())
     note = f"{question.unit} by {question.axis}; {settings.rounds} rounds\npicture: {picture}"
     return f"{note}\n\n{table}", line
 
 
 def devices() -> list[str]:
-    found = ["cpu"]
-    found += ["cuda"] if torch.cuda.is_available() else []
-    found += ["mps"] if torch.backends.mps.is_available() else []
-    return found
+    return [name for name, count in machine.accelerators().items() if count]
 
 
 def on(device: str) -> str:
@@ -79,31 +70,14 @@ def epoch(*overrides: str, samples: int = 20_000, epochs: int = 3, threads: int 
     if threads:
         torch.set_num_threads(threads)
     try:
-        return epoch_seconds(config)
+        return measure.epoch_seconds(config)
     finally:
         torch.set_num_threads(before)
 
 
-def by_size(
-    axis: str, sizes: Sequence[int], measure: Callable[[int], Callable[..., float]]
-) -> Question:
-    """Compares sizes on all devices. `measure(size)` takes the override of the device."""
-    contenders = {
-        f"{size} on {device}": partial(measure(size), on(device))
-        for device in devices()
-        for size in sizes
-    }
-    first, last = sizes[0], sizes[-1]
-    ratios = {
-        f"{last}/{first} on {device}": (f"{last} on {device}", f"{first} on {device}")
-        for device in devices()
-    }
-    return Question(axis, contenders, ratios, numeric=True)
-
-
 def draw(question: Question, seconds: Seconds) -> Figure:
     """Numbers as lines on logarithmic axes, names as bars; whiskers from least to greatest."""
-    spreads = {name: Spread.of(values) for name, values in seconds.items()}
+    spreads = {name: measure.spread(values) for name, values in seconds.items()}
     height = 4 if question.numeric else 1.2 + 0.42 * len(spreads)
     figure = Figure(figsize=(7, height), layout="constrained")
     axis = figure.subplots()
@@ -120,7 +94,7 @@ def draw(question: Question, seconds: Seconds) -> Figure:
             )  # fmt: skip
         axis.set(xscale="log", yscale="log", xlabel=question.axis, ylabel=question.unit)
         axis.set_xticks([*points], [f"{size:,}" for size in points])
-        few_ticks(axis)
+        measure.few_ticks(axis)
         axis.legend()
     else:
         names = [*reversed(spreads)]
@@ -133,8 +107,7 @@ def draw(question: Question, seconds: Seconds) -> Figure:
     return figure
 
 
-def _whiskers(spreads: Sequence[Spread]) -> tuple[list[float], list[list[float]]]:
+def _whiskers(spreads: Sequence[Spread]) -> tuple[np.ndarray, list[np.ndarray]]:
     """Medians, and the distances to the least and the greatest values, (2, N)."""
-    low = [spread.median - spread.least for spread in spreads]
-    high = [spread.greatest - spread.median for spread in spreads]
-    return [spread.median for spread in spreads], [low, high]
+    medians, least, greatest = map(np.array, zip(*spreads, strict=True))
+    return medians, [medians - least, greatest - medians]

@@ -4,7 +4,7 @@ from importlib import import_module
 
 import pytest
 
-from src.benchmarks.settings import SUITES, read_settings
+from src.benchmarks.settings import SHARED, SUITES, read_settings
 from src.benchmarks.suites import gpu_check
 from src.system.errors import InputError
 
@@ -27,4 +27,5 @@ def test_a_wrong_argument_tells_the_usage(argument: str, answer: str) -> None:
 def test_every_suite_is_found_and_can_be_run() -> None:
     assert {"loops", "sweep", "search", "checkpoints", "report", "busy", "gpu_check"} < {*SUITES}
     assert {*gpu_check.SUITES} < {*SUITES}
-    assert all(callable(import_module(f"src.benchmarks.suites.{name}").run) for name in SUITES)
+    modules = {import_module(f"src.benchmarks.suites.{SHARED.get(name, name)}") for name in SUITES}
+    assert all(callable(module.run) for module in modules)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import Compose
 
 from src.benchmarks import questions, run_suite
-from src.benchmarks.settings import read_settings
+from src.benchmarks.settings import SHARED, read_settings
 from src.benchmarks.suites import augmentation, busy, gpu_check, report, search, sweep
 from src.benchmarks.suites.search import Outcome
 from src.config.compose import compose
@@ -118,7 +118,7 @@ def test_questions(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return part
 
     monkeypatch.chdir(tmp_path)
-    module = import_module(f"src.benchmarks.suites.{suite}")
+    module = import_module(f"src.benchmarks.suites.{SHARED.get(suite, suite)}")
     parts = dict.fromkeys(("products", "gathering", "augmenting"), quick_part)
     for name, stand_in in {"epoch": quick, **parts}.items():
         if hasattr(module, name):

@@ -9,12 +9,11 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from tqdm import tqdm
-
 from src.benchmarks.commands import SWEEP, time_command
-from src.benchmarks.measure import Seconds, ratio, report
+from src.benchmarks.measure import interleave, ratio, report
 from src.benchmarks.settings import Settings
 from src.runs.folder import Run
 
@@ -26,21 +25,16 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
         "hydra.sweep.dir=here",
     ),
 }  # fmt: skip
-ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 
 
 def run(settings: Settings) -> tuple[str, str]:
-    names = [name for kind in COMMANDS for name in (kind, f"{kind}, one thread")]
-    seconds: Seconds = {name: [] for name in names}
+    contenders = {}
+    for kind, command in COMMANDS.items():
+        timed = partial(seconds_of_training, *command, f"data={settings.data}")
+        contenders[kind] = timed
+        contenders[f"{kind}, one thread"] = partial(timed, environment={"OMP_NUM_THREADS": "1"})
     with busy_loops(LOOPS):
-        jobs = [
-            (kind, command) for _ in range(settings.rounds) for kind, command in COMMANDS.items()
-        ]
-        for kind, command in tqdm(jobs, unit="pair", leave=False, disable=None):
-            given = (*command, f"data={settings.data}")
-            seconds[kind].append(seconds_of_training(*given))
-            alone = seconds_of_training(*given, environment=ONE_THREAD)
-            seconds[f"{kind}, one thread"].append(alone)
+        seconds = interleave(contenders, settings.rounds, warm_up=False)
     ratios = {
         f"{kind}/one thread": ratio(seconds, kind, f"{kind}, one thread") for kind in COMMANDS
     }

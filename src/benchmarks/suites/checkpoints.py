@@ -7,7 +7,7 @@ from typing import Any
 
 from lightning.pytorch import Trainer
 
-from src.benchmarks.measure import Spread, epoch_seconds, interleave, ratio, report
+from src.benchmarks.measure import epoch_seconds, interleave, ratio, report, spread
 from src.benchmarks.settings import Settings
 from src.config.compose import compose
 
@@ -31,7 +31,7 @@ def run(settings: Settings) -> tuple[str, str]:
     ratios = {
         "every second/none": ratio(seconds, "every second", "none"),
         "every epoch/none": ratio(seconds, "every epoch", "none"),
-        "write/second": Spread.of(writes),
+        "write/second": spread(writes),
     }
     return report("checkpoints", seconds, ratios, data=settings.data, epochs=EPOCHS)
 

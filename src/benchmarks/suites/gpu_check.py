@@ -10,6 +10,8 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,42 +42,39 @@ def run(settings: Settings) -> tuple[str, str]:
         raise InputError(
             "suite=gpu_check: torch sees no CUDA GPU; python -m src.devices lists the devices"
         )
+    parts: dict[str, Callable[[], Any]] = {
+        "tests": _tests,
+        "figures": partial(_figures, settings.data),
+        **{
+            suite: partial(_suite, settings.model_copy(update={"suite": suite})) for suite in SUITES
+        },
+        "sweep": partial(_sweep, settings.data),
+    }
     found: dict[str, Any] = {"suite": "gpu_check", "survey": survey(), "seconds": {}}
-
-    def part(name: str, content: Any, began: float) -> None:
-        found[name] = content
+    for name, part in parts.items():
+        began = time.perf_counter()
+        found[name] = part()
         found["seconds"][name] = time.perf_counter() - began
         write_durably(FILE, json.dumps(found, indent=2) + "\n")  # after each part
-
-    began = time.perf_counter()
-    part("tests", _tests(), began)
-    began = time.perf_counter()
-    part("figures", _figures(settings.data), began)
-    for suite in SUITES:
-        began = time.perf_counter()
-        line = run_suite(settings.model_copy(update={"suite": suite}))[1]
-        part(suite, json.loads(line), began)
-    began = time.perf_counter()
-    part("sweep", _sweep(settings.data), began)
     table = tabulate(found["seconds"].items(), ["part", "seconds"], floatfmt=".1f")
     figures = tabulate(found["figures"].items(), ["figure", "value"], floatfmt=".4g")
     return f"{table}\n\n{figures}\n\n{FILE}", json.dumps(found)
+
+
+def _suite(settings: Settings) -> Any:
+    return json.loads(run_suite(settings)[1])
 
 
 def _tests() -> dict[str, int]:
     """Counts of the tests marked gpu, by outcome."""
     with tempfile.TemporaryDirectory() as folder:
         report = Path(folder) / "report.xml"
-        subprocess.run(
-            [sys.executable, "-m", "pytest", "-q", "-n0", "-m", "gpu", f"--junitxml={report}"],
-            cwd=ROOT,
-            check=False,
-        )
+        command = ["-m", "pytest", "-q", "-n0", "-m", "gpu", f"--junitxml={report}"]
+        subprocess.run([sys.executable, *command], cwd=ROOT, check=False)
         suite = ET.parse(report).getroot().find("testsuite")
         assert suite is not None
-        return {
-            name: int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")
-        }
+        names = ("tests", "failures", "errors", "skipped")
+        return {name: int(suite.get(name, 0)) for name in names}
 
 
 def _figures(data: str) -> dict[str, float]:

@@ -43,7 +43,7 @@ def run(settings: Settings) -> tuple[str, str]:
     source = open_source(config)
     train, validation = held_out(source.train, config.val_fraction, config.split_seed)
     features, labels = as_float(train.features).flatten(1), train.labels
-    contenders: dict[str, Callable[[], float]] = {
+    contenders = {
         "tutorial": tutorial(train, validation),
         "bare": bare(features, labels),
         "lightning": default_lightning(features, labels),
@@ -53,16 +53,11 @@ def run(settings: Settings) -> tuple[str, str]:
         "products": products(len(features)),
     }
     seconds = interleave(contenders, settings.rounds)
+    others = ("tutorial", "lightning", "sklearn", "keras")
+    pairs = [("ours", "bare"), *((other, "ours") for other in others), ("ours", "products")]
     ratios = {
         f"{above}/{below}": ratio(seconds, above, below)
-        for above, below in (
-            ("ours", "bare"),
-            ("tutorial", "ours"),
-            ("lightning", "ours"),
-            ("sklearn", "ours"),
-            ("keras", "ours"),
-            ("ours", "products"),
-        )
+        for above, below in pairs
         if above in seconds
     }
     note = f"seconds per epoch: {len(train)} samples of {source.name}, batch {BATCH}, "
@@ -190,16 +185,9 @@ def sklearn(features: Tensor, labels: Tensor) -> Callable[[], float]:
 
     def epoch() -> float:
         classifier = MLPClassifier(
-            (HIDDEN,),
-            solver="sgd",
-            alpha=0.0,
-            batch_size=BATCH,
-            learning_rate_init=RATE,
-            momentum=0.0,
-            nesterovs_momentum=False,
-            max_iter=epochs,
-            n_iter_no_change=epochs + 1,
-        )
+            (HIDDEN,), solver="sgd", alpha=0.0, batch_size=BATCH, learning_rate_init=RATE,
+            momentum=0.0, nesterovs_momentum=False, max_iter=epochs, n_iter_no_change=epochs + 1,
+        )  # fmt: skip
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ConvergenceWarning)
             began = time.perf_counter()
@@ -215,12 +203,8 @@ def keras(features: Tensor, labels: Tensor) -> Callable[[], float]:
     import keras
 
     x, y = features.numpy(), labels.numpy()
-    layers = [
-        keras.Input((784,)),
-        keras.layers.Dense(HIDDEN, activation="relu"),
-        keras.layers.Dense(CLASSES),
-    ]
-    model = keras.Sequential(layers)
+    hidden = keras.layers.Dense(HIDDEN, activation="relu")
+    model = keras.Sequential([keras.Input((784,)), hidden, keras.layers.Dense(CLASSES)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.SGD(RATE), loss, metrics=["accuracy"])
 
@@ -235,11 +219,7 @@ def keras(features: Tensor, labels: Tensor) -> Callable[[], float]:
 def ours(data: str) -> Callable[[], float]:
     """This project as its users run it, with validation, history, checkpoints and progress bar."""
     config = compose(
-        f"data={data}",
-        "scheduler=none",
-        f"optimizer.lr={RATE}",
-        "trainer.max_epochs=4",
-        "trainer.accelerator=cpu",
-        "trainer.progress_bar=true",
-    )
+        f"data={data}", "scheduler=none", f"optimizer.lr={RATE}", "trainer.max_epochs=4",
+        "trainer.accelerator=cpu", "trainer.progress_bar=true",
+    )  # fmt: skip
     return partial(epoch_seconds, config)

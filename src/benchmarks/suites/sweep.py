@@ -1,16 +1,15 @@
 """The cost of a trial in a sweep: steps of stacks of growing size, and whole commands."""
 
-import itertools
 import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from statistics import median
 
 import torch
 from matplotlib.figure import Figure
 from torch import nn
-from tqdm import tqdm
 
 from src.benchmarks.commands import time_command
 from src.benchmarks.measure import Seconds, Spread, few_ticks, interleave, ratio, report
@@ -52,7 +51,7 @@ def run(settings: Settings) -> tuple[str, str]:
         contenders[f"fused_own_seeds@{size}"] = fused(train, list(range(size)))
     seconds = interleave(contenders, settings.rounds)
     ratios = {
-        "bare*64/fused@64": _scaled(ratio(seconds, "bare", "fused@64"), 64),
+        "bare*64/fused@64": Spread(*(64 * each for each in ratio(seconds, "bare", "fused@64"))),
         "fused/products@64": ratio(seconds, "fused@64", "products@64"),
         "fused_own_seeds/fused@64": ratio(seconds, "fused_own_seeds@64", "fused@64"),
     }
@@ -71,10 +70,6 @@ def run(settings: Settings) -> tuple[str, str]:
     return f"{note}\n\n{table}", line
 
 
-def _scaled(spread: Spread, factor: float) -> Spread:
-    return Spread(spread.median * factor, spread.least * factor, spread.greatest * factor)
-
-
 def fused(train: Split, seeds: Sequence[int]) -> Callable[[], float]:
     """An epoch of a stack of 784-32-10: the steps of a sweep, gathering included."""
     distinct = list(dict.fromkeys(seeds))
@@ -87,14 +82,11 @@ def fused(train: Split, seeds: Sequence[int]) -> Callable[[], float]:
         schema.Sgd(name="sgd", lr=rate, weight_decay=0.0, momentum=0.0, nesterov=False)
         for rate in rates
     ]
+    cpu = torch.device("cpu")
     batch_bytes = 4 * BATCH * (784 * len(distinct) + CLASSES * len(seeds))
-    sampler = BlockSampler(
-        len(train),
-        [SeededOrder(seed) for seed in distinct],
-        BATCH,
-        batches_per_block(batch_bytes, torch.device("cpu")),
-    )
-    loader = ResidentLoader(train, sampler, torch.device("cpu"))
+    orders = [SeededOrder(seed) for seed in distinct]
+    sampler = BlockSampler(len(train), orders, BATCH, batches_per_block(batch_bytes, cpu))
+    loader = ResidentLoader(train, sampler, cpu)
     none = schema.NoScheduler(name="none", warmup_epochs=0.0)
     schedules = [Schedule(none, rate, 100, sampler.batches) for rate in rates]
     optimizer = build_stacked_optimizer(sgd, stack)
@@ -114,25 +106,22 @@ def fused(train: Split, seeds: Sequence[int]) -> Callable[[], float]:
 def interleave_commands(rounds: int, data: str) -> Seconds:
     """Seconds of the same 64 trials by each launcher, as whole commands."""
     rates = ",".join(f"{0.03 * 1.2**k:.3f}" for k in range(RATES))
-    points = [
-        f"model.hidden_sizes={','.join(map(str, WIDTHS))}",
-        f"optimizer.lr={rates}",
-        f"trainer.max_epochs={EPOCHS}",
-        f"data={data}",
-        "trainer=cpu",
-    ]
+    points = (
+        f"model.hidden_sizes={','.join(map(str, WIDTHS))}", f"optimizer.lr={rates}",
+        f"trainer.max_epochs={EPOCHS}", f"data={data}", "trainer=cpu",
+    )  # fmt: skip
     launchers = {
         "fused": ["hydra/launcher=fused"],
         "basic": ["hydra/launcher=basic"],
         "joblib": ["hydra/launcher=joblib", "hydra.launcher.n_jobs=2"],
     }
-    seconds: Seconds = {name: [] for name in launchers}
-    jobs = list(itertools.product(range(rounds), launchers.items()))
-    for _, (name, launcher) in tqdm(jobs, unit="command", leave=False, disable=None):
+
+    def time_launcher(*launcher: str) -> float:
         with tempfile.TemporaryDirectory() as folder:
-            taken = time_command(Path(folder), "src.train", "-m", *launcher, *points)
-            seconds[name].append(taken)
-    return seconds
+            return time_command(Path(folder), "src.train", "-m", *launcher, *points)
+
+    contenders = {name: partial(time_launcher, *given) for name, given in launchers.items()}
+    return interleave(contenders, rounds, warm_up=False)
 
 
 def draw(seconds: Seconds, sizes: Sequence[int]) -> Figure:
@@ -145,16 +134,11 @@ def draw(seconds: Seconds, sizes: Sequence[int]) -> Figure:
         "matrix products alone": "products@",
     }
     for colour, (label, prefix) in zip(COLOURS, lines.items(), strict=False):
-        values = [Spread.of(seconds[f"{prefix}{size}"]).median / size for size in sizes]
+        values = [median(seconds[f"{prefix}{size}"]) / size for size in sizes]
         axis.plot(sizes, values, "o-", color=colour, label=label)
-    axis.axhline(Spread.of(seconds["bare"]).median, ls="--", color=FAINT, label="bare torch loop")
-    axis.set(
-        xscale="log",
-        yscale="log",
-        xlabel="trials trained together",
-        ylabel="seconds per epoch and trial",
-        title="784-32-10, batch 100",
-    )
+    axis.axhline(median(seconds["bare"]), ls="--", color=FAINT, label="bare torch loop")
+    axis.set(xscale="log", yscale="log", title="784-32-10, batch 100")
+    axis.set(xlabel="trials trained together", ylabel="seconds per epoch and trial")
     axis.set_xticks(sizes, [str(size) for size in sizes])
     few_ticks(axis)
     axis.grid()

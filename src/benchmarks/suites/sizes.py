@@ -1,0 +1,48 @@
+"""An epoch by one size: samples per batch, training samples, or hidden units.
+
+Of `hidden_size` the matrix products are measured alone too: a device that only multiplies faster
+saves at most their part.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from src.benchmarks.products import products
+from src.benchmarks.questions import SMALL, Question, answer, devices, epoch, on
+from src.benchmarks.settings import Settings
+
+SAMPLES = 5000  # of the suite `hidden_size`
+AXES: dict[str, tuple[str, tuple[int, ...]]] = {
+    "batch_size": ("samples per batch, 784-32-10", (32, 128, 512, 2048)),
+    "dataset_size": ("training samples, 784-32-10", (1_000, 10_000, 100_000)),
+    "hidden_size": ("hidden units, 784-n-10", (32, 128, 512, 2048)),
+}
+
+
+def run(settings: Settings) -> tuple[str, str]:
+    axis, sizes = AXES[settings.suite]
+    contenders = {
+        f"{size} on {device}": _measure(settings.suite, size, on(device))
+        for device in devices()
+        for size in sizes
+    }
+    first, last = sizes[0], sizes[-1]
+    ratios = {
+        f"{last}/{first} on {device}": (f"{last} on {device}", f"{first} on {device}")
+        for device in devices()
+    }
+    if settings.suite == "hidden_size":
+        for device in devices():
+            for size in sizes:
+                whole, part = f"{size} on {device}", f"{size} on {device}, products alone"
+                contenders[part] = products(SAMPLES, hidden=size, device=device)
+                ratios[f"whole/products, {whole}"] = (whole, part)
+    return answer(settings, Question(axis, contenders, ratios, numeric=True))
+
+
+def _measure(suite: str, size: int, device: str) -> Callable[[], float]:
+    if suite == "batch_size":
+        return partial(epoch, device, *SMALL, f"data.batch_size={size}")
+    if suite == "dataset_size":
+        return partial(epoch, device, *SMALL, samples=size)
+    return partial(epoch, device, f"model.hidden_sizes=[{size}]", samples=SAMPLES)
