@@ -9,8 +9,7 @@ python -m src.benchmark suite=devices      (or precision, batch_size, hidden_siz
                                            SUITE.png)
 """
 
-from src.system.commands import command_parser
-from src.system.process import run
+from src.system.process import command_parser, run
 
 
 def main() -> None:

@@ -7,8 +7,7 @@ python -m src.demo RUN --no-browser    only print the address
 
 from pathlib import Path
 
-from src.system.commands import command_parser
-from src.system.process import importing, run
+from src.system.process import command_parser, importing, run
 from src.system.signals import handled
 
 

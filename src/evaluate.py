@@ -8,8 +8,7 @@ python -m src.evaluate RUN --json            for other programs
 import json
 from pathlib import Path
 
-from src.system.commands import command_parser
-from src.system.process import importing, run
+from src.system.process import command_parser, importing, run
 
 
 def main() -> None:

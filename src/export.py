@@ -9,8 +9,7 @@ python -m src.export RUN --output FILE --force    another name; replace an exist
 from pathlib import Path
 
 from src.inference.formats import FORMATS, plan
-from src.system.commands import command_parser
-from src.system.process import importing, run
+from src.system.process import command_parser, importing, run
 from src.system.signals import handled
 
 

@@ -22,9 +22,8 @@ Exit status: 0: all inputs have a prediction. 1: some have not, and are listed. 
 import sys
 from pathlib import Path
 
-from src.system.commands import command_parser
 from src.system.errors import all_at_once
-from src.system.process import importing, run
+from src.system.process import command_parser, importing, run
 
 
 def main() -> None:

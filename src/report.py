@@ -6,8 +6,7 @@ python -m src.report RUN --bundle run.zip
 
 from pathlib import Path
 
-from src.system.commands import command_parser
-from src.system.process import importing, run
+from src.system.process import command_parser, importing, run
 
 
 def main() -> None:

@@ -9,8 +9,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from src.system.commands import command_parser
-from src.system.process import importing, run
+from src.system.process import command_parser, importing, run
 
 
 def main() -> None:

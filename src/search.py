@@ -22,8 +22,7 @@ import sys
 
 from src.config.schema import CONF
 from src.sweeps.search_command import check_command_line
-from src.system.commands import command_parser
-from src.system.process import import_for_ranks, importing, run
+from src.system.process import command_parser, import_for_ranks, importing, run
 from src.system.signals import handled
 
 

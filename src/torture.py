@@ -7,8 +7,7 @@ import json
 import sys
 from pathlib import Path
 
-from src.system.commands import command_parser
-from src.system.process import importing, run
+from src.system.process import command_parser, importing, run
 
 NAMES = ("single", "sweep", "halving", "ranks")
 

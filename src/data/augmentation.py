@@ -49,12 +49,8 @@ class Augmentation:
         world_size: int = 1,
     ) -> None:
         """`shape` is (C, H, W), `batch_size` that of one rank."""
-        self.config, self.seeds, self.batch, self.world_size = (
-            config,
-            seeds,
-            batch_size * world_size,
-            world_size,
-        )
+        self.config, self.seeds = config, seeds
+        self.batch, self.world_size = batch_size * world_size, world_size
         _, height, width = shape
         self.to_grid = torch.tensor([[2 / width], [2 / height]])  # pixels to grid_sample's units
         fields = affine_fields(height, width)

@@ -2,7 +2,7 @@
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -121,11 +121,6 @@ def printable(name: str) -> str:
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
 
 
-def read_pixels(path: Path, size: int, channels: int) -> NDArray[np.uint8]:
-    """(channels, size, size). Raises InputError when the picture cannot be read."""
-    return resize(read_picture(path), (size, size), channels)
-
-
 @dataclass
 class Survey:
     """The result of decoding all pictures."""
@@ -142,19 +137,9 @@ def decode_all(
     (N, channels, size, size). The pixels of broken pictures stay as they are.
     """
     survey = Survey()
-    for number, seen in enumerate(_each(paths, size, channels, into)):
-        if isinstance(seen, str):
-            survey.broken[number] = seen
-        else:
-            survey.sizes.add(seen[0])
-            survey.modes.add(seen[1])
-    return survey
 
-
-def _each(
-    paths: Sequence[Path], size: int, channels: int, into: NDArray[np.uint8] | None
-) -> Iterator[tuple[tuple[int, int], str] | str]:
     def decode(number: int) -> tuple[tuple[int, int], str] | str:
+        """The size and mode of a picture, or its fault."""
         try:
             image = read_picture(paths[number])
             seen = image.size, image.mode
@@ -167,4 +152,11 @@ def _each(
 
     with ThreadPoolExecutor(cpu_count()) as pool:
         for first in range(0, len(paths), AT_ONCE):
-            yield from pool.map(decode, range(first, min(first + AT_ONCE, len(paths))))
+            numbers = range(first, min(first + AT_ONCE, len(paths)))
+            for number, seen in zip(numbers, pool.map(decode, numbers), strict=True):
+                if isinstance(seen, str):
+                    survey.broken[number] = seen
+                else:
+                    survey.sizes.add(seen[0])
+                    survey.modes.add(seen[1])
+    return survey

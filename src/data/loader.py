@@ -1,14 +1,15 @@
 """Tensors to blocks of K batches, in an order that depends only on (seed, epoch)."""
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Sampler
 
+from src.config import schema
 from src.data.sources.source import Split, as_float
 
 # Features of one block on a CPU. 20 to 50 batches of 100 MNIST images were fastest on two cores;
@@ -29,12 +30,8 @@ class Block(NamedTuple):
     labels: Tensor
 
 
-class Order(Protocol):
-    """The order of an epoch's samples."""
-
-    def __call__(self, epoch: int, samples: int) -> Tensor:
-        """A permutation of range(samples), (samples,) int64."""
-        ...
+# (epoch, samples) → the order of the epoch: a permutation of range(samples), (samples,) int64
+Order = Callable[[int, int], Tensor]
 
 
 class SeededOrder:
@@ -185,21 +182,16 @@ class Slices(Dataset[Batch]):
 
 
 def worker_loader(
-    dataset: "Dataset[Any]",
-    sampler: BlockSampler | None,
-    *,
-    num_workers: int,
-    pin_memory: bool,
-    persistent_workers: bool,
+    dataset: "Dataset[Any]", sampler: BlockSampler | None, config: schema.Data
 ) -> "DataLoader[Any]":
     """Blocks or slices through torch's DataLoader, for data that do not fit on the device."""
     return DataLoader(
         dataset,
         batch_size=None,
         sampler=sampler,
-        num_workers=num_workers,
-        pin_memory=pin_memory,
-        persistent_workers=persistent_workers,
+        num_workers=config.num_workers,
+        pin_memory=config.pin_memory,
+        persistent_workers=config.persistent_workers,
         generator=torch.Generator(),  # otherwise every epoch takes a number from the global stream
     )
 

@@ -110,7 +110,7 @@ class DataModule(LightningDataModule):
         sampler = self._sampler(self._rank)
         if self.config.loader == "resident":
             return ResidentLoader(self.train, sampler, self._device)
-        return self._through_workers(Blocks(self.train), sampler)
+        return worker_loader(Blocks(self.train), sampler, self.config)
 
     def val_dataloader(self) -> Any:
         return self._slices(self.validation)
@@ -146,20 +146,10 @@ class DataModule(LightningDataModule):
         return batches_per_block(4 * self.config.batch * (features + logits), self._device)
 
     def _slices(self, split: Split) -> Any:
-        if self.config.loader == "resident":
-            return Slices(split.to(self._device), rank=self._rank, world_size=self.world_size)
-        return self._through_workers(
-            Slices(split, rank=self._rank, world_size=self.world_size), None
-        )
-
-    def _through_workers(self, dataset: Blocks | Slices, sampler: BlockSampler | None) -> Any:
-        return worker_loader(
-            dataset,
-            sampler,
-            num_workers=self.config.num_workers,
-            pin_memory=self.config.pin_memory,
-            persistent_workers=self.config.persistent_workers,
-        )
+        resident = self.config.loader == "resident"
+        split = split.to(self._device) if resident else split
+        slices = Slices(split, rank=self._rank, world_size=self.world_size)
+        return slices if resident else worker_loader(slices, None, self.config)
 
     @property
     def _rank(self) -> int:

@@ -4,7 +4,7 @@ After LeCun, Bottou, Bengio, Haffner: Gradient-based learning applied to documen
 1998. Imports no torch, so that broken pictures are reported at once.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,18 +24,13 @@ PART_HEIGHT, PART_INK = 0.5, 0.15
 
 @dataclass(frozen=True)
 class Drawing:
-    """The drawing in a picture, at the picture's own scale."""
+    """The drawing in a picture.
 
-    ink: Levels  # (h, w), light on dark, cut to its box; (0, 0) where nothing is drawn
-    inverted: bool  # whether the picture is dark on light
-    count: int  # of separate drawings
+    At the picture's own scale it is cut to its box, (0, 0) where nothing is drawn; scaled to a
+    model's field, (H, W), all pixels are 0 there.
+    """
 
-
-@dataclass(frozen=True)
-class Prepared:
-    """A drawing as a model takes it."""
-
-    pixels: Levels  # (H, W), light on dark; all 0 where nothing is drawn
+    pixels: Levels  # light on dark
     inverted: bool  # whether the picture is dark on light
     count: int  # of separate drawings
 
@@ -44,7 +39,7 @@ class Prepared:
         return self.count == 0
 
 
-def prepare(image: Image.Image, shape: tuple[int, int], invert: Invert = "auto") -> Prepared:
+def prepare(image: Image.Image, shape: tuple[int, int], invert: Invert = "auto") -> Drawing:
     """The drawing in a picture of any size and mode, scaled to a field of `shape` (H, W).
 
     `invert` says whether the picture is dark on light; `auto` detects it. The EXIF orientation is
@@ -87,7 +82,7 @@ def _overlap(box: tuple[slice, slice], other: tuple[slice, slice]) -> bool:
     return all(a.start < b.stop and b.start < a.stop for a, b in zip(box, other, strict=True))
 
 
-def scale_drawing(drawing: Drawing, shape: tuple[int, int]) -> Prepared:
+def scale_drawing(drawing: Drawing, shape: tuple[int, int]) -> Drawing:
     """The drawing in a field of `shape` (H, W), scaled to 20/28 of the field, proportions kept.
 
     The centre of mass lies on pixel (H // 2, W // 2), or as near as the drawing stays within the
@@ -95,15 +90,15 @@ def scale_drawing(drawing: Drawing, shape: tuple[int, int]) -> Prepared:
     """
     pixels = np.zeros(shape, np.uint8)
     if not drawing.count:
-        return Prepared(pixels, drawing.inverted, 0)
-    scale = min(BOX * field / side for field, side in zip(shape, drawing.ink.shape, strict=True))
-    height, width = (max(1, round(side * scale)) for side in drawing.ink.shape)
-    small = Image.fromarray(drawing.ink).resize((width, height), Image.Resampling.BILINEAR)
+        return replace(drawing, pixels=pixels)
+    scale = min(BOX * field / side for field, side in zip(shape, drawing.pixels.shape, strict=True))
+    height, width = (max(1, round(side * scale)) for side in drawing.pixels.shape)
+    small = Image.fromarray(drawing.pixels).resize((width, height), Image.Resampling.BILINEAR)
     ink = np.asarray(small, np.float64)
     ink = ink * (255 / ink.max())  # scaling has made thin strokes faint
     top, left = (_corner(ink.sum(1 - axis), field) for axis, field in enumerate(shape))
     pixels[top : top + height, left : left + width] = np.rint(ink)
-    return Prepared(pixels, drawing.inverted, drawing.count)
+    return replace(drawing, pixels=pixels)
 
 
 def _corner(mass: NDArray[np.float64], field: int) -> int:

@@ -133,12 +133,8 @@ def classify(trained: Trained, features: NDArray[Any]) -> list[Guess]:
     logits = _finite_logits(trained, features)
     order = logits.sort(descending=True, stable=True).indices[:, :2]
     probabilities = logits.softmax(-1).gather(1, order)
-    return [
-        Guess(best, probability, second, second_probability)
-        for (best, second), (probability, second_probability) in zip(
-            order.tolist(), probabilities.tolist(), strict=True
-        )
-    ]
+    pairs = zip(order.tolist(), probabilities.tolist(), strict=True)
+    return [Guess(best, first, second, other) for (best, second), (first, other) in pairs]
 
 
 def _finite_logits(trained: Trained, features: NDArray[Any]) -> torch.Tensor:
@@ -177,21 +173,20 @@ def _of_pictures(
             Prediction(picture.path, None, guess, unlikeness=unlikeness)
             for picture, (guess, unlikeness) in zip(pictures, found, strict=True)
         ]
-    prepared = [scale_drawing(picture.drawing, shape) for picture in pictures]
-    found = _compared(trained, np.stack([each.pixels for each in prepared]), likeness)
-    return [
-        Prediction(picture.path, None, None, "nothing", drawings=0)
-        if drawing.blank
-        else Prediction(
-            picture.path,
-            None,
-            guess,
-            "dark on light" if drawing.inverted else "light on dark",
-            drawings=drawing.count,
-            unlikeness=unlikeness,
+    pixels = [scale_drawing(picture.drawing, shape).pixels for picture in pictures]
+    found = _compared(trained, np.stack(pixels), likeness)
+    predictions = []
+    for picture, (guess, unlikeness) in zip(pictures, found, strict=True):
+        path, drawing = picture.path, picture.drawing
+        if drawing.blank:
+            predictions.append(Prediction(path, None, None, "nothing", drawings=0))
+            continue
+        drawn = "dark on light" if drawing.inverted else "light on dark"
+        count = drawing.count
+        predictions.append(
+            Prediction(path, None, guess, drawn, drawings=count, unlikeness=unlikeness)
         )
-        for picture, drawing, (guess, unlikeness) in zip(pictures, prepared, found, strict=True)
-    ]
+    return predictions
 
 
 def _compared(
@@ -242,15 +237,11 @@ def _of_samples(trained: Trained, samples: Samples, likeness: Likeness | None) -
             f"{samples.path}: y goes from {labels.min()} to {labels.max()}, must be from 0 to "
             f"{trained.classes - 1}"
         )
+    found = _compared(trained, features, likeness)
+    known = [None] * len(found) if labels is None else labels.tolist()
     return [
-        Prediction(
-            samples.path,
-            row,
-            guess,
-            label=None if labels is None else int(labels[row]),
-            unlikeness=unlikeness,
-        )
-        for row, (guess, unlikeness) in enumerate(_compared(trained, features, likeness))
+        Prediction(samples.path, row, guess, label=label, unlikeness=unlikeness)
+        for row, ((guess, unlikeness), label) in enumerate(zip(found, known, strict=True))
     ]
 
 

@@ -1,16 +1,13 @@
 """The effects of a sweep's keys on its monitored value."""
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 
-from src.reports.collect import Entry, SweepEntries, short
+from src.reports.collect import SweepEntries, short
 from src.runs.outcome import UNKNOWN
-
-K = TypeVar("K")
 
 MOST_VALUES = 16  # of a key that are shown one by one
 RANGES = 6
@@ -51,14 +48,11 @@ class Grid:
 
 def effects(sweep: SweepEntries) -> list[Effect]:
     """The effect of every key with two values or more, the strongest first."""
-    trials = _with_value(sweep)
     found = []
     for key in sweep.keys:
-        label_of = _labels(trials, key)
-        groups = _grouped(trials, lambda t, key=key, of=label_of: of[_setting(t, key)])  # type: ignore[misc]
-        if len(groups) > 1:
-            labels = list(dict.fromkeys(label_of.values()))
-            found.append(Effect(key, labels, [_values(groups[label]) for label in labels]))
+        (labels,), values = _values_by(sweep, [key])
+        if len(labels) > 1:
+            found.append(Effect(key, labels, [values[label,] for label in labels]))
     return sorted(found, key=lambda effect: -effect.span)
 
 
@@ -72,15 +66,10 @@ def grid(sweep: SweepEntries) -> Grid | None:
     if len(keys) < 2:
         return None
     row_key, column_key = sorted(keys[:2], key=sweep.keys.index)
-    trials = _with_value(sweep)
-    row_of, column_of = (_labels(trials, key) for key in (row_key, column_key))
-    rows, columns = (list(dict.fromkeys(each.values())) for each in (row_of, column_of))
+    (rows, columns), values = _values_by(sweep, [row_key, column_key])
     means = np.full((len(rows), len(columns)), np.nan)
-    cells = _grouped(
-        trials, lambda t: (row_of[_setting(t, row_key)], column_of[_setting(t, column_key)])
-    )
-    for (row, column), group in cells.items():
-        means[rows.index(row), columns.index(column)] = statistics.mean(_values(group))
+    for (row, column), group in values.items():
+        means[rows.index(row), columns.index(column)] = statistics.mean(group)
     return Grid(row_key, column_key, rows, columns, means)
 
 
@@ -92,25 +81,27 @@ def by_size(text: str) -> tuple[bool, float, str]:
         return True, 0.0, text
 
 
-def _with_value(sweep: SweepEntries) -> list[Entry]:
-    return [trial for trial in sweep.trials if trial.value is not None]
+def _values_by(
+    sweep: SweepEntries, keys: Sequence[str]
+) -> tuple[list[list[str]], dict[tuple[str, ...], list[float]]]:
+    """The labels of each key in order, and the values of the trials by their labels."""
+    found: dict[tuple[str, ...], list[float]] = {}
+    known = [(trial, trial.value) for trial in sweep.trials if trial.value is not None]
+    points = [tuple(trial.settings.get(key, UNKNOWN) for key in keys) for trial, _ in known]
+    label_of = [_labels(point[at] for point in points) for at in range(len(keys))]
+    for point, (_, value) in zip(points, known, strict=True):
+        labels = tuple(of[setting] for of, setting in zip(label_of, point, strict=True))
+        found.setdefault(labels, []).append(value)
+    return [list(dict.fromkeys(of.values())) for of in label_of], found
 
 
-def _values(trials: Sequence[Entry]) -> list[float]:
-    return [trial.value for trial in trials if trial.value is not None]
-
-
-def _setting(trial: Entry, key: str) -> str:
-    return trial.settings.get(key, UNKNOWN)
-
-
-def _labels(trials: Sequence[Entry], key: str) -> dict[str, str]:
+def _labels(settings: Iterable[str]) -> dict[str, str]:
     """The label in a picture of each value of a key, sorted by value.
 
     A label is the value itself. Many numbers, or numbers that a sampler drew, are labelled by one
     of six ranges instead, each with as many values.
     """
-    values = sorted({_setting(trial, key) for trial in trials}, key=by_size)
+    values = sorted(set(settings), key=by_size)
     typed = len(values) <= MOST_VALUES and all(short(value) == value for value in values)
     if typed or len(values) <= RANGES or any(by_size(value)[0] for value in values):
         return {value: short(value) for value in values}
@@ -121,10 +112,3 @@ def _labels(trials: Sequence[Entry], key: str) -> dict[str, str]:
         for part, pair in zip(parts, ends, strict=True)
         for value in part
     }
-
-
-def _grouped(entries: Sequence[Entry], key: Callable[[Entry], K]) -> dict[K, list[Entry]]:
-    found: dict[K, list[Entry]] = {}
-    for entry in entries:
-        found.setdefault(key(entry), []).append(entry)
-    return found

@@ -63,12 +63,11 @@ def compare(bundle: Bundle, original: Trained, repeated: Run) -> Comparison:
 
 def describe(found: Comparison) -> str:
     """Metrics and environments of both runs, and a verdict in one line."""
+    runs, aligned = ("original", "repeated"), ("left", "right", "right")
     rows = [
         [name, *(format_metric(name, value) for value in values)]
         for name, values in found.metrics.items()
     ]
-    aligned = ("left", "right", "right")
-    runs = ("original", "repeated")
     parts = [tabulate(rows, ["", *runs], disable_numparse=True, colalign=aligned)]
     if found.environment:
         parts.append(tabulate(found.environment, ["environment", *runs], disable_numparse=True))
@@ -87,15 +86,10 @@ def describe(found: Comparison) -> str:
 def _between_histories(rows: Sequence[Row], others: Sequence[Row]) -> float:
     if len(rows) != len(others):
         return math.inf
-    return max(
-        (
-            _distance(row[name], other[name])
-            for row, other in zip(rows, others, strict=True)
-            for name in HISTORY
-            if name != "seconds"
-        ),
-        default=0.0,
-    )
+    names = [name for name in HISTORY if name != "seconds"]
+    pairs = zip(rows, others, strict=True)
+    distances = (_distance(row[name], other[name]) for row, other in pairs for name in names)
+    return max(distances, default=0.0)
 
 
 def _distance(a: float | None, b: float | None) -> float:

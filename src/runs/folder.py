@@ -12,7 +12,7 @@ import math
 import re
 import shlex
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -193,28 +193,25 @@ class Run:
         content = read_bounded(self.result_file, RESULT_LIMIT)
         try:
             result = _RESULT.validate_json(content, strict=True)
+            reason = "" if "status" in result else "it has no status"
         except ValidationError as error:
-            raise InputError(
-                f"{self.result_file}: is not the result of a run ({first_line(error)})"
-            ) from None
-        if "status" not in result:
-            raise InputError(f"{self.result_file}: is not the result of a run (it has no status)")
+            reason = first_line(error)
+        if reason:
+            raise InputError(f"{self.result_file}: is not the result of a run ({reason})")
         return result
 
     @property
     def started(self) -> bool:
         """Whether the folder holds anything of a run beyond its configuration."""
-        return any(
-            path.exists() for path in (self.history_file, self.result_file, self.last_checkpoint)
-        )
+        files = (self.history_file, self.result_file, self.last_checkpoint)
+        return any(file.exists() for file in files)
 
     @property
     def ended(self) -> bool:
         """Whether the run finished or diverged with the configuration that the folder holds now."""
         result = self.result
-        if result.get("status") not in ("finished", "diverged"):
-            return False
-        return bool(result.get("config_hash") == self.config.hash())
+        trained = result.get("status") in ("finished", "diverged")
+        return trained and result.get("config_hash") == self.config.hash()
 
     @property
     def resume_folder(self) -> Path:
@@ -245,20 +242,14 @@ class Run:
 
     def write_history(self, rows: Sequence[Row]) -> None:
         """Writes the whole history anew."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, HISTORY, lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_durably(self.history_file, text.getvalue())
+        write_durably(self.history_file, csv_text(HISTORY, rows))
 
     def append_history(self, row: Row) -> None:
         """Appends a row and hands it to the operating system at once."""
         if not self.history_file.exists():
             self.write_history([row])
             return
-        text = io.StringIO()
-        csv.DictWriter(text, HISTORY, lineterminator="\n").writerow(row)
-        append_line(self.history_file, text.getvalue())
+        append_line(self.history_file, csv_text(HISTORY, [row]).partition("\n")[2])
 
     def forget(self) -> None:
         """Removes history and result of a trial that has no checkpoint; its configuration stays."""
@@ -267,6 +258,14 @@ class Run:
 
     def write_result(self, result: Mapping[str, Any]) -> None:
         write_durably(self.result_file, json.dumps(_finite(result), indent=2) + "\n")
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, header, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
 
 
 def is_sweep(folder: Path) -> bool:

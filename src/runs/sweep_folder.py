@@ -1,7 +1,5 @@
 """The folder of a sweep: its trials and their table. Nothing here imports torch."""
 
-import csv
-import io
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,7 +7,7 @@ from typing import Any
 
 from tabulate import tabulate
 
-from src.runs.folder import Run
+from src.runs.folder import Run, csv_text
 from src.runs.outcome import (
     METRICS,
     SHARED_TIME,
@@ -53,11 +51,7 @@ class Sweep:
         with self.locked():
             rows = [_row(outcome) for outcome in self.outcomes()]
             header = list(dict.fromkeys(key for row in rows for key in row))
-            text = io.StringIO()
-            writer = csv.DictWriter(text, header, lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-            write_durably(self.results_file, text.getvalue())
+            write_durably(self.results_file, csv_text(header, rows))
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -122,14 +116,9 @@ def _trial_table(ranked: Sequence[Outcome], swept: Sequence[str]) -> str:
 def _seed_table(finished: Sequence[Outcome], swept: Sequence[str]) -> str:
     """Mean ± standard deviation over seeds, or "" where no trials differ only in their seed."""
     keys, groups = over_seeds(finished, swept)
-    rows = [
-        [
-            *group.values,
-            len(group.trials),
-            *(format_spread(group.known(metric)) for metric in ACCURACIES),
-        ]
-        for group in groups
-    ]
-    if not rows:
-        return ""
-    return "\n" + tabulate(rows, [*keys, "seeds", *ACCURACIES], disable_numparse=True)
+    rows = []
+    for group in groups:
+        spreads = (format_spread(group.known(metric)) for metric in ACCURACIES)
+        rows.append([*group.values, len(group.trials), *spreads])
+    header = [*keys, "seeds", *ACCURACIES]
+    return "\n" + tabulate(rows, header, disable_numparse=True) if rows else ""

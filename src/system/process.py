@@ -1,5 +1,6 @@
-"""How a command starts and ends: quick imports, outputs that cannot fail, exit status."""
+"""How a command starts and ends: its parser, imports, outputs that cannot fail, exit status."""
 
+import argparse
 import atexit
 import errno
 import gc
@@ -17,6 +18,18 @@ from typing import Any, TextIO
 from src.system.errors import exit_on_error
 
 STDIN, STDOUT, STDERR = range(3)
+
+
+def command_parser(name: str, docstring: str | None) -> argparse.ArgumentParser:
+    """The parser of `python -m src.NAME`; the docstring is its help, and its first line says what
+    the command does."""
+    summary, _, usage = (docstring or "").partition("\n")
+    return argparse.ArgumentParser(
+        f"python -m src.{name}",
+        description=summary,
+        epilog=usage,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
 
 
 @contextmanager

@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
+from src.config.compose import compose
 from src.data.loader import (
     Block,
     Blocks,
@@ -121,13 +122,10 @@ def test_workers_yield_the_resident_blocks(num_workers: int) -> None:
     pixels = Split((split.features * 255).byte(), split.labels)
     sampler = BlockSampler(len(split), [SeededOrder(1)], 32, 5)
     resident = ResidentLoader(pixels, sampler, CPU)
-    workers = worker_loader(
-        Blocks(pixels),
-        sampler,
-        num_workers=num_workers,
-        pin_memory=False,
-        persistent_workers=num_workers > 0,
-    )
+    kept = f"data.persistent_workers={num_workers > 0}"
+    config = compose("data.loader=workers", f"data.num_workers={num_workers}", kept).data
+    assert not config.pin_memory
+    workers = worker_loader(Blocks(pixels), sampler, config)
     state = torch.get_rng_state()
     epochs = []
     for epoch in range(2):

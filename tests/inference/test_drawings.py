@@ -11,12 +11,12 @@ from PIL import Image
 
 from src.data.pictures import decode
 from src.data.sources.mnist import read_idx_set
-from src.inference.drawings import Prepared, find_drawing, prepare
+from src.inference.drawings import Drawing, find_drawing, prepare
 from src.inference.ink import Invert
 from tests.helpers.drawings import FIELD, SEVEN, draw, seven
 
 
-def assert_seven(prepared: Prepared, inverted: bool, tolerance: int = 4) -> None:
+def assert_seven(prepared: Drawing, inverted: bool, tolerance: int = 4) -> None:
     assert (prepared.inverted, prepared.blank) == (inverted, False)
     assert prepared.pixels.dtype == np.uint8
     assert abs(prepared.pixels - SEVEN).max() <= tolerance

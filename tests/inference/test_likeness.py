@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from src.config.compose import compose
+from src.data.sources import downloads
 from src.data.sources.catalogue import open_source
-from src.data.sources.downloads import Published
 from src.data.sources.mnist import read_idx_set
 from src.data.sources.source import Split
 from src.inference.drawings import prepare
@@ -127,7 +127,7 @@ def test_no_comparison_without_the_data(
     with pytest.raises(InputError, match="40 held-out samples are too few, 200 are needed"):
         likeness_of(few)
 
-    monkeypatch.setattr(Published, "_download", lambda *_: pytest.fail("a download"))
+    monkeypatch.setattr(downloads, "download", lambda *_: pytest.fail("a download"))
     absent = compose("data=mnist", f"data.root={tmp_path / 'nothing'}")
     trained = replace(few, data="mnist", config=absent)
     with pytest.raises(InputError, match="data=mnist is not on this machine"):

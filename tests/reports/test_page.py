@@ -17,7 +17,8 @@ import torch
 from PIL import Image
 from playwright.sync_api import Browser
 
-from src.data.sources.downloads import Published, UnavailableError
+from src.data.sources import downloads
+from src.data.sources.downloads import UnavailableError
 from src.inference.evaluation import evaluate_path
 from src.reports.page import MARK, write_report
 from src.runs.folder import Run
@@ -165,7 +166,7 @@ def test_each_data_set_has_its_own_section(
     def unavailable(*_: object) -> None:
         raise UnavailableError("there is no network")
 
-    monkeypatch.setattr(Published, "_download", unavailable)
+    monkeypatch.setattr(downloads, "download", unavailable)
     monkeypatch.delenv("DATA_ROOT", raising=False)
     monkeypatch.chdir(tmp_path)
     np.savez(tmp_path / "mine.npz", x=np.eye(40, 4), y=np.arange(40) % 2)

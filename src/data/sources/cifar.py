@@ -14,8 +14,7 @@ import numpy as np
 import torch
 
 from src.config import schema
-from src.data.paths import FOLDERS
-from src.data.sources.downloads import Published, open_published, read_known
+from src.data.sources.downloads import obtain, open_published, read_known
 from src.data.sources.source import Description, Source, Split
 from src.system.errors import InputError
 from src.system.files import MIB
@@ -59,11 +58,9 @@ def describe(config: schema.Torchvision) -> Description:
 
 
 def _read(name: str, root: Path) -> Source:
-    """The batches below the root, downloaded first when none of them is there; uint8.
+    """The batches below the root; uint8. The names of the files and their MD5 are torchvision's.
 
-    The names of the files and their MD5 are torchvision's. A folder with any of the files is read
-    and never written. Raises InputError for a missing or altered file and a root that cannot be
-    written, UnavailableError when the download fails.
+    Raises InputError for a missing or altered file, and as `obtain`.
     """
     from torchvision import datasets
 
@@ -71,7 +68,7 @@ def _read(name: str, root: Path) -> Source:
     known = getattr(datasets, dataset)
     meta = known.meta
     digests = {**dict(known.train_list + known.test_list), meta["filename"]: meta["md5"]}
-    folder = Published(dataset, FOLDERS[name], tuple(digests)).obtain(root)
+    folder = obtain(name, dataset, digests, root)
     contents = {file: _unpickle(folder / file, digest, dataset) for file, digest in digests.items()}
     try:
         labels = tuple(str(label) for label in contents[meta["filename"]][meta["key"]])

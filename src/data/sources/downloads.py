@@ -5,9 +5,9 @@ import logging
 import shutil
 import socket
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from http.client import HTTPException
 from pathlib import Path
 
@@ -21,69 +21,61 @@ from src.system.files import open_regular
 log = logging.getLogger(__name__)
 
 
-Section = schema.Mnist | schema.Torchvision
-
-
 class UnavailableError(Exception):
     """A data set that is not on this machine and cannot be downloaded now."""
 
 
-@dataclass(frozen=True)
-class Published:
-    """The name of a data set in torchvision.datasets, and its files in `folder` below a root."""
+def obtain(name: str, dataset: str, files: Iterable[str], root: Path) -> Path:
+    """The folder of a data set's files, downloaded first when none of them is there.
 
-    dataset: str
-    folder: str
-    files: Sequence[str]
+    `dataset` is its name in torchvision.datasets. A folder with any of the files is never written.
+    Raises InputError for a root that cannot be written, UnavailableError when the download fails.
+    """
+    folder = root / FOLDERS[name]
+    if not any((folder / file).exists() for file in files):
+        download(dataset, FOLDERS[name], root)
+    return folder
 
-    def obtain(self, root: Path) -> Path:
-        """The folder of the files, downloaded first when none of them is there.
 
-        A folder with any of the files is never written. Raises InputError for a root that cannot be
-        written, UnavailableError when the download fails.
-        """
-        folder = root / self.folder
-        if not any((folder / name).exists() for name in self.files):
-            self._download(root)
-        return folder
+def download(dataset: str, folder: str, root: Path) -> None:
+    """Downloads beside the target and renames, so that the root never holds half a data set."""
+    created = [parent for parent in (root, *root.parents) if not parent.exists()]
+    target = root / folder
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=".download-", dir=root))
+    except OSError as error:
+        raise InputError(
+            f"data.root={root}: cannot be written ({error.strerror}); type data.root=FOLDER "
+            f"with a folder that can, or that has {folder} already"
+        ) from None
+    try:
+        from torchvision import datasets
 
-    def _download(self, root: Path) -> None:
-        """Downloads beside the target and renames, so that the root never holds half a data set."""
-        created = [folder for folder in (root, *root.parents) if not folder.exists()]
-        target = root / self.folder
+        log.info("downloading %s to %s", dataset, root)
+        with _timeout(20):
+            getattr(datasets, dataset)(str(beside), download=True)
+        for archive in (beside / folder).glob("*.gz"):
+            archive.unlink()
+        target.parent.mkdir(exist_ok=True)
         try:
-            root.mkdir(parents=True, exist_ok=True)
-            beside = Path(tempfile.mkdtemp(prefix=".download-", dir=root))
-        except OSError as error:
-            raise InputError(
-                f"data.root={root}: cannot be written ({error.strerror}); type data.root=FOLDER "
-                f"with a folder that can, or that has {self.folder} already"
-            ) from None
-        try:
-            from torchvision import datasets
-
-            log.info("downloading %s to %s", self.dataset, root)
-            with _timeout(20):
-                getattr(datasets, self.dataset)(str(beside), download=True)
-            for archive in (beside / self.folder).glob("*.gz"):
-                archive.unlink()
-            target.parent.mkdir(exist_ok=True)
-            try:
-                (beside / self.folder).rename(target)
-            except OSError:
-                if not target.exists():  # otherwise another run was faster
-                    raise
-        except (OSError, RuntimeError, HTTPException) as error:
-            reason = " ".join(str(error).split())[:300] or type(error).__name__
-            raise UnavailableError(f"the download failed ({reason})") from None
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
-            for folder in created:
-                if not any(folder.iterdir()):
-                    folder.rmdir()
+            (beside / folder).rename(target)
+        except OSError:
+            if not target.exists():  # otherwise another run was faster
+                raise
+    except (OSError, RuntimeError, HTTPException) as error:
+        reason = " ".join(str(error).split())[:300] or type(error).__name__
+        raise UnavailableError(f"the download failed ({reason})") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+        for parent in created:
+            if not any(parent.iterdir()):
+                parent.rmdir()
 
 
-def open_published(config: Section, read: Callable[[str, Path], Source]) -> Source:
+def open_published(
+    config: schema.Mnist | schema.Torchvision, read: Callable[[str, Path], Source]
+) -> Source:
     """The result of `read(name, root)`, or the fallback when the data set is unavailable.
 
     Raises InputError as `read`, and for an unavailable data set without a fallback or with a root

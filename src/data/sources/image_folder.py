@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from src.config import schema
-from src.data.folders import Files, decode_all, list_pictures, printable, read_pixels
+from src.data.folders import Files, decode_all, list_pictures, printable
+from src.data.pictures import read_picture, resize
 from src.data.sources.source import COPIES, Description, Source, Split, with_test, without_samples
 from src.system.errors import InputError, shortened
 from src.system.resources import require_memory
@@ -39,7 +40,8 @@ class PictureSplit(Split):
 
     @property
     def features(self) -> Tensor:
-        pixels = [read_pixels(path, self.side, self.channels) for path in self.paths]
+        size = (self.side, self.side)
+        pixels = [resize(read_picture(path), size, self.channels) for path in self.paths]
         return torch.from_numpy(np.stack(pixels)) if pixels else torch.zeros(0, *self.shape)
 
     @property

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from src.config import schema
-from src.data.paths import FOLDERS
-from src.data.sources.downloads import Published, open_published, read_known
+from src.data.sources.downloads import obtain, open_published, read_known
 from src.data.sources.source import DIGITS, Description, Source, Split
 from src.system.errors import InputError
 from src.system.files import MIB
@@ -27,27 +26,24 @@ IDX_LIMIT = 64 * MIB  # the largest file has 47,040,016 bytes
 
 @dataclass(frozen=True)
 class IdxSet:
-    """A data set of four IDX files, with the MD5 of the files where it is known."""
+    """A data set's name in torchvision.datasets, its classes, and known MD5s of its files."""
 
-    published: Published
+    dataset: str
     labels: tuple[str, ...]
     digests: Mapping[str, str] = field(default_factory=dict)
 
 
 SETS = {
-    "mnist": IdxSet(
-        Published("MNIST", FOLDERS["mnist"], tuple(MNIST_FILES)), DIGITS, MNIST_FILES
-    ),
+    "mnist": IdxSet("MNIST", DIGITS, MNIST_FILES),
     "fashion_mnist": IdxSet(  # photographs of clothing; Xiao, Rasul, Vollgraf, 2017
-        Published("FashionMNIST", FOLDERS["fashion_mnist"], tuple(MNIST_FILES)),
+        "FashionMNIST",
         (
             "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
             "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
         ),
     ),
     "kmnist": IdxSet(  # characters of cursive Japanese, by their sounds; Clanuwat and others, 2018
-        Published("KMNIST", FOLDERS["kmnist"], tuple(MNIST_FILES)),
-        ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"),
+        "KMNIST", ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo"),
     ),
 }  # fmt: skip
 
@@ -61,18 +57,17 @@ def describe(config: schema.Mnist | schema.Torchvision) -> Description:
 
 
 def read_idx_set(name: str, root: Path) -> Source:
-    """Four files below the root, downloaded first when none of them is there; uint8.
+    """Four files below the root; uint8.
 
-    A folder with any of the files is read and never written. Raises InputError for a missing or
-    altered file and a root that cannot be written, UnavailableError when the download fails.
+    Raises InputError for a missing or altered file, and as `obtain`.
     """
     which = SETS[name]
-    folder, title = which.published.obtain(root), which.published.dataset
+    folder, title = obtain(name, which.dataset, MNIST_FILES, root), which.dataset
 
     def split(prefix: str) -> Split:
         images, labels = (
             read_idx(folder / name, which.digests.get(name), title)
-            for name in which.published.files
+            for name in MNIST_FILES
             if name.startswith(prefix)
         )
         if images.shape[1:] != (28, 28) or labels.shape != images.shape[:1] or not len(labels):
