@@ -15,10 +15,8 @@ SWEEP = ("model.hidden_sizes=16,32,64,128", "optimizer.lr=0.03,0.1,0.3,0.5", "se
 def time_command(
     folder: Path, module: str, *arguments: str, environment: Mapping[str, str] | None = None
 ) -> float:
-    """Seconds of `python -m MODULE ARGUMENTS` in a folder, with the code of this checkout.
-
-    Raises CalledProcessError when the command fails.
-    """
+    """Seconds of `python -m MODULE ARGUMENTS` in a folder, with the code of this checkout. Raises
+    CalledProcessError when the command fails."""
     own = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
     if "DATA_ROOT" in os.environ:
         own["DATA_ROOT"] = str(Path(os.environ["DATA_ROOT"]).absolute())

@@ -16,7 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from importlib import import_module
 from multiprocessing.process import BaseProcess
@@ -64,9 +64,6 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-# --- comparing two runs -----------------------------------------------------------------------
-
-
 def fingerprint(run: Run) -> dict[str, str]:
     """A digest of each part that a resumed run must share with an undisturbed run."""
     last, best = checkpoint.read(run.last_checkpoint), checkpoint.read(run.best_checkpoint)
@@ -105,9 +102,6 @@ def _bytes(value: Any) -> Iterator[bytes]:
             yield from _bytes(item)
     else:
         yield repr(value).encode()
-
-
-# --- one process -------------------------------------------------------------------------------
 
 
 def _command(arguments: Sequence[str], folder: Path, slow: Path | None) -> None:
@@ -268,16 +262,6 @@ def _awaited(pipe: int, process: BaseProcess) -> bool:
     return False
 
 
-@contextmanager
-def _folder(kept: Path | None) -> Iterator[Path]:
-    if kept is not None:
-        kept.mkdir(parents=True)
-        yield kept.absolute()
-        return
-    with tempfile.TemporaryDirectory(prefix="torture-") as folder:
-        yield Path(folder)
-
-
 def torture(
     kills: int,
     scenarios: Sequence[str],
@@ -289,10 +273,15 @@ def torture(
     """Distributes the kills over the scenarios. `keep` is a new folder to keep the runs in."""
     tallies = []
     shares = [kills // len(scenarios) + (i < kills % len(scenarios)) for i in range(len(scenarios))]
-    with _folder(keep) as base, tqdm(total=kills, unit="kill", disable=None) as bar:
+    with ExitStack() as stack:
+        if keep is None:
+            keep = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="torture-")))
+        else:
+            keep.mkdir(parents=True)
+        bar = stack.enter_context(tqdm(total=kills, unit="kill", disable=None))
         for scenario, share in zip(scenarios, shares, strict=True):
             bar.set_description_str(scenario)
-            one = Torture(scenario, base / scenario, overrides, seed)
+            one = Torture(scenario, keep.absolute() / scenario, overrides, seed)
             tallies.append(one.run(share, bar.update))
     return tallies
 

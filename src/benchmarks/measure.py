@@ -29,10 +29,8 @@ Seconds = dict[str, list[float]]
 def interleave(
     contenders: Mapping[str, Callable[[], float]], rounds: int, *, warm_up: bool = True
 ) -> Seconds:
-    """Seconds of each contender, measured once a round, so that all see the same machine.
-
-    A warm-up is a round before the first, which is not counted.
-    """
+    """Seconds of each contender, measured once a round, so that all see the same machine. The round
+    that warms up is not counted."""
     seconds: Seconds = {name: [] for name in contenders}
     numbers = range(0 if warm_up else 1, rounds + 1)
     jobs = tqdm(list(product(numbers, contenders)), unit="run", leave=False, disable=None)
@@ -96,10 +94,8 @@ def report(
 
 
 def few_ticks(axis: Axes) -> None:
-    """Labels a logarithmic y axis at 1, 2, 3, 5, 7 times each power of ten.
-
-    Matplotlib's own labels would overlap.
-    """
+    """Labels a logarithmic y axis at 1, 2, 3, 5, 7 times each power of ten. Matplotlib's own labels
+    would overlap."""
     low, high = axis.get_ylim()
     steps = [digit * 10.0**power for power in range(-6, 3) for digit in (1, 2, 3, 5, 7)]
     ticks = [step for step in steps if low <= step <= high]
@@ -110,8 +106,6 @@ def few_ticks(axis: Axes) -> None:
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
     """Hides progress bars, warnings and log lines. Bars are still drawn, so their cost stays."""
-    chatter = [logging.getLogger(name) for name in ("src", "lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in chatter]
     with (
         Path(os.devnull).open("w") as nowhere,
         contextlib.redirect_stderr(nowhere),
@@ -119,10 +113,8 @@ def quiet() -> Iterator[None]:
         warnings.catch_warnings(),
     ):
         warnings.simplefilter("ignore")
-        for logger in chatter:
-            logger.setLevel(logging.ERROR)
+        logging.disable(logging.WARNING)
         try:
             yield
         finally:
-            for logger, level in zip(chatter, levels, strict=True):
-                logger.setLevel(level)
+            logging.disable(logging.NOTSET)

@@ -8,40 +8,29 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from src.system.errors import InputError, first_line
+from src.system.errors import InputError, parsing
 from src.system.files import MIB, open_regular
 
 WRITTEN_BY = "write it by numpy.savez(FILE, x=SAMPLES, y=LABELS)"
 
 
 def read_arrays(path: Path, names: Sequence[str], limit: int) -> dict[str, NDArray[Any]]:
-    """The named arrays that the file has; x is always one of them.
-
-    Raises InputError when the file is not a .npz file, unpacks to more than `limit` bytes, has no
-    x, or has arrays of objects.
-    """
-    try:
-        with open_regular(path) as file:
-            with zipfile.ZipFile(file) as archive:
-                records = archive.infolist()
-            kinds = {record.compress_type for record in records}
-            if not kinds <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
-                raise ValueError("it is compressed in a way that NumPy never uses")
-            if sum(record.file_size for record in records) > limit:
-                raise InputError(
-                    f"{path}: unpacks to more than {limit // MIB:,} MiB; split it into several "
-                    "files"
-                )
-            file.seek(0)
-            with np.load(file, allow_pickle=False) as content:
-                there = list(content)
-                found = {name: content[name] for name in names if name in there}
-    except InputError:
-        raise
-    except Exception as error:  # a parser of hostile bytes may raise anything
-        raise InputError(
-            f"{path}: cannot be read as .npz ({first_line(error)}); {WRITTEN_BY}"
-        ) from None
+    """The named arrays that the file has; x is always one of them. Raises InputError when the file
+    is not a .npz file, unpacks to more than `limit` bytes, has no x, or has arrays of objects."""
+    with parsing(f"{path}: cannot be read as .npz", f"; {WRITTEN_BY}"), open_regular(path) as file:
+        with zipfile.ZipFile(file) as archive:
+            records = archive.infolist()
+        kinds = {record.compress_type for record in records}
+        if not kinds <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+            raise ValueError("it is compressed in a way that NumPy never uses")
+        if sum(record.file_size for record in records) > limit:
+            raise InputError(
+                f"{path}: unpacks to more than {limit // MIB:,} MiB; split it into several files"
+            )
+        file.seek(0)
+        with np.load(file, allow_pickle=False) as content:
+            there = list(content)
+            found = {name: content[name] for name in names if name in there}
     if not isinstance(found.get("x"), np.ndarray):
         raise InputError(
             f"{path}: has no array x, it has {', '.join(there)[:100] or 'none'}; {WRITTEN_BY}"

@@ -69,9 +69,8 @@ class Augmentation:
                 pictures.copy_(self.sample(pictures, own))
 
     def draw(self, seed: int, epoch: int, batch: int) -> Tensor:
-        """The coefficients of the fields for each sample in the batch of all ranks,
-        (N, 2, fields) float32: for the x and the y coordinate in the old picture, in grid_sample's
-        units.
+        """Coefficients of the fields for the x and the y coordinate in the old picture, in
+        grid_sample's units: (N, 2, fields) float32, a row for each sample of all ranks.
 
         N is always the size of a full batch, because the number of draws would change the numbers.
         """
@@ -113,10 +112,8 @@ def build_augmentation(
     batch_size: int,
     world_size: int,
 ) -> Augmentation | None:
-    """The augmentation, or None when all changes are off.
-
-    Raises InputError when the samples are not pictures (C, H, W).
-    """
+    """The augmentation, or None when all changes are off. Raises InputError when the samples are
+    not pictures (C, H, W)."""
     if not config.chosen:
         return None
     if len(source.shape) != 3:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from src.data.pictures import SUFFIXES, read_picture, resize
-from src.system.errors import InputError, all_at_once
+from src.system.errors import InputError, all_at_once, reading
 from src.system.resources import cpu_count
 
 AT_ONCE = 256  # pictures given to the threads together; Ctrl-C waits for at most these
@@ -42,16 +42,11 @@ def has_parts(root: Path) -> bool:
 
 
 def class_folders(root: Path) -> list[str]:
-    """The names of the classes: folders in alphabetical order, as in torchvision's ImageFolder, but
-    without hidden ones.
-
-    Raises InputError when there are fewer than two, or when the folder cannot be read.
-    """
-    try:
+    """The folders of the classes in alphabetical order, without hidden ones. Raises InputError when
+    there are fewer than two, or when `root` cannot be read."""
+    with reading(f"data.path={root}"):
         base = root / "train" if has_parts(root) else root
         names = _folders(base)
-    except OSError as error:
-        raise InputError(f"data.path={root}: cannot be read ({error.strerror})") from None
     if len(names) < 2:
         found = f"only the folder {names[0]}" if names else "no folder"
         raise InputError(
@@ -66,10 +61,8 @@ def _folders(root: Path) -> list[str]:
 
 
 def list_pictures(root: Path) -> Listing:
-    """The pictures of each class, including those in subfolders of its folder.
-
-    Raises InputError with all classes without pictures, and all classes of test that train lacks.
-    """
+    """The pictures of each class, including those in subfolders of its folder. Raises InputError
+    with all classes without pictures, and all classes of test that train lacks."""
     names = class_folders(root)
     parts = [root / "train", root / "test"] if has_parts(root) else [root]
     faults, found, others = [], [], 0

@@ -21,10 +21,8 @@ CHUNK = 1000  # samples of an evaluation that go through a model at once, to sta
 
 
 class Block(NamedTuple):
-    """K batches for each of R orders: features (K, R, B, *shape) float32, labels (K, R, B) int64.
-
-    A single run has one order. A stack has an order for each seed of its trials.
-    """
+    """K batches for each of R orders: features (K, R, B, *shape) float32, labels (K, R, B) int64. A
+    single run has one order. A stack has an order for each seed of its trials."""
 
     features: Tensor
     labels: Tensor

@@ -34,11 +34,8 @@ def data_root(root: str | None) -> Path:
 
 
 def path_faults(data: Mapping[str, Any]) -> list[str]:
-    """A text for each fault of the folders and files, found without reading the data.
-
-    `data` is the composed section. Absent keys and wrong types are ignored here, because the schema
-    reports them.
-    """
+    """A text for each fault of the section's folders and files, found without reading the data.
+    Absent keys and wrong types are left to the schema."""
     name, path = data.get("name"), data.get("path")
     try:
         if name in FOLDERS:

@@ -60,9 +60,7 @@ def decode(content: bytes, name: str) -> Image.Image:
 
 def resize(image: Image.Image, shape: tuple[int, int], channels: int) -> NDArray[np.uint8]:
     """Resizes the whole picture to `shape` (H, W), whatever its proportions: (channels, H, W).
-
-    Turns the picture by its EXIF orientation, and puts transparent parts on white.
-    """
+    Turns the picture by its EXIF orientation, and puts transparent parts on white."""
     image = eight_bits(upright(image))
     if image.has_transparency_data:
         image = reduced(image.convert("RGBA"), WORKING_SIDE)

@@ -22,7 +22,7 @@ from src.config import schema
 from src.config.faults import did_you_mean
 from src.config.schema import PositiveFloat
 from src.config.written import typed
-from src.system.errors import FAULTS_SHOWN, InputError, shortened
+from src.system.errors import FAULTS_SHOWN, InputError, reading, shortened
 from src.system.files import open_regular
 
 log = logging.getLogger(__name__)
@@ -41,10 +41,8 @@ class _Learned(BaseModel):
 
 
 class NumberColumn(_Learned):
-    """A column of numbers: one feature, (number - mean) / deviation.
-
-    Empty cells are read as `fill`, and refused when `fill` is None.
-    """
+    """A column of numbers: one feature, (number - mean) / deviation. Empty cells are read as
+    `fill`, and refused when `fill` is None."""
 
     name: str
     fill: FiniteFloat | None
@@ -105,10 +103,8 @@ class Columns(_Learned):
         return sum(column.width for column in self.columns)
 
     def features(self, table: "Table") -> NDArray[np.float32]:
-        """(rows, width). The table may have more columns, in any order.
-
-        Raises InputError with a line for each missing column and each column with wrong cells.
-        """
+        """(rows, width). The table may have more columns, in any order. Raises InputError with a
+        line for each missing column and each column with wrong cells."""
         table.require([column.name for column in self.columns])
         found = np.empty((len(table.rows), self.width), np.float32)
         faults, first = [], 0
@@ -198,9 +194,7 @@ class _UnusableError(InputError):
 
 def learn_columns(table: "Table", config: schema.Csv, trained_on: Mask) -> Columns:
     """Learns all columns but the target and data.drop from the training rows, a mask (rows,).
-
-    Raises InputError with a line for each unusable column, and what to type.
-    """
+    Raises InputError with a line for each unusable column, and what to type."""
     names = [name for name in table.names if name not in (config.target, *config.drop)]
     if not names:
         raise InputError(f"{table.path}: data.drop leaves no column of features; leave out fewer")
@@ -353,7 +347,7 @@ def read_table(path: Path) -> Table:
 def _read(path: Path, *, header_alone: bool) -> Table:
     rows, lines, faults = [], [], []
     try:
-        with io.TextIOWrapper(open_regular(path), "utf-8-sig", newline="") as file:
+        with reading(path), io.TextIOWrapper(open_regular(path), "utf-8-sig", newline="") as file:
             reader = csv.reader(file, strict=True)
             names = [name.strip() for name in next(reader, [])]
             faults += _header_faults(names)
@@ -363,8 +357,6 @@ def _read(path: Path, *, header_alone: bool) -> Table:
                 elif row:
                     rows.append(row)
                     lines.append(reader.line_num)
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     except (ValueError, csv.Error) as error:
         raise InputError(
             f"{path}: is not a table in UTF-8 with commas between its cells ({error})"

@@ -55,7 +55,7 @@ def demonstrate(path: Path, port: int, *, browser: bool) -> None:
     Port 0 chooses a free port. Raises InputError with all faults for a path without a model, a port
     that cannot be used and missing packages; and for a model that does not take pictures.
     """
-    faults = [missing("src.demo", "export", FORMATS["onnx"].packages)]
+    faults = missing("src.demo", "export", FORMATS["onnx"].packages)
     checkpoint = server = None
     try:
         checkpoint = checkpoint_of(path)
@@ -65,11 +65,10 @@ def demonstrate(path: Path, port: int, *, browser: bool) -> None:
         server = Server(port)
     except InputError as error:
         faults.append(str(error))
-    found = [fault for fault in faults if fault is not None]
-    if found or checkpoint is None or server is None:
+    if faults or checkpoint is None or server is None:
         if server is not None:
             server.server_close()
-        raise all_at_once(found, "nothing is served")
+        raise all_at_once(faults, "nothing is served")
     with server:
         server.model = open_model(path, checkpoint)
         server.about = about(server.model, path)

@@ -24,11 +24,8 @@ PART_HEIGHT, PART_INK = 0.5, 0.15
 
 @dataclass(frozen=True)
 class Drawing:
-    """The drawing in a picture.
-
-    At the picture's own scale it is cut to its box, (0, 0) where nothing is drawn; scaled to a
-    model's field, (H, W), all pixels are 0 there.
-    """
+    """The drawing in a picture. At the picture's own scale it is cut to its box, (0, 0) where
+    nothing is drawn; scaled to a model's field, (H, W), all pixels are 0 there."""
 
     pixels: Levels  # light on dark
     inverted: bool  # whether the picture is dark on light
@@ -83,11 +80,8 @@ def _overlap(box: tuple[slice, slice], other: tuple[slice, slice]) -> bool:
 
 
 def scale_drawing(drawing: Drawing, shape: tuple[int, int]) -> Drawing:
-    """The drawing in a field of `shape` (H, W), scaled to 20/28 of the field, proportions kept.
-
-    The centre of mass lies on pixel (H // 2, W // 2), or as near as the drawing stays within the
-    field.
-    """
+    """The drawing scaled to 20/28 of a field of `shape` (H, W), proportions kept; its centre of
+    mass lies on pixel (H // 2, W // 2), or as near as the field allows."""
     pixels = np.zeros(shape, np.uint8)
     if not drawing.count:
         return replace(drawing, pixels=pixels)

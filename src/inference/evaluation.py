@@ -54,16 +54,13 @@ class Evaluation:
 
 def evaluate_path(path: Path, data: str | None) -> Evaluation:
     """Tests the model of a run folder or checkpoint file on the test set `data`, or on its own.
-
-    Raises InputError when the path holds no model, and when the data do not fit the model.
-    """
+    Raises InputError when the path holds no model, and when the data do not fit the model."""
     trained = open_trained(path)
     return evaluate(trained, source_of(trained, data))
 
 
 def source_of(trained: Trained, data: str | None = None) -> Source:
-    """The data set of that name; by default the one that the model was trained on, perhaps a
-    fallback.
+    """The data set of that name; by default the one of the training, perhaps a fallback.
 
     Raises InputError when the data cannot be loaded, and when the user's own files have changed
     since the training: test samples could then be former training samples.
@@ -81,10 +78,8 @@ def source_of(trained: Trained, data: str | None = None) -> Source:
 
 
 def evaluate(trained: Trained, source: Source) -> Evaluation:
-    """Tests the model on the test set of a source, in the precision of its training.
-
-    Raises InputError when the shape of samples or the classes differ from the model's.
-    """
+    """Tests the model on the test set of a source, in the precision of its training. Raises
+    InputError when the shape of samples or the classes differ from the model's."""
     if source.shape != trained.shape or source.classes != trained.classes:
         raise InputError(
             f"{trained.checkpoint}: takes features {trained.shape} of {trained.classes} classes, "

@@ -16,7 +16,7 @@ from src.data.tables import Columns
 from src.runs.folder import Size, checkpoint_of
 from src.system.errors import InputError, all_at_once, first_line
 from src.system.extras import missing
-from src.system.files import output_fault
+from src.system.files import output_faults
 
 FormatName = Literal["onnx", "torch", "safetensors"]
 INPUT, OUTPUT = "inputs", "logits"
@@ -50,23 +50,21 @@ class Plan:
 def plan(path: Path, format_: FormatName, output: Path | None, *, force: bool) -> Plan:
     """Checks the arguments; `path` is a run folder or a checkpoint file.
 
-    Without `output` the file is written beside the model, see `default_output`. Raises InputError
-    with all faults: no model in the path, an existing file without `force`, a suffix of another
-    format, missing packages.
+    Raises InputError with all faults: no model in the path, an existing file without `force`, a
+    suffix of another format, missing packages.
     """
-    faults: list[str | None] = []
+    faults: list[str] = []
     checkpoint = None
     try:
         checkpoint = checkpoint_of(path)
+        output = output or default_output(path, format_)
     except InputError as error:
         faults.append(str(error))
-    faults.append(missing(f"--format {format_}", "export", FORMATS[format_].packages))
-    if output is not None or checkpoint is not None:
-        output = output or default_output(path, format_)
+    faults += missing(f"--format {format_}", "export", FORMATS[format_].packages)
+    if output is not None:
         faults += _output_faults(output, format_, force)
-    found = [fault for fault in faults if fault is not None]
-    if found or checkpoint is None or output is None:
-        raise all_at_once(found, "nothing was exported")
+    if faults or checkpoint is None or output is None:
+        raise all_at_once(faults, "nothing was exported")
     return Plan(checkpoint, format_, output)
 
 
@@ -79,21 +77,19 @@ def default_output(path: Path, format_: FormatName) -> Path:
 def _output_faults(output: Path, format_: FormatName, force: bool) -> list[str]:
     suffix = FORMATS[format_].suffix
     others = {other.suffix: name for name, other in FORMATS.items() if name != format_}
-    faults = []
-    if output.suffix in others:
-        faults.append(
-            f"--output {output}: names another format; type --format {others[output.suffix]}, or "
-            f"--output {output.with_suffix(suffix)}"
-        )
-    fault = output_fault("--output", output, f"model{suffix}", force=force)
-    return faults if fault is None else [*faults, fault]
+    faults = output_faults("--output", output, f"model{suffix}", force=force)
+    if output.suffix not in others:
+        return faults
+    another = (
+        f"--output {output}: names another format; type --format {others[output.suffix]}, or "
+        f"--output {output.with_suffix(suffix)}"
+    )
+    return [another, *faults]
 
 
 class Description(BaseModel):
-    """The metadata of an exported model: its inputs, its outputs, and how to rebuild it.
-
-    Each field is a text in the file's metadata, in JSON unless it is a text already.
-    """
+    """The metadata of an exported model: its inputs, its outputs, and how to rebuild it. Each field
+    is a text in the file's metadata, in JSON unless it is a text already."""
 
     model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
 

@@ -47,11 +47,8 @@ def _channels(image: Image.Image) -> list[Levels]:
 
 
 def _opaque(image: Image.Image) -> Image.Image:
-    """An RGBA picture on a background that contrasts with its opaque parts.
-
-    Where the margin is opaque, only holes and corners are transparent: then the background is like
-    the opaque parts.
-    """
+    """An RGBA picture on a background that contrasts with its opaque parts. Where the margin is
+    opaque, only holes and corners are transparent: then the background is like the opaque parts."""
     alpha = np.asarray(image)[..., 3]
     levels = np.asarray(image.convert("RGB").convert("L"))
     light = bool(alpha.any()) and np.average(levels, weights=alpha) > 127

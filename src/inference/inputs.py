@@ -18,7 +18,7 @@ from src.inference.drawings import Drawing, find_drawing
 from src.inference.ink import Invert
 from src.runs.folder import checkpoint_of
 from src.system.errors import InputError, all_at_once
-from src.system.files import MIB, output_fault
+from src.system.files import MIB, output_faults
 
 ARRAYS_LIMIT = 1024 * MIB  # an .npz file may unpack to; MNIST has 55 MiB
 NAMES_SHOWN = 5
@@ -76,8 +76,7 @@ def read_request(
     if csv_file in (None, "-"):
         return Request(run, read_inputs(paths, invert), left_out(paths), csv_file)
     target = Path(str(csv_file))
-    fault = output_fault("--csv", target, "predictions.csv", force=force)
-    if fault is not None:
+    for fault in output_faults("--csv", target, "predictions.csv", force=force):
         raise InputError(fault)
     inputs = read_inputs(paths, invert)
     if target.exists() and any(i.path.exists() and i.path.samefile(target) for i in inputs):
@@ -87,10 +86,7 @@ def read_request(
 
 def read_inputs(paths: Sequence[Path], invert: Invert = "auto") -> list[Input]:
     """The inputs in the paths; of a folder the PNG and JPEG files, sorted by name, not hidden ones.
-
-    A file that cannot be read gives an Unread. Raises InputError with all faults when no file can
-    be read.
-    """
+    Raises InputError with all faults when no file can be read."""
     inputs: list[Input] = []
     for path in paths:
         try:
@@ -163,11 +159,8 @@ def _unread(path: Path, error: InputError | OSError) -> Unread:
 
 
 def read_samples(path: Path) -> Samples:
-    """The arrays x and y of an .npz file; y is optional. Floats become float32.
-
-    Raises InputError when the file is not an .npz file, and with all faults of its arrays. Float
-    values of pictures must lie in [0, 1].
-    """
+    """The arrays x and, if there is one, y of an .npz file; floats become float32. Raises
+    InputError with all faults of the arrays."""
     content = read_arrays(path, ("x", "y"), ARRAYS_LIMIT)
     x, y = as_float32(content["x"]), content.get("y")
     faults = [*feature_faults("x", x), *label_faults("y", y, len(x) if x.ndim else 0)]

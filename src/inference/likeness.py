@@ -51,9 +51,7 @@ class Likeness:
 
     def _distances(self, features: Tensor, classes: Tensor) -> Tensor:
         """Distances (N, 2) to the nearest sample of the class, as they are and on the unit sphere.
-
-        For a class without training samples they are the largest float32.
-        """
+        For a class without training samples they are the largest float32."""
         farthest = torch.finfo(torch.float32).max
         found = torch.full((len(classes), 2), farthest)
         for number, samples in enumerate(self.classes):
@@ -71,10 +69,8 @@ class Likeness:
 
 
 def likeness_of(trained: Trained) -> Likeness:
-    """The likeness to the model's own training data.
-
-    Raises InputError with the reason where these data are not on this machine, or slow to read.
-    """
+    """The likeness to the model's own training data. Raises InputError with the reason where these
+    data are not on this machine, or slow to read."""
     section = trained.config.data
     if isinstance(section, schema.ImageFolder):
         raise InputError("all pictures of its folder would have to be decoded again")

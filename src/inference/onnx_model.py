@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from src.inference.formats import INPUT, OUTPUT, Description
-from src.system.errors import InputError, first_line
+from src.system.errors import InputError, parsing
 from src.system.files import MIB, read_bounded
 
 ONNX_LIMIT = 2048 * MIB  # bytes; protobuf has no larger message
@@ -85,15 +85,13 @@ def open_onnx(path: Path, *, threads: int = 0) -> OnnxModel:
     import onnxruntime
 
     content = read_bounded(path, ONNX_LIMIT)
-    try:
+    with parsing(f"{path}: cannot be read as ONNX"):
         _check_graph(content)
-    except Exception as error:  # a parser of hostile bytes may raise anything
-        raise InputError(f"{path}: cannot be read as ONNX ({first_line(error)})") from None
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # the exceptions say the same
     options.intra_op_num_threads = threads
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    try:
+    with parsing(f"{path}: onnxruntime cannot run it"):
         session = onnxruntime.InferenceSession(
             content, options, ["CPUExecutionProvider"], enable_fallback=0
         )
@@ -102,8 +100,6 @@ def open_onnx(path: Path, *, threads: int = 0) -> OnnxModel:
             (value.name, value.type, value.shape[1:])
             for value in (*session.get_inputs(), *session.get_outputs())
         ]
-    except Exception as error:
-        raise InputError(f"{path}: onnxruntime cannot run it ({first_line(error)})") from None
     description = Description.from_metadata(metadata, path)
     kinds = {"uint8": "uint8", "float32": "float", "float64": "double"}
     expected = [

@@ -125,9 +125,7 @@ def predict_inputs(
 
 def classify(trained: Trained, features: NDArray[Any]) -> list[Guess]:
     """The two best classes for features (N, *shape); equally probable classes in their order.
-
-    Raises InputError when the model knows only one class, or its logits are not finite.
-    """
+    Raises InputError when the model knows only one class, or its logits are not finite."""
     if trained.classes < 2:
         raise InputError(f"{trained.checkpoint}: knows only one class, so any input would be it")
     logits = _finite_logits(trained, features)

@@ -67,9 +67,7 @@ def predict_request(request: Request) -> Output:
 
 def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
     """A table of the first ROWS_SHOWN predictions, and the accuracy on each file with labels.
-
-    `labels` are the names of the classes. Faults are left out.
-    """
+    `labels` are the names of the classes. Faults are left out."""
     predictions = [prediction for prediction in predictions if not prediction.fault]
     drawn = any(prediction.drawn for prediction in predictions)
     labelled = any(prediction.label is not None for prediction in predictions)

@@ -33,10 +33,8 @@ Runner = Callable[[Tensor], Tensor]
 
 
 class Raw(nn.Module):
-    """A model with its input scaling, as it is exported.
-
-    Takes inputs (N, *input_shape) in the data set's own type; returns logits (N, classes).
-    """
+    """A model with its input scaling, as it is exported. Takes inputs (N, *input_shape) in the data
+    set's own type; returns logits (N, classes)."""
 
     def __init__(self, model: nn.Module, *, adds_channel: bool) -> None:
         super().__init__()
@@ -109,11 +107,8 @@ def _write_safetensors(trained: Trained, description: Description, path: Path) -
 
 
 def open_safetensors(path: Path) -> tuple[Raw, Description]:
-    """The model of an exported .safetensors file with its input scaling, in eval mode, and the
-    file's metadata.
-
-    Raises InputError when the file is too large or was not exported by this project.
-    """
+    """The model in eval mode and the metadata of an exported .safetensors file. Raises InputError
+    when the file is too large or was not exported by this project."""
     from safetensors import SafetensorError, safe_open
 
     try:

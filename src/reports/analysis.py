@@ -57,10 +57,8 @@ def effects(sweep: SweepEntries) -> list[Effect]:
 
 
 def grid(sweep: SweepEntries) -> Grid | None:
-    """Means over the two keys with the strongest effects; None with fewer than two keys.
-
-    `seed` is used only when there is no other key.
-    """
+    """Means over the two keys with the strongest effects; None with fewer than two keys. `seed` is
+    used only when there is no other key."""
     keys = [effect.key for effect in effects(sweep)]
     keys.sort(key=lambda key: key == "seed")
     if len(keys) < 2:
@@ -98,8 +96,8 @@ def _values_by(
 def _labels(settings: Iterable[str]) -> dict[str, str]:
     """The label in a picture of each value of a key, sorted by value.
 
-    A label is the value itself. Many numbers, or numbers that a sampler drew, are labelled by one
-    of six ranges instead, each with as many values.
+    Many numbers, or numbers that a sampler drew, are labelled by one of six ranges with as many
+    values each; other values label themselves.
     """
     values = sorted(set(settings), key=by_size)
     typed = len(values) <= MOST_VALUES and all(short(value) == value for value in values)

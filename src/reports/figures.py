@@ -53,14 +53,9 @@ def _for_page(svg: str, name: str, caption: str) -> str:
     return svg.replace("<svg", f'<svg role="img" aria-label="{caption}"', 1)
 
 
-# --- runs ---------------------------------------------------------------------------------------
-
-
 def curves(entries: Sequence[Entry]) -> Figure:
-    """Accuracy and loss over epochs, zoomed to the epochs from 1 on.
-
-    Up to six runs have a colour each; of more runs the best three have one.
-    """
+    """Accuracy and loss over epochs, zoomed to the epochs from 1 on. Up to six runs have a colour
+    each; of more runs the best three have one."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     accuracy, loss = figure.subplots(1, 2)
     ranked = sorted(entries, key=lambda entry: entry.rank)
@@ -114,9 +109,6 @@ def _points(history: Sequence[Row], name: str) -> np.ndarray:
     """(epochs, 2): epoch and value, where the value is known."""
     found = [(row["epoch"], row[name]) for row in history if row[name] is not None]
     return np.array(found, float).reshape(-1, 2)
-
-
-# --- sweeps -------------------------------------------------------------------------------------
 
 
 def heat_map(grid: Grid, quantity: str) -> Figure:

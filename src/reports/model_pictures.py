@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,6 +20,7 @@ from src.reports.figures import Picture
 from src.runs.loading import open_trained
 
 MISTAKES, UNITS, SEEN = 24, 32, 8
+GAP = 0.12  # between pictures of a montage, as a share of their width or height
 
 
 def pictures(entry: Entry, name: str) -> Iterator[Picture]:
@@ -94,14 +96,10 @@ def most_confident_mistakes(
     return chosen, titles
 
 
-# --- figures --------------------------------------------------------------------------------
-
-
 def mistakes(pictures: np.ndarray, titles: Sequence[str]) -> Figure:
     """Grey pictures (N, H, W) in [0, 1], dark on light, each under its title."""
     columns = 6
-    figure, axis, places = _montage(1 - pictures, columns, gap=(0.45, 0.12))
-    axis.images[0].set(cmap="gray", clim=(0, 1))
+    figure, axis, places = _montage(1 - pictures, columns, above=0.45, cmap="gray", clim=(0, 1))
     for (x, y), title in zip(places, titles, strict=True):
         axis.text(x + pictures.shape[2] / 2, y - 2, title, ha="center", fontsize=9)
     return figure
@@ -110,31 +108,28 @@ def mistakes(pictures: np.ndarray, titles: Sequence[str]) -> Figure:
 def augmented(pictures: np.ndarray) -> Figure:
     """Grey pictures (rows, columns, H, W) in [0, 1], dark on light."""
     every = 1 - pictures.reshape(-1, *pictures.shape[2:])
-    figure, axis, _ = _montage(every, pictures.shape[1], gap=(0.12, 0.12))
-    axis.images[0].set(cmap="gray", clim=(0, 1))
-    return figure
+    return _montage(every, pictures.shape[1], cmap="gray", clim=(0, 1))[0]
 
 
 def first_layer(weights: np.ndarray) -> Figure:
     """Weights (units, H, W) of the first layer, each unit on its own scale."""
     bounds = np.abs(weights).max((1, 2), keepdims=True)
-    figure, axis, _ = _montage(weights / np.where(bounds, bounds, 1), 8, gap=(0.12, 0.12))
-    axis.images[0].set(cmap="RdBu_r", clim=(-1, 1))
-    return figure
+    scaled = weights / np.where(bounds, bounds, 1)
+    return _montage(scaled, 8, cmap="RdBu_r", clim=(-1, 1))[0]
 
 
 def _montage(
-    pictures: np.ndarray, columns: int, gap: tuple[float, float]
+    pictures: np.ndarray, columns: int, *, above: float = GAP, **colours: Any
 ) -> tuple[Figure, Axes, list[tuple[float, float]]]:
     """One image of all pictures (N, H, W), and the upper left corner (x, y) of each.
 
-    `gap` is the space between pictures, as shares of their height and width. A separate axis for
-    each picture would take matplotlib a second.
+    `above` is the space above a picture, as a share of its height. A separate axis for each picture
+    would take matplotlib a second.
     """
     count, height, width = pictures.shape
     columns = min(columns, count)
     rows = -(-count // columns)
-    step = height + round(gap[0] * height), width + round(gap[1] * width)
+    step = height + round(above * height), width + round(GAP * width)
     whole = np.full((rows * step[0], columns * step[1]), np.nan)
     places = []
     for number, picture in enumerate(pictures):
@@ -144,6 +139,6 @@ def _montage(
         places.append((left - 0.5, bottom - height - 0.5))
     figure = Figure(figsize=(7, 7 * whole.shape[0] / whole.shape[1]), layout="constrained")
     axis = figure.subplots()
-    axis.imshow(whole, interpolation="nearest")
+    axis.imshow(whole, interpolation="nearest", **colours)
     axis.set_axis_off()
     return figure, axis, places

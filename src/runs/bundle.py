@@ -20,7 +20,7 @@ from src.config.faults import check
 from src.config.schema import Config
 from src.runs.folder import HISTORY_LIMIT, RESULT_LIMIT, Run
 from src.runs.outcome import read_outcome
-from src.system.errors import InputError, first_line
+from src.system.errors import InputError, parsing
 from src.system.files import MIB, require_contained, write_durably
 
 FORMAT = 1
@@ -56,10 +56,8 @@ class Manifest(BaseModel):
 
 
 def write_bundle(paths: Sequence[Path], target: Path, *, force: bool = False) -> None:
-    """Writes a finished run into a zip file.
-
-    Raises InputError unless `paths` is one folder of a finished run, and when the file exists.
-    """
+    """Writes a finished run into a zip file. Raises InputError unless `paths` is one folder of a
+    finished run, and when the file exists."""
     if len(paths) != 1:
         raise InputError(f"--bundle takes one run, not {len(paths)}; type one PATH")
     run = Run(paths[0])
@@ -137,7 +135,7 @@ def _config_here(run: Run, accelerator: str | None) -> Config:
 def _read(bundle: Path) -> tuple[dict[str, bytes], Manifest]:
     if not bundle.is_file():
         raise InputError(f"{bundle}: there is no such file; name a file that --bundle wrote")
-    try:
+    with parsing(f"{bundle}: is not a bundle of this project"):
         with zipfile.ZipFile(bundle) as archive:
             contents = _checked(archive, bundle.stat().st_size)
         manifest = Manifest.model_validate_json(contents.pop(MANIFEST))
@@ -146,10 +144,6 @@ def _read(bundle: Path) -> tuple[dict[str, bytes], Manifest]:
         for name, data in contents.items():
             if manifest.sha256.get(name) != _checksum(data):
                 raise ValueError(f"the checksum of {name} is wrong")
-    except Exception as error:  # a parser of hostile bytes may raise anything
-        raise InputError(
-            f"{bundle}: is not a bundle of this project ({first_line(error)})"
-        ) from None
     return contents, manifest
 
 

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from src.system.errors import InputError, first_line
+from src.system.errors import InputError, parsing
 from src.system.files import beside, read_bounded, sync_folder, write_durably
 
 log = logging.getLogger(__name__)
@@ -51,10 +51,6 @@ _TAKING: dict[str, int | None] = {
 }  # fmt: skip
 
 
-class DamagedError(InputError):
-    """A file that is damaged or not a checkpoint of this project."""
-
-
 def pack(content: dict[str, Any]) -> bytes:
     """The bytes of a checkpoint file."""
     archive = io.BytesIO()
@@ -66,11 +62,9 @@ def pack(content: dict[str, Any]) -> bytes:
 
 
 def unpack(data: bytes, path: Path) -> dict[str, Any]:
-    """The content of a checkpoint file, on the CPU. `path` is named in messages.
-
-    Raises DamagedError for bytes that `pack` did not write.
-    """
-    try:
+    """The content of a checkpoint file, on the CPU. `path` is named in messages. Raises InputError
+    for bytes that `pack` did not write."""
+    with parsing(f"{path}: is damaged or not a checkpoint of this project"):
         _verify(data)
         content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         if not isinstance(content, dict):
@@ -78,10 +72,6 @@ def unpack(data: bytes, path: Path) -> dict[str, Any]:
         # A tensor can refer to each of its stored elements many times.
         if sum(tensor.nbytes for tensor in _tensors(content)) > 2 * len(data):
             raise ValueError("its tensors are larger than the file")
-    except Exception as error:  # a parser of hostile bytes may raise anything
-        raise DamagedError(
-            f"{path}: is damaged or not a checkpoint of this project ({first_line(error)})"
-        ) from None
     return content
 
 
@@ -216,10 +206,8 @@ def wrong_fields(error: ValidationError) -> str:
 
 
 def require_format(saved: Any, path: Path) -> dict[str, Any]:
-    """The "kindling" part of a checkpoint: its configuration and its data.
-
-    Raises InputError when another version of the project wrote it.
-    """
+    """The "kindling" part of a checkpoint: its configuration and its data. Raises InputError when
+    another version of the project wrote it."""
     found = saved.get("format") if isinstance(saved, dict) else None
     if found != FORMAT:
         raise InputError(
@@ -260,10 +248,8 @@ class Slot:
         write(content, self.last)
 
     def read(self) -> tuple[dict[str, Any], Path] | None:
-        """The newest whole checkpoint and its path; None where there is no checkpoint.
-
-        A damaged checkpoint is named in the log. Raises InputError when all are damaged.
-        """
+        """The newest whole checkpoint and its path; None where there is no checkpoint. A damaged
+        checkpoint is named in the log. Raises InputError when all are damaged."""
         damaged = []
         for path in (self.last, self.previous):
             if not path.exists():

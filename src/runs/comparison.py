@@ -46,10 +46,8 @@ class Comparison:
 
 
 def compare(bundle: Bundle, original: Trained, repeated: Run) -> Comparison:
-    """The run of a bundle against its repetition; `original` is the bundle's model.
-
-    Raises InputError when the repetition has no model.
-    """
+    """The run of a bundle against its repetition; `original` is the bundle's model. Raises
+    InputError when the repetition has no model."""
     outcomes = [read_outcome(run) for run in (bundle.run, repeated)]
     return Comparison(
         bundle.run,
@@ -102,16 +100,11 @@ def _distance(a: float | None, b: float | None) -> float:
 
 def _between_weights(model: nn.Module, other: nn.Module) -> float:
     a, b = model.state_dict(), other.state_dict()
-    if a.keys() != b.keys():
+    if {name: a[name].shape for name in a} != {name: b[name].shape for name in b}:
         return math.inf
-    distance = 0.0
-    for name, value in b.items():
-        if a[name].shape != value.shape:
-            return math.inf
-        if not torch.equal(a[name], value):
-            differences = (a[name].double() - value.double()).abs()
-            distance = max(distance, differences.nan_to_num(math.inf).max().item())
-    return distance
+    unequal = (name for name in a if not torch.equal(a[name], b[name]))
+    differences = ((a[name].double() - b[name].double()).abs() for name in unequal)
+    return max((each.nan_to_num(math.inf).max().item() for each in differences), default=0.0)
 
 
 def _environment(

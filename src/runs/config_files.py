@@ -43,11 +43,8 @@ def _yaml(values: Any) -> str:
 
 
 def claim(run: Run, config: Config, decide_batch_size: Callable[[], int]) -> Config:
-    """Takes a folder for a run with this configuration, which is written there.
-
-    Returns the configuration with a number for data.batch_size=auto: the saved one, or a new one.
-    Raises InputError when the folder holds another run.
-    """
+    """Writes the configuration into the run's folder. Returns it with a number in place of
+    data.batch_size=auto, saved or new. Raises InputError when the folder holds another run."""
     run.folder.mkdir(parents=True, exist_ok=True)
     before = require_same_config(run, config)
     if config.data.batch_size == "auto":

@@ -22,7 +22,7 @@ from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from src.config.faults import read_config
 from src.config.schema import MAX_EPOCHS, Config
-from src.system.errors import InputError, first_line
+from src.system.errors import InputError, first_line, reading
 from src.system.files import MIB, append_line, read_bounded, read_yaml, write_durably
 
 HISTORY = ("epoch", "step", "seconds", "lr", "train/loss", "train/acc", "val/loss", "val/acc")
@@ -124,8 +124,6 @@ class Run:
         self.best_checkpoint = self.checkpoints / "best.ckpt"
         self.last_checkpoint = self.checkpoints / "last.ckpt"
 
-    # --- reading ---
-
     @property
     def config(self) -> Config:
         return read_config(self.config_file)
@@ -149,10 +147,8 @@ class Run:
 
     @property
     def history(self) -> list[Row]:
-        """A row per epoch; row 0 is before training. Values that were not measured are None.
-
-        A last row that a crash cut in half is left out.
-        """
+        """A row per epoch; row 0 is before training. Values that were not measured are None. A last
+        row that a crash cut in half is left out."""
         content = read_bounded(self.history_file, HISTORY_LIMIT)
         rows: list[Row] = []
         for number, line in enumerate(io.BytesIO(content), 1):
@@ -225,13 +221,9 @@ class Run:
         value = result.get("best", {}).get(result.get("monitor", "val/acc"))
         return math.nan if value is None else value
 
-    # --- writing ---
-
     def identity(self) -> str:
         """32 hex digits by which loggers know this run, even when its folder is renamed or moved.
-
-        The digits are drawn at the first call and kept in the folder.
-        """
+        The digits are drawn at the first call and kept in the folder."""
         if not self.identity_file.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
             write_durably(self.identity_file, uuid.uuid4().hex)
@@ -289,19 +281,15 @@ def timestamped(base: str) -> Path:
 
 
 def checkpoint_of(path: Path) -> Path:
-    """The best checkpoint of a run folder; the path of a file is returned as it is.
-
-    Raises InputError when there is no such file. Imports nothing that opens it.
-    """
-    try:
+    """The best checkpoint of a run folder; the path of a file is returned as it is. Raises
+    InputError when there is no such file. Imports nothing that opens it."""
+    with reading(path):
         if path.is_file():
             return path
         file = Run(path).best_checkpoint
         if file.exists():
             return file
         known = path.exists()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
     if not known:
         raise InputError(f"{path}: there is no such file or folder")
     raise InputError(

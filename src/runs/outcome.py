@@ -109,8 +109,6 @@ def _is_finite(value: float | None) -> bool:
     return value is not None and math.isfinite(value)
 
 
-# --- several runs ----------------------------------------------------------------------------
-
 AnyOutcome = TypeVar("AnyOutcome", bound=Outcome)
 
 
@@ -141,11 +139,8 @@ class SeedGroup:
 
 
 def over_seeds(trials: Sequence[Outcome], keys: Sequence[str]) -> tuple[list[str], list[SeedGroup]]:
-    """The keys without `seed`, and the groups of two or more trials that differ only in `seed`.
-
-    The groups are sorted by data set, then by their mean rank. Trials without a value are left
-    out. Without `seed` among the keys there are no groups.
-    """
+    """The keys without `seed`, and the groups of two or more trials that differ only in `seed`,
+    sorted by data set, then by mean rank. Trials without a value are left out."""
     others = [key for key in keys if key != "seed"]
     found: dict[tuple[str, ...], list[Outcome]] = {}
     for trial in trials if "seed" in keys else ():
@@ -158,9 +153,6 @@ def over_seeds(trials: Sequence[Outcome], keys: Sequence[str]) -> tuple[list[str
 
 def _mean_rank(group: SeedGroup) -> tuple[str, float]:
     return group.trials[0].data, statistics.mean(trial.rank for trial in group.trials)
-
-
-# --- values as people read them --------------------------------------------------------------
 
 
 def format_metric(name: str, value: float | None) -> str:

@@ -9,10 +9,8 @@ from src.system.errors import InputError
 
 
 def require_same(saved: Any, now: Any, refusal: str) -> None:
-    """Raises InputError, with a line for each key that differs between two nested values.
-
-    A resumed run may have more epochs (`trainer.max_epochs`). `resume` is not part of a run.
-    """
+    """Raises InputError, with a line for each key that differs between two nested values. A resumed
+    run may have more epochs (`trainer.max_epochs`). `resume` is not part of a run."""
     found = _differences(saved, now, "")
     if found:
         raise InputError("\n  ".join([refusal, *found]))

@@ -135,12 +135,14 @@ def _in_space(fault: str, space: Sequence[Parameter]) -> str:
 
 def _not_here() -> list[str]:
     """The reasons why a search cannot run in this process."""
-    absent = missing("python -m src.search", "search", ("optuna",))
+    faults = missing("python -m src.search", "search", ("optuna",))
     launched_by = launch_info().launched_by
-    rank = launched_by and (
-        f"{launched_by} has started this process; start the search alone, with trainer.devices=N"
-    )
-    return [fault for fault in (absent, rank) if fault]
+    if launched_by is not None:
+        faults.append(
+            f"{launched_by} has started this process; start the search alone, with "
+            "trainer.devices=N"
+        )
+    return faults
 
 
 def _identity(config: Config, space: Sequence[Parameter], settings: Search) -> dict[str, str]:

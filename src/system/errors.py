@@ -10,10 +10,8 @@ FAULTS_SHOWN = 20
 
 
 class InputError(Exception):
-    """A wrong key, file or machine.
-
-    The message names the key, the value, what is allowed, and what to type instead.
-    """
+    """A wrong key, file or machine. The message names the key, the value, what is allowed, and what
+    to type instead."""
 
 
 def first_line(error: BaseException) -> str:
@@ -69,6 +67,27 @@ def storage_faults(file: object = "a file", advice: str = "") -> Iterator[None]:
         else:
             raise
         raise InputError(f"{error.filename or file}: {fault} ({reason}){advice}") from error
+
+
+@contextmanager
+def reading(name: object) -> Iterator[None]:
+    """Raises InputError, which names the file, instead of any OSError."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"{name}: cannot be read ({error.strerror})") from None
+
+
+@contextmanager
+def parsing(fault: str, remedy: str = "") -> Iterator[None]:
+    """Raises InputError, `FAULT (REASON)REMEDY`, when the body raises any Exception: a parser of
+    hostile bytes may raise anything."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise InputError(f"{fault} ({first_line(error)}){remedy}") from None
 
 
 class Interrupted(BaseException):

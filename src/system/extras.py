@@ -10,18 +10,15 @@ LOGGERS = {  # imported packages; the key is also the name of the extra in pypro
 }
 
 
-def missing(what: str, extra: str, packages: Sequence[str]) -> str | None:
-    """The fault for packages that are not installed, or None. Imports nothing."""
-    absent = [name for name in packages if not _installed(name)]
-    if not absent:
-        return None
-    return f'{what}: needs {", ".join(absent)}; type pip install -e ".[{extra}]"'
+def missing(what: str, extra: str, packages: Sequence[str]) -> list[str]:
+    """The fault for packages that are not installed, if any. Imports nothing."""
+    absent = ", ".join(name for name in packages if not _installed(name))
+    return [f'{what}: needs {absent}; type pip install -e ".[{extra}]"'] if absent else []
 
 
 def missing_loggers(chosen: Iterable[str]) -> list[str]:
     """A fault for each chosen logger whose packages are not installed."""
-    found = (missing(f"logger={name}", name, LOGGERS[name]) for name in chosen)
-    return [fault for fault in found if fault is not None]
+    return [f for name in chosen for f in missing(f"logger={name}", name, LOGGERS[name])]
 
 
 def _installed(package: str) -> bool:

@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from src.system.errors import InputError, all_at_once, first_line
+from src.system.errors import InputError, all_at_once, parsing, reading
 
 MIB = 2**20
 # A composed configuration has about 2 KB, Hydra's own record of a sweep about 10 KB.
@@ -88,10 +88,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Adds a line in one write, so that a killed process leaves the whole line or nothing.
-
-    Raises as open_in_place.
-    """
+    """Adds a line in one write: a killed process leaves the whole line or nothing. Raises as
+    `open_in_place`."""
     descriptor = open_in_place(path, os.O_WRONLY | os.O_APPEND)
     try:
         data = line.encode(errors="backslashreplace")
@@ -163,13 +161,9 @@ def require_contained(folder: Path) -> None:
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
-    try:
-        with os.scandir(folder) as entries:
-            return list(entries)
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise InputError(f"{folder}: cannot be read ({error.strerror})") from None
+    with reading(folder), suppress(FileNotFoundError), os.scandir(folder) as entries:
+        return list(entries)
+    return []
 
 
 # --- reading ---------------------------------------------------------------------------------
@@ -191,18 +185,17 @@ def open_regular(path: Path) -> io.BufferedReader:
         raise
 
 
-def output_fault(option: str, path: Path, name: str, *, force: bool) -> str | None:
-    """The reason why a command cannot write the file of `option`, and what to type; or None.
-
-    `name` is the file name to propose when the path is a folder.
-    """
+def output_faults(option: str, path: Path, name: str, *, force: bool) -> list[str]:
+    """The reason why a command cannot write the file of `option`, if any, and what to type. `name`
+    is the file name to propose for a folder."""
+    given = f"{option} {path}"
     if path.is_dir():
-        return f"{option} {path}: is a folder; type {option} {path / name}"
+        return [f"{given}: is a folder; type {option} {path / name}"]
     if not path.parent.is_dir():
-        return f"{option} {path}: there is no folder {path.parent}; make it first"
+        return [f"{given}: there is no folder {path.parent}; make it first"]
     if path.exists() and not force:
-        return f"{option} {path}: exists already; name another file, or type --force to replace it"
-    return None
+        return [f"{given}: exists already; name another file, or type --force to replace it"]
+    return []
 
 
 def require_regular(path: Path, status: os.stat_result) -> None:
@@ -224,18 +217,14 @@ def kind(status: os.stat_result) -> str:
 
 def read_bounded(path: Path, limit: int) -> bytes:
     """The content of a file. Raises InputError when it is unreadable or too large."""
-    try:
-        with open_regular(path) as file:
-            size = os.fstat(file.fileno()).st_size
-            if size > limit:
-                raise InputError(
-                    f"{path}: has more than {limit:,} bytes; files of this project are smaller"
-                )
-            return file.read(size)
-    except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file or folder") from None
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    with reading(path), suppress(FileNotFoundError), open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise InputError(
+                f"{path}: has more than {limit:,} bytes; files of this project are smaller"
+            )
+        return file.read(size)
+    raise InputError(f"{path}: there is no such file or folder")
 
 
 def sha256(path: Path) -> str:
@@ -256,7 +245,7 @@ def read_yaml(path: Path) -> Any:
     read.
     """
     content = read_bounded(path, YAML_LIMIT)
-    try:
+    with parsing(f"{path}: cannot be read as YAML"):
         text, depth = content.decode(), 0
         for event in yaml.parse(text, LOADER):
             depth += isinstance(event, yaml.CollectionStartEvent)
@@ -267,8 +256,6 @@ def read_yaml(path: Path) -> Any:
             if tag is not None:
                 raise ValueError(f"it has the tag {tag[:80]}")
         return yaml.load(text, LOADER)
-    except Exception as error:  # a parser of hostile bytes may raise anything
-        raise InputError(f"{path}: cannot be read as YAML ({first_line(error)})") from None
 
 
 # --- who may write ---------------------------------------------------------------------------
@@ -280,9 +267,8 @@ def lock(path: Path, patience: float = 0) -> Iterator[int]:
     with the descriptor ends, in whatever way.
 
     Raises InputError when another process still holds the lock after `patience` seconds, and as
-    open_in_place.
-    When the process that took the lock has ended, its ranks keep the lock until they end too: with
-    any patience they get RANKS_PATIENCE seconds.
+    `open_in_place`. Ranks of a process that has ended keep its lock until they end too: with any
+    patience they get RANKS_PATIENCE seconds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -328,10 +314,7 @@ def _has_ended(holder: str) -> bool:
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Waits for a file's lock and holds it. Keeps the file.
-
-    Raises as open_in_place.
-    """
+    """Waits for a file's lock and holds it; keeps the file. Raises as `open_in_place`."""
     descriptor = open_in_place(path, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

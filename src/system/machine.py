@@ -68,11 +68,8 @@ def preferred(available: Mapping[str, int]) -> str:
 
 
 def resolve(trainer: Request) -> Devices:
-    """The devices of a run.
-
-    Raises InputError for an absent accelerator, for more devices than there are, and for a
-    precision that the device does not support.
-    """
+    """The devices of a run. Raises InputError for an absent accelerator, for more devices than
+    there are, and for a precision that the device does not support."""
     available = accelerators()
     accelerator = trainer.accelerator
     if accelerator == "auto":
@@ -160,13 +157,8 @@ def commit() -> str | None:
     if not (root / ".git").exists():
         return None
     try:
-        found = subprocess.run(
-            ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"],
-            cwd=root,
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        command = ("git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+        found = subprocess.run(command, cwd=root, capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
     return found.stdout.strip()

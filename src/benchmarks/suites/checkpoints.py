@@ -1,9 +1,9 @@
 """The cost of checkpoints: 784-32-10 without checkpoints, with one a second, with one an epoch."""
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 from lightning.pytorch import Trainer
 
@@ -41,25 +41,16 @@ def _epoch(data: str, overrides: tuple[str, ...], writes: list[float]) -> Callab
         f"data={data}", "trainer.accelerator=cpu", f"trainer.max_epochs={EPOCHS}", *overrides
     )
 
+    save = Trainer.save_checkpoint
+
+    def timed(*given: Any, **named: Any) -> None:
+        """Notes how long training stands still for a checkpoint."""
+        began = time.perf_counter()
+        save(*given, **named)
+        writes.append(time.perf_counter() - began)
+
     def measure() -> float:
-        with _timed_writes(writes):
+        with patch.object(Trainer, "save_checkpoint", timed):
             return epoch_seconds(config)
 
     return measure
-
-
-@contextmanager
-def _timed_writes(seconds: list[float]) -> Iterator[None]:
-    """Notes how long training stands still for each checkpoint."""
-    save = Trainer.save_checkpoint
-
-    def timed(self: Trainer, *given: Any, **named: Any) -> None:
-        began = time.perf_counter()
-        save(self, *given, **named)
-        seconds.append(time.perf_counter() - began)
-
-    Trainer.save_checkpoint = timed  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        Trainer.save_checkpoint = save  # type: ignore[method-assign]

@@ -152,10 +152,8 @@ class _Default(LightningModule):
 def default_lightning(
     features: Tensor, labels: Tensor, accelerator: str = "cpu"
 ) -> Callable[[], float]:
-    """Lightning's Trainer with its defaults, on whole batches of the same tensors.
-
-    The sampler yields batches of indices, so that Lightning does not collate single samples.
-    """
+    """Lightning's Trainer with its defaults, on whole batches of the same tensors. The sampler
+    yields batches of indices, so that Lightning does not collate single samples."""
     dataset = TensorDataset(features, labels)
     sampler = BatchSampler(RandomSampler(dataset), BATCH, drop_last=False)
     # tensors[list of indices] gathers a batch at once; batch_size=None turns collating off.

@@ -40,8 +40,9 @@ def run(settings: Settings) -> tuple[str, str]:
     return answer(settings, Question("way to the device, 784-32-10", contenders, ratios))
 
 
-def gathering(dtype: torch.dtype, device: str, samples: int = 20_000) -> Callable[[], float]:
+def gathering(dtype: torch.dtype, device: str) -> Callable[[], float]:
     """Times gathering the blocks of an epoch from data of this type on the device."""
+    samples = 20_000
     split = Split(torch.ones(samples, 784, dtype=dtype), torch.zeros(samples, dtype=torch.long))
     where = torch.device(device)
     size = batches_per_block(BATCH * 784 * 4, where)

@@ -22,19 +22,15 @@ FAMILIES = {  # data sets that share a module
 
 
 def open_source(config: schema.Data) -> Source:
-    """Loads the configured data set.
-
-    Raises InputError for data that are missing, damaged or too large for memory.
-    """
+    """Loads the configured data set. Raises InputError for data that are missing, damaged or too
+    large for memory."""
     source: Source = _module(config).open_source(config)
     return source
 
 
 def describe(config: schema.Data) -> Description:
     """The shape of a sample and the number of classes, without reading the data where possible.
-
-    Raises InputError as `open_source`.
-    """
+    Raises InputError as `open_source`."""
     module = _module(config)
     if hasattr(module, "describe"):
         description: Description = module.describe(config)

@@ -59,9 +59,7 @@ def describe(config: schema.Torchvision) -> Description:
 
 def _read(name: str, root: Path) -> Source:
     """The batches below the root; uint8. The names of the files and their MD5 are torchvision's.
-
-    Raises InputError for a missing or altered file, and as `obtain`.
-    """
+    Raises InputError for a missing or altered file, and as `obtain`."""
     from torchvision import datasets
 
     dataset, key, _ = SETS[name]

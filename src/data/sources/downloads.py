@@ -15,7 +15,7 @@ from src.config import schema
 from src.data.paths import FOLDERS, data_root, named_root
 from src.data.sources.digits import digits
 from src.data.sources.source import Source
-from src.system.errors import InputError
+from src.system.errors import InputError, reading
 from src.system.files import open_regular
 
 log = logging.getLogger(__name__)
@@ -107,15 +107,10 @@ def _timeout(seconds: float) -> Iterator[None]:
 
 
 def read_known(path: Path, limit: int, digest: str | None, title: str) -> bytearray:
-    """The content of a file, of which at most `limit` bytes are read.
-
-    Raises InputError when the file cannot be read or its MD5 is not `digest`.
-    """
-    try:
-        with open_regular(path) as file:
-            content = bytearray(file.read(limit + 1))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    """The content of a file, of which at most `limit` bytes are read. Raises InputError when the
+    file cannot be read or its MD5 is not `digest`."""
+    with reading(path), open_regular(path) as file:
+        content = bytearray(file.read(limit + 1))
     found = hashlib.md5(content, usedforsecurity=False).hexdigest()
     if digest not in (None, found):
         raise InputError(

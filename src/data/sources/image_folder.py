@@ -23,16 +23,11 @@ log = logging.getLogger(__name__)
 
 
 class PictureSplit(Split):
-    """Picture files with their labels (N,), for data sets that do not fit into memory.
-
-    Each access to `features` decodes all pictures: uint8 (N, channels, size, size). `take` decodes
-    nothing.
-    """
+    """Picture files with their labels (N,), for data sets that do not fit into memory. Each access
+    to `features` decodes all pictures: uint8 (N, channels, size, size). `take` decodes nothing."""
 
     def __init__(self, paths: Sequence[Path], labels: Tensor, size: int, channels: int) -> None:
-        for name, value in (("paths", paths), ("labels", labels), ("side", size)):
-            object.__setattr__(self, name, value)
-        object.__setattr__(self, "channels", channels)
+        vars(self).update(paths=paths, labels=labels, side=size, channels=channels)  # frozen
 
     paths: Sequence[Path]
     side: int

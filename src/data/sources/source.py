@@ -79,11 +79,8 @@ def as_float(features: Tensor) -> Tensor:
 
 
 def held_out(train: Split, fraction: float | None, seed: int) -> tuple[Split, Split]:
-    """Splits the training set into (train, validation) at random. Both keep the original order.
-
-    With fraction None both are the whole training set. Raises InputError when either part would be
-    empty.
-    """
+    """Splits the training set into (train, validation) at random, in the original order; without a
+    fraction both are the whole set. Raises InputError when a part would be empty."""
     if fraction is None:
         return train, train
     validation = round(len(train) * fraction)
