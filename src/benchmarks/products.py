@@ -11,11 +11,8 @@ BATCH, HIDDEN, CLASSES = 100, 32, 10
 def products(
     samples: int, *, trials: int = 1, hidden: int = HIDDEN, device: str = "cpu"
 ) -> Callable[[], float]:
-    """Times the products of an epoch of `trials` networks 784-hidden-10 that share their batches.
-
-    The hidden units of all networks are concatenated. The products of the gradient are added to the
-    weights, because a separate gradient would take more of the cache.
-    """
+    """Times the products of an epoch of `trials` networks 784-hidden-10 that share their batches,
+    their hidden units concatenated. The gradient is added to the weights to save cache."""
     rate = 1e-9  # leaves the weights almost unchanged
     with torch.device(device):
         x = torch.rand(BATCH, 784)

@@ -1,7 +1,5 @@
-"""Suites that answer one question about the speed of training, by runs on all devices.
-
-A question is for example: how long does an epoch take, by device, precision or batch size?
-"""
+"""Suites that answer one question by runs on all devices, such as: how long does an epoch take, by
+batch size?"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -13,11 +13,8 @@ from src.config.faults import did_you_mean, options
 from src.config.schema import PositiveInt, Section
 from src.system.errors import InputError, first_line
 
-SHARED = {  # suites that share a module
-    "batch_size": "sizes",
-    "dataset_size": "sizes",
-    "hidden_size": "sizes",
-}
+# Suites that share a module.
+SHARED = {"batch_size": "sizes", "dataset_size": "sizes", "hidden_size": "sizes"}
 MODULES = {path.stem for path in (Path(__file__).parent / "suites").glob("[!_]*.py")}
 SUITES = sorted(MODULES - {*SHARED.values()} | {*SHARED})
 USAGE = f"type python -m src.benchmark suite={'|'.join(SUITES)} [rounds=5] [data=mnist_or_digits]"

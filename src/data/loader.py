@@ -47,10 +47,9 @@ class SeededOrder:
 class StreamOrder:
     """The permutations that torch's DataLoader(shuffle=True) draws from the global random stream.
 
-    Reproduces tutorials that set the seed once, build a model and iterate. `state` is the state of
-    the global stream when training begins. Each epoch takes two numbers from the stream: the
-    workers' base seed and the sampler's seed (torch.utils.data: _BaseDataLoaderIter,
-    RandomSampler).
+    Reproduces tutorials that set the seed once. `state` is that of the stream when training begins.
+    Each epoch takes two numbers from the stream: the workers' base seed and the sampler's seed
+    (torch.utils.data: _BaseDataLoaderIter, RandomSampler).
     """
 
     def __init__(self, state: Tensor) -> None:
@@ -68,10 +67,9 @@ class StreamOrder:
 class BlockSampler(Sampler[Tensor]):
     """The sample indices of an epoch's blocks, (K, R, B) each; a smaller last batch is (1, R, B').
 
-    Rank r of W takes every W-th sample of the same permutation. All ranks take the same number of
-    samples, so that up to W - 1 samples are not used in an epoch. `start` is (epoch, batches): a
-    resumed run leaves out that many first batches of that epoch. `len` counts them all the same,
-    as Lightning does.
+    Rank r of W takes every W-th sample of the same permutation. All ranks take equally many, so
+    up to W - 1 samples are not used in an epoch. `start` is (epoch, batches): a resumed run leaves
+    out that many first batches of that epoch. `len` counts them all the same, as Lightning does.
     """
 
     def __init__(

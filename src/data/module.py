@@ -128,15 +128,10 @@ class DataModule(LightningDataModule):
 
     def _sampler(self, rank: int) -> BlockSampler:
         return BlockSampler(
-            len(self.train),
-            self.orders,
-            self.config.batch,
-            self._batches_per_block(),
-            drop_last=self.config.drop_last,
-            rank=rank,
-            world_size=self.world_size,
+            len(self.train), self.orders, self.config.batch, self._batches_per_block(),
+            drop_last=self.config.drop_last, rank=rank, world_size=self.world_size,
             start=self.start,
-        )
+        )  # fmt: skip
 
     def _batches_per_block(self) -> int:
         if self.steps_per_call != "auto":

@@ -333,11 +333,8 @@ def read_header(path: Path) -> Table:
 
 
 def read_table(path: Path) -> Table:
-    """The whole table without blank lines.
-
-    Raises InputError when the file is not a table, has no row below the header, has columns without
-    a name or with the same name, or has rows that are longer or shorter than the header.
-    """
+    """The whole table without blank lines. Raises InputError when the file is not a table, has no
+    row, has columns without a name of their own, or rows of another length than the header."""
     table = _read(path, header_alone=False)
     if not table.rows:
         raise InputError(f"{path}: has no row below its header")

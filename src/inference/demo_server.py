@@ -82,11 +82,8 @@ def demonstrate(path: Path, port: int, *, browser: bool) -> None:
 
 
 def open_model(path: Path, checkpoint: Path) -> OnnxModel:
-    """The exported model beside the checkpoint; if that is absent or older than the checkpoint, a
-    temporary export.
-
-    Raises InputError when the model does not take pictures, or cannot be exported.
-    """
+    """The exported model beside the checkpoint, or a temporary export if that is absent or older.
+    Raises InputError when the model does not take pictures, or cannot be exported."""
     exported = default_output(path, "onnx")
     reason = f"{exported} does not exist"
     if exported.is_file():

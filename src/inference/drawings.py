@@ -37,11 +37,8 @@ class Drawing:
 
 
 def prepare(image: Image.Image, shape: tuple[int, int], invert: Invert = "auto") -> Drawing:
-    """The drawing in a picture of any size and mode, scaled to a field of `shape` (H, W).
-
-    `invert` says whether the picture is dark on light; `auto` detects it. The EXIF orientation is
-    applied. Raises OSError when the file of the picture is damaged; `decode` finds that earlier.
-    """
+    """The drawing in a picture of any size and mode, scaled to a field of `shape` (H, W). `invert`
+    says whether the picture is dark on light. Raises OSError for a damaged file."""
     return scale_drawing(find_drawing(image, invert), shape)
 
 

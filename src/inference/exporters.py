@@ -94,9 +94,8 @@ def describe_model(trained: Trained, source: Source, digest: str) -> Description
 def compare(trained: Trained, test: Split, run: Runner) -> tuple[float, float, float]:
     """The largest difference of the logits, the allowed difference, and the accuracy of `run`.
 
-    The model itself computes in the precision of its weights. The first sample is a batch of its
-    own, so that several batch sizes are tried. Raises InputError when the model's logits are not
-    finite, and when `run` gives another shape or type.
+    The model computes in the precision of its weights. The first sample is a batch of its own, to
+    try several sizes. Raises InputError for infinite logits, and for another shape or type.
     """
     bounds = sorted({0, 1, *range(0, len(test), CHUNK), len(test)})
     difference, largest, hits = 0.0, 1.0, 0

@@ -1,7 +1,6 @@
 """The formats of exported models, the checks of an export's arguments, and a file's metadata.
 
-Nothing here imports torch, so that wrong arguments are reported at once and an exported model can
-be served without torch.
+Imports no torch: wrong arguments are reported at once, and models are served without torch.
 """
 
 import json

@@ -1,7 +1,4 @@
-"""Ink: the levels of a picture's drawing, light on dark, without background, noise and frame.
-
-Imports no torch.
-"""
+"""Ink: the levels of a drawing, light on dark, without background, noise and frame; no torch."""
 
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,11 +19,8 @@ EDGE = 64  # level of ink at which a drawing begins
 
 
 def extract_ink(image: Image.Image, invert: Invert) -> tuple[Levels, bool]:
-    """The ink (h, w) of a picture, from 0 to 255, and whether the picture is dark on light.
-
-    Luminance, red, green and blue are tried; the one with the highest contrast is used. Without a
-    drawing the ink is (0, 0).
-    """
+    """The ink (h, w) from 0 to 255, (0, 0) without a drawing, and whether it is dark on light. Of
+    luminance, red, green and blue the channel with the highest contrast is used."""
     channels = _channels(image)
     looks = [_look(levels, invert) for levels in channels]
     levels, look = max(zip(channels, looks, strict=True), key=lambda pair: pair[1].contrast)

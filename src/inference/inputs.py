@@ -63,11 +63,8 @@ class Request:
 def read_request(
     run: Path, paths: Sequence[Path], invert: Invert, csv_file: str | None, force: bool
 ) -> Request:
-    """Checks the arguments of `python -m src.predict` and reads its inputs.
-
-    Raises InputError with all faults when no input can be read; for a path that is not a run; and
-    for a CSV file that exists, unless `force` is set.
-    """
+    """Checks the arguments of `python -m src.predict` and reads its inputs. Raises InputError as
+    `read_inputs`, for a path that is not a run, and for a CSV file that cannot be written."""
     if run.suffix.lower() in (*SUFFIXES, ".npz", ".csv"):
         raise InputError(
             f"{run}: is not a run; name one before the pictures: python -m src.predict RUN {run}"

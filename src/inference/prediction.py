@@ -1,7 +1,6 @@
 """The predictions of a trained model for arrays, pictures and tables.
 
-`predict` is the function for your own programs; the command `python -m src.predict` uses
-`predict_inputs`.
+`predict` is for your own programs, `predict_inputs` for the command `python -m src.predict`.
 """
 
 import math
@@ -99,9 +98,8 @@ def predict_inputs(
 ) -> list[Prediction]:
     """A prediction for each picture and each row of arrays or tables, in the order of the inputs.
 
-    A file that cannot be read, or does not fit the model, has a Prediction with its fault. Raises
-    InputError when the model does not take pictures but gets some, and when no file has a
-    prediction.
+    A file that cannot be read or does not fit the model has a Prediction with its fault. Raises
+    InputError for pictures when the model takes none, and when no file has a prediction.
     """
     pictures = [item for item in inputs if isinstance(item, Picture)]
     of_pictures = iter(_of_pictures(trained, pictures, likeness) if pictures else [])

@@ -37,11 +37,8 @@ class Output:
 
 
 def predict_request(request: Request) -> Output:
-    """Predicts the inputs of a request; writes the CSV file where one is requested.
-
-    Raises InputError when the run holds no model, when the model takes other inputs, when no file
-    has a prediction, and when the CSV file cannot be written.
-    """
+    """Predicts the inputs of a request; writes the CSV file where one is requested. Raises
+    InputError as `open_trained` and `predict_inputs`, and when the file cannot be written."""
     trained = open_trained(request.run)
     notes, likeness = list(request.left_out), None
     try:

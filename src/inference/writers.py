@@ -1,8 +1,7 @@
 """The formats of exported models: how each is written, and run again.
 
 ONNX is for every runtime, torch.export's archive for torch without this project, safetensors for
-this project and for the weights alone. The first two take samples as their data set has them:
-pictures as bytes, because the scaling is part of the graph.
+this project. The first two contain the scaling, so they take pictures as bytes.
 """
 
 import io

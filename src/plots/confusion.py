@@ -13,11 +13,8 @@ MOST_NAMED = 20  # classes
 
 
 def confusion(counts: np.ndarray, labels: Sequence[str]) -> Figure:
-    """counts[i, j]: the number of samples of class i that were predicted as class j.
-
-    Only the mistakes decide the colours, because right answers would outshine them. Numbers and
-    names are left out above MOST_NAMED classes.
-    """
+    """counts[i, j]: the number of samples of class i that were predicted as class j. Only mistakes
+    decide the colours, because right answers would outshine them."""
     classes = len(counts)
     wrong = counts.astype(float)
     np.fill_diagonal(wrong, 0)

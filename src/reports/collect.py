@@ -55,8 +55,8 @@ class Collection:
 def collect(paths: Sequence[Path]) -> Collection:
     """The runs and sweeps in the folders, however deep; links are not followed.
 
-    Folders without a run, and runs that cannot be read, are skipped and listed. Raises InputError
-    when a path does not exist, and when there is nothing to report.
+    Folders without a run and unreadable runs are skipped and listed. Raises InputError when a path
+    does not exist, and when there is nothing to report.
     """
     absent = [path for path in paths if not path.exists()]
     if absent:
@@ -135,27 +135,21 @@ def short(text: str) -> str:
         return text
 
 
-def _sweeps(folder: Path, trials: Sequence[Entry], base: Path) -> list[SweepEntries]:
+def _sweeps(folder: Path, trials: Sequence[Entry], base: Path) -> Iterator[SweepEntries]:
     """The part of a sweep on each data set."""
     parts = by_data(trials)
-    name = _name(folder, base)
-    return [
-        _part(folder, f"{name} on {data}" if len(parts) > 1 else name, entries)
-        for data, entries in parts.items()
-    ]
+    for data, entries in parts.items():
+        name = _name(folder, base) + (f" on {data}" if len(parts) > 1 else "")
+        yield _part(folder, name, entries)
 
 
 def _part(folder: Path, name: str, trials: Sequence[Entry]) -> SweepEntries:
     """The keys are those of the command line; without Hydra's files, those of the configuration."""
-    keys = differing([trial.overrides for trial in trials])
-    if keys:
-        trials = [
-            replace(trial, settings={**trial.settings, **trial.overrides}) for trial in trials
-        ]
-    else:
-        keys = differing([trial.settings for trial in trials])
-    trials = [
-        replace(trial, label=_label({key: trial.settings.get(key, UNKNOWN) for key in keys}))
-        for trial in trials
-    ]
-    return SweepEntries(folder, name, trials, keys)
+    typed = differing([trial.overrides for trial in trials])
+    keys = typed or differing([trial.settings for trial in trials])
+    found = []
+    for trial in trials:
+        settings = {**trial.settings, **trial.overrides} if typed else trial.settings
+        label = _label({key: settings.get(key, UNKNOWN) for key in keys})
+        found.append(replace(trial, settings=settings, label=label))
+    return SweepEntries(folder, name, found, keys)

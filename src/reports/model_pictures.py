@@ -121,11 +121,8 @@ def first_layer(weights: np.ndarray) -> Figure:
 def _montage(
     pictures: np.ndarray, columns: int, *, above: float = GAP, **colours: Any
 ) -> tuple[Figure, Axes, list[tuple[float, float]]]:
-    """One image of all pictures (N, H, W), and the upper left corner (x, y) of each.
-
-    `above` is the space above a picture, as a share of its height. A separate axis for each picture
-    would take matplotlib a second.
-    """
+    """One image of all pictures (N, H, W), and the upper left corner (x, y) of each. `above` is the
+    space above a picture, as a share of its height; an axis for each would take a second."""
     count, height, width = pictures.shape
     columns = min(columns, count)
     rows = -(-count // columns)

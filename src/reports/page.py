@@ -2,6 +2,7 @@
 
 import os
 import statistics
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 from functools import partial
@@ -33,8 +34,7 @@ def write_report(
 
     `output` is by default report.html in the path, or in the folder that all paths have in common.
     An older report is replaced, any other file only with `force`. With `models`, pictures of the
-    best models are drawn too. Raises InputError when another file is in the way, and when there is
-    nothing to report.
+    best models are drawn too. Raises InputError as `collect`, and for a file in the way.
     """
     found = collect(paths)
     page = output or _default_page(paths)
@@ -142,7 +142,7 @@ class _Sections:
         return {
             "name": sweep.name,
             "best": best and tables.key_figures(best, f"trial {best.run.folder.name}"),
-            "statuses": tables.statuses(sweep.trials),
+            "statuses": list(Counter(trial.status for trial in sweep.trials).items()),
             "seconds": seconds
             and f"{sum(seconds):.3g} s in all, {statistics.median(seconds):.2g} s per trial",
             "pictures": self._show_all(_sweep_pictures(name, sweep, ranked, seconds)),

@@ -98,11 +98,6 @@ def key_figures(entry: Entry, name: str | None) -> dict[str, Any] | None:
     }
 
 
-def statuses(entries: Sequence[Entry]) -> list[tuple[str, int]]:
-    """Each status, and the number of runs that have it."""
-    return list(Counter(entry.status for entry in entries).items())
-
-
 def stack_note(entries: Sequence[Entry]) -> str | None:
     """How to read `seconds`, where some trials trained in a stack."""
     return SHARED_TIME if any(entry.stacked > 1 for entry in entries) else None

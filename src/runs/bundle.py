@@ -1,8 +1,7 @@
 """A run as one zip file that others can repeat: configuration, history, result, weights, packages.
 
-The bundle that is opened may come from a stranger: its names, sizes and checksums are checked
-before any file is written, and it cannot choose where files are written. Nothing here imports
-torch.
+A bundle may come from a stranger: its names, sizes and checksums are checked before any file is
+written, and it cannot choose where. Nothing here imports torch.
 """
 
 import hashlib
@@ -40,19 +39,17 @@ MANIFEST = "bundle.json"
 UNPACKED, RATIO = 64 * MIB, 20
 DATE = (1980, 1, 1, 0, 0, 0)  # of every file, so that the same run gives the same bytes
 
-Packages = dict[
-    Annotated[str, Field(max_length=200)], Annotated[str, Field(max_length=200)]
-]  # name → version
+ShortText = Annotated[str, Field(max_length=200)]
 
 
 class Manifest(BaseModel):
-    """bundle.json: the checksum of each file, and the packages that were installed."""
+    """bundle.json: the checksum of each file, and the installed packages, name → version."""
 
     model_config = ConfigDict(strict=True)
 
     format: int
     sha256: dict[str, str] = Field(default_factory=dict)
-    packages: Packages = Field(default_factory=dict)
+    packages: dict[ShortText, ShortText] = Field(default_factory=dict)
 
 
 def write_bundle(paths: Sequence[Path], target: Path, *, force: bool = False) -> None:
@@ -100,11 +97,8 @@ class Bundle:
 
 
 def open_bundle(path: Path, folder: Path, accelerator: str | None = None) -> Bundle:
-    """Writes the files of a bundle into a new folder; `accelerator` replaces the run's own.
-
-    Raises InputError, before any file is written, for a file that `write_bundle` did not write;
-    and for a configuration with faults.
-    """
+    """Writes the files of a bundle into a new folder; `accelerator` replaces the run's own. Raises
+    InputError for a configuration with faults, and, before any writing, for another file."""
     contents, manifest = _read(path)
     for name, data in contents.items():
         target = folder / name

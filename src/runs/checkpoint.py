@@ -187,9 +187,6 @@ def write(content: dict[str, Any], path: Path) -> None:
     write_durably(path, pack(content))
 
 
-# --- the content, checked --------------------------------------------------------------------
-
-
 class Part(BaseModel):
     """A part of a checkpoint's content; keys that no reader asks for are ignored."""
 
@@ -216,9 +213,6 @@ def require_format(saved: Any, path: Path) -> dict[str, Any]:
         )
     assert isinstance(saved, dict)
     return saved
-
-
-# --- the newest two --------------------------------------------------------------------------
 
 
 class Slot:

@@ -34,11 +34,8 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether the runs are identical, or their test accuracies are within half a percent.
-
-        The second suffices only in another environment, and for a trial of a stack, which is
-        repeated alone.
-        """
+        """Whether the runs are identical; in another environment, and for a trial of a stack, which
+        is repeated alone, whether their test accuracies are within half a percent."""
         original, repeated = self.metrics["test/acc"]
         near = original is not None and repeated is not None and abs(original - repeated) <= NEAR
         stacked = self.original.result.get("stacked") != 1

@@ -1,4 +1,5 @@
-"""The files in .hydra/ of a run folder, which say what the run is. They are written only here."""
+"""The files in .hydra/ of a run folder, which say what the run is: written only here, and compared
+with the configuration of a run that would go on there."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -6,8 +7,9 @@ from typing import Any
 import yaml
 
 from src.config.schema import Config, with_batch_size
+from src.config.written import written
 from src.runs.folder import Run
-from src.runs.same_run import require_same
+from src.system.errors import InputError
 from src.system.files import write_durably
 
 # The dumper of libyaml, if PyYAML has it, is many times as fast.
@@ -20,11 +22,8 @@ def begin(
     overrides: Sequence[str] | None = None,
     hydra: Mapping[str, Any] | None = None,
 ) -> None:
-    """Makes a run folder: config.yaml, and overrides.yaml and hydra.yaml where they are given.
-
-    `config` has plain values, or is YAML. A folder that has its config.yaml is left as it is:
-    config.yaml is written last, each file durably.
-    """
+    """Makes a run folder with these files, unless it has its config.yaml, which is written last.
+    `config` has plain values, or is YAML."""
     if run.config_file.exists():
         return
     run.config_file.parent.mkdir(parents=True, exist_ok=True)
@@ -66,3 +65,26 @@ def require_same_config(run: Run, config: Config) -> Config | None:
     refusal = f"{run.folder}: holds another run"
     require_same(before.to_primitives(), config.to_primitives(), refusal)
     return before
+
+
+def require_same(saved: Any, now: Any, refusal: str) -> None:
+    """Raises InputError, with a line for each key that differs between two nested values. A resumed
+    run may have more epochs (`trainer.max_epochs`). `resume` is not part of a run."""
+    found = _differences(saved, now, "")
+    if found:
+        raise InputError("\n  ".join([refusal, *found]))
+
+
+def _differences(saved: Any, now: Any, key: str) -> list[str]:
+    if isinstance(saved, Mapping) and isinstance(now, Mapping):
+        found = []
+        for name in dict.fromkeys([*saved, *now]):
+            if name != "resume":
+                inner = f"{key}.{name}" if key else str(name)
+                found += _differences(saved.get(name), now.get(name), inner)
+        return found
+    if key.endswith("trainer.max_epochs") and isinstance(saved, int) and now >= saved:
+        return []
+    if key.endswith("data.batch_size") and now == "auto":
+        return []  # the saved number is used again
+    return [] if saved == now else [f"{key}: it was {written(saved)}, now {written(now)}"]

@@ -1,8 +1,7 @@
 """A run folder: its files and its result, written and read again.
 
-Everything that reads or writes a run uses this module; for checkpoints, src/runs/checkpoint.py.
-A file may come from a stranger: its size is limited, and every fault raises an InputError that
-names the file.
+For checkpoints see src/runs/checkpoint.py. A file may come from a stranger: its size is limited,
+and every fault raises an InputError that names the file.
 """
 
 import csv
@@ -32,8 +31,6 @@ RESULT_LIMIT = MIB  # a result has about 3 KB
 SEARCH = "search.yaml"  # in the folder of a search: the command that was typed
 
 Row = dict[str, float | int | None]
-
-# --- result.json -----------------------------------------------------------------------------
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Size = Annotated[int, Field(gt=0, lt=2**31)]  # of a sample along one axis
@@ -67,11 +64,8 @@ _Tested = TypedDict("_Tested", {"test/loss": Number | None, "test/acc": Number |
 
 
 class Result(_Tested, total=False):
-    """result.json, as src/training/result.py and src/training/fit.py write it.
-
-    Only the status is always there. A run that was interrupted or failed has little more, and
-    older versions wrote less.
-    """
+    """result.json, as src/training/result.py and src/training/fit.py write it. Only the status is
+    always there: interrupted and failed runs have little more."""
 
     status: Literal["finished", "diverged", "interrupted", "failed"]
     error: str
@@ -104,9 +98,6 @@ class Result(_Tested, total=False):
 
 
 _RESULT: TypeAdapter[Result] = TypeAdapter(Result)
-
-
-# --- the folder ------------------------------------------------------------------------------
 
 
 class Run:

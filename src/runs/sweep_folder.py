@@ -25,11 +25,8 @@ ACCURACIES = ("val/acc", "test/acc")
 
 
 class Sweep:
-    """The folder of a multirun or a search, with its trials in folders 0, 1, 2, …
-
-    `stacks` names the folder in it that keeps the states of stacks. Processes that train in the
-    same sweep have one each.
-    """
+    """The folder of a multirun or a search, with its trials in folders 0, 1, 2, … `stacks` names
+    the folder for the states of stacks; each process of a sweep has its own."""
 
     def __init__(self, folder: Path, stacks: str = ".stacks") -> None:
         self.folder = folder
@@ -60,11 +57,8 @@ class Sweep:
             yield
 
     def table(self) -> str:
-        """The trials, the best first; the errors of failed ones; and the command of the best one.
-
-        Each data set has its own best trial, because values on different data sets cannot be
-        compared. A second table has mean ± standard deviation over seeds.
-        """
+        """The trials, the best first; mean ± standard deviation over seeds; the errors of failed
+        trials; and the command of the best trial on each data set."""
         trials = self.outcomes()
         finished = sorted((t for t in trials if t.finished), key=lambda t: (t.data, t.rank))
         ranked = [*finished, *(trial for trial in trials if not trial.finished)]

@@ -9,8 +9,8 @@ from src.config.faults import check
 from src.config.overrides import is_hydras, key_of, override_fault, parse, parse_all
 from src.config.schema import GROUPS, Config
 from src.data.paths import path_faults
+from src.runs.config_files import require_same
 from src.runs.folder import Run, is_search, is_sweep, resume_command
-from src.runs.same_run import require_same
 from src.sweeps.output_folder import last_value, with_folder
 from src.sweeps.requirements import require_machine
 from src.system.errors import InputError

@@ -51,11 +51,8 @@ NO_TEMPORARY = "No usable temporary directory"  # tempfile's message for a full 
 
 @contextmanager
 def storage_faults(file: object = "a file", advice: str = "") -> Iterator[None]:
-    """Raises InputError instead of the OSError of a full, read-only, failing or forbidden disk.
-
-    Any other OSError is a fault of the program and passes. `file` is named when the error names no
-    file; `advice` follows the reason.
-    """
+    """Raises InputError instead of the OSError of a full, read-only, failing or forbidden disk; any
+    other OSError passes. `file` is named when the error names none; `advice` follows the reason."""
     try:
         yield
     except OSError as error:
@@ -91,11 +88,8 @@ def parsing(fault: str, remedy: str = "") -> Iterator[None]:
 
 
 class Interrupted(BaseException):
-    """A signal stopped a run, after a checkpoint where there was a run to save.
-
-    Not an Exception, so that code which catches the failure of a trial does not catch it. The
-    message says how far the run came and what to type to resume it.
-    """
+    """A signal stopped a run, after a checkpoint. Not an Exception, so that code which catches the
+    failure of a trial does not catch it. The message says what to type to resume the run."""
 
     def __init__(self, number: int, message: str = "") -> None:
         super().__init__(message)
@@ -119,10 +113,7 @@ def exit_on_interruption() -> Iterator[None]:
 @contextmanager
 def exit_on_error(*, silent: bool = False) -> Iterator[None]:
     """Exits with a message instead of a traceback: with status 2 on an InputError or an unusable
-    disk, and with 128 + the signal's number on a signal.
-
-    `silent` prints nothing for an InputError, because rank 0 prints the same message.
-    """
+    disk, and with 128 + the signal's number on a signal. `silent` prints no InputError."""
     try:
         with exit_on_interruption(), storage_faults():
             yield

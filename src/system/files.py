@@ -37,10 +37,9 @@ REPLACED = (".ckpt", ".part")  # never written in place, so hard links are harml
 def write_durably(path: Path, content: bytes | str) -> None:
     """Replaces a file. At every instant, even at a power cut, the file is the old or the new one.
 
-    Writes a file beside the target, syncs it, renames it, and syncs the folder. A link is replaced,
-    never followed. Allows one writer at a time and removes the remains of a killed one. Text is
-    UTF-8, with escapes for undecodable bytes of file names. Raises OSError and leaves the old file
-    unchanged.
+    A link is replaced, never followed. Allows one writer at a time and removes the remains of a
+    killed one. Text is UTF-8, with escapes for undecodable bytes of file names. Raises OSError and
+    leaves the old file unchanged.
     """
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     with replacing(path) as part:
@@ -49,11 +48,8 @@ def write_durably(path: Path, content: bytes | str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """As write_durably, but the body writes the new content, into the empty file that it is given.
-
-    When the body raises, the old file stays and the new one is removed. Raises InputError when the
-    old file is not a regular file.
-    """
+    """As `write_durably`, but the body writes the new content into an empty file. Raises InputError
+    when the old file is not a regular file."""
     if path.exists():
         require_regular(path, path.stat())
     part = beside(path)
@@ -100,11 +96,8 @@ def append_line(path: Path, line: str) -> None:
 
 
 def open_in_place(path: Path, flags: int) -> int:
-    """Opens a file to write in place, and creates it if needed. Returns the descriptor.
-
-    Raises InputError for links, files with a second name (hard links) and special files, because
-    writing would change other files or devices.
-    """
+    """Opens a file to write in place, and creates it if needed. Raises InputError as `require_own`:
+    writing into other files or devices is refused."""
     with suppress(FileNotFoundError):  # before opening, because opening a device may have effects
         require_own(path, path.lstat())
     flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -170,11 +163,8 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def open_regular(path: Path) -> io.BufferedReader:
-    """Opens a file for reading; links are followed.
-
-    Raises OSError when the file cannot be opened. Raises InputError for a folder, pipe, socket or
-    device, without opening it: a pipe waits for a writer, and opening a device may have effects.
-    """
+    """Opens a file for reading; links are followed. Raises InputError for a folder, pipe, socket or
+    device without opening it: a pipe waits for a writer, opening a device may have effects."""
     require_regular(path, path.stat())
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
@@ -240,9 +230,8 @@ YAML_DEPTH = 20  # a configuration has four levels
 def read_yaml(path: Path) -> Any:
     """The plain values of a YAML file. Raises InputError when the file is not YAML or too large.
 
-    Also refuses aliases, of which a few lines can expand to more than the memory, deep nesting,
-    which would exhaust a parser's stack, and tags such as `!!bool foo`, which change how a text is
-    read.
+    Refuses aliases, which can expand to more than the memory, deep nesting, which would exhaust a
+    parser's stack, and tags such as `!!bool foo`, which change how a text is read.
     """
     content = read_bounded(path, YAML_LIMIT)
     with parsing(f"{path}: cannot be read as YAML"):

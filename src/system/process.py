@@ -34,11 +34,11 @@ def command_parser(name: str, docstring: str | None) -> argparse.ArgumentParser:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """For the import of torch and Lightning.
+    """Imports torch and Lightning without garbage collection, which takes a fifth of the time and
+    finds nothing.
 
-    Turns garbage collection off, which takes a fifth of the time of importing Lightning and finds
-    nothing. Makes torch's threads sleep instead of spin while they wait for each other: on a busy
-    machine they would spin for a thread that is not running.
+    Makes torch's threads sleep instead of spin while they wait for each other: on a busy machine
+    they would spin for a thread that is not running.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     gc.disable()
@@ -56,11 +56,11 @@ def import_for_ranks() -> None:
 
 
 class Output(io.FileIO):
-    """The standard output or error. Writing never fails; lines that cannot be written are dropped.
+    """The standard output or error; lines that cannot be written are dropped, because the results
+    of a command are files.
 
-    The results of a command are files, so the command continues when nobody reads its lines. A
-    reader that has closed its end (`| head`) is not a fault. Any other fault is printed once on the
-    standard error and kept in `fault`.
+    A reader that has closed its end (`| head`) is not a fault. Any other fault is printed once on
+    the standard error and kept in `fault`.
     """
 
     fault: OSError | None = None
@@ -94,10 +94,9 @@ class Lines(logging.StreamHandler[TextIO]):
 def open_outputs() -> Output:
     """Replaces the standard output and error by streams that never fail; returns the output.
 
-    The descriptor of a closed stream is opened on the null device, so that no later file gets its
-    number and the lines of the program. Characters outside the encoding are printed as escapes.
-    Also silences Matplotlib, which torchmetrics imports and which would warn in each command when
-    the home folder cannot be written.
+    A closed stream is opened on the null device, so that no later file gets its number and the
+    program's lines. Characters outside the encoding are printed as escapes. Also silences
+    Matplotlib, which would warn in each command when the home folder cannot be written.
     """
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     for descriptor in (STDIN, STDOUT, STDERR):
@@ -137,9 +136,8 @@ def run(main: Callable[[], None]) -> None:
     """Runs a command's main function and exits with its status, or with 1 when the status is 0 and
     the standard output could not be written.
 
-    Runs exit functions and flushes streams, but skips the interpreter's clean-up, which takes a
-    second after Lightning was imported. After an exception, or with threads still running, the
-    process ends in the ordinary way.
+    Skips the interpreter's clean-up, which takes a second after Lightning was imported, except
+    after an exception and with threads still running.
     """
     output = open_outputs()
     try:

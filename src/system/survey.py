@@ -17,13 +17,7 @@ VECTOR_ARM = ("asimd", "asimdhp", "sve", "sve2", "bf16", "i8mm")
 
 def survey() -> dict[str, Any]:
     """CPU, CUDA and MPS devices, bytes of memory, and the choice of `auto` with its reason."""
-    return {
-        "cpu": _cpu(),
-        "cuda": _cuda(),
-        "mps": _mps(),
-        "auto": _auto(),
-        "versions": versions(),
-    }
+    return {"cpu": _cpu(), "cuda": _cuda(), "mps": _mps(), "auto": _auto(), "versions": versions()}
 
 
 def _cpu() -> dict[str, Any]:

@@ -13,8 +13,8 @@ from typing_extensions import TypeAliasType
 
 from src.config.schema import MAX_EPOCHS, Config
 from src.runs.checkpoint import Part, Slot, require_format, wrong_fields
+from src.runs.config_files import require_same
 from src.runs.folder import HISTORY, Count, Run
-from src.runs.same_run import require_same
 from src.system.errors import InputError, first_line
 from src.training import ranks
 from src.training.classifier import Classifier

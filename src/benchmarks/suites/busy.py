@@ -1,8 +1,4 @@
-"""Training on a busy machine: all threads against one thread.
-
-Times the default run and one epoch of the README's sweep beside LOOPS processes that each keep a
-core busy.
-"""
+"""The default run and an epoch of the README's sweep on a busy machine: all threads, or one."""
 
 import subprocess
 import sys

@@ -1,8 +1,5 @@
-"""All checks and measurements that need a CUDA GPU, written into one file, gpu_check.json.
-
-Runs the tests marked gpu, the suites that compare devices, an epoch of the default network, and the
-README's sweep as a command.
-"""
+"""All that needs a CUDA GPU, written into gpu_check.json: the tests marked gpu, the suites that
+compare devices, an epoch of the default network, and the README's sweep as a command."""
 
 import json
 import subprocess

@@ -1,7 +1,4 @@
-"""An epoch of a large network on one rank and on two ranks, and the start of two ranks.
-
-Every rank has one thread.
-"""
+"""An epoch of a large network on one rank and on two of one thread each, and their start."""
 
 import subprocess
 import sys

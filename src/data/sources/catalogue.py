@@ -1,9 +1,8 @@
 """Finds the data set that a configuration names.
 
-A new data set needs three things: a module in this folder, a section in src/config/schema.py, and
-a YAML file in conf/data. All three have the name of the data set. The module has a function
-`open_source(config) -> Source`. It may have a second function `describe(config) -> Description`,
-which tells shape and classes faster than by opening the data set.
+A new data set needs a module in this folder, a section in src/config/schema.py, and a YAML file in
+conf/data, all of its name. The module has a function `open_source(config) -> Source`, and may have
+`describe(config) -> Description`, which tells shape and classes faster than by opening the data.
 """
 
 from importlib import import_module
@@ -13,12 +12,8 @@ from src.config import schema
 from src.data.paths import FOLDERS, data_root
 from src.data.sources.source import Description, Source
 
-FAMILIES = {  # data sets that share a module
-    "fashion_mnist": "mnist",
-    "kmnist": "mnist",
-    "cifar10": "cifar",
-    "cifar100": "cifar",
-}
+# Data sets that share a module.
+FAMILIES = {"fashion_mnist": "mnist", "kmnist": "mnist", "cifar10": "cifar", "cifar100": "cifar"}
 
 
 def open_source(config: schema.Data) -> Source:

@@ -21,11 +21,10 @@ TEXT_COST = 12  # bytes of memory for each byte of a table, while it is read
 
 
 def open_source(config: schema.Csv) -> Source:
-    """Features (N, width), float32.
+    """Features (N, width), float32, standardised and encoded by the training samples alone.
 
-    Columns are standardised and encoded by the training samples alone; validation and test samples
-    have no influence. Classes are sorted, as numbers where all are numbers. Raises InputError with
-    all faults of the table at once.
+    Classes are sorted, as numbers where all are numbers. Raises InputError with all faults of the
+    table at once.
     """
     path = Path(config.path)
     size = path.stat().st_size if path.is_file() else 0
@@ -59,14 +58,8 @@ def open_source(config: schema.Csv) -> Source:
     )
     features = torch.from_numpy(columns.features(table))
     train, test = (Split(features[part.features], part.labels) for part in parts)
-    return Source(
-        config.name,
-        train,
-        test,
-        tuple(printable(label) for label in labels),
-        digest=sha256(path),
-        columns=columns,
-    )
+    names = tuple(printable(label) for label in labels)
+    return Source(config.name, train, test, names, digest=sha256(path), columns=columns)
 
 
 def _classes(targets: Sequence[str], path: Path, target: str) -> list[str]:

@@ -26,9 +26,8 @@ class UnavailableError(Exception):
 
 
 def obtain(name: str, dataset: str, files: Iterable[str], root: Path) -> Path:
-    """The folder of a data set's files, downloaded first when none of them is there.
+    """The folder of a data set's files, downloaded from torchvision.datasets when none is there.
 
-    `dataset` is its name in torchvision.datasets. A folder with any of the files is never written.
     Raises InputError for a root that cannot be written, UnavailableError when the download fails.
     """
     folder = root / FOLDERS[name]
@@ -76,11 +75,8 @@ def download(dataset: str, folder: str, root: Path) -> None:
 def open_published(
     config: schema.Mnist | schema.Torchvision, read: Callable[[str, Path], Source]
 ) -> Source:
-    """The result of `read(name, root)`, or the fallback when the data set is unavailable.
-
-    Raises InputError as `read`, and for an unavailable data set without a fallback or with a root
-    that the user named.
-    """
+    """The result of `read(name, root)`, or the fallback of an unavailable data set. Raises
+    InputError as `read`, and where there is no fallback or the user named the root."""
     root, folder = data_root(config.root), FOLDERS[config.name]
     try:
         return read(config.name, root)

@@ -50,8 +50,7 @@ class PictureSplit(Split):
 
 
 def open_source(config: schema.ImageFolder) -> Source:
-    """Features (N, channels, size, size), uint8. A picture is resized as a whole; its proportions
-    are not kept. Classes are numbered in the order of their names.
+    """Features (N, channels, size, size), uint8; pictures do not keep their proportions.
 
     Decodes every picture once to find the broken ones, and keeps the pixels only with
     data.loader=resident. Raises InputError for folders without pictures, for broken pictures
