@@ -132,7 +132,7 @@ class Tally:
 
     def to_primitives(self) -> dict[str, Any]:
         found = vars(self) | {"lost": statistics.median(self.lost) if self.lost else None}
-        return {"lost_seconds" if key == "lost" else key: value for key, value in found.items()}
+        return {"lost_seconds" if name == "lost" else name: value for name, value in found.items()}
 
 
 class Torture:

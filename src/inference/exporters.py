@@ -95,7 +95,7 @@ def compare(trained: Trained, test: Split, run: Runner) -> tuple[float, float, f
     """The largest difference of the logits, the allowed difference, and the accuracy of `run`.
 
     The model computes in the precision of its weights. The first sample is a batch of its own, to
-    try several sizes. Raises InputError for infinite logits, and for another shape or type.
+    try several sizes. Raises InputError for logits that are infinite, NaN, or of another shape.
     """
     bounds = sorted({0, 1, *range(0, len(test), CHUNK), len(test)})
     difference, largest, hits = 0.0, 1.0, 0

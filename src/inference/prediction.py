@@ -178,9 +178,8 @@ def _of_pictures(
             predictions.append(Prediction(path, None, None, "nothing", drawings=0))
             continue
         drawn = "dark on light" if drawing.inverted else "light on dark"
-        count = drawing.count
         predictions.append(
-            Prediction(path, None, guess, drawn, drawings=count, unlikeness=unlikeness)
+            Prediction(path, None, guess, drawn, drawings=drawing.count, unlikeness=unlikeness)
         )
     return predictions
 

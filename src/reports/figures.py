@@ -47,8 +47,7 @@ class Picture:
 def _for_page(svg: str, name: str, caption: str) -> str:
     """Makes identifiers unique, the width that of the page, and the caption its label."""
     svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg)
-    svg = re.sub(r'<svg([^>]*?) width="[^"]*"', r"<svg\1", svg, count=1)
-    svg = re.sub(r'<svg([^>]*?) height="[^"]*"', r"<svg\1", svg, count=1)
+    svg = re.sub(r'<svg([^>]*?) width="[^"]*" height="[^"]*"', r"<svg\1", svg, count=1)
     caption = caption.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
     return svg.replace("<svg", f'<svg role="img" aria-label="{caption}"', 1)
 

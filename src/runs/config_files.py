@@ -1,5 +1,5 @@
-"""The files in .hydra/ of a run folder, which say what the run is: written only here, and compared
-with the configuration of a run that would go on there."""
+"""The files in .hydra/ of a run folder, which say what the run is: written here alone, and compared
+with the configuration of a run that is resumed."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

@@ -232,7 +232,8 @@ class Run:
         if not self.history_file.exists():
             self.write_history([row])
             return
-        append_line(self.history_file, csv_text(HISTORY, [row]).partition("\n")[2])
+        _header, _, line = csv_text(HISTORY, [row]).partition("\n")
+        append_line(self.history_file, line)
 
     def forget(self) -> None:
         """Removes history and result of a trial that has no checkpoint; its configuration stays."""

@@ -113,7 +113,7 @@ def exit_on_interruption() -> Iterator[None]:
 @contextmanager
 def exit_on_error(*, silent: bool = False) -> Iterator[None]:
     """Exits with a message instead of a traceback: with status 2 on an InputError or an unusable
-    disk, and with 128 + the signal's number on a signal. `silent` prints no InputError."""
+    disk, and with 128 + the signal's number on a signal. `silent`: rank 0 prints the InputError."""
     try:
         with exit_on_interruption(), storage_faults():
             yield

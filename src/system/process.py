@@ -34,8 +34,8 @@ def command_parser(name: str, docstring: str | None) -> argparse.ArgumentParser:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """Imports torch and Lightning without garbage collection, which takes a fifth of the time and
-    finds nothing.
+    """For imports of torch and Lightning: without garbage collection, which takes a fifth of their
+    time and finds nothing.
 
     Makes torch's threads sleep instead of spin while they wait for each other: on a busy machine
     they would spin for a thread that is not running.

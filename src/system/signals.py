@@ -18,8 +18,8 @@ class Signals:
     """Handles the first signal: raises Interrupted at once, or, while `patient`, only notes the
     signal, and the caller calls `interrupt_if_received` after each block.
 
-    A second signal ends the process at once; all files are complete at every instant. A rank
-    ignores the second signal, because the terminal and the launcher each send the same signal.
+    A second signal ends the process at once. A rank ignores it, because the terminal and the
+    launcher each send the same signal.
     """
 
     def __init__(self, rank: bool) -> None:

@@ -26,7 +26,8 @@ class UnavailableError(Exception):
 
 
 def obtain(name: str, dataset: str, files: Iterable[str], root: Path) -> Path:
-    """The folder of a data set's files, downloaded from torchvision.datasets when none is there.
+    """The folder of a data set's files, downloaded by torchvision when none of them is there; a
+    folder with any of the files is never written.
 
     Raises InputError for a root that cannot be written, UnavailableError when the download fails.
     """

@@ -99,11 +99,9 @@ def _decoded(config: schema.ImageFolder, parts: Sequence[Files]) -> list[Split]:
         sizes |= survey.sizes
         modes |= survey.modes
         labels = torch.tensor(part.classes, dtype=torch.int64)
-        split = (
-            Split(torch.from_numpy(pixels), labels)
-            if keep
-            else PictureSplit(part.paths, labels, size, channels)
-        )
+        split: Split = PictureSplit(part.paths, labels, size, channels)
+        if keep:
+            split = Split(torch.from_numpy(pixels), labels)
         if survey.broken:
             whole = torch.ones(len(labels), dtype=torch.bool)
             whole[list(survey.broken)] = False
