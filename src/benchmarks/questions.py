@@ -1,5 +1,4 @@
-"""Suites that answer one question by runs on all devices, such as: how long does an epoch take, by
-batch size?"""
+"""Suites that answer one question about the speed of training, by runs on all devices."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
