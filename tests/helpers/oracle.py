@@ -41,7 +41,8 @@ class Trained:
 class Loop:
     """A run of a configuration, given as nested primitives."""
 
-    def __init__(self, values: Values, train: Data, test: Data) -> None:
+    def __init__(self, values: Values, train: Data, test: Data, nudge: float = 0.0) -> None:
+        """`nudge` changes each initial weight by about that share of it."""
         self.values, self.test_set = values, test
         self.data, self.settings = values["data"], values["trainer"]
         self.train_set, self.validation_set = self._split(train)
@@ -50,6 +51,9 @@ class Loop:
         inputs = train[0].flatten(1).shape[1]
         self.model = network(values["model"], inputs, classes).double()
         self.weights = list(self.model.parameters())
+        stream = torch.Generator().manual_seed(0)
+        for weight in self.weights if nudge else ():
+            weight.data *= 1 + nudge * torch.randn(weight.shape, generator=stream)
         self.batches = [len(part) for part in self._batches(0)]
         self.steps_per_epoch = -(-len(self.batches) // self.settings["accumulate_grad_batches"])
         self.optimizer = self._optimizer()
