@@ -53,7 +53,9 @@ class Loop:
         self.weights = list(self.model.parameters())
         stream = torch.Generator().manual_seed(0)
         for weight in self.weights if nudge else ():
-            weight.data *= 1 + nudge * torch.randn(weight.shape, generator=stream)
+            weight.data *= 1 + nudge * torch.randn(
+                weight.shape, generator=stream, dtype=weight.dtype
+            )
         self.batches = [len(part) for part in self._batches(0)]
         self.steps_per_epoch = -(-len(self.batches) // self.settings["accumulate_grad_batches"])
         self.optimizer = self._optimizer()
