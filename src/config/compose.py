@@ -1,4 +1,7 @@
-"""From overrides to checked configurations: every fault at once, before torch is imported."""
+"""From overrides to checked configurations: every fault at once, before torch is imported.
+
+A point is one combination of values of a sweep; a single run is one point.
+"""
 
 import copy
 import functools
@@ -35,7 +38,7 @@ from src.config.schema import CONF, Config
 
 VERSION_BASE = "1.3"  # of Hydra
 MAIN = "train"  # conf/train.yaml
-MOST_KEPT = 1000  # composed jobs between Hydra's sweeper and launcher
+MOST_KEPT = 1000  # the largest number of composed jobs that are kept for the launcher
 
 
 def compose(*overrides: str) -> Config:
@@ -46,7 +49,7 @@ def compose(*overrides: str) -> Config:
 
 
 def check_all(points: Iterable[dict[str, Any]], faults: Sequence[str]) -> list[Config]:
-    """The checked configurations. Raises InputError with these faults and those of the points."""
+    """The checked configurations. Raises InputError with `faults` and the faults of the points."""
     found = [find_faults(point) for point in points]
     every = dict.fromkeys([*faults, *(fault for _, faults in found for fault in faults)])
     if every:
@@ -59,8 +62,8 @@ def combine(
 ) -> tuple[list[Sequence[str]], list[Override], list[str]]:
     """The overrides of each point, the overrides without a fault, and a message for each fault.
 
-    The number of a point is the number of its trial. There are no points where a sweeper chooses
-    the values as it goes.
+    The number of a point is the number of its trial. The list of points is empty if a sweeper such
+    as Optuna chooses the values during the sweep.
     """
     right: list[Override] = []
     faults: list[str] = []
@@ -175,8 +178,9 @@ class Composer(ConfigLoaderImpl):
         from_shell: bool = True,
         validate_sweep_overrides: bool = True,
     ) -> DictConfig:
-        """As Hydra's own, from a template of the same groups."""
-        if config_name != MAIN:  # such as none at all, for --hydra-help
+        """Does the same as Hydra's method, but copies a template if the chosen groups were
+        composed before."""
+        if config_name != MAIN:  # config_name is None for --hydra-help
             return super().load_configuration(
                 config_name, overrides, run_mode, from_shell, validate_sweep_overrides
             )
@@ -215,7 +219,8 @@ class Composer(ConfigLoaderImpl):
     def load_sweep_config(
         self, master_config: DictConfig, sweep_overrides: list[str]
     ) -> DictConfig:
-        """As Hydra's own. The launcher gets the job that the sweeper composed to try it."""
+        """Does the same as Hydra's method, but gives the launcher the job that the sweeper has
+        composed as a check."""
         key = tuple(sweep_overrides)
         job = self._jobs.pop(key, None)
         if job is None:

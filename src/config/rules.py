@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from src.config.closed_form import not_covered_values
-from src.config.schema import MOST, MOVES
+from src.config.schema import MOST, AUGMENTATIONS
 from src.config.written import shortened, written
 from src.system.resources import cpu_count
 
@@ -115,7 +115,7 @@ def _data(v: Values) -> Iterator[str]:
             f"{MOST_FEATURES:,}"
         )
     known = {"toy": [2], "synthetic": shape}.get(str(v["data.name"]))  # before data are read
-    moved = any(v[f"augmentation.{name}"] for name in MOVES)
+    moved = any(v[f"augmentation.{name}"] for name in AUGMENTATIONS)
     if moved and isinstance(known, list) and len(known) != 3:
         yield no_pictures(v["augmentation"], known, v["data.name"])
 
@@ -163,7 +163,7 @@ def _whole_numbers(value: Any) -> bool:
 
 def no_pictures(augmentation: Mapping[str, Any], shape: Sequence[int], data: str) -> str:
     """The fault of an augmentation of samples that are not (channels, height, width)."""
-    name = next(name for name in MOVES if augmentation.get(name))
+    name = next(name for name in AUGMENTATIONS if augmentation.get(name))
     return (
         f"augmentation.{name}={written(augmentation[name])} moves pixels, and data={data} has "
         f"samples of shape {written(list(shape))}, not [channels,height,width]; "

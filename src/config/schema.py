@@ -69,18 +69,18 @@ def _required(placeholder: str) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _as_duration(value: str) -> str:
+def _check_duration(value: str) -> str:
     if not set(value) - set("0:"):
         raise ValueError("must be a second or more")
     return value
 
 
 Duration = Annotated[  # DD:HH:MM:SS
-    str, Field(pattern=r"^[0-9]{2}(:[0-9]{2}){3}$"), AfterValidator(_as_duration)
+    str, Field(pattern=r"^[0-9]{2}(:[0-9]{2}){3}$"), AfterValidator(_check_duration)
 ]
 
 
-def _as_project(value: str) -> str:
+def _check_project(value: str) -> str:
     if not 1 <= len(value) <= 128 or set(value) & set("/\\#?%:"):  # W&B's own rule
         raise ValueError("must have 1 to 128 characters, none of / \\ # ? % :")
     return value
@@ -199,7 +199,7 @@ class Adam(Section):
 
 
 class _Scheduler(Section):
-    spread: ClassVar[bool] = False  # whether the curve depends on trainer.max_epochs
+    depends_on_max_epochs: ClassVar[bool] = False  # whether the rates depend on it
     warmup_epochs: NonNegativeFloat
 
 
@@ -210,17 +210,18 @@ class NoScheduler(_Scheduler):
 class MultiStep(_Scheduler):
     name: Literal["multistep"]
     milestones: Annotated[list[PositiveInt], Field(max_length=MOST_MILESTONES)]
-    gamma: Annotated[PositiveFloat, Field(le=10)]  # finite to the power of the milestones
+    # At most 10, so that gamma ** number_of_milestones stays finite.
+    gamma: Annotated[PositiveFloat, Field(le=10)]
 
 
 class Cosine(_Scheduler):
-    spread = True
+    depends_on_max_epochs = True
     name: Literal["cosine"]
     eta_min: NonNegativeFloat
 
 
 class OneCycle(Section):
-    spread: ClassVar[bool] = True
+    depends_on_max_epochs: ClassVar[bool] = True
     name: Literal["onecycle"]
     pct_start: Fraction
     div_factor: Factor
@@ -263,7 +264,7 @@ class Logger(Section):
     tensorboard: bool
     mlflow: bool
     wandb: bool
-    project: Annotated[str, AfterValidator(_as_project)]
+    project: Annotated[str, AfterValidator(_check_project)]
     mlflow_file: str | None  # None: mlflow.db in the run folder
 
     @property
@@ -277,7 +278,7 @@ class Augmentation(Section):
 
     shift: NonNegativeFloat  # pixels, along each axis
     rotate: Annotated[float, Field(ge=0, le=180)]  # degrees
-    scale: Probability  # a fraction of the width, and another of the height
+    scale: Probability  # a fraction; width and height draw separate numbers
     shear: Annotated[float, Field(ge=0, lt=90)]  # degrees, along the rows
     flip: bool  # left to right, with probability 1/2
     elastic: NonNegativeFloat  # pixels, the standard deviation of a smooth random displacement
@@ -285,10 +286,10 @@ class Augmentation(Section):
 
     @property
     def chosen(self) -> list[str]:
-        return [name for name in MOVES if getattr(self, name)]
+        return [name for name in AUGMENTATIONS if getattr(self, name)]
 
 
-MOVES = ("shift", "rotate", "scale", "shear", "flip", "elastic")  # kinds of augmentation
+AUGMENTATIONS = ("shift", "rotate", "scale", "shear", "flip", "elastic")
 Data = Mnist | Torchvision | Digits | Toy | Synthetic | ImageFolder | Npz | Csv
 Model = LogisticRegression | Mlp
 Optimizer = Sgd | Adam
@@ -322,20 +323,20 @@ class Config(Section):
         """Nested dicts, lists and scalars, for a checkpoint, a YAML or a JSON file."""
         return self.model_dump(mode="json")
 
-    def experiment(self) -> dict[str, Any]:
-        """The values that decide what is trained: all except data.root and resume."""
+    def identity_values(self) -> dict[str, Any]:
+        """All values except data.root and resume. They identify a run."""
         values = self.to_primitives()
         del values["data"]["root"], values["resume"]
         return values
 
     def hash(self) -> str:
-        """12 hex digits over the experiment."""
-        text = json.dumps(self.experiment(), sort_keys=True)
+        """12 hex digits over the identity values."""
+        text = json.dumps(self.identity_values(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def standing(monitor: str, value: float | None) -> float:
-    """The rank of a monitored value: the smaller, the better; infinity if it is not a number."""
+def sort_key(monitor: str, value: float | None) -> float:
+    """A number to sort by; smaller is better. NaN, infinities and None sort last."""
     if value is None or not math.isfinite(value):
         return math.inf
     return -value if monitor.endswith("acc") else value

@@ -1,8 +1,8 @@
-"""The protocol by which a family of models trains without autograd: its gradient in closed form.
+"""Base classes for models whose gradient is computed by our own formulas instead of by autograd.
 
-A family that has one sets `closed_form` on its model class, to a class derived from `ClosedForm`,
-and marks its section in src/config/schema.py with `@has_closed_form`, which is known before torch
-is imported. src/models/mlp.py is the example.
+To add a closed form: 1. derive a class from `ClosedForm`; 2. set `closed_form = ThatClass` on the
+model class; 3. decorate the section in src/config/schema.py with `@has_closed_form`. Step 3 is
+separate because schema.py must not import torch. src/models/mlp.py is an example.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ class Cost(NamedTuple):
 class Part:
     """A weight and a bias of S trials, and their gradients once `make_gradients` was called."""
 
-    gradients: Tensor  # both, one after the other
+    gradients: Tensor  # the weight gradient followed by the bias gradient, flat
     weight_gradient: Tensor
     bias_gradient: Tensor
 
@@ -44,14 +44,17 @@ class Part:
         return [piece.view_as(own) for piece, own in zip(pieces, self.parameters, strict=True)]
 
     def descend(self, first: Tensor, second: Tensor, /) -> None:
-        """Subtracts the gradients of the weight and of the bias, in place. A layer takes the
-        gradient of its outputs and its inputs instead, and never stores their product."""
+        """Subtracts `first` from the weight and `second` from the bias, in place.
+
+        `Layer` overrides this: there `first` is the gradient of the outputs and `second` the
+        inputs. Their product, the weight gradient, is subtracted without being stored.
+        """
         self.weight.sub_(first.view_as(self.weight))
         if self.bias is not None:
             self.bias.sub_(second.view_as(self.bias))
 
     def accumulate(self, first: Tensor, second: Tensor, /, fresh: bool) -> None:
-        """Adds to `gradients`, or overwrites them if `fresh`. Arguments as those of `descend`."""
+        """Adds to `gradients`, or overwrites them if `fresh`. The arguments are those of `descend`."""
         if fresh:
             self.gradients.zero_()
         self.weight_gradient.add_(first.view_as(self.weight))
@@ -59,12 +62,15 @@ class Part:
             self.bias_gradient.add_(second.view_as(self.bias))
 
 
+# What to do with the gradient of a part, see `ClosedFormSteps._use_gradient` in
+# src/training/steps.py: the call is passed on to `descend` or `accumulate`.
 UseGradient = Callable[[Part, Tensor, Tensor], None]
 
 
 class ClosedForm:
     """S models of a family whose tensors have equal shapes: a segment of a stack. The parameters of
-    the models become views of the segment's tensors (S, …): see `stacked_layers.stack_tensors`."""
+    the models become views of the segment's tensors (S, …). `stacked_layers.stack_tensors` creates
+    the views."""
 
     classes: int
     random = False  # whether a step draws random numbers
@@ -75,22 +81,23 @@ class ClosedForm:
         self, trials: Sequence[int], models: Sequence[nn.Module], batches: Sequence[int]
     ) -> None:
         """`trials` are the numbers of the models in the whole stack, `batches` the numbers of the
-        R batches that they train on: trial r · S/R + i is the i-th that trains on batch r."""
+        R batches that they train on. The trials are sorted by batch: the first S/R trials train on
+        batches[0], the next S/R trials on batches[1], and so on."""
         self.trials, self.batches = list(trials), list(batches)
         self.parts = list(self.stack(models))
         self.parameters = [parameter for part in self.parts for parameter in part.parameters]
         self.gradients: list[Tensor] = []
 
     def stack(self, models: Sequence[nn.Module]) -> Sequence[Part]:
-        """Stacks the tensors, and sets the class's fields that differ. Returns the parts in the
-        order of a model's parameters."""
+        """Stacks the tensors. Sets `classes`, and `random` and `statistics` if they differ from the
+        class defaults. Returns the parts in the order of a model's parameters."""
         raise NotImplementedError
 
     @classmethod
     def shape_of(cls, model: nn.Module, rounding: int) -> tuple[Any, ...]:
-        """The shapes of all parameters: models of equal shapes share a segment. A family that pads
-        models with zeros may round widths up to multiples of `rounding`, which is 1 for few shapes.
-        """
+        """Returns a key; models with the same key share a segment. By default, the key is the shapes
+        of all parameters. A family that pads models with zeros may round widths up to multiples of
+        `rounding`, which is 1 if the models have few shapes."""
         del rounding
         return tuple(tuple(parameter.shape) for parameter in model.parameters())
 
@@ -116,10 +123,10 @@ class ClosedForm:
         raise NotImplementedError
 
     def constrain(self) -> None:
-        """Called after each step of an optimizer: holds the weights to a bound, if there is one."""
+        """Called after each step of an optimizer. Applies max_norm, if set."""
 
     def count(self, batches: int) -> None:
-        """Called after each block: counts its batches, for statistics that do."""
+        """Called after each block. Adds the number of batches to the counters of batch norm."""
 
     def make_gradients(self) -> None:
         self.gradients = [gradient for part in self.parts for gradient in part.make_gradients()]

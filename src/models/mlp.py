@@ -35,7 +35,8 @@ def build(config: schema.Mlp, shape: Sequence[int], classes: int) -> "Mlp":
 
 
 def cost(config: schema.Mlp, shape: Sequence[int], classes: int) -> Cost:
-    """An upper bound: weights are counted as if each hidden unit had a norm, with four numbers."""
+    """An upper bound: 4 numbers per hidden unit are added for a norm (weight, bias, mean, variance),
+    even without a norm."""
     inputs, hidden = math.prod(shape), config.hidden_sizes
     weights = sum((a + 1) * b for a, b in pairwise([inputs, *hidden, classes])) + 4 * sum(hidden)
     units = sum(hidden) + classes
@@ -134,13 +135,15 @@ class DenseClosedForm(ClosedForm):
             mask = dropout_mask(by_trial, self.input_dropout, self.generator)
             features = (by_trial * mask).flatten(0, 1)
         first = features.mT if self.layers[0].groups > 1 else features[0].mT
-        inputs, kept, masks = self._forward_hidden(first, buffers)
+        inputs, for_backward, masks = self._forward_hidden(first, buffers)
         last = self.layers[-1].shaped(logits)
         if first.dtype == logits.dtype:
             self.layers[-1].forward(inputs[-1], last)
         else:
             last.copy_(self.layers[-1].forward(inputs[-1]))
 
+        # delta: the gradient of the loss with respect to the outputs of a layer, first of the last
+        # layer (S, classes, B), then in the shape of the current layer.
         delta = torch.softmax(logits, 1, out=buffers.delta)
         buffers.delta_by_batch.sub_(targets)
         delta.mul_(scale)
@@ -159,7 +162,7 @@ class DenseClosedForm(ClosedForm):
                 hidden = self._by_trial(hidden)
             if depth - 1 in masks:
                 hidden = hidden * masks[depth - 1]
-            delta = BACKWARD[self.activation](hidden, kept[depth - 1])
+            delta = BACKWARD[self.activation](hidden, for_backward[depth - 1])
             if self.norms:
                 norm = self.norms[depth - 1]
                 before_norm = norm.backward(delta.to(norm.weight.dtype)).to(first.dtype)
@@ -170,14 +173,15 @@ class DenseClosedForm(ClosedForm):
     def _forward_hidden(
         self, first: Tensor, buffers: "_Buffers"
     ) -> tuple[list[Tensor], list[Tensor], dict[int, Tensor]]:
-        """The inputs of all layers, what the gradients of activations need, and masks by layer."""
-        inputs, kept, masks = [first], [], {}
+        """Returns the inputs of all layers, the tensor that the backward of each activation needs (its
+        output; for gelu its input), and the dropout masks by layer."""
+        inputs, for_backward, masks = [first], [], {}
         for depth, layer in enumerate(self.layers[:-1]):
             before = layer.forward(inputs[-1], buffers.out[depth])
             if self.norms:
                 before = self._normalise(depth, before, training=True)
             after = ACTIVATE[self.activation](before)
-            kept.append(before if self.activation == "gelu" else after)
+            for_backward.append(before if self.activation == "gelu" else after)
             if self.dropouts[depth]:
                 masks[depth] = dropout_mask(after, self.dropouts[depth], self.generator)
                 after = after * masks[depth]
@@ -222,7 +226,10 @@ class _Buffers:
         )
         self.delta_by_batch = self.delta.view(len(stacked.batches), -1, stacked.classes, samples)
         self.delta_shaped = stacked.layers[-1].shaped(self.delta)
-        # Outputs and their gradients, each in the shapes of the layers before and after them.
+        # For each hidden layer, `out` and `next` are two views of its outputs: in the shape that
+        # this layer writes, and in the shape that the next layer reads. `back` and `previous` are
+        # two views of the gradient of the outputs: in the shape that the next layer writes, and in
+        # the shape that this layer reads.
         self.out: list[Tensor | None] = []
         self.next: list[Tensor] = []
         self.back: list[Tensor | None] = []

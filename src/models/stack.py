@@ -11,8 +11,10 @@ from src.config.closed_form import not_covered
 from src.config.schema import Config
 from src.models.closed_form import ClosedForm, closed_form_of
 
-MOST_SEGMENTS = 8  # of a lane; with more, models of similar widths share a segment
-ROUNDING = 16  # widths are then rounded up to multiples of this
+# The largest number of segments in a lane. Above it, widths are rounded up to multiples of
+# ROUNDING, so that models of similar width share a segment.
+MOST_SEGMENTS = 8
+ROUNDING = 16
 
 
 class Lane:
@@ -39,10 +41,11 @@ class Lane:
 
 
 class Stack:
-    """S models with their batches: segments of equal shapes, over R distinct batches.
+    """S models that train together, on R distinct batches.
 
-    The segments are divided among `lanes`, which have about equal arithmetic and may train at the
-    same time.
+    Models of equal shape form a segment. In a segment, the first layers of all models that train on
+    the same batch are computed as one matrix product. The segments are divided among `lanes`, which
+    have about equal arithmetic and may train at the same time.
     """
 
     def __init__(
@@ -65,14 +68,14 @@ class Stack:
         self.parameters = [p for segment in self.segments for p in segment.parameters]
         self.statistics = [value for segment in self.segments for value in segment.statistics]
         order = [trial for lane in self.lanes for trial in lane.trials]
-        self.back = None  # from the order of the lanes to that of the trials
+        self.trial_order = None  # indices that bring results of the lanes into order of trials
         if order != list(range(self.trials)):
-            self.back = torch.tensor(order, device=self.parameters[0].device).argsort()
+            self.trial_order = torch.tensor(order, device=self.parameters[0].device).argsort()
 
     def by_trial(self, parts: Sequence[Tensor], dim: int) -> Tensor:
         """Joins the results of the lanes or segments along `dim`, in the order of the trials."""
         whole = parts[0] if len(parts) == 1 else torch.cat(list(parts), dim)
-        return whole if self.back is None else whole.index_select(dim, self.back)
+        return whole if self.trial_order is None else whole.index_select(dim, self.trial_order)
 
     def count(self, batches: int) -> None:
         """Counts the batches of a block."""

@@ -103,7 +103,7 @@ def _run_folders(path: Path) -> Iterator[Path]:
 
 
 def _read(run: Run, base: Path) -> Entry:
-    config, overrides = run.config.experiment(), run.overrides
+    config, overrides = run.config.identity_values(), run.overrides
     if not run.history_file.exists() and not run.result_file.exists():
         raise InputError(f"{run.folder}: has neither history.csv nor result.json yet")
     return Entry(

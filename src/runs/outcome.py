@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from src.config.schema import standing
+from src.config.schema import sort_key
 from src.runs.folder import Result, Row, Run
 
 METRICS = ("val/acc", "val/loss", "test/acc", "test/loss")
@@ -69,7 +69,7 @@ class Outcome:
         rows = [row for row in self.history[1:] if _is_finite(row[self.monitor])]
         if not rows:
             return None
-        best = min(rows, key=lambda row: standing(self.monitor, row[self.monitor]))
+        best = min(rows, key=lambda row: sort_key(self.monitor, row[self.monitor]))
         return best[name] if _is_finite(best[name]) else None
 
     @property
@@ -80,7 +80,7 @@ class Outcome:
     @property
     def rank(self) -> float:
         """Sorts the best run first, and runs without a value last."""
-        return standing(self.monitor, self.value)
+        return sort_key(self.monitor, self.value)
 
     @property
     def epochs(self) -> int | None:

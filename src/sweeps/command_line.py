@@ -25,19 +25,17 @@ from src.system.resources import versions
 
 @dataclass(frozen=True)
 class Command:
-    """A checked command line.
-
-    `points` are the configurations to train, in Hydra's order, except those that a sweeper chooses
-    as it goes. `composer` composed them and gives them to Hydra; it is None for --help, for the
-    other questions that Hydra answers, and with `resumes`: a folder to continue in and its
-    configuration, for which Hydra is not needed. `sweep_dir` is None for a single run.
-    """
+    """A checked command line."""
 
     flags: Sequence[str] = ()
     overrides: Sequence[str] = ()
-    sweep_dir: Path | None = None
-    resumes: tuple[Path, Config] | None = None
+    sweep_dir: Path | None = None  # None for a single run
+    resumes: tuple[Path, Config] | None = None  # the folder and configuration of a run to continue
+    # The configurations to train, in Hydra's order. Points that a sweeper such as Optuna chooses
+    # during the sweep are missing.
     points: Sequence[Config] = ()
+    # Composed the points, and gives them to Hydra. None if `resumes` is set, because Hydra is not
+    # needed then, and if Hydra only answers a question such as --help.
     composer: Composer | None = None
 
     @property
@@ -50,8 +48,9 @@ class Command:
 
     @property
     def launches_ranks(self) -> bool:
-        """Whether a run of the command starts more processes. With devices=auto on a machine with
-        one GPU no process will be started."""
+        """Whether a run of the command starts more processes. `auto` counts as False, because its
+        value is known only after torch is imported; the ranks are then started a little later.
+        """
         configs = [*self.points, *([self.resumes[1]] if self.resumes else [])]
         return launch_info().launched_by is None and any(
             config.trainer.devices not in (1, "auto") for config in configs
@@ -100,7 +99,8 @@ def _checked_points(
 ) -> tuple[list[Override], list[Config]]:
     """The overrides of a command line, and the configurations, which the composer remembers too.
 
-    Raises InputError with every fault at once. A fault that points have in common is one line.
+    Raises InputError with every fault at once. A fault that occurs in several points is listed
+    once, with their numbers.
     """
     combinations, overrides, faults = combine(
         arguments.overrides, arguments.multirun, arguments.config_dir
@@ -126,8 +126,8 @@ def _checked_points(
 def _sweep_folder(
     named: Path | None, overrides: Sequence[Override], configs: Sequence[Config]
 ) -> Path:
-    """The named folder of a sweep, or one named after the time. Raises InputError when the named
-    folder has trials with other configurations."""
+    """The folder of a sweep: if the user named no folder, a new folder with the current time.
+    Raises InputError when the named folder has trials with other configurations."""
     launched_by = launch_info().launched_by
     if launched_by is not None and last_value(overrides, "hydra/launcher") is not None:
         raise InputError(

@@ -1,4 +1,4 @@
-"""Runs a checked command: by Hydra, as a resumed run, or as one of several ranks."""
+"""Runs a checked command. Hydra runs it, except for a resumed run and for ranks other than 0."""
 
 import logging
 import math
@@ -35,7 +35,7 @@ def run_command(command: Command) -> None:
     if command.resumes is not None:
         _resume(*command.resumes)
     elif launch_info().rank:  # rank 0 runs Hydra, and writes its folders
-        _follow(command)
+        _train_as_other_rank(command)
     else:
         assert command.composer is not None
         _run_hydra(command, command.composer)
@@ -44,7 +44,7 @@ def run_command(command: Command) -> None:
 
 
 def train_job(composed: DictConfig) -> float:
-    """Trains a job of Hydra's, perhaps in a launcher's process; returns its monitored value.
+    """Trains a Hydra job, perhaps in a launcher's process; returns its monitored value.
 
     A trial that fails is logged, its result has the status `failed`, the sweeper gets NaN, and the
     sweep continues. A single run ends the process: with status 2 after an InputError, with 1 when
@@ -64,7 +64,9 @@ def train_job(composed: DictConfig) -> float:
 
     with exit_on_error():  # Hydra would add a traceback
         if hydra.mode == RunMode.RUN:
-            return _monitored(train())
+            run = train()
+            _exit_if_diverged(run)
+            return run.monitored
         try:
             return train().monitored
         except InputError as error:
@@ -76,11 +78,10 @@ def train_job(composed: DictConfig) -> float:
     return math.nan
 
 
-def _monitored(run: Run) -> float:
-    """The monitored value of a run. Ends the process with status 1 when the run diverged."""
+def _exit_if_diverged(run: Run) -> None:
+    """Ends the process with status 1 when the run diverged."""
     if run.result.get("status") == "diverged":
         raise SystemExit(1)
-    return run.monitored
 
 
 def _run_hydra(command: Command, composer: Composer) -> None:
@@ -120,19 +121,19 @@ def _resume(folder: Path, config: Config) -> None:
         log.info("to train on: python -m src.train resume=%s trainer.max_epochs=%d", folder, more)
     else:
         run = fit(config, folder, resume=True)
-    _monitored(run)
+    _exit_if_diverged(run)
 
 
-def _follow(command: Command) -> None:
+def _train_as_other_rank(command: Command) -> None:
     """Takes part in every run of a command that torchrun or srun started, as a rank other than 0.
     This rank reads the state to resume from in rank 0's folder, and writes to a temporary one."""
     with importing():
         from src.training.fit import fit
 
     logging.basicConfig(format=f"rank {launch_info().rank}: %(message)s", level=logging.ERROR)
-    with tempfile.TemporaryDirectory() as nowhere:
+    with tempfile.TemporaryDirectory() as temporary_folder:
         for number, config in enumerate(command.points):
-            base = Path(nowhere)
+            base = Path(temporary_folder)
             if config.resume == "auto" and command.sweep_dir is not None:
                 base = command.sweep_dir
             with exit_on_interruption():

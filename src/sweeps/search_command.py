@@ -148,7 +148,7 @@ def _not_here() -> list[str]:
 def _identity(config: Config, space: Sequence[Parameter], settings: Search) -> dict[str, str]:
     own = {f"search.{name}": str(getattr(settings, name)) for name in SETTINGS}
     searched = {parameter.key: parameter.text for parameter in space}
-    return dict(flat(config.experiment())) | searched | own
+    return dict(flat(config.identity_values())) | searched | own
 
 
 def _name(space: Sequence[Parameter], identity: dict[str, str]) -> str:

@@ -1,4 +1,8 @@
-"""Trains the trials of a sweep as stacks."""
+"""Trains the trials of a sweep as stacks.
+
+The folder of stacks in a running sweep says which trials form a stack, and holds the common
+checkpoint of each stack. It is deleted when all trials have ended.
+"""
 
 import hashlib
 import json
@@ -41,7 +45,8 @@ def train_trials(
     log.info("%d trials: %s", len(configs), _overview(stacked, len(groups) - len(stacked)))
     for reason in dict.fromkeys(group.alone for group in groups if group.alone):
         alone = [str(trial) for group in groups if group.alone == reason for trial in group.trials]
-        log.info("trained alone, for %s: trial %s", reason, ", ".join(alone))
+        name, verb = ("trials", "train") if len(alone) > 1 else ("trial", "trains")
+        log.info("%s %s %s alone: %s", name, ", ".join(alone), verb, reason)
     for group in groups:
         chosen = [configs[trial] for trial in group.trials]
         try:

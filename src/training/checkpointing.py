@@ -9,7 +9,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins.io import CheckpointIO
 from torch import Tensor
 
-from src.config.schema import standing
+from src.config.schema import sort_key
 from src.runs import checkpoint
 from src.runs.checkpoint import Slot
 from src.runs.folder import Run
@@ -129,9 +129,9 @@ class Checkpoints(Callback):
         monitor = classifier.configs[0].checkpoint.monitor
         for trial, metrics in classifier.metrics.items():
             best, value = self.best[trial], metrics[monitor]
-            before = standing(monitor, best["value"] if best else None)
+            before = sort_key(monitor, best["value"] if best else None)
             diverged = classifier.status[trial].diverged is not None
-            if diverged or standing(monitor, value) >= before:
+            if diverged or sort_key(monitor, value) >= before:
                 continue
             with classifier.averaged():
                 weights = classifier.trial_weights(trial)

@@ -15,8 +15,8 @@ from src.models import model_cost
 from src.system import machine
 from src.system.resources import free_memory
 
-# Trials of a stack may differ in these keys, in every number of the scheduler, and in the widths of
-# hidden_sizes but not in their count.
+# Keys in which trials of one stack may differ. They may also differ in every number of the
+# scheduler, and in the widths of hidden_sizes but not in their count.
 FUSIBLE = ("seed", "optimizer.lr", "optimizer.weight_decay", "optimizer.momentum")
 
 
@@ -30,7 +30,8 @@ class Group:
 
 def plan(configs: Sequence[Config], max_trials: int | None = None) -> list[Group]:
     """Groups of trials that agree in all but the fusible keys, none larger than `max_trials`;
-    without it, none that takes more than half of the free memory of the device."""
+    without it, each stack takes at most half of the free memory of the device. The plan depends on
+    that memory, so a sweep saves its plan."""
     groups: list[Group] = []
     alike: dict[str, list[int]] = {}
     for trial, config in enumerate(configs):
@@ -50,12 +51,10 @@ def plan(configs: Sequence[Config], max_trials: int | None = None) -> list[Group
 def why_alone(config: Config) -> str | None:
     """Why a trial cannot join any stack, or None."""
     trainer, loggers = config.trainer, config.logger.chosen
-    by_autograd = [*not_covered(config)]
-    if trainer.step == "autograd":
-        by_autograd.append("trainer.step=autograd")
-    if by_autograd:
-        return f"{by_autograd[0]} differentiates one model at a time"
+    for setting, reason in not_covered(config).items():
+        return f"{setting}: the closed form {reason}"
     reasons = {
+        "trainer.step=autograd differentiates one model at a time": trainer.step == "autograd",
         "trainer.log_every_step=true prints the steps of one run": trainer.log_every_step,
         "trainer.max_time ends each run by its own clock": trainer.max_time is not None,
         "data.order=stream draws the order from the stream that drew the weights": (
@@ -91,7 +90,8 @@ def bytes_per_trial(config: Config, shape: Sequence[int], classes: int, batch: i
 
 
 def _most_that_fit(configs: Sequence[Config]) -> int:
-    """How many trials half of the free memory holds. Their data are the same."""
+    """The largest number of trials that fit into half of the free memory. Their data are the
+    same."""
     config = configs[0]
     data = describe(config.data)
     largest = max(

@@ -159,7 +159,7 @@ def _warn_of_new_schedule(config: Config, saved: Any) -> None:
     """Warns where the new number of epochs would have given other learning rates from the start."""
     before = saved[0] if isinstance(saved, list) else saved
     was, now = before["config"]["trainer"]["max_epochs"], config.trainer.max_epochs
-    if was != now and config.scheduler.spread:
+    if was != now and config.scheduler.depends_on_max_epochs:
         log.warning(
             f"scheduler={config.scheduler.name}: its learning rates are spread over "
             f"trainer.max_epochs. They follow the curve of {now} epochs from here on, and followed "

@@ -8,7 +8,7 @@ from itertools import accumulate
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Timer
 
-from src.config.schema import Config, standing
+from src.config.schema import Config, sort_key
 from src.models import count_parameters
 from src.runs.folder import Row
 from src.training.classifier import Classifier
@@ -49,10 +49,10 @@ class Stopping(Callback):
         status.stop((trial for trial in rows if out_of_patience(rows[trial], config)), EARLY)
         if self.halving and epoch in rungs(config.trainer.max_epochs, self.halving):
             monitor = config.checkpoint.monitor
-            standings = {trial: standing(monitor, rows[trial][-1][monitor]) for trial in rows}
+            sort_keys = {trial: sort_key(monitor, rows[trial][-1][monitor]) for trial in rows}
             costs = {trial: count_parameters(pl_module.models[trial]) for trial in rows}
-            status.stop(set(standings) - best(standings, costs, self.halving), HALVED)
-            log.info("halving: %d of %d trials go on", len(status.training), len(standings))
+            status.stop(set(sort_keys) - best(sort_keys, costs, self.halving), HALVED)
+            log.info("halving: %d of %d trials go on", len(status.training), len(sort_keys))
         trainer.should_stop |= not status.training
 
 
@@ -68,10 +68,10 @@ def _time_is_over(trainer: Trainer) -> bool:
 def out_of_patience(rows: Sequence[Row], config: Config) -> bool:
     """Whether the best epoch is `patience` epochs ago; row 0 is before training."""
     patience, monitor = config.trainer.early_stopping_patience, config.checkpoint.monitor
-    standings = [standing(monitor, row[monitor]) for row in rows[1:]]
-    if patience is None or not standings:
+    sort_keys = [sort_key(monitor, row[monitor]) for row in rows[1:]]
+    if patience is None or not sort_keys:
         return False
-    return len(standings) - 1 - standings.index(min(standings)) >= patience
+    return len(sort_keys) - 1 - sort_keys.index(min(sort_keys)) >= patience
 
 
 def rungs(epochs: int, factor: int) -> list[int]:
@@ -84,15 +84,15 @@ def rungs(epochs: int, factor: int) -> list[int]:
     return found
 
 
-def best(standings: Mapping[int, float], costs: Mapping[int, int], factor: int) -> set[int]:
+def best(sort_keys: Mapping[int, float], costs: Mapping[int, int], factor: int) -> set[int]:
     """As many of the best trials as together cost at most 1/factor of all, and at least one; of
     equals the first. A trial whose value is not a number continues only as that one.
 
     The cost of a trial is its number of parameters. By number of trials, a sweep over widths would
     save less: the best are the widest, and the README's best eighth does a fifth of the arithmetic.
     """
-    ranked = sorted(standings, key=lambda trial: (standings[trial], trial))
+    ranked = sorted(sort_keys, key=lambda trial: (sort_keys[trial], trial))
     bound = sum(costs.values()) // factor
     spent = accumulate(costs[trial] for trial in ranked)
     affordable = {trial for trial, cost in zip(ranked, spent, strict=True) if cost <= bound}
-    return {trial for trial in affordable if math.isfinite(standings[trial])} | {ranked[0]}
+    return {trial for trial in affordable if math.isfinite(sort_keys[trial])} | {ranked[0]}

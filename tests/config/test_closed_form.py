@@ -23,7 +23,7 @@ def test_a_setting_that_is_not_covered_is_refused_with_closed_form(
     config = compose(setting)
     assert not_covered(config) == {setting: NOT_COVERED[key, value]}
     assert step_kind(config, construct_model(config.model, (4,), 3)) == "autograd"
-    assert why_alone(config) == f"{setting} differentiates one model at a time"
+    assert why_alone(config) == f"{setting}: the closed form {NOT_COVERED[key, value]}"
     with pytest.raises(InputError) as caught:
         compose(setting, "trainer.step=closed_form")
     assert f"{NOT_COVERED[key, value]}, and does not go with {setting}" in str(caught.value)

@@ -332,7 +332,7 @@ def test_lower_precision_places_pixels_all_the_same() -> None:
 def test_without_changes_there_is_no_augmentation() -> None:
     config = compose("augmentation=none", "augmentation.elastic_sigma=3")
     assert build_augmentation(config.augmentation, digits(), [0], 100, 1) is None
-    for name in schema.MOVES:
+    for name in schema.AUGMENTATIONS:
         on = section(**{name: True if name == "flip" else 0.5})
         assert on.chosen == [name]
         assert build_augmentation(on, digits(), [0], 100, 1) is not None

@@ -13,7 +13,7 @@ from lightning.pytorch.callbacks import EarlyStopping
 
 from src.benchmarks.crashes import fingerprint
 from src.config.compose import compose
-from src.config.schema import Config, standing
+from src.config.schema import Config, sort_key
 from src.runs.folder import Row, Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps.trials import train_trials
@@ -65,8 +65,8 @@ def test_rungs_and_who_goes_on() -> None:
     assert [rungs(epochs, 2) for epochs in (1, 2, 3, 10)] == [[], [1], [1, 2], [1, 2, 4, 8]]
     assert [rungs(27, factor) for factor in (3, 4, 30)] == [[1, 3, 9], [1, 4, 16], [1]]
     values = {7: 0.5, 2: 0.9, 3: 0.5, 9: 0.1, 4: 0.9, 5: 0.1}
-    accuracies = {trial: standing("val/acc", value) for trial, value in values.items()}
-    losses = {trial: standing("val/loss", value) for trial, value in values.items()}
+    accuracies = {trial: sort_key("val/acc", value) for trial, value in values.items()}
+    losses = {trial: sort_key("val/loss", value) for trial, value in values.items()}
     equal = dict.fromkeys(values, 10)
     assert best(accuracies, equal, 2) == {2, 4, 3}  # of equals the first
     assert best(losses, equal, 2) == {5, 9, 3}
@@ -86,9 +86,9 @@ def test_a_value_that_is_no_number_neither_survives_nor_restores_patience() -> N
         mode = "max" if monitor == "val/acc" else "min"
         numbers = [0.1, 0.2, 0.3, 0.4, math.nan, math.inf, -math.inf]
         values = {trial: stream.choice(numbers) for trial in range(stream.randint(1, 9))}
-        standings = {trial: standing(monitor, value) for trial, value in values.items()}
+        sort_keys = {trial: sort_key(monitor, value) for trial, value in values.items()}
         factor = stream.randint(2, 4)
-        alive = best(standings, dict.fromkeys(values, 1), factor)
+        alive = best(sort_keys, dict.fromkeys(values, 1), factor)
         finite = [trial for trial in values if math.isfinite(values[trial])]
         sign = -1 if mode == "max" else 1
         expected = sorted(finite, key=lambda t: sign * values[t])[: max(1, len(values) // factor)]

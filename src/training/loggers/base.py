@@ -17,7 +17,7 @@ Values = dict[str, bool | int | float | str]
 
 def hyperparameters(config: Config) -> Values:
     """The keys of the experiment that are not null, by their paths, with lists as typed."""
-    values = config.experiment()
+    values = config.identity_values()
     del values["logger"]
     flat = {"seed": values.pop("seed")} | {
         f"{section}.{key}": value for section, own in values.items() for key, value in own.items()
