@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from src.config.closed_form import not_covered_values
-from src.config.schema import MOST, AUGMENTATIONS
+from src.config.schema import AUGMENTATIONS, MOST
 from src.config.written import shortened, written
 from src.system.resources import cpu_count
 

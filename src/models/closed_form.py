@@ -20,7 +20,7 @@ class Cost(NamedTuple):
     training: int  # activations of a sample of a batch, with their gradients, and the sample itself
 
 
-class Part:
+class StackedParameters:
     """A weight and a bias of S trials, and their gradients once `make_gradients` was called."""
 
     gradients: Tensor  # the weight gradient followed by the bias gradient, flat
@@ -64,7 +64,7 @@ class Part:
 
 # What to do with the gradient of a part, see `ClosedFormSteps._use_gradient` in
 # src/training/steps.py: the call is passed on to `descend` or `accumulate`.
-UseGradient = Callable[[Part, Tensor, Tensor], None]
+UseGradient = Callable[[StackedParameters, Tensor, Tensor], None]
 
 
 class ClosedForm:
@@ -81,22 +81,22 @@ class ClosedForm:
         self, trials: Sequence[int], models: Sequence[nn.Module], batches: Sequence[int]
     ) -> None:
         """`trials` are the numbers of the models in the whole stack, `batches` the numbers of the
-        R batches that they train on. The trials are sorted by batch: the first S/R trials train on
-        batches[0], the next S/R trials on batches[1], and so on."""
+        R batches that they train on. The trials are sorted by batch: the first S/R trials train
+        on batches[0], the next S/R trials on batches[1], and so on."""
         self.trials, self.batches = list(trials), list(batches)
         self.parts = list(self.stack(models))
         self.parameters = [parameter for part in self.parts for parameter in part.parameters]
         self.gradients: list[Tensor] = []
 
-    def stack(self, models: Sequence[nn.Module]) -> Sequence[Part]:
+    def stack(self, models: Sequence[nn.Module]) -> Sequence[StackedParameters]:
         """Stacks the tensors. Sets `classes`, and `random` and `statistics` if they differ from the
         class defaults. Returns the parts in the order of a model's parameters."""
         raise NotImplementedError
 
     @classmethod
     def shape_of(cls, model: nn.Module, rounding: int) -> tuple[Any, ...]:
-        """Returns a key; models with the same key share a segment. By default, the key is the shapes
-        of all parameters. A family that pads models with zeros may round widths up to multiples of
+        """Returns a key; models with the same key share a segment. Here, the key is the shapes of
+        all parameters. A family that pads models with zeros may round widths up to multiples of
         `rounding`, which is 1 if the models have few shapes."""
         del rounding
         return tuple(tuple(parameter.shape) for parameter in model.parameters())

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from src.config import schema
-from src.models.closed_form import ClosedForm, Cost, Part, UseGradient
+from src.models.closed_form import ClosedForm, Cost, StackedParameters, UseGradient
 from src.models.stacked_layers import (
     ACTIVATE,
     BACKWARD,
@@ -35,8 +35,8 @@ def build(config: schema.Mlp, shape: Sequence[int], classes: int) -> "Mlp":
 
 
 def cost(config: schema.Mlp, shape: Sequence[int], classes: int) -> Cost:
-    """An upper bound: 4 numbers per hidden unit are added for a norm (weight, bias, mean, variance),
-    even without a norm."""
+    """An upper bound: 4 numbers per hidden unit are added for a norm (weight, bias, mean and
+    variance), even without a norm."""
     inputs, hidden = math.prod(shape), config.hidden_sizes
     weights = sum((a + 1) * b for a, b in pairwise([inputs, *hidden, classes])) + 4 * sum(hidden)
     units = sum(hidden) + classes
@@ -66,7 +66,7 @@ class DenseClosedForm(ClosedForm):
     which averages over units, are not padded.
     """
 
-    def stack(self, models: Sequence[nn.Module]) -> Sequence[Part]:
+    def stack(self, models: Sequence[nn.Module]) -> Sequence[StackedParameters]:
         architectures = [_architecture(model) for model in models]
         first = architectures[0]
         self.activation, self.max_norm = first.activation, first.max_norm
@@ -74,7 +74,7 @@ class DenseClosedForm(ClosedForm):
         self.random = bool(first.input_dropout) or any(first.dropouts)
         self.layers: list[Layer] = []
         self.norms: list[Norm] = []
-        parts: list[Part] = []
+        parts: list[StackedParameters] = []
         for depth in range(len(first.layers)):
             linear = [architecture.layers[depth] for architecture in architectures]
             # With dropout of the inputs, trials that share a batch still have different inputs.
@@ -152,29 +152,29 @@ class DenseClosedForm(ClosedForm):
             delta = delta.to(first.dtype)
         for depth in range(len(self.layers) - 1, 0, -1):
             layer, back = self.layers[depth], buffers.back[depth - 1]
-            hidden = layer.backward(delta, back)
-            if hidden is back:
-                hidden = buffers.previous[depth - 1]
+            gradient = layer.backward(delta, back)  # of the inputs of this layer
+            if gradient is back:
+                gradient = buffers.previous[depth - 1]
             else:
-                hidden = self._regroup(hidden, self.layers[depth - 1])
+                gradient = self._regroup(gradient, self.layers[depth - 1])
             use(layer, delta, inputs[depth])
             if self.norms:
-                hidden = self._by_trial(hidden)
+                gradient = self._by_trial(gradient)
             if depth - 1 in masks:
-                hidden = hidden * masks[depth - 1]
-            delta = BACKWARD[self.activation](hidden, for_backward[depth - 1])
+                gradient = gradient * masks[depth - 1]
+            delta = BACKWARD[self.activation](gradient, for_backward[depth - 1])
             if self.norms:
                 norm = self.norms[depth - 1]
                 before_norm = norm.backward(delta.to(norm.weight.dtype)).to(first.dtype)
-                use(norm, *norm.found)
+                use(norm, *norm.own_gradients)
                 delta = self._regroup(before_norm, self.layers[depth - 1])
         use(self.layers[0], delta, inputs[0])
 
     def _forward_hidden(
         self, first: Tensor, buffers: "_Buffers"
     ) -> tuple[list[Tensor], list[Tensor], dict[int, Tensor]]:
-        """Returns the inputs of all layers, the tensor that the backward of each activation needs (its
-        output; for gelu its input), and the dropout masks by layer."""
+        """Returns the inputs of all layers, the tensor that the backward of each activation needs
+        (its output; for gelu its input), and the dropout masks by layer."""
         inputs, for_backward, masks = [first], [], {}
         for depth, layer in enumerate(self.layers[:-1]):
             before = layer.forward(inputs[-1], buffers.out[depth])
@@ -189,7 +189,7 @@ class DenseClosedForm(ClosedForm):
                 inputs.append(buffers.next[depth])
                 continue
             inputs.append(self._regroup(after, self.layers[depth + 1]))
-        return inputs, kept, masks
+        return inputs, for_backward, masks
 
     def _normalise(self, depth: int, outputs: Tensor, *, training: bool) -> Tensor:
         """Outputs after a layer's norm, (S, units, B), computed in the precision of the weights."""

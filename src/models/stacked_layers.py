@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from src.models.closed_form import Part
+from src.models.closed_form import StackedParameters
 
 NormModule = nn.BatchNorm1d | nn.LayerNorm
 
@@ -33,7 +33,7 @@ BACKWARD: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-class Layer(Part):
+class Layer(StackedParameters):
     """Linear layers as G products side by side: weight (G, rows, columns), bias (G, rows, 1),
     inputs (G, columns, B).
 
@@ -98,11 +98,11 @@ def _put(whole: Tensor, value: Tensor, fresh: bool) -> None:
     (whole.copy_ if fresh else whole.add_)(value)
 
 
-class Norm(Part):
+class Norm(StackedParameters):
     """Normalises (S, units, B), multiplies by a weight (S, units, 1) and adds a bias. `backward`
-    leaves the gradients of weight and bias in `found`."""
+    leaves the gradients of weight and bias in `own_gradients`."""
 
-    found: tuple[Tensor, Tensor]
+    own_gradients: tuple[Tensor, Tensor]
     bias: Tensor
 
     def __init__(self, parameters: Sequence[nn.Parameter], trials: int, eps: float) -> None:
@@ -161,7 +161,7 @@ class BatchNorm(Norm):
             self.eps,
             [True, True, True],
         )
-        self.found = of_weight, of_bias
+        self.own_gradients = of_weight, of_bias
         return inputs.view_as(delta)  # type: ignore[no-any-return]
 
 
@@ -177,7 +177,7 @@ class LayerNorm(Norm):
 
     def backward(self, delta: Tensor) -> Tensor:
         scaled = delta * self.normalised
-        self.found = scaled.sum(-1), delta.sum(-1)
+        self.own_gradients = scaled.sum(-1), delta.sum(-1)
         along = scaled.mul_(self.weight).mean(1, keepdim=True)
         inner = delta * self.weight
         inner.sub_(inner.mean(1, keepdim=True)).addcmul_(self.normalised, along, value=-1)

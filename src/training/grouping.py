@@ -51,9 +51,10 @@ def plan(configs: Sequence[Config], max_trials: int | None = None) -> list[Group
 def why_alone(config: Config) -> str | None:
     """Why a trial cannot join any stack, or None."""
     trainer, loggers = config.trainer, config.logger.chosen
-    for setting, reason in not_covered(config).items():
-        return f"{setting}: the closed form {reason}"
     reasons = {
+        f"{setting}: the closed form {reason}": True
+        for setting, reason in not_covered(config).items()
+    } | {
         "trainer.step=autograd differentiates one model at a time": trainer.step == "autograd",
         "trainer.log_every_step=true prints the steps of one run": trainer.log_every_step,
         "trainer.max_time ends each run by its own clock": trainer.max_time is not None,

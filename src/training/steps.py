@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from src.data.loader import Block
-from src.models.closed_form import ClosedForm, Part, UseGradient
+from src.models.closed_form import ClosedForm, StackedParameters, UseGradient
 from src.models.stack import Lane, Stack
 from src.system.errors import InputError, first_line
 from src.training.averaging import Average
@@ -421,7 +421,7 @@ class ClosedFormSteps(Steps):
         fresh, all_reduce = self.step_plan.begins(batch), self.step_plan.all_reduce
         completes = self.step_plan.completes(batch)
 
-        def accumulate(part: Part, first: Tensor, second: Tensor) -> None:
+        def accumulate(part: StackedParameters, first: Tensor, second: Tensor) -> None:
             part.accumulate(first, second, fresh)
             if all_reduce is not None and completes:
                 # The sum over ranks runs while earlier layers are differentiated.

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from src.config import schema
-from src.models.closed_form import ClosedForm, Part, UseGradient
+from src.models.closed_form import ClosedForm, StackedParameters, UseGradient
 from src.models.stacked_layers import stack_linear, stack_tensors
 
 
@@ -27,11 +27,11 @@ def build(config: schema.Scaled, shape: Sequence[int], classes: int) -> "Scaled"
 
 
 class ScaledClosedForm(ClosedForm):
-    def stack(self, models: Sequence[nn.Module]) -> Sequence[Part]:
+    def stack(self, models: Sequence[nn.Module]) -> Sequence[StackedParameters]:
         own = models[0].factors
         if len(models) > 1:
             own = nn.Parameter(stack_tensors([model.factors for model in models]))
-        self.factors = Part([own], own.data.view(len(models), -1, 1), None)
+        self.factors = StackedParameters([own], own.data.view(len(models), -1, 1), None)
         self.output = stack_linear([model.output for model in models], len(models))
         self.classes = models[0].output.out_features
         return [self.factors, self.output]

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 from src.config.compose import compose
 from src.models import build_model
-from src.models.closed_form import Part
+from src.models.closed_form import StackedParameters
 from src.models.logistic_regression import LogisticRegression
 from src.models.mlp import Mlp
 from src.models.stack import Stack
@@ -76,7 +76,7 @@ def test_trials_that_share_a_batch_have_different_input_masks() -> None:
     targets = F.one_hot(labels, 3).mT.float()[None, None]
     masks = []
 
-    def use(part: Part, first: Tensor, second: Tensor) -> None:
+    def use(part: StackedParameters, first: Tensor, second: Tensor) -> None:
         if part is segment.parts[0]:
             masks.append((second.mT == 0).clone())  # the inputs of the first layer
 
