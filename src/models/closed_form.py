@@ -54,7 +54,7 @@ class StackedParameters:
             self.bias.sub_(second.view_as(self.bias))
 
     def accumulate(self, first: Tensor, second: Tensor, /, fresh: bool) -> None:
-        """Adds to `gradients`, or overwrites them if `fresh`. The arguments are those of `descend`."""
+        """Adds to `gradients`, or overwrites them if `fresh`. Arguments: see `descend`."""
         if fresh:
             self.gradients.zero_()
         self.weight_gradient.add_(first.view_as(self.weight))

@@ -22,7 +22,8 @@ from src.training.trial_status import EARLY
 
 
 class SlotIO(CheckpointIO):
-    """Writes Lightning's checkpoints into a slot. Lightning loads `content`, which was checked."""
+    """Writes Lightning's checkpoints into a slot: synced, with a checksum, and the slot keeps the
+    previous checkpoint. Lightning loads `content`, which was checked."""
 
     def __init__(self, slot: Slot, content: dict[str, Any] | None) -> None:
         self.slot, self.content = slot, content
@@ -30,7 +31,7 @@ class SlotIO(CheckpointIO):
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
     ) -> None:
-        """`storage_options` is a dictionary that receives the checkpoint instead of the slot."""
+        """If `storage_options` is a dictionary, it receives the content, and no file is written."""
         if storage_options is None:
             self.slot.write(checkpoint)
         else:
@@ -48,7 +49,7 @@ class SlotIO(CheckpointIO):
 
 
 class Best(TypedDict):
-    """The best weights of a trial, under the names of its single run."""
+    """The best weights of a trial, with the parameter names that the model has in a single run."""
 
     value: float
     epoch: int  # from 1
@@ -140,7 +141,7 @@ class Checkpoints(Callback):
             )
 
     def best_epoch(self, trial: int) -> int | None:
-        """The epoch, from 1, whose weights are kept; None where no monitored value is a number."""
+        """The epoch, from 1, whose weights are kept. None if all monitored values are NaN."""
         best = self.best[trial]
         return best["epoch"] if best is not None else None
 
@@ -162,19 +163,22 @@ class Checkpoints(Callback):
     def finish(self, classifier: Classifier) -> None:
         """Writes the files of the trials that are still stacked, from the last weights."""
         if self.shared:
-            self._leave(classifier, classifier.stacked, checkpoint.read(self.slot.last))
+            self._write_trial_files(classifier, classifier.stacked, checkpoint.read(self.slot.last))
 
     def _drop_finished(self, trainer: Trainer, classifier: Classifier) -> None:
-        """Writes the files of the trials that have ended, and trains the others without them. The
-        state is built in memory: on the disk, a resume would revive the removed trials."""
+        """Writes the files of the trials that have ended, and trains the others without them.
+
+        The state must not be written to disk here, because a resumed run would then train the
+        removed trials again. So the state is built in memory.
+        """
         ended = [trial for trial in classifier.stacked if not classifier.status[trial].trains]
         captured: dict[str, Any] = {}
         trainer.save_checkpoint(self.slot.last, storage_options=captured)
         if trainer.is_global_zero:
-            self._leave(classifier, ended, captured)
+            self._write_trial_files(classifier, ended, captured)
         classifier.drop_finished()
 
-    def _leave(
+    def _write_trial_files(
         self, classifier: Classifier, trials: Sequence[int], content: dict[str, Any]
     ) -> None:
         history = content["callbacks"]["History"]
@@ -188,7 +192,7 @@ class Checkpoints(Callback):
             own = {
                 "state_dict": classifier.trial_weights(trial),
                 "optimizer_states": [classifier.trial_optimizer_state(trial)],
-                "kindling": classifier.origins[trial],
+                "kindling": classifier.metadata[trial],
                 "diverged": {},
                 # A trial that halving dropped may be trained on.
                 "stopped": {0: EARLY} if status.stopped == EARLY else {},
@@ -209,6 +213,6 @@ class Checkpoints(Callback):
             "state_dict": best["weights"],
             "epoch": best["epoch"] - 1,
             "global_step": best["step"],
-            "kindling": classifier.origins[trial],
+            "kindling": classifier.metadata[trial],
         }
         checkpoint.write(content, self.runs[trial].best_checkpoint)

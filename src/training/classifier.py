@@ -37,14 +37,16 @@ from src.training.trial_status import TrialStatuses
 
 log = logging.getLogger(__name__)
 
-# A trial has diverged when the mean loss of a batch is NaN or above this bound. At a probability
-# that float32 can hold, cross entropy is at most 104. Rates that recover reached some thousands.
+# A trial has diverged when the mean loss of a batch is NaN or above this bound. Cross entropy of a
+# probability that float32 can represent is at most 104. Runs that later recovered had losses up to
+# some thousands.
 DIVERGED = 1e6
-LOWER = {"bf16-mixed": torch.bfloat16}
+MIXED_PRECISION_TYPE = {"bf16-mixed": torch.bfloat16}
 
 
 class Classifier(LightningModule):
-    """Cross entropy over S models from features (N, *shape) to logits (N, classes).
+    """Cross entropy over S models from features (N, *shape) to logits (N, classes). S is the number
+    of trials.
 
     The trials share all keys but the fusible ones (src/training/grouping.py). Optimization is
     manual in Lightning's sense: clipping, accumulation, gradient scaling and the learning rate
@@ -52,6 +54,7 @@ class Classifier(LightningModule):
 
     `stacked` lists the trials in the stack, in its order. After each validation, `metrics` holds
     the values of each stacked trial under the names of history.csv, as exact Python floats.
+    `status` records for each trial whether it still trains.
     """
 
     def __init__(
@@ -62,13 +65,13 @@ class Classifier(LightningModule):
         order_of: Sequence[int],
         threads: int = 1,
     ) -> None:
-        """`order_of[s]` is the number of trial s's order of samples in the data module."""
+        """Trial s uses the sample order `data.orders[order_of[s]]`."""
         super().__init__()
         self.automatic_optimization = False
         self.configs, self.data, self.order_of = configs, data, order_of
         self.trainer_config = trainer = configs[0].trainer
         self.model = models[0] if len(models) == 1 else nn.ModuleList(models)
-        self.origins = [
+        self.metadata = [
             {"format": FORMAT, "config": config.to_primitives() | {"resume": None}, **data.origin()}
             for config in configs
         ]
@@ -86,7 +89,7 @@ class Classifier(LightningModule):
         self.status = TrialStatuses(len(configs))
         self.metrics: dict[int, dict[str, float]] = {}
         self.batch = 0  # batches of this epoch that were trained on
-        self.trained = False  # whether a block has come since the model was built
+        self.trained = False  # True after the first block; `restoring` reads it
         self.stack: Stack | None = None
         self.steps: Steps | None = None
         self.average: Average | None = None
@@ -100,15 +103,18 @@ class Classifier(LightningModule):
     # --- building --------------------------------------------------------------------------------
 
     def arrange(self, trials: Sequence[int], threads: int) -> None:
-        """Selects the trials to stack, before `fit`. Each trial gets a lane as far as the threads
-        go; further threads work within the products of a lane. Ranks have one lane, because they
-        exchange their gradients in one order."""
+        """Selects the trials to stack, before `fit`.
+
+        There is one lane per trial, but at most one per thread. If there are more threads than
+        trials, each lane uses several threads. Ranks have one lane, because they exchange their
+        gradients in one order.
+        """
         lanes = min(threads, len(self.configs)) if self.data.world_size == 1 else 1
         self.threads, self.lanes = threads, Lanes(lanes, threads // lanes)
         self._select_trials(trials)
 
     def _select_trials(self, trials: Sequence[int]) -> None:
-        """Leaves the other trials out of the next stack."""
+        """Chooses the trials of the next stack."""
         self.stacked = list(trials)
         self.train_metrics = EpochMetrics(len(trials)).to(self.device)
         self.evaluation_metrics = EpochMetrics(len(trials)).to(self.device)
@@ -144,7 +150,8 @@ class Classifier(LightningModule):
     def _build_steps(self, optimizer: Optimizer) -> None:
         """To be called when the weights lie on the device where they train."""
         world_size = self.trainer.world_size
-        if world_size > 1 and self.trainer_config.strategy != "fsdp":  # FSDP averages by itself
+        # FSDP averages the gradients itself.
+        if world_size > 1 and self.trainer_config.strategy != "fsdp":
             self.step_plan = replace(self.step_plan, ranks=world_size, all_reduce=ranks.exchange)
         decay = self.trainer_config.ema_decay
         if decay is not None:
@@ -153,14 +160,18 @@ class Classifier(LightningModule):
         common = (optimizer, schedules, self.step_plan, self.average)
         if self.stack is None:
             if self.device.type == "cuda" and self.trainer_config.cuda_graph:
-                log.info("CUDA graphs are not used, because the steps go by autograd")
+                log.info("CUDA graphs are not used, because this run uses autograd")
             scaler = getattr(self.trainer.precision_plugin, "scaler", None)
             compiled = self.trainer_config.compile
             self.steps = AutogradSteps(self.model, *common, scaler=scaler, compiled=compiled)
         else:
-            lower, graph = LOWER.get(self.trainer_config.precision), self.trainer_config.cuda_graph
+            product_dtype = MIXED_PRECISION_TYPE.get(self.trainer_config.precision)
             self.steps = ClosedFormSteps(
-                self.stack, *common, lower=lower, graph=graph, lanes=self.lanes
+                self.stack,
+                *common,
+                product_dtype=product_dtype,
+                graph=self.trainer_config.cuda_graph,
+                lanes=self.lanes,
             )
 
     def _averaged_tensors(self) -> list[list[Tensor]]:
@@ -219,7 +230,8 @@ class Classifier(LightningModule):
         return stepped._asdict()
 
     def _first_above(self) -> list[int]:
-        """Of each stacked trial the first batch in this epoch that shows divergence, or `batch`."""
+        """For each stacked trial the first batch of this epoch that shows divergence. Returns
+        `self.batch` for a trial that has not diverged."""
         first = self.train_metrics.first_above(DIVERGED * self.configs[0].data.batch)
         if self.trainer.world_size > 1:
             ranks.least(first)  # all ranks stop together, whichever of them saw it
@@ -284,8 +296,9 @@ class Classifier(LightningModule):
 
     test_step = validation_step
 
-    def classes_of(self, features: Tensor) -> Tensor:
-        """The classes (N,) that the first trial predicts for features (N, *shape)."""
+    def predict_classes(self, features: Tensor) -> Tensor:
+        """The classes (N,) that the first trial predicts for features (N, *shape). Used by the
+        loggers for the confusion matrix."""
         features = as_float(features).to(self._input_dtype)
         if self.stack is None:
             return self.model(features).argmax(-1)  # type: ignore[no-any-return]
@@ -293,9 +306,13 @@ class Classifier(LightningModule):
 
     @property
     def _input_dtype(self) -> torch.dtype:
-        """Under autograd, mixed precision takes floats of the weights' own type."""
+        """With autograd, inputs have the type of the weights, and autocast converts them."""
         dtype = next(self.model.parameters()).dtype
-        return dtype if self.stack is None else LOWER.get(self.trainer_config.precision, dtype)
+        return (
+            dtype
+            if self.stack is None
+            else MIXED_PRECISION_TYPE.get(self.trainer_config.precision, dtype)
+        )
 
     def _named(self, part: str, metrics: EpochMetrics) -> dict[int, dict[str, float]]:
         return {
@@ -341,10 +358,10 @@ class Classifier(LightningModule):
                 own["gradients"] = self.steps.gradients()
         epoch = self.current_epoch + epoch_ends
         checkpoint |= self.status.state_dict() | {
-            "kindling": self.origins[0] if len(self.configs) == 1 else self.origins,
+            "kindling": self.metadata[0] if len(self.configs) == 1 else self.metadata,
             "stacked": self.stacked,
             "threads": self.threads,
-            # Not in the data module's own state: the batches are counted here.
+            # Saved here because this class counts the batches, not the data module.
             "position": {"epoch": epoch, "batch": 0 if epoch_ends else self.batch},
             "ranks": ranks.gather(own),
             "average": self._averages(),

@@ -134,7 +134,7 @@ def find_state(
         return None
     content, path = found
     batches = classifier.step_plan.batches_per_epoch
-    state = check_state(content, path, classifier.origins, world_size, batches)
+    state = check_state(content, path, classifier.metadata, world_size, batches)
     if not ranks.rank():
         log.info("going on from epoch %d, batch %d", state.position.epoch, state.position.batch)
         _warn_of_new_schedule(classifier.configs[0], content["kindling"])
@@ -186,11 +186,11 @@ def restoring(resumed: Resumed | None, classifier: Classifier) -> Iterator[None]
 def check_state(
     content: dict[str, Any],
     path: Path,
-    origins: Sequence[dict[str, Any]],
+    metadata: Sequence[dict[str, Any]],
     world_size: int,
     batches: int,
 ) -> State:
-    """The state of the trials with these `origins`, where only trainer.max_epochs may have grown.
+    """The state of the trials with these `metadata`, where only trainer.max_epochs may have grown.
     Raises InputError for the state of other trials, and for other numbers of ranks and batches."""
     saved = content.get("kindling")
     parts = saved if isinstance(saved, list) else [saved]
@@ -200,11 +200,11 @@ def check_state(
         raise InputError(
             f"{path}: holds no state to go on from; missing or wrong: {wrong_fields(error)}"
         ) from None
-    if len(parts) != len(origins):
-        raise InputError(f"{path}: is of {len(parts)} trials, not of {len(origins)}")
-    for part, origin in zip(parts, origins, strict=True):
+    if len(parts) != len(metadata):
+        raise InputError(f"{path}: is of {len(parts)} trials, not of {len(metadata)}")
+    for part, origin in zip(parts, metadata, strict=True):
         require_same(require_format(part, path), origin, f"{path}: is of another run")
-    if len(state.callbacks.History.rows) != len(origins) or state.position.batch > batches:
+    if len(state.callbacks.History.rows) != len(metadata) or state.position.batch > batches:
         raise InputError(f"{path}: holds no state to go on from; it is of another run")
     if len(state.ranks) != world_size:
         raise InputError(

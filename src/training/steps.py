@@ -38,15 +38,17 @@ class BatchResults(NamedTuple):
 
 
 def empty_aligned(batches: int, shape: Sequence[int], like: Tensor) -> Tensor:
-    """Uninitialised (batches, *shape), each batch at a 64-byte boundary: the last bits of a matrix
-    product can depend on its addresses, but must not depend on a batch's place in a block."""
+    """Uninitialised (batches, *shape); each batch starts at an address divisible by 64. The last
+    bits of a matrix product can depend on its addresses, but must not depend on a batch's place in
+    a block."""
     size, line = math.prod(shape), 64 // like.element_size()
     whole = torch.empty(batches, -(-size // line) * line, dtype=like.dtype, device=like.device)
     return whole[:, :size].view(batches, *shape)
 
 
 def aligned(tensor: Tensor) -> Tensor:
-    """The same values (K, …) with each of the K at a 64-byte boundary, copied only if needed."""
+    """The same values (K, …); each of the K batches starts at an address divisible by 64. Copies
+    only if needed."""
     stride = tensor.stride(0) * tensor.element_size()
     if stride % 64 == 0 and tensor.data_ptr() % 64 == 0 and tensor[0].is_contiguous():
         return tensor
@@ -55,7 +57,8 @@ def aligned(tensor: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class StepPlan:
-    """After which batches the optimizer steps, and what is done to the gradients before.
+    """Defines after which batches `optimizer.step()` is called, and how gradients are accumulated,
+    summed over ranks and clipped.
 
     The loss of each batch is divided by `accumulate` and `ranks`. The last batch of an epoch always
     completes a step. `all_reduce` begins to sum a gradient over ranks, in place, and returns a
@@ -94,7 +97,7 @@ class StepPlan:
 
 class Steps:
     """Trains on blocks: consecutive batches of an epoch. Each step ends with the models' own
-    constraint and an update of the moving `average`, if there are such."""
+    constraint and an update of the moving `average`, if configured."""
 
     def __init__(
         self,
@@ -111,7 +114,8 @@ class Steps:
         raise NotImplementedError
 
     def gradients(self) -> list[Tensor]:
-        """The gradients accumulated since the last optimizer step, to save them in between."""
+        """The gradients accumulated since the last optimizer step, so that a checkpoint between two
+        optimizer steps can save them."""
         raise NotImplementedError
 
     def load_gradients(self, saved: Sequence[Tensor]) -> None:
@@ -206,8 +210,8 @@ Forward = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
 def _compiled(forward: Forward) -> Forward:
-    """Compiled with its derivative, separately for each size of a batch. A program for any size
-    would have other last bits if another size came first, as it may in a resumed run."""
+    """Compiles forward and backward once per batch size. A program for all sizes would depend on
+    which size came first, and a resumed run may start with another size."""
     from torch._dynamo.exc import BackendCompilerFailed  # slow to import, rarely needed
 
     log.info("the step is compiled, which takes some tens of seconds")
@@ -230,7 +234,8 @@ class ClosedFormSteps(Steps):
 
     If nothing comes between gradient and update (SGD without momentum and weight decay, no
     clipping, accumulation or other ranks), no gradient is stored: the deltas are scaled by the
-    learning rates, and the products are subtracted from the weights in place.
+    learning rates, and the products are subtracted from the weights in place. The delta of a layer
+    is the gradient of the loss with respect to the outputs of the layer.
     """
 
     def __init__(
@@ -241,22 +246,22 @@ class ClosedFormSteps(Steps):
         step_plan: StepPlan,
         average: Average | None = None,
         *,
-        lower: torch.dtype | None = None,
+        product_dtype: torch.dtype | None = None,
         graph: bool = True,
         lanes: Lanes | None = None,
     ) -> None:
-        """`lower` is the type of the products in mixed precision. With `graph`, full blocks are
+        """`product_dtype` is the type of the products in mixed precision. With `graph`, full blocks are
         replayed as CUDA graphs. Without `lanes`, the lanes of the stack take turns."""
         super().__init__(optimizer, schedules, step_plan, average)
-        self.stack, self.lower, self.lanes = stack, lower, lanes or Lanes(1)
-        self.direct = (
+        self.stack, self.product_dtype, self.lanes = stack, product_dtype, lanes or Lanes(1)
+        self.updates_in_place = (
             is_plain_sgd(optimizer)
             and step_plan.accumulate == 1
             and step_plan.clip is None
             and step_plan.all_reduce is None
-            and lower is None
+            and product_dtype is None
         )
-        if not self.direct:
+        if not self.updates_in_place:
             for segment in stack.segments:
                 segment.make_gradients()
         device = stack.parameters[0].device
@@ -276,48 +281,50 @@ class ClosedFormSteps(Steps):
                     segment.generator = stream
         self.pending: list[Callable[[], object]] = []  # each waits for an all-reduce
         self.graph: BlockGraph | None = None
-        self.eager: str | None = None  # why no block is replayed as a CUDA graph
+        self.why_no_graph: str | None = None  # None if blocks are replayed as a CUDA graph
         if device.type != "cuda":
-            self.eager = "the device is not a CUDA GPU"
+            self.why_no_graph = "the device is not a CUDA GPU"
         elif not graph:
-            self._stay_eager("trainer.cuda_graph=false")
+            self._use_no_graph("trainer.cuda_graph=false")
         elif step_plan.all_reduce is not None:
-            self._stay_eager("ranks exchange their gradients in between")
+            self._use_no_graph("ranks exchange gradients between the steps of a block")
         elif average is not None:
-            self._stay_eager("the moving average follows each step")
+            self._use_no_graph("the moving average is updated after each step")
 
     def __call__(self, block: Block, epoch: int, batch: int) -> BatchResults:
         like = self.stack.parameters[0]
         size = block.labels.shape[-1]
-        mean = 1 / (size * self.step_plan.accumulate * self.step_plan.ranks)
+        loss_scale = 1 / (size * self.step_plan.accumulate * self.step_plan.ranks)
         steps = [self.step_plan.step_of(epoch, batch + k) for k in range(len(block.labels))]
         rates = [[schedule(step) for schedule in self.schedules] for step in steps]
         if self.stack.trials == 1 and like.device.type == "cpu":  # numbers are faster than tensors
-            found = self._train(*block, rates, mean, epoch, batch)
+            found = self._train(*block, rates, loss_scale, epoch, batch)
         else:
             table = torch.tensor(rates, dtype=like.dtype).to(like.device)
-            replayed = self._replayed(block, table, mean, epoch, batch)
-            found = replayed or self._train(*block, table, mean, epoch, batch)
+            replayed = self._replayed(block, table, loss_scale, epoch, batch)
+            found = replayed or self._train(*block, table, loss_scale, epoch, batch)
         self.set_rates(rates[-1])
         self.stack.count(len(block.labels))
         return found
 
     def _replayed(
-        self, block: Block, table: Tensor, mean: float, epoch: int, batch: int
+        self, block: Block, table: Tensor, loss_scale: float, epoch: int, batch: int
     ) -> BatchResults | None:
-        """Trains on the block by a CUDA graph, captured from the first full block of the run; None
-        if the block must be run eagerly."""
-        if self.eager is not None:
+        """Trains on the block by a CUDA graph, captured from the first full block of the run.
+        Returns None if the block must run without a graph."""
+        if self.why_no_graph is not None:
             return None
         inputs = (block.features, block.labels, table)
         if len(block.labels) % self.step_plan.accumulate and self.step_plan.accumulate > 1:
-            self._stay_eager("blocks end between two steps")
+            self._use_no_graph(
+                "the block size is not a multiple of trainer.accumulate_grad_batches"
+            )
             return None
         if self.graph is None:
             try:
                 self.graph = BlockGraph(
                     lambda features, labels, rates: self._train(
-                        features, labels, rates, mean, epoch, batch
+                        features, labels, rates, loss_scale, epoch, batch
                     ),
                     inputs,
                     [*self.stack.parameters, *self.stack.statistics],
@@ -325,14 +332,14 @@ class ClosedFormSteps(Steps):
                     checked=not any(segment.random for segment in self.stack.segments),
                 )
             except RuntimeError as error:
-                self._stay_eager(first_line(error))
+                self._use_no_graph(first_line(error))
                 return None
         if [own.shape for own in self.graph.inputs] != [given.shape for given in inputs]:
             return None  # the last block of an epoch may be shorter
         return BatchResults(*self.graph(*inputs))
 
-    def _stay_eager(self, reason: str) -> None:
-        self.eager = reason
+    def _use_no_graph(self, reason: str) -> None:
+        self.why_no_graph = reason
         log.info("blocks run without CUDA graphs: %s", reason)
 
     def _train(
@@ -340,15 +347,15 @@ class ClosedFormSteps(Steps):
         features: Tensor,
         labels: Tensor,
         rates: "Sequence[Sequence[float]] | Tensor",
-        mean: float,
+        loss_scale: float,
         epoch: int,
         batch: int,
     ) -> BatchResults:
-        """The steps of a block. With rates as a tensor (K, S), it only launches kernels. `mean` is
-        the factor from the sum over a batch to the mean that is differentiated."""
+        """The steps of a block. If `rates` is a tensor (K, S), this method never waits for the GPU,
+        so it can be captured. `loss_scale` is 1 / (batch size × accumulated batches × ranks)."""
         features = features.flatten(3)
-        if self.lower is not None:
-            features = features.to(self.lower)
+        if self.product_dtype is not None:
+            features = features.to(self.product_dtype)
         features = aligned(features)
         like = self.stack.parameters[0]
         classes = self.stack.segments[0].classes
@@ -357,7 +364,7 @@ class ClosedFormSteps(Steps):
         if smoothing:
             targets = targets.mul_(1 - smoothing).add_(smoothing / classes)
         seeds = self._stream_seeds(len(features))
-        scales = self._scales(rates, mean)
+        scales = self._scales(rates, loss_scale)
 
         def train(lane: Lane) -> list[BatchResults]:
             work = [
@@ -374,7 +381,7 @@ class ClosedFormSteps(Steps):
                     segment.differentiate(x[k], y[k], scales[number][k], logits[k], use)
                 if self.step_plan.completes(batch + k):
                     self._finish_step(lane, rates[k], self.step_plan.step_of(epoch, batch + k))
-            return [self._outcome(number, logits, labels) for number, *_, logits in work]
+            return [self._batch_results(number, logits, labels) for number, *_, logits in work]
 
         found = [each for lane in self.lanes.map(train, self.stack.lanes) for each in lane]
         losses, correct = (self.stack.by_trial(parts, 1) for parts in zip(*found, strict=True))
@@ -407,7 +414,7 @@ class ClosedFormSteps(Steps):
 
     def _finish_step(self, lane: Lane, rates: Sequence[float] | Tensor, step: int) -> None:
         """Updates a lane once the gradients of a step are complete."""
-        if not self.direct:
+        if not self.updates_in_place:
             self._optimize(lane, rates)
         for segment in lane.segments:
             segment.constrain()
@@ -415,8 +422,8 @@ class ClosedFormSteps(Steps):
             self.average.update(step, lane.number)
 
     def _use_gradient(self, batch: int) -> UseGradient:
-        """What is done with the gradient of a part in this batch."""
-        if self.direct:
+        """Returns the function that `differentiate` calls with each gradient of this batch."""
+        if self.updates_in_place:
             return lambda part, first, second: part.descend(first, second)
         fresh, all_reduce = self.step_plan.begins(batch), self.step_plan.all_reduce
         completes = self.step_plan.completes(batch)
@@ -433,14 +440,14 @@ class ClosedFormSteps(Steps):
         return [gradient for segment in self.stack.segments for gradient in segment.gradients]
 
     def _scales(
-        self, rates: "Sequence[Sequence[float]] | Tensor", mean: float
+        self, rates: "Sequence[Sequence[float]] | Tensor", loss_scale: float
     ) -> list[Sequence[Tensor | float]]:
         """The factors of the deltas, for each segment and batch."""
-        if not self.direct:
-            return [[mean] * len(rates)] * len(self.stack.segments)
+        if not self.updates_in_place:
+            return [[loss_scale] * len(rates)] * len(self.stack.segments)
         if not isinstance(rates, Tensor):
-            return [[rate * mean for (rate,) in rates]]
-        table = rates * mean
+            return [[rate * loss_scale for (rate,) in rates]]
+        table = rates * loss_scale
         return [table.index_select(1, own)[:, :, None, None].unbind() for own in self.trials_of]
 
     def _optimize(self, lane: Lane, rates: Sequence[float] | Tensor) -> None:
@@ -459,7 +466,7 @@ class ClosedFormSteps(Steps):
             self.set_rates(rates)
             self.optimizer.step()
 
-    def _outcome(self, number: int, logits: Tensor, labels: Tensor) -> BatchResults:
+    def _batch_results(self, number: int, logits: Tensor, labels: Tensor) -> BatchResults:
         """Losses and correct predictions of a segment, from its logits (K, S, classes, B)."""
         segment = self.stack.segments[number]
         shared = len(segment.trials) // len(segment.batches)
@@ -468,8 +475,8 @@ class ClosedFormSteps(Steps):
         losses = F.cross_entropy(
             flat, own.flatten(0, 1), reduction="none", label_smoothing=smoothing
         )
-        # Of equal logits the first. argmax over a dimension other than the last takes five times as
-        # long as max: a sixth of a step.
+        # If logits are equal, the first class wins. Uses max, because argmax over an inner dimension
+        # takes five times as long; this saves a sixth of a step.
         correct = logits.max(2).indices == own
         return BatchResults(losses.view(own.shape).mean(-1), correct.sum(-1))
 

@@ -615,10 +615,10 @@ def test_tensors_that_name_an_element_many_times(base: Run, tmp_path: Path) -> N
 )  # fmt: skip
 def test_a_state_out_of_range(key: str, value: Any, base: Run, tmp_path: Path) -> None:
     content = checkpoint.read(base.last_checkpoint)
-    origins = [content["kindling"]]
-    assert check_state(content, tmp_path, origins, 1, 9).stacked == [0]
+    metadata = [content["kindling"]]
+    assert check_state(content, tmp_path, metadata, 1, 9).stacked == [0]
     with pytest.raises(InputError):
-        check_state(content | {key: value}, tmp_path, origins, 1, 9)
+        check_state(content | {key: value}, tmp_path, metadata, 1, 9)
 
 
 @pytest.mark.parametrize("key", ["kindling", "state_dict"])

@@ -97,7 +97,7 @@ def test_a_replay_with_other_results_is_refused() -> None:
 
 def test_blocks_on_a_cpu_run_without_a_graph() -> None:
     steps = stacked_steps([5], ())
-    assert steps.eager == "the device is not a CUDA GPU"
+    assert steps.why_no_graph == "the device is not a CUDA GPU"
     whole = block()
     with torch.no_grad():
         logits = steps.stack.models[0](whole.features[0, 0])

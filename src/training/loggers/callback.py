@@ -99,7 +99,7 @@ class Loggers(Callback):
     ) -> None:
         assert isinstance(pl_module, Classifier)
         if self.config.logger.chosen:
-            self.counted.update(pl_module.classes_of(batch.features), batch.labels)
+            self.counted.update(pl_module.predict_classes(batch.features), batch.labels)
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.config.logger.chosen:
