@@ -1,9 +1,9 @@
-"""One run, from a checked configuration to a run folder."""
+"""Trains one run (`fit`) or a stack of runs (`fit_stack`)."""
 
 import logging
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from src.system.files import lock, require_contained
 from src.system.resources import out_of_memory
 from src.system.signals import Signals, handled
 from src.training import batch_size, ranks
-from src.training.checkpointing import Checkpoints, SlotIO
+from src.training.checkpoint_callback import Checkpoints, SlotIO
 from src.training.classifier import Classifier
 from src.training.history import History
 from src.training.lanes import available
@@ -51,21 +51,22 @@ def fit(
     Seeds the global random streams of Python, NumPy and torch. `callbacks` are Lightning's; they
     must be picklable for several devices, where each rank gets a copy. With `resume` the run
     continues from the state in the folder and gives what an undisturbed run would have given, bit
-    for bit; `trainer.max_epochs` may have grown.
+    for bit; `trainer.max_epochs` may be larger than before.
 
     Raises InputError for data or devices that do not fit the configuration (result.json then has
-    the status `failed`), for a folder that holds a run already or another one, and for a folder
-    that another process writes to. Raises Interrupted after a signal, with the state saved.
+    the status `failed`), if the folder contains a run and `resume` is False, or contains a run with
+    another configuration, and if another process writes to the folder. Raises Interrupted after a signal, with the state saved.
     """
     run = Run(folder)
     if run.started and not resume:
         raise InputError(f"{folder}: holds a run already; type resume={folder} to go on with it")
+    # `resume` is not passed on: fit_stack always continues a run that it finds.
     return fit_stack([config], [folder], callbacks=callbacks)[0]
 
 
 @dataclass(frozen=True)
 class Job:
-    """Runs that train together, as every rank gets them; the fields as in `fit_stack`."""
+    """What each process needs to train. The fields are the arguments of `fit_stack`."""
 
     configs: Sequence[Config]
     folders: Sequence[Path]
@@ -92,16 +93,19 @@ def fit_stack(
     """Trains several configurations as one stack, each into its folder, as `fit` would each alone.
 
     The configurations may differ in the fusible keys only (src/training/grouping.py). `shared` is
-    the folder of their common state until they end, None for a single run. With `halving` the best
-    1/halving of the trials continue after each rung (src/training/stopping.py).
+    the folder of their common state until they end, None for a single run. If the folder contains a
+    checkpoint, training continues from it. With `halving` = N, after 1, N, N², … epochs the best
+    trials continue whose parameters are together at most 1/N of all (src/training/stopping.py).
     """
     runs, first_rank = [Run(folder) for folder in folders], ranks.rank() == 0
     slot = Job(configs, folders, shared).slot
     if first_rank:
         for folder in [*folders, *([shared] if shared else [])]:
             require_contained(folder)
-    locked = lock(slot.folder / ".lock", patience=LOCK_PATIENCE)
-    with storage_faults(slot.folder), locked if first_rank else nullcontext() as held:
+    locked: AbstractContextManager[int | None] = nullcontext()
+    if first_rank:
+        locked = lock(slot.folder / ".lock", patience=LOCK_PATIENCE)
+    with storage_faults(slot.folder), locked as held:
         if first_rank:
             configs = [
                 claim(run, config, partial(_batch_size, run, config))
@@ -119,13 +123,14 @@ def fit_stack(
 
 def _batch_size(run: Run, config: Config) -> int:
     if ranks.inside():
-        raise InputError("data.batch_size=auto cannot be decided by ranks alone; type a number")
+        raise InputError("data.batch_size=auto does not work under torchrun or srun; type a number")
     with logging_to([run]):
         return batch_size.choose(config, open_source(config.data))
 
 
 def _fit_locked(job: Job, held: int | None) -> None:
-    """Trains in this process, or in ranks that hold the lock of this one; marks what went wrong."""
+    """Trains in this process or starts ranks, which inherit this process's lock. Writes the result
+    of a run that failed or was interrupted."""
     runs = job.runs
     try:
         trainer = job.configs[0].trainer
@@ -153,7 +158,7 @@ def _fit_locked(job: Job, held: int | None) -> None:
 
 
 def fit_rank(job: Job) -> None:
-    """The runs as this process sees them: all of them, or one rank's part."""
+    """Trains in this process: everything, or the part of one rank."""
     machine.keep_freed_memory()
     with (
         handled(rank=ranks.inside()) as signals,
@@ -168,6 +173,7 @@ def _train_and_test(job: Job, signals: Signals) -> None:
     config, runs, clock = job.configs[0], job.runs, Clock()
     with clock.measuring("setup"):
         devices = machine.resolve(config.trainer)
+        _check_devices(config, devices)
         data = _open_data(config, devices)
         classifier = _build_classifier(job.configs, data, devices)
         resumed = find_state(job.slot, runs, classifier, devices.world_size)
@@ -184,7 +190,10 @@ def _train_and_test(job: Job, signals: Signals) -> None:
             SlotIO(job.slot, resumed.content if resumed else None),
             resumed=resumed is not None,
         )
-        _seed_ranks(config, trainer.global_rank)
+        if trainer.global_rank:  # each rank draws dropout masks of its own
+            torch.manual_seed(config.seed + trainer.global_rank)
+        else:
+            _log_batch_size(config, devices.world_size)
     try:
         with loggers.closed(), classifier.lanes.opened():
             with clock.measuring("fit"), restoring(resumed, classifier), _interruptible(signals):
@@ -214,13 +223,20 @@ def _train_and_test(job: Job, signals: Signals) -> None:
 # --- the steps, in their order -------------------------------------------------------------------
 
 
-def _open_data(config: Config, devices: machine.Devices) -> DataModule:
-    """The data set. Raises InputError for data that a batch norm cannot train on."""
+def _check_devices(config: Config, devices: machine.Devices) -> None:
+    """Raises InputError for a batch norm on several devices, and warns of slow precision."""
     if devices.world_size > 1 and getattr(config.model, "norm", None) == "batch":
         raise InputError(
             f"model.norm=batch: each of {devices.world_size} devices would normalise by the "
             "statistics of its own part of a batch; type model.norm=layer or trainer.devices=1"
         )
+    slow = machine.slow_precision(config.trainer.precision, devices.accelerator)
+    if slow and not ranks.rank():
+        log.warning("%s", slow)
+
+
+def _open_data(config: Config, devices: machine.Devices) -> DataModule:
+    """The data set. Raises InputError for data that a batch norm cannot train on."""
     data = DataModule(
         config.data,
         steps_per_call=config.trainer.steps_per_call,
@@ -230,7 +246,7 @@ def _open_data(config: Config, devices: machine.Devices) -> DataModule:
     if data.smallest_batch == 1 and getattr(config.model, "norm", None) == "batch":
         raise InputError(
             f"model.norm=batch: of {len(data.train)} training samples the last batch of "
-            f"data.batch_size={config.data.batch} has one, and one has no variance; type "
+            f"data.batch_size={config.data.batch} has only one sample, so it has no variance; type "
             f"data.drop_last=true, or data.batch_size={config.data.batch + 1}"
         )
     source = data.source
@@ -238,8 +254,7 @@ def _open_data(config: Config, devices: machine.Devices) -> DataModule:
         text = f"Training on {source.name} instead of {source.instead_of}."
         line = "!" * 80
         log.warning("%s\n%s\nType data=mnist to make this an error.\n%s", line, text, line)
-    slow = machine.slow_precision(config.trainer.precision, devices.accelerator)
-    for text in [*([slow] if slow else []), *data.incomplete()] if not ranks.rank() else ():
+    for text in data.incomplete() if not ranks.rank() else ():
         log.warning("%s", text)
     return data
 
@@ -261,13 +276,10 @@ def _build_classifier(
     return Classifier(configs, models, data, [seeds.index(c.seed) for c in configs], threads)
 
 
-def _seed_ranks(config: Config, rank: int) -> None:
-    """Gives each rank dropout masks of its own, and logs the effective batch size."""
-    if rank:
-        torch.manual_seed(config.seed + rank)
-    devices = machine.resolve(config.trainer).world_size
+def _log_batch_size(config: Config, devices: int) -> None:
+    """Logs the effective batch size, if it differs from that of a device."""
     batch, accumulated = config.data.batch, config.trainer.accumulate_grad_batches
-    if devices * accumulated > 1 and not ranks.rank():
+    if devices * accumulated > 1:
         log.info(
             f"effective batch size {batch * devices * accumulated}: {batch} on each of {devices} "
             f"device(s), {accumulated} accumulated"
@@ -299,7 +311,8 @@ class Clock:
         self.phases[phase] = time.perf_counter() - began
 
     def seconds(self, history: History, loggers: Loggers) -> dict[str, float]:
-        """The phases of a run: opening loggers counts as setup, training before a resume as fit."""
+        """The seconds of each phase. The time to open loggers counts as setup. `fit` includes the
+        training before a resume."""
         return {
             "setup": self.phases["setup"] + loggers.seconds,
             "fit": max(history.seconds, self.phases["fit"] - loggers.seconds),
@@ -321,7 +334,7 @@ def _replace_result(run: Run, content: dict[str, Any]) -> None:
 def _mark_interrupted(
     runs: Sequence[Run], number: int, progress: dict[str, int] | None = None
 ) -> None:
-    """Writes the result of runs that were interrupted, unless rank 0 did."""
+    """Writes the results of interrupted runs, unless rank 0 has written them already."""
     for run in runs:
         if run.ended or (progress is None and run.result.get("status") == "interrupted"):
             continue
@@ -342,7 +355,10 @@ def _resume_command(run: Run) -> str:
 def _advice_on_failure(job: Job) -> Iterator[None]:
     """Turns a full disk and exhausted memory into errors that say what to type."""
     run = job.runs[0]
-    advice = f"the last checkpoint is whole. When that is mended, type\n  {_resume_command(run)}"
+    advice = (
+        "the last checkpoint is intact. When files can be written again, type\n  "
+        f"{_resume_command(run)}"
+    )
     try:
         with storage_faults(run.folder, f"; {advice}"):
             yield

@@ -250,8 +250,8 @@ class ClosedFormSteps(Steps):
         graph: bool = True,
         lanes: Lanes | None = None,
     ) -> None:
-        """`product_dtype` is the type of the products in mixed precision. With `graph`, full blocks are
-        replayed as CUDA graphs. Without `lanes`, the lanes of the stack take turns."""
+        """`product_dtype` is the type of the products in mixed precision. With `graph`, full blocks
+        are replayed as CUDA graphs. Without `lanes`, the lanes of the stack take turns."""
         super().__init__(optimizer, schedules, step_plan, average)
         self.stack, self.product_dtype, self.lanes = stack, product_dtype, lanes or Lanes(1)
         self.updates_in_place = (
@@ -475,8 +475,8 @@ class ClosedFormSteps(Steps):
         losses = F.cross_entropy(
             flat, own.flatten(0, 1), reduction="none", label_smoothing=smoothing
         )
-        # If logits are equal, the first class wins. Uses max, because argmax over an inner dimension
-        # takes five times as long; this saves a sixth of a step.
+        # If logits are equal, the first class wins. Uses max, because argmax over an inner
+        # dimension takes five times as long; this saves a sixth of a step.
         correct = logits.max(2).indices == own
         return BatchResults(losses.view(own.shape).mean(-1), correct.sum(-1))
 

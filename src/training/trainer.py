@@ -52,7 +52,7 @@ def build_trainer(
         use_distributed_sampler=False,  # src/data/loader.py shares the samples out
         enable_progress_bar=bar,
         enable_model_summary=False,
-        enable_checkpointing=False,  # src/training/checkpointing.py writes checkpoints
+        enable_checkpointing=False,  # src/training/checkpoint_callback.py writes checkpoints
         default_root_dir=run.folder,
     )
 

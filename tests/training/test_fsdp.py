@@ -17,7 +17,7 @@ from src.models.mlp import Mlp
 from src.runs import checkpoint
 from src.system.errors import InputError
 from src.training import ranks
-from src.training.checkpointing import Checkpoints
+from src.training.checkpoint_callback import Checkpoints
 from src.training.fit import Job, fit, fit_rank
 from src.training.fsdp import shard, whole
 from src.training.grouping import why_alone

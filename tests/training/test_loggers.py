@@ -270,7 +270,7 @@ DIE = """
 import os, signal
 from pathlib import Path
 from src.config.compose import compose
-from src.training.checkpointing import Checkpoints
+from src.training.checkpoint_callback import Checkpoints
 from src.training.fit import fit
 
 def die(self, trainer, module):

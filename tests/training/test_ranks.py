@@ -21,7 +21,7 @@ from src.runs.folder import Run
 from src.sweeps.command_line import check_command_line
 from src.system.errors import InputError
 from src.system.files import lock
-from src.training.checkpointing import Checkpoints
+from src.training.checkpoint_callback import Checkpoints
 from src.training.fit import Job, fit, fit_rank, fit_stack
 from src.training.ranks import RankError
 from tests.helpers.commands import LONG, ROOT, SMALL, Command, Train, started
@@ -316,9 +316,7 @@ def test_a_full_disk_of_ranks_is_told_in_a_line(
 ) -> None:
     monkeypatch.setattr("src.training.fit.fit_rank", full_disk)
     run = tmp_path / "run"
-    told = (
-        r"No space left on device\); the last checkpoint is whole\. When that is mended, type\n  "
-    )
+    told = r"No space left on device\); the last checkpoint is intact\. When files can be written again, type\n  "
     with pytest.raises(InputError, match=rf"{told}python -m src\.train resume={run}$"):
         fit(compose(*SMALL, *BOTH, "trainer.max_epochs=3"), run)
 

@@ -15,7 +15,9 @@ from tests.helpers.commands import SMALL
 def test_batch_norm_refuses_a_batch_of_one_sample(tmp_path: Path) -> None:
     size = len(held_out(digits().train, 0.2, 0)[0]) - 1
     own = (*SMALL, "model.norm=batch", f"data.batch_size={size}")
-    with pytest.raises(InputError, match=rf"the last batch of data\.batch_size={size} has one"):
+    with pytest.raises(
+        InputError, match=rf"the last batch of data\.batch_size={size} has only one"
+    ):
         fit(compose(*own), tmp_path / "refused")
     for more in (("data.drop_last=true",), (f"data.batch_size={size + 1}",), ("model.norm=layer",)):
         assert fit(compose(*own, *more), tmp_path / more[0]).result["status"] == "finished"

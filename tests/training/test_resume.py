@@ -23,7 +23,7 @@ from src.runs.folder import Run
 from src.runs.loading import open_trained
 from src.sweeps.command_line import check_command_line
 from src.system.errors import InputError, Interrupted
-from src.training.checkpointing import Checkpoints
+from src.training.checkpoint_callback import Checkpoints
 from src.training.fit import fit, fit_stack
 from tests.helpers.commands import LONG, ROOT, SMALL, Command, Train, started
 from tests.helpers.kills import Killed, die_after_writing

@@ -1,4 +1,4 @@
-"""When a run writes its state, and what each trial of a stack leaves in its folder."""
+"""The callback that decides when a run writes its state, and that writes the files of trials."""
 
 import time
 from collections.abc import Sequence
