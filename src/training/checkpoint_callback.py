@@ -123,7 +123,7 @@ class Checkpoints(Callback):
         late = int(settings.every_seconds is not None and waited >= settings.every_seconds)
         signal = self.signals.received or 0
         if trainer.world_size > 1:
-            late, signal = ranks.greatest([late, signal], trainer.strategy.root_device)
+            late, signal = ranks.all_max([late, signal], trainer.strategy.root_device)
         return due or bool(late), signal
 
     def _note_best(self, trainer: Trainer, classifier: Classifier, epoch: int) -> None:

@@ -152,7 +152,7 @@ class Classifier(LightningModule):
         world_size = self.trainer.world_size
         # FSDP averages the gradients itself.
         if world_size > 1 and self.trainer_config.strategy != "fsdp":
-            self.step_plan = replace(self.step_plan, ranks=world_size, all_reduce=ranks.exchange)
+            self.step_plan = replace(self.step_plan, ranks=world_size, all_reduce=ranks.all_reduce)
         decay = self.trainer_config.ema_decay
         if decay is not None:
             self.average = Average(decay, *self._averaged_tensors())
@@ -234,7 +234,7 @@ class Classifier(LightningModule):
         `self.batch` for a trial that has not diverged."""
         first = self.train_metrics.first_above(DIVERGED * self.configs[0].data.batch)
         if self.trainer.world_size > 1:
-            ranks.least(first)  # all ranks stop together, whichever of them saw it
+            ranks.all_min(first)  # all ranks stop together, whichever of them saw it
         found: list[int] = first.tolist()
         return found
 

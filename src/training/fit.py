@@ -55,7 +55,8 @@ def fit(
 
     Raises InputError for data or devices that do not fit the configuration (result.json then has
     the status `failed`), if the folder contains a run and `resume` is False, or contains a run with
-    another configuration, and if another process writes to the folder. Raises Interrupted after a signal, with the state saved.
+    another configuration, and if another process writes to the folder. Raises Interrupted after a
+    signal, with the state saved.
     """
     run = Run(folder)
     if run.started and not resume:
@@ -122,7 +123,7 @@ def fit_stack(
 
 
 def _batch_size(run: Run, config: Config) -> int:
-    if ranks.inside():
+    if ranks.is_rank():
         raise InputError("data.batch_size=auto does not work under torchrun or srun; type a number")
     with logging_to([run]):
         return batch_size.choose(config, open_source(config.data))
@@ -135,7 +136,7 @@ def _fit_locked(job: Job, held: int | None) -> None:
     try:
         trainer = job.configs[0].trainer
         devices = machine.resolve(trainer)
-        if devices.world_size == 1 or ranks.inside():
+        if devices.world_size == 1 or ranks.is_rank():
             fit_rank(job)
         else:
             ranks.launch(fit_rank, (job,), devices.count, trainer.max_restarts, held)
@@ -161,7 +162,7 @@ def fit_rank(job: Job) -> None:
     """Trains in this process: everything, or the part of one rank."""
     machine.keep_freed_memory()
     with (
-        handled(rank=ranks.inside()) as signals,
+        handled(rank=ranks.is_rank()) as signals,
         logging_to(job.runs),
         quiet_lightning(),
         _advice_on_failure(job),

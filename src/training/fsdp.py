@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
-from src.training.ranks import Ranks
+from src.training.ranks import RanksStrategy
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -38,7 +38,7 @@ def shard(model: nn.Module, device: torch.device) -> None:
     fully_shard(model, mesh=mesh)
 
 
-class Shards(Ranks):
+class Shards(RanksStrategy):
     """Shards the model of a classifier while it trains; evaluation has whole weights. Lightning's
     FSDPStrategy needs a GPU; its ModelParallelStrategy has checkpoints of its own format."""
 

@@ -1,4 +1,5 @@
-"""More than one device: ranks, started from the checked configuration, and what they exchange.
+"""Starts the ranks of a run and exchanges data between them. A rank is one process of a run on
+several devices.
 
 Lightning's own launcher runs sys.argv again, `-m` and all; torch's elastic launcher calls a
 function with its arguments, in a sweep too.
@@ -39,15 +40,15 @@ from src.system.process import import_for_ranks, note_output_fault, open_outputs
 from src.system.resources import cpu_count
 from src.system.signals import HANDLED
 
-INPUT_ERROR = "InputError: "  # how the record of an exception begins
+INPUT_ERROR = "InputError: "  # prefix of the message in torch's error file
 
 
 class RankError(RuntimeError):
-    """A rank died. The message is its traceback."""
+    """A rank ended with an error or a signal."""
 
 
-def inside() -> bool:
-    """Whether this process is a rank already."""
+def is_rank() -> bool:
+    """Whether this process is a rank."""
     return launch_info().launched_by is not None
 
 
@@ -71,8 +72,8 @@ def _received(sent: Any) -> Held:
 
 
 def cluster() -> ClusterEnvironment:
-    """Where the ranks are. Lightning takes a plain process of a batch job of Slurm or LSF for a
-    rank, and fails where the job has several tasks."""
+    """Lightning's description of the ranks. Lightning's own choice would mistake a single process
+    in a Slurm or LSF job for a rank, and would fail if the job has several tasks."""
     match launch_info().launched_by:
         case "torchrun":
             return TorchElasticEnvironment()
@@ -114,7 +115,7 @@ def launch(
     )
     import_for_ranks()
     before = {number: signal.getsignal(number) for number in HANDLED}
-    # Else ranks that are started again find the addresses of the dead ones in the agent's store.
+    # Without this, restarted ranks would try to connect to the ranks that died.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     try:
         answers = elastic_launch(config, _rank)(
@@ -128,7 +129,7 @@ def launch(
             raise Interrupted(status - 128) from None
         raise _first_fault(failed) from None
     finally:
-        for number, handler in before.items():  # the launcher leaves its own
+        for number, handler in before.items():  # the launcher does not restore the handlers
             signal.signal(number, handler)
     for message, output_fault in answers.values():
         note_output_fault(output_fault)
@@ -137,8 +138,8 @@ def launch(
 
 
 def _first_fault(failed: ChildFailedError) -> InputError | RankError:
-    """The error of the rank that failed for a reason of its own. The launcher reports the rank that
-    it saw first, which may only have lost its connection to the others."""
+    """The error of the rank that failed first. The launcher reports the first failure that it sees.
+    This may be a rank that only lost its connection to the rank that failed."""
     failure = failed.get_first_failure()[1]
     if failure.exitcode < 0:
         name = signal.Signals(-failure.exitcode).name
@@ -160,15 +161,16 @@ def _precedence(message: str) -> int:
     return 2 if any(text in message for text in ("closed by peer", "reset by peer", "NCCL")) else 1
 
 
-@record  # its traceback travels home
+@record  # writes the traceback of an error to torch's error file, for `launch`
 def _rank(
     function: Callable[..., None],
     arguments: tuple[Any, ...],
     lock: Held | None,  # noqa: ARG001  # the process holds it
 ) -> tuple[str | None, OSError | None]:
-    """The body of a rank. Returns the text of an InputError, as exceptions lose their type, and
-    what kept the rank from printing. A signal becomes the exit status: a launcher that was
-    signalled too reads no answers."""
+    """The body of a rank. Returns the text of an InputError, and the fault that kept the rank from
+    printing. An InputError is returned as text, because the launcher does not keep the type of an
+    exception. A signal becomes the exit status: a launcher that was signalled too reads no answers.
+    """
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     output = open_outputs()
     level = logging.ERROR if rank() else logging.INFO
@@ -190,15 +192,15 @@ def _rank(
 
 
 def _end_with_launcher() -> None:
-    """Ends this rank as soon as its launcher has ended. The server that forked the rank gives no
-    sign: it lives as long as a rank does."""
+    """Ends this rank as soon as its launcher has ended: join() returns then. The fork server cannot
+    be used for this, because it lives as long as any rank."""
     launcher = multiprocessing.parent_process()
     assert launcher is not None
     launcher.join()
     os._exit(1)
 
 
-class Ranks(DDPStrategy):
+class RanksStrategy(DDPStrategy):
     """Lightning's DDP without the module wrapper, which expects one backward per training_step. The
     steps of a block sum their gradients themselves."""
 
@@ -209,7 +211,7 @@ class Ranks(DDPStrategy):
 
 
 def gather(own: dict[str, Any]) -> list[dict[str, Any]]:
-    """What every rank has, in their order; of one process, its own."""
+    """Returns a list with the value of each rank. A single process gets a list of its own value."""
     if not dist.is_initialized():
         return [own]
     everyone: list[Any] = [None] * dist.get_world_size()
@@ -217,21 +219,22 @@ def gather(own: dict[str, Any]) -> list[dict[str, Any]]:
     return everyone
 
 
-def greatest(numbers: list[int], device: torch.device) -> list[int]:
-    """The greatest over ranks of each."""
+def all_max(numbers: list[int], device: torch.device) -> list[int]:
+    """Elementwise maximum over all ranks."""
     tensor = torch.tensor(numbers, device=device)
     dist.all_reduce(tensor, dist.ReduceOp.MAX)
     found: list[int] = tensor.tolist()
     return found
 
 
-def least(numbers: Tensor) -> None:
-    """The least over ranks, in place."""
+def all_min(numbers: Tensor) -> None:
+    """Elementwise minimum over all ranks, in place."""
     dist.all_reduce(numbers, dist.ReduceOp.MIN)
 
 
-def exchange(gradient: Tensor) -> Callable[[], object]:
-    """Begins to sum a gradient over ranks, in place; the call returned waits for it."""
+def all_reduce(gradient: Tensor) -> Callable[[], object]:
+    """Begins to sum a gradient over all ranks, in place. Returns a function that waits for the
+    sum."""
     work = dist.all_reduce(gradient, async_op=True)
     assert work is not None
     return work.wait

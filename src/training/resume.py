@@ -1,4 +1,4 @@
-"""Resuming: the state that a run left is found, checked, and handed to Lightning once."""
+"""Finds the checkpoint of a run, checks it and gives it to Lightning."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ Epoch = Annotated[int, Field(ge=0, le=MAX_EPOCHS)]
 Loops = TypeAliasType("Loops", "Count | bool | dict[str, Loops]")
 
 
-def _counted(row: list[float | int | None]) -> list[float | int | None]:
+def _check_counts(row: list[float | int | None]) -> list[float | int | None]:
     if not all(isinstance(value, int) and 0 <= value < 2**63 for value in row[:2]):
         raise ValueError("epoch and step must be numbers")
     return row
@@ -35,7 +35,7 @@ def _counted(row: list[float | int | None]) -> list[float | int | None]:
 Row = Annotated[
     list[float | int | None],
     Field(min_length=len(HISTORY), max_length=len(HISTORY)),
-    AfterValidator(_counted),
+    AfterValidator(_check_counts),
 ]
 
 
@@ -51,13 +51,13 @@ class _Best(Part):
     weights: dict[str, Tensor]
 
 
-class _Kept(Part):
+class _BestWeights(Part):
     best: list[_Best | None]
 
 
 class _Callbacks(Part):
     History: _History
-    Checkpoints: _Kept
+    Checkpoints: _BestWeights
 
 
 class _Position(Part):
@@ -80,7 +80,8 @@ class _Rank(Part):
 
 
 class State(Part):
-    """The parts of a checkpoint that this project reads. `History.rows` has a list per trial."""
+    """The fields of a checkpoint that Kindling adds, and the fields of Lightning that Kindling reads.
+    `History.rows` has a list per trial."""
 
     state_dict: dict[str, Tensor]
     optimizer_states: list[dict[str, Any]]
@@ -102,7 +103,7 @@ class State(Part):
             if not all(number in trials for number in getattr(self, name)):
                 raise ValueError(f"{name} names a trial that is not one of {len(trials)}")
         if self.stacked != sorted(set(self.stacked)):
-            raise ValueError("stacked names a trial twice")
+            raise ValueError("stacked is not a sorted list of different trials")
         if len(best) != len(trials) or len(self.average) not in (0, len(trials)):
             raise ValueError(f"not every one of {len(trials)} trials has its weights")
         for rank in self.ranks:
@@ -124,8 +125,11 @@ class Resumed:
 def find_state(
     slot: Slot, runs: Sequence[Run], classifier: Classifier, world_size: int
 ) -> Resumed | None:
-    """The newest good state in the slot; None, with the folders cleared, where training begins.
-    Raises InputError for files that are damaged, lost, or of another run or other devices."""
+    """The newest good state in the slot. Returns None if there is no checkpoint; histories and
+    results are then deleted.
+
+    Raises InputError for files that are damaged, lost, or of another run or other devices.
+    """
     found = slot.read()
     if found is None:
         if not ranks.rank():
@@ -142,8 +146,8 @@ def find_state(
 
 
 def _clear(run: Run) -> None:
-    """Removes what a run left that was killed before its first checkpoint. Raises InputError when a
-    checkpoint must have existed."""
+    """Deletes the history and result of a run that was killed before its first checkpoint. Raises
+    InputError when a checkpoint must have existed."""
     if run.ended:
         return
     epochs = run.history[-1]["epoch"] if run.history_file.exists() and run.history else 0
@@ -156,14 +160,14 @@ def _clear(run: Run) -> None:
 
 
 def _warn_of_new_schedule(config: Config, saved: Any) -> None:
-    """Warns where the new number of epochs would have given other learning rates from the start."""
+    """Warns if the new number of epochs would have given other learning rates from the start."""
     before = saved[0] if isinstance(saved, list) else saved
     was, now = before["config"]["trainer"]["max_epochs"], config.trainer.max_epochs
     if was != now and config.scheduler.depends_on_max_epochs:
         log.warning(
             f"scheduler={config.scheduler.name}: its learning rates are spread over "
             f"trainer.max_epochs. They follow the curve of {now} epochs from here on, and followed "
-            f"that of {was} so far: a run of {now} epochs from its start would end otherwise"
+            f"that of {was} so far. A run that had {now} epochs from the start would give another result."
         )
 
 
@@ -179,7 +183,7 @@ def restoring(resumed: Resumed | None, classifier: Classifier) -> Iterator[None]
             raise
         log.info("the state cannot be restored", exc_info=True)
         raise InputError(
-            f"{resumed.path}: cannot be gone on from ({type(error).__name__}: {first_line(error)})"
+            f"{resumed.path}: cannot be resumed ({type(error).__name__}: {first_line(error)})"
         ) from error
 
 
@@ -190,8 +194,11 @@ def check_state(
     world_size: int,
     batches: int,
 ) -> State:
-    """The state of the trials with these `metadata`, where only trainer.max_epochs may have grown.
-    Raises InputError for the state of other trials, and for other numbers of ranks and batches."""
+    """The state of the trials. `metadata` is the metadata that these trials would save; only
+    trainer.max_epochs may be larger.
+
+    Raises InputError for the state of other trials, and for other numbers of ranks and batches.
+    """
     saved = content.get("kindling")
     parts = saved if isinstance(saved, list) else [saved]
     try:
@@ -201,14 +208,14 @@ def check_state(
             f"{path}: holds no state to go on from; missing or wrong: {wrong_fields(error)}"
         ) from None
     if len(parts) != len(metadata):
-        raise InputError(f"{path}: is of {len(parts)} trials, not of {len(metadata)}")
-    for part, origin in zip(parts, metadata, strict=True):
-        require_same(require_format(part, path), origin, f"{path}: is of another run")
+        raise InputError(f"{path}: contains {len(parts)} trials, expected {len(metadata)}")
+    for part, own in zip(parts, metadata, strict=True):
+        require_same(require_format(part, path), own, f"{path}: is of another run")
     if len(state.callbacks.History.rows) != len(metadata) or state.position.batch > batches:
         raise InputError(f"{path}: holds no state to go on from; it is of another run")
     if len(state.ranks) != world_size:
         raise InputError(
-            f"{path}: was written on {len(state.ranks)} devices, to go on with {world_size} "
-            f"cannot give the same result; type trainer.devices={len(state.ranks)}"
+            f"{path}: was written on {len(state.ranks)} devices; on {world_size} devices the result "
+            f"would differ; type trainer.devices={len(state.ranks)}"
         )
     return state

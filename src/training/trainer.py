@@ -60,7 +60,7 @@ def build_trainer(
 def _strategy(config: schema.Trainer, devices: machine.Devices) -> Strategy | str:
     if devices.world_size == 1:
         return "auto"
-    return fsdp.Shards() if config.strategy == "fsdp" else ranks.Ranks()
+    return fsdp.Shards() if config.strategy == "fsdp" else ranks.RanksStrategy()
 
 
 def _profiler(kind: str | None, run: Run) -> Profiler | None:
