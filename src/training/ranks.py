@@ -138,8 +138,8 @@ def launch(
 
 
 def _first_fault(failed: ChildFailedError) -> InputError | RankError:
-    """The error of the rank that failed first. The launcher reports the first failure that it sees.
-    This may be a rank that only lost its connection to the rank that failed."""
+    """The error of the rank that failed for its own reason. The launcher reports the first failure
+    that it sees. This may be a rank that only lost its connection to the rank that failed."""
     failure = failed.get_first_failure()[1]
     if failure.exitcode < 0:
         name = signal.Signals(-failure.exitcode).name

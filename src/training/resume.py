@@ -80,8 +80,8 @@ class _Rank(Part):
 
 
 class State(Part):
-    """The fields of a checkpoint that Kindling adds, and the fields of Lightning that Kindling reads.
-    `History.rows` has a list per trial."""
+    """The fields of a checkpoint that Kindling adds, and the fields of Lightning that Kindling
+    reads. `History.rows` has a list per trial."""
 
     state_dict: dict[str, Tensor]
     optimizer_states: list[dict[str, Any]]
@@ -167,7 +167,8 @@ def _warn_of_new_schedule(config: Config, saved: Any) -> None:
         log.warning(
             f"scheduler={config.scheduler.name}: its learning rates are spread over "
             f"trainer.max_epochs. They follow the curve of {now} epochs from here on, and followed "
-            f"that of {was} so far. A run that had {now} epochs from the start would give another result."
+            f"that of {was} so far. A run that had {now} epochs from the start would give another "
+            "result."
         )
 
 
@@ -215,7 +216,7 @@ def check_state(
         raise InputError(f"{path}: holds no state to go on from; it is of another run")
     if len(state.ranks) != world_size:
         raise InputError(
-            f"{path}: was written on {len(state.ranks)} devices; on {world_size} devices the result "
-            f"would differ; type trainer.devices={len(state.ranks)}"
+            f"{path}: was written on {len(state.ranks)} devices; on {world_size} devices the "
+            f"result would differ; type trainer.devices={len(state.ranks)}"
         )
     return state

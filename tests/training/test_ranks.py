@@ -316,7 +316,10 @@ def test_a_full_disk_of_ranks_is_told_in_a_line(
 ) -> None:
     monkeypatch.setattr("src.training.fit.fit_rank", full_disk)
     run = tmp_path / "run"
-    told = r"No space left on device\); the last checkpoint is intact\. When files can be written again, type\n  "
+    told = (
+        r"No space left on device\); the last checkpoint is intact\. "
+        r"When files can be written again, type\n  "
+    )
     with pytest.raises(InputError, match=rf"{told}python -m src\.train resume={run}$"):
         fit(compose(*SMALL, *BOTH, "trainer.max_epochs=3"), run)
 
