@@ -1,4 +1,7 @@
-"""Tensors to blocks of K batches, in an order that depends only on (seed, epoch)."""
+"""Groups tensors into blocks of K batches, in an order that depends only on (seed, epoch).
+
+Training uses Blocks of a split; evaluation uses Slices.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -16,13 +19,13 @@ from src.data.sources.source import Split, as_float
 # larger blocks leave the cache (480 batches at once: 1.3 times the time).
 BLOCK_BYTES_CPU = 10 * 2**20
 BLOCK_BYTES_GPU = 256 * 2**20
-SLICE_BYTES = 64 * 2**20
+SLICE_VALUES = 64 * 2**20  # at most so many features in a slice
 CHUNK = 1000  # samples of an evaluation that go through a model at once, to stay in the cache
 
 
 class Block(NamedTuple):
-    """K batches for each of R orders: features (K, R, B, *shape) float32, labels (K, R, B) int64. A
-    single run has one order. A stack has an order for each seed of its trials."""
+    """K training batches for each of R orders: features (K, R, B, *shape) float32, labels
+    (K, R, B) int64. A single run has one order. A stack has one order per seed of its trials."""
 
     features: Tensor
     labels: Tensor
@@ -68,8 +71,9 @@ class BlockSampler(Sampler[Tensor]):
     """The sample indices of an epoch's blocks, (K, R, B) each; a smaller last batch is (1, R, B').
 
     Rank r of W takes every W-th sample of the same permutation. All ranks take equally many, so
-    up to W - 1 samples are not used in an epoch. `start` is (epoch, batches): a resumed run leaves
-    out that many first batches of that epoch. `len` counts them all the same, as Lightning does.
+    up to W - 1 samples are not used in an epoch. `start` is (epoch, batches): a resumed run skips
+    that many first batches of that epoch. `len` includes the skipped batches, because Lightning
+    expects the full number.
     """
 
     def __init__(
@@ -119,7 +123,7 @@ class BlockSampler(Sampler[Tensor]):
 
 
 class Blocks(Dataset[Block]):
-    """A split, indexed by the sample indices of a block."""
+    """A split for training, indexed by the sample indices of a block."""
 
     def __init__(self, split: Split) -> None:
         self.split = split
@@ -135,7 +139,7 @@ class Blocks(Dataset[Block]):
 class ResidentLoader:
     """Blocks of a split that stays on the device."""
 
-    batch_sampler = None  # Lightning reads it beside `sampler`, whose set_epoch it calls
+    batch_sampler = None  # Lightning requires this attribute. It calls `sampler.set_epoch`.
 
     def __init__(self, split: Split, sampler: BlockSampler, device: torch.device) -> None:
         self.blocks, self.sampler, self.device = Blocks(split.to(device)), sampler, device
@@ -149,22 +153,22 @@ class ResidentLoader:
 
 
 class Batch(NamedTuple):
-    """Features (N, *shape) as the split holds them, labels (N,)."""
+    """One batch of an evaluation: features (N, *shape) as the split holds them, labels (N,)."""
 
     features: Tensor
     labels: Tensor
 
 
 class Slices(Dataset[Batch]):
-    """A split in its order, `size` samples at a time. Rank r of W takes every W-th sample.
+    """A split for evaluation, in its order, `size` samples at a time.
 
-    Copies nothing, and gives each sample exactly once for any W. Slices of large samples have fewer
-    samples, at most SLICE_BYTES values.
+    Rank r of W takes every W-th sample, so each sample comes exactly once for any W. Copies
+    nothing. Slices of large samples have fewer samples, at most SLICE_VALUES values.
     """
 
     def __init__(self, split: Split, size: int = 2**14, rank: int = 0, world_size: int = 1) -> None:
         self.split = split.take(slice(rank, None, world_size))
-        self.size = max(1, min(size, SLICE_BYTES // math.prod(split.shape)))
+        self.size = max(1, min(size, SLICE_VALUES // math.prod(split.shape)))
 
     def __len__(self) -> int:
         return math.ceil(len(self.split) / self.size)
@@ -180,7 +184,7 @@ class Slices(Dataset[Batch]):
 def worker_loader(
     dataset: "Dataset[Any]", sampler: BlockSampler | None, config: schema.Data
 ) -> "DataLoader[Any]":
-    """Blocks or slices through torch's DataLoader, for data that do not fit on the device."""
+    """Blocks or slices through torch's DataLoader, used with data.loader=workers."""
     return DataLoader(
         dataset,
         batch_size=None,

@@ -26,8 +26,8 @@ from src.inference.likeness import Likeness
 from src.runs.loading import Trained
 from src.system.errors import InputError, all_at_once
 
-# Data sets of whole pictures, which are resized. For other data sets a drawing is looked for, cut
-# out and centred.
+# Data sets of whole pictures, which are resized. In pictures for other data sets, the program finds
+# the drawing, crops it and centres it.
 PHOTOGRAPHS = ("fashion_mnist", "kmnist", "cifar10", "cifar100", "image_folder")
 
 
@@ -35,7 +35,7 @@ def predict(trained: Trained, features: NDArray[Any]) -> NDArray[np.float64]:
     """The probability of each class, (N, classes), for features (N, *trained.shape).
 
     Features are uint8 from 0 to 255, or floats from 0 to 1; grey pictures may be (N, H, W). For a
-    model of a table they are the features that `trained.columns` makes of its rows. Raises
+    model trained on a table, first convert the rows with `trained.columns.features(table)`. Raises
     InputError for features of another type, range or shape, and when a probability is not finite.
 
     >>> from pathlib import Path
@@ -69,7 +69,8 @@ class Guess:
 
 @dataclass(frozen=True)
 class Prediction:
-    """For a picture, or one row of an .npz file or a table; or the fault of a file."""
+    """The prediction for one picture or one row of an .npz file or a table, or the reason why the
+    file has none."""
 
     path: Path
     row: int | None
@@ -123,9 +124,9 @@ def predict_inputs(
 
 def classify(trained: Trained, features: NDArray[Any]) -> list[Guess]:
     """The two best classes for features (N, *shape); equally probable classes in their order.
-    Raises InputError when the model knows only one class, or its logits are not finite."""
+    Raises InputError when the model has only one class, or its logits are not finite."""
     if trained.classes < 2:
-        raise InputError(f"{trained.checkpoint}: knows only one class, so any input would be it")
+        raise InputError(f"{trained.checkpoint}: has only one class, so a prediction says nothing")
     logits = _finite_logits(trained, features)
     order = logits.sort(descending=True, stable=True).indices[:, :2]
     probabilities = logits.softmax(-1).gather(1, order)
@@ -151,9 +152,9 @@ def picture_shape(trained: Trained) -> tuple[int, int]:
     grey = math.prod(sizes) == math.prod(trained.shape)
     if len(sizes) != 2 or not grey or min(sizes) < LEAST_FIELD:
         raise InputError(
-            f"{trained.checkpoint}: takes features {trained.shape}, it was trained on "
-            f"data={trained.data}; pictures suit only models of grey ones, (1, H, W). Name an .npz "
-            f"file with x of {_rows(trained)} in place of pictures"
+            f"{trained.checkpoint}: this model was trained on data={trained.data}; it takes "
+            f"features of shape {trained.shape}, not pictures. Give an .npz file with an array x "
+            f"of shape {_rows(trained)} instead"
         )
     return sizes[0], sizes[1]
 

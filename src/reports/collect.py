@@ -53,7 +53,7 @@ class Collection:
 
 
 def collect(paths: Sequence[Path]) -> Collection:
-    """The runs and sweeps in the folders, however deep; links are not followed.
+    """The runs and sweeps in the folders, at any depth; links are not followed.
 
     Folders without a run and unreadable runs are skipped and listed. Raises InputError when a path
     does not exist, and when there is nothing to report.
@@ -80,6 +80,7 @@ def collect(paths: Sequence[Path]) -> Collection:
         except InputError as error:
             skipped.append((folder, str(error).removeprefix(f"{folder}: ").split("\n")[0]))
             continue
+        # A trial that was named itself is reported as a single run.
         if is_sweep(folder.parent) and found[folder].absolute() != folder.absolute():
             trials.setdefault(folder.parent, []).append(entry)
         else:
@@ -128,7 +129,7 @@ def _label(settings: Mapping[str, str]) -> str:
 
 
 def short(text: str) -> str:
-    """A number that a sampler drew, in four digits; other texts unchanged."""
+    """Shortens a long number to four significant digits; other texts stay unchanged."""
     try:
         return text if len(text) <= TYPED_LIMIT else f"{float(text):.4g}"
     except ValueError:
@@ -144,7 +145,8 @@ def _sweeps(folder: Path, trials: Sequence[Entry], base: Path) -> Iterator[Sweep
 
 
 def _part(folder: Path, name: str, trials: Sequence[Entry]) -> SweepEntries:
-    """The keys are those of the command line; without Hydra's files, those of the configuration."""
+    """Labels use the keys from the command line. If overrides.yaml is missing, they use the keys
+    whose configuration values differ."""
     typed = differing([trial.overrides for trial in trials])
     keys = typed or differing([trial.settings for trial in trials])
     found = []

@@ -44,7 +44,7 @@ _VALUES = {
 }  # fmt: skip
 _CONTAINERS = {"EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE"}
 _SHORT_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-# The number of values that each operation takes; None: all above the last mark.
+# The number of values that each operation takes; None: all values since the last MARK opcode.
 _TAKING: dict[str, int | None] = {
     "TUPLE": None, "APPENDS": None, "SETITEMS": None, **_SHORT_TUPLES,
     "APPEND": 1, "BUILD": 1, "REDUCE": 1, "SETITEM": 2, "BINPERSID": 0,
@@ -76,8 +76,8 @@ def unpack(data: bytes, path: Path) -> dict[str, Any]:
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors in the value. Raises ValueError where an attribute of a dictionary could hide
-    one of its methods."""
+    """All tensors in the value. Raises ValueError if an OrderedDict has own attributes; such an
+    attribute could replace a method."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict | list | tuple):
@@ -188,7 +188,7 @@ def write(content: dict[str, Any], path: Path) -> None:
 
 
 class Part(BaseModel):
-    """A part of a checkpoint's content; keys that no reader asks for are ignored."""
+    """A part of a checkpoint's content. Unknown keys are ignored."""
 
     model_config = ConfigDict(strict=True, arbitrary_types_allowed=True, extra="ignore")
 

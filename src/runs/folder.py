@@ -1,7 +1,7 @@
 """A run folder: its files and its result, written and read again.
 
-For checkpoints see src/runs/checkpoint.py. A file may come from a stranger: its size is limited,
-and every fault raises an InputError that names the file.
+Checkpoints are read and written by src/runs/checkpoint.py. A file may come from a stranger: its
+size is limited, and every fault raises an InputError that names the file.
 """
 
 import csv
@@ -65,7 +65,7 @@ _Tested = TypedDict("_Tested", {"test/loss": Number | None, "test/acc": Number |
 
 class Result(_Tested, total=False):
     """result.json, as src/training/result.py and src/training/fit.py write it. Only the status is
-    always there: interrupted and failed runs have little more."""
+    always there: the result of an interrupted or failed run has only a few of these fields."""
 
     status: Literal["finished", "diverged", "interrupted", "failed"]
     error: str
@@ -189,7 +189,7 @@ class Run:
 
     @property
     def started(self) -> bool:
-        """Whether the folder holds anything of a run beyond its configuration."""
+        """Whether the folder contains a history, a result or a checkpoint."""
         files = (self.history_file, self.result_file, self.last_checkpoint)
         return any(file.exists() for file in files)
 
@@ -213,7 +213,7 @@ class Run:
         return math.nan if value is None else value
 
     def identity(self) -> str:
-        """32 hex digits by which loggers know this run, even when its folder is renamed or moved.
+        """32 hex digits, an identifier that loggers use, even when the folder is renamed or moved.
         The digits are drawn at the first call and kept in the folder."""
         if not self.identity_file.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -236,7 +236,7 @@ class Run:
         append_line(self.history_file, line)
 
     def forget(self) -> None:
-        """Removes history and result of a trial that has no checkpoint; its configuration stays."""
+        """Removes history and result of a run; its configuration stays."""
         for path in (self.history_file, self.result_file):
             path.unlink(missing_ok=True)
 
@@ -274,7 +274,7 @@ def timestamped(base: str) -> Path:
 
 def checkpoint_of(path: Path) -> Path:
     """The best checkpoint of a run folder; the path of a file is returned as it is. Raises
-    InputError when there is no such file. Imports nothing that opens it."""
+    InputError when there is no such file. Does not import torch."""
     with reading(path):
         if path.is_file():
             return path

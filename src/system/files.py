@@ -37,9 +37,9 @@ REPLACED = (".ckpt", ".part")  # never written in place, so hard links are harml
 def write_durably(path: Path, content: bytes | str) -> None:
     """Replaces a file. At every instant, even at a power cut, the file is the old or the new one.
 
-    A link is replaced, never followed. Allows one writer at a time and removes the remains of a
-    killed one. Text is UTF-8, with escapes for undecodable bytes of file names. Raises OSError and
-    leaves the old file unchanged.
+    A link is replaced, never followed. The caller must make sure that only one process writes. A
+    temporary file left by a killed process is removed. Text is UTF-8, with escapes for undecodable
+    bytes of file names. Raises OSError and leaves the old file unchanged.
     """
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
     with replacing(path) as part:
@@ -48,8 +48,8 @@ def write_durably(path: Path, content: bytes | str) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """As `write_durably`, but the body writes the new content into an empty file. Raises InputError
-    when the old file is not a regular file."""
+    """Yields an empty temporary file. After the body, the file replaces `path`, as durably as
+    `write_durably` does. Raises InputError when the old file is not a regular file."""
     if path.exists():
         require_regular(path, path.stat())
     part = beside(path)
@@ -84,8 +84,8 @@ def sync_folder(folder: Path) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Adds a line in one write: a killed process leaves the whole line or nothing. Raises as
-    `open_in_place`."""
+    """Adds a line in one write: a killed process leaves the whole line or nothing. Raises the same
+    errors as `open_in_place`."""
     descriptor = open_in_place(path, os.O_WRONLY | os.O_APPEND)
     try:
         data = line.encode(errors="backslashreplace")
@@ -96,8 +96,8 @@ def append_line(path: Path, line: str) -> None:
 
 
 def open_in_place(path: Path, flags: int) -> int:
-    """Opens a file to write in place, and creates it if needed. Raises InputError as `require_own`:
-    writing into other files or devices is refused."""
+    """Opens a file to write in place, and creates it if needed. Raises the same errors as
+    `require_single_name`: writing into other files or devices is refused."""
     with suppress(FileNotFoundError):  # before opening, because opening a device may have effects
         require_own(path, path.lstat())
     flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -111,7 +111,7 @@ def open_in_place(path: Path, flags: int) -> int:
 
 
 def require_own(path: Path, status: os.stat_result) -> None:
-    """Raises InputError unless the status is of a regular file without a second name."""
+    """Raises InputError unless the status is of a regular file with one hard link."""
     if stat.S_ISLNK(status.st_mode):
         raise InputError(
             f"{path}: is a link, and writing would change the file behind it; remove it"
@@ -126,7 +126,7 @@ def require_own(path: Path, status: os.stat_result) -> None:
 
 def require_contained(folder: Path) -> None:
     """Raises InputError with all entries of a folder that make writing into it unsafe: links to
-    targets outside, files with a second name, pipes, sockets and devices.
+    targets outside, files with more than one hard link, pipes, sockets and devices.
 
     The folder may be a link itself, and may be absent. Links to targets inside are allowed.
     """
@@ -150,7 +150,10 @@ def require_contained(folder: Path) -> None:
             elif status.st_nlink > 1 and not entry.name.endswith(REPLACED):
                 faults.append(f"{entry.path}: has a second name (a hard link)")
     if faults:
-        raise all_at_once(faults, "no file outside of the folder is written; remove them")
+        advice = "remove these entries, because writing could change files outside the folder"
+        if len(faults) == 1:
+            raise InputError(f"{faults[0]}; {advice}")
+        raise all_at_once(faults, advice)
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]]:
@@ -218,7 +221,8 @@ def read_bounded(path: Path, limit: int) -> bytes:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's content, in hexadecimal digits. Raises as `open_regular`."""
+    """The SHA-256 of a file's content, in hexadecimal digits. Raises the same errors as
+    `open_regular`."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -255,9 +259,9 @@ def lock(path: Path, patience: float = 0) -> Iterator[int]:
     """Locks a file and yields its descriptor. The system releases the lock when the last process
     with the descriptor ends, in whatever way.
 
-    Raises InputError when another process still holds the lock after `patience` seconds, and as
-    `open_in_place`. Ranks of a process that has ended keep its lock until they end too: with any
-    patience they get RANKS_PATIENCE seconds.
+    Raises InputError when another process still holds the lock after `patience` seconds, and the
+    same errors as `open_in_place`. Ranks of a process that has ended keep its lock until they end
+    too: with any patience they get RANKS_PATIENCE seconds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -303,7 +307,8 @@ def _has_ended(holder: str) -> bool:
 
 @contextmanager
 def alone(path: Path) -> Iterator[None]:
-    """Waits for a file's lock and holds it; keeps the file. Raises as `open_in_place`."""
+    """Waits for a file's lock and holds it; keeps the file. Raises the same errors as
+    `open_in_place`."""
     descriptor = open_in_place(path, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

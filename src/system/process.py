@@ -34,8 +34,8 @@ def command_parser(name: str, docstring: str | None) -> argparse.ArgumentParser:
 
 @contextmanager
 def importing() -> Iterator[None]:
-    """For imports of torch and Lightning: without garbage collection, which takes a fifth of their
-    time and finds nothing.
+    """Use as `with importing():` around imports of torch and Lightning. Turns garbage collection
+    off, which takes a fifth of their time and finds nothing.
 
     Makes torch's threads sleep instead of spin while they wait for each other: on a busy machine
     they would spin for a thread that is not running.
@@ -94,9 +94,10 @@ class Lines(logging.StreamHandler[TextIO]):
 def open_outputs() -> Output:
     """Replaces the standard output and error by streams that never fail; returns the output.
 
-    A closed stream is opened on the null device, so that no later file gets its number and the
-    program's lines. Characters outside the encoding are printed as escapes. Also silences
-    Matplotlib, which would warn in each command when the home folder cannot be written.
+    A closed stream is opened on the null device. Otherwise the next opened file would get
+    descriptor 1, and printed lines would be written into it. Characters outside the encoding are
+    printed as escapes. Also silences Matplotlib, which would warn in each command when the home
+    folder cannot be written.
     """
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     for descriptor in (STDIN, STDOUT, STDERR):
