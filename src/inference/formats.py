@@ -15,7 +15,7 @@ from src.data.tables import Columns
 from src.runs.folder import Size, checkpoint_of
 from src.system.errors import InputError, all_at_once, first_line
 from src.system.extras import missing
-from src.system.files import output_faults
+from src.system.files import why_not_writable
 
 FormatName = Literal["onnx", "torch", "safetensors"]
 INPUT, OUTPUT = "inputs", "logits"
@@ -76,7 +76,7 @@ def default_output(path: Path, format_: FormatName) -> Path:
 def _output_faults(output: Path, format_: FormatName, force: bool) -> list[str]:
     suffix = FORMATS[format_].suffix
     others = {other.suffix: name for name, other in FORMATS.items() if name != format_}
-    faults = output_faults("--output", output, f"model{suffix}", force=force)
+    faults = why_not_writable("--output", output, f"model{suffix}", force=force)
     if output.suffix not in others:
         return faults
     another = (

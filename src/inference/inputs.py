@@ -18,7 +18,7 @@ from src.inference.drawings import Drawing, find_drawing
 from src.inference.ink import Invert
 from src.runs.folder import checkpoint_of
 from src.system.errors import InputError, all_at_once
-from src.system.files import MIB, output_faults
+from src.system.files import MIB, why_not_writable
 
 ARRAYS_LIMIT = 1024 * MIB  # an .npz file may unpack to; MNIST has 55 MiB
 NAMES_SHOWN = 5
@@ -73,7 +73,7 @@ def read_request(
     if csv_file in (None, "-"):
         return Request(run, read_inputs(paths, invert), left_out(paths), csv_file)
     target = Path(str(csv_file))
-    for fault in output_faults("--csv", target, "predictions.csv", force=force):
+    for fault in why_not_writable("--csv", target, "predictions.csv", force=force):
         raise InputError(fault)
     inputs = read_inputs(paths, invert)
     if target.exists() and any(i.path.exists() and i.path.samefile(target) for i in inputs):

@@ -21,7 +21,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from src.system.errors import InputError, parsing
-from src.system.files import beside, read_bounded, sync_folder, write_durably
+from src.system.files import read_bounded, sync_folder, temporary_path, write_durably
 
 log = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ def write(content: dict[str, Any], path: Path) -> None:
     write_durably(path, pack(content))
 
 
-class Part(BaseModel):
+class CheckpointPart(BaseModel):
     """A part of a checkpoint's content. Unknown keys are ignored."""
 
     model_config = ConfigDict(strict=True, arbitrary_types_allowed=True, extra="ignore")
@@ -215,7 +215,7 @@ def require_format(saved: Any, path: Path) -> dict[str, Any]:
     return saved
 
 
-class Slot:
+class CheckpointPair:
     """The two newest checkpoints of a run: last.ckpt, and previous.ckpt in case last is damaged."""
 
     def __init__(self, folder: Path) -> None:
@@ -230,7 +230,7 @@ class Slot:
         """Writes last.ckpt and keeps the one before. At every instant one of the two is whole."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.last.exists():
-            aside = beside(self.previous)
+            aside = temporary_path(self.previous)
             with suppress(OSError):
                 aside.unlink(missing_ok=True)
             try:

@@ -13,12 +13,12 @@ from src.config.schema import Config
 from src.data.tables import Columns
 from src.models import construct_model
 from src.runs import checkpoint
-from src.runs.checkpoint import Part, require_format, wrong_fields
+from src.runs.checkpoint import CheckpointPart, require_format, wrong_fields
 from src.runs.folder import Size, checkpoint_of
 from src.system.errors import InputError, first_line
 
 
-class _Origin(Part):
+class _Origin(CheckpointPart):
     """The "kindling" part of a checkpoint, as src/training/classifier.py writes it."""
 
     config: dict[str, Any]
@@ -29,7 +29,7 @@ class _Origin(Part):
     columns: Columns | None
 
 
-class _Weights(Part):
+class _Weights(CheckpointPart):
     state_dict: dict[str, Tensor]
 
 

@@ -27,8 +27,8 @@ MIB = 2**20
 YAML_LIMIT = MIB // 4
 # Seconds. On a busy machine the ranks of a killed process took 5 s to notice and to end.
 RANKS_PATIENCE = 60
-LINKING = "wandb"  # W&B's folder has links to its logs; W&B writes only into new folders
-REPLACED = (".ckpt", ".part")  # never written in place, so hard links are harmless
+LINKS_ALLOWED_IN = "wandb"  # W&B's folder has links to its logs; W&B writes only into new folders
+HARD_LINKS_ALLOWED = (".ckpt", ".part")  # never written in place, so hard links are harmless
 
 
 # --- writing ---------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def replacing(path: Path) -> Iterator[Path]:
     `write_durably` does. Raises InputError when the old file is not a regular file."""
     if path.exists():
         require_regular(path, path.stat())
-    part = beside(path)
+    part = temporary_path(path)
     try:
         part.unlink(missing_ok=True)
         os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
@@ -69,7 +69,7 @@ def replacing(path: Path) -> Iterator[Path]:
     sync_folder(path.parent)
 
 
-def beside(path: Path) -> Path:
+def temporary_path(path: Path) -> Path:
     """The file that takes the new content before the rename."""
     return path.with_name(f".{path.name}.part")
 
@@ -99,18 +99,18 @@ def open_in_place(path: Path, flags: int) -> int:
     """Opens a file to write in place, and creates it if needed. Raises the same errors as
     `require_single_name`: writing into other files or devices is refused."""
     with suppress(FileNotFoundError):  # before opening, because opening a device may have effects
-        require_own(path, path.lstat())
+        require_single_name(path, path.lstat())
     flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     descriptor = os.open(path, flags, 0o666)
     try:
-        require_own(path, os.fstat(descriptor))
+        require_single_name(path, os.fstat(descriptor))
     except BaseException:
         os.close(descriptor)
         raise
     return descriptor
 
 
-def require_own(path: Path, status: os.stat_result) -> None:
+def require_single_name(path: Path, status: os.stat_result) -> None:
     """Raises InputError unless the status is of a regular file with one hard link."""
     if stat.S_ISLNK(status.st_mode):
         raise InputError(
@@ -144,10 +144,10 @@ def require_contained(folder: Path) -> None:
                 if os.path.commonpath([root, target]) != root:
                     faults.append(f"{entry.path}: is a link to {target}")
             elif stat.S_ISDIR(status.st_mode):
-                left += [entry.path] if entry.name != LINKING else []
+                left += [entry.path] if entry.name != LINKS_ALLOWED_IN else []
             elif not stat.S_ISREG(status.st_mode):
                 faults.append(f"{entry.path}: is {kind(status)}")
-            elif status.st_nlink > 1 and not entry.name.endswith(REPLACED):
+            elif status.st_nlink > 1 and not entry.name.endswith(HARD_LINKS_ALLOWED):
                 faults.append(f"{entry.path}: has a second name (a hard link)")
     if faults:
         advice = "remove these entries, because writing could change files outside the folder"
@@ -159,6 +159,19 @@ def require_contained(folder: Path) -> None:
 def _entries(folder: str) -> list[os.DirEntry[str]]:
     with reading(folder), suppress(FileNotFoundError), os.scandir(folder) as entries:
         return list(entries)
+    return []
+
+
+def why_not_writable(option: str, path: Path, name: str, *, force: bool) -> list[str]:
+    """The reason why a command cannot write the file of `option`, if any, and what to type. `name`
+    is the file name to propose for a folder."""
+    given = f"{option} {path}"
+    if path.is_dir():
+        return [f"{given}: is a folder; type {option} {path / name}"]
+    if not path.parent.is_dir():
+        return [f"{given}: there is no folder {path.parent}; make it first"]
+    if path.exists() and not force:
+        return [f"{given}: exists already; name another file, or type --force to replace it"]
     return []
 
 
@@ -176,19 +189,6 @@ def open_regular(path: Path) -> io.BufferedReader:
     except BaseException:
         os.close(descriptor)
         raise
-
-
-def output_faults(option: str, path: Path, name: str, *, force: bool) -> list[str]:
-    """The reason why a command cannot write the file of `option`, if any, and what to type. `name`
-    is the file name to propose for a folder."""
-    given = f"{option} {path}"
-    if path.is_dir():
-        return [f"{given}: is a folder; type {option} {path / name}"]
-    if not path.parent.is_dir():
-        return [f"{given}: there is no folder {path.parent}; make it first"]
-    if path.exists() and not force:
-        return [f"{given}: exists already; name another file, or type --force to replace it"]
-    return []
 
 
 def require_regular(path: Path, status: os.stat_result) -> None:
@@ -306,7 +306,7 @@ def _has_ended(holder: str) -> bool:
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[None]:
+def exclusive(path: Path) -> Iterator[None]:
     """Waits for a file's lock and holds it; keeps the file. Raises the same errors as
     `open_in_place`."""
     descriptor = open_in_place(path, os.O_RDWR)

@@ -64,14 +64,14 @@ class Output(io.FileIO):
     """
 
     fault: OSError | None = None
-    left = False
+    failed = False
 
     def write(self, data: Any) -> int | None:  # type: ignore[override]
         try:
-            if not self.left:
+            if not self.failed:
                 return super().write(data)
         except OSError as error:
-            self.left = True
+            self.failed = True
             if error.errno != errno.EPIPE:
                 self.fault = error
                 self._tell(error)
@@ -83,7 +83,7 @@ class Output(io.FileIO):
             print(f"error: {reason}; its lines are dropped", file=sys.stderr)
 
 
-class Lines(logging.StreamHandler[TextIO]):
+class LogLines(logging.StreamHandler[TextIO]):
     """Prints log lines. In a process of joblib, whose outputs may fail, drops them silently."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from src.config.schema import sort_key
 from src.runs import checkpoint
-from src.runs.checkpoint import Slot
+from src.runs.checkpoint import CheckpointPair
 from src.runs.folder import Run
 from src.system.errors import Interrupted
 from src.system.signals import Signals
@@ -25,7 +25,7 @@ class SlotIO(CheckpointIO):
     """Writes Lightning's checkpoints into a slot: synced, with a checksum, and the slot keeps the
     previous checkpoint. Lightning loads `content`, which was checked."""
 
-    def __init__(self, slot: Slot, content: dict[str, Any] | None) -> None:
+    def __init__(self, slot: CheckpointPair, content: dict[str, Any] | None) -> None:
         self.slot, self.content = slot, content
 
     def save_checkpoint(
@@ -66,7 +66,7 @@ class Checkpoints(Callback):
     without the validation of that epoch.
     """
 
-    def __init__(self, runs: Sequence[Run], slot: Slot, signals: Signals) -> None:
+    def __init__(self, runs: Sequence[Run], slot: CheckpointPair, signals: Signals) -> None:
         self.runs, self.slot, self.signals = runs, slot, signals
         self.shared = slot.folder != runs[0].checkpoints
         self.best: list[Best | None] = [None] * len(runs)

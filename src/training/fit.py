@@ -17,7 +17,7 @@ from src.data.loader import Order, SeededOrder, StreamOrder
 from src.data.module import DataModule
 from src.data.sources.catalogue import open_source
 from src.models import build_model
-from src.runs.checkpoint import Slot
+from src.runs.checkpoint import CheckpointPair
 from src.runs.config_files import claim
 from src.runs.folder import Run, resume_command
 from src.system import machine
@@ -80,8 +80,8 @@ class Job:
         return [Run(folder) for folder in self.folders]
 
     @property
-    def slot(self) -> Slot:
-        return Slot(self.shared or self.runs[0].checkpoints)
+    def slot(self) -> CheckpointPair:
+        return CheckpointPair(self.shared or self.runs[0].checkpoints)
 
 
 def fit_stack(

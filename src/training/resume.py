@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import TypeAliasType
 
 from src.config.schema import MAX_EPOCHS, Config
-from src.runs.checkpoint import Part, Slot, require_format, wrong_fields
+from src.runs.checkpoint import CheckpointPair, CheckpointPart, require_format, wrong_fields
 from src.runs.config_files import require_same
 from src.runs.folder import HISTORY, Count, Run
 from src.system.errors import InputError, first_line
@@ -39,33 +39,33 @@ Row = Annotated[
 ]
 
 
-class _History(Part):
+class _History(CheckpointPart):
     seconds: Annotated[FiniteFloat, Field(ge=0)]
     rows: list[Annotated[list[Row], Field(max_length=MAX_EPOCHS + 1)]]
 
 
-class _Best(Part):
+class _Best(CheckpointPart):
     value: float
     epoch: Epoch
     step: Count
     weights: dict[str, Tensor]
 
 
-class _BestWeights(Part):
+class _BestWeights(CheckpointPart):
     best: list[_Best | None]
 
 
-class _Callbacks(Part):
+class _Callbacks(CheckpointPart):
     History: _History
     Checkpoints: _BestWeights
 
 
-class _Position(Part):
+class _Position(CheckpointPart):
     epoch: Epoch
     batch: Count
 
 
-class _Random(Part):
+class _Random(CheckpointPart):
     python: Annotated[list[int | Tensor | float | None], Field(min_length=3, max_length=3)]
     numpy: Annotated[list[Tensor | int | float], Field(min_length=4, max_length=4)]
     torch: Tensor
@@ -73,13 +73,13 @@ class _Random(Part):
     mps: Tensor | None
 
 
-class _Rank(Part):
+class _Rank(CheckpointPart):
     random: _Random
     metrics: tuple[Tensor, Tensor, Annotated[int, Field(gt=0, lt=2**63)]] | None
     gradients: list[Tensor]
 
 
-class State(Part):
+class State(CheckpointPart):
     """The fields of a checkpoint that Kindling adds, and the fields of Lightning that Kindling
     reads. `History.rows` has a list per trial."""
 
@@ -123,7 +123,7 @@ class Resumed:
 
 
 def find_state(
-    slot: Slot, runs: Sequence[Run], classifier: Classifier, world_size: int
+    slot: CheckpointPair, runs: Sequence[Run], classifier: Classifier, world_size: int
 ) -> Resumed | None:
     """The newest good state in the slot. Returns None if there is no checkpoint; histories and
     results are then deleted.

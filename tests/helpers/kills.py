@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from src.runs.checkpoint import Slot
+from src.runs.checkpoint import CheckpointPair
 
 
 class Killed(BaseException):
@@ -16,14 +16,14 @@ class Killed(BaseException):
 
 def die_after_writing(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     """From now on a process dies after its first checkpoint; the call returned undoes it."""
-    write = Slot.write
+    write = CheckpointPair.write
 
-    def once(self: Slot, content: dict[str, Any]) -> None:
+    def once(self: CheckpointPair, content: dict[str, Any]) -> None:
         write(self, content)
         raise Killed
 
-    monkeypatch.setattr(Slot, "write", once)
-    return lambda: monkeypatch.setattr(Slot, "write", write)
+    monkeypatch.setattr(CheckpointPair, "write", once)
+    return lambda: monkeypatch.setattr(CheckpointPair, "write", write)
 
 
 def die_at_sync(monkeypatch: pytest.MonkeyPatch, number: int) -> None:

@@ -36,7 +36,7 @@ from src.reports import tables
 from src.reports.collect import collect
 from src.runs import checkpoint
 from src.runs.bundle import MANIFEST, open_bundle, write_bundle
-from src.runs.checkpoint import Slot
+from src.runs.checkpoint import CheckpointPair
 from src.runs.config_files import begin
 from src.runs.folder import HISTORY, HISTORY_LIMIT, Run
 from src.runs.loading import open_trained
@@ -408,7 +408,7 @@ def test_a_checkpoint_cannot_run_code(base: Run, tmp_path: Path) -> None:
     path.write_bytes(pickle.dumps(Harm(target)))
     with pytest.raises(InputError, match="it has no checksum"):
         open_trained(path)
-    slot = Slot(tmp_path / "run" / "checkpoints")
+    slot = CheckpointPair(tmp_path / "run" / "checkpoints")
     slot.folder.mkdir(parents=True)
     slot.last.write_bytes(checkpoint.pack({"kindling": Harm(target)}))
     with pytest.raises(InputError, match="no checkpoint is left"):

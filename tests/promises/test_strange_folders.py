@@ -29,9 +29,9 @@ from src.sweeps.command_line import check_command_line
 from src.sweeps.resume_folder import LAUNCHER_KEYS
 from src.system.errors import InputError
 from src.system.files import (
-    REPLACED,
-    alone,
+    HARD_LINKS_ALLOWED,
     append_line,
+    exclusive,
     lock,
     open_regular,
     read_bounded,
@@ -121,7 +121,7 @@ def test_a_run_folder_that_leads_out_is_not_written_into(
     plant(kind, run.folder / name, outside)
     before = contents(outside)
     more = compose(*TINY, "trainer.max_epochs=3")
-    harmless = kind == "hard link" and name.endswith(REPLACED)
+    harmless = kind == "hard link" and name.endswith(HARD_LINKS_ALLOWED)
     for action in (
         lambda: check_command_line([f"resume={run.folder}", "trainer.max_epochs=3"]),
         lambda: check_command_line([*TINY, "resume=auto", f"hydra.run.dir={run.folder}"]),
@@ -163,7 +163,7 @@ def test_a_sweep_that_leads_out_is_not_written_into(
     (sweep / "multirun.yaml").write_text(yaml.safe_dump(record))
     plant(kind, sweep / name, outside)
     before = contents(outside)
-    harmless = kind == "hard link" and name.endswith(REPLACED)
+    harmless = kind == "hard link" and name.endswith(HARD_LINKS_ALLOWED)
     typed = ["-m", "seed=1,2", "resume=auto", f"hydra.sweep.dir={sweep}"]
     for argv in ([f"resume={sweep}"], typed):
         with suppress(InputError) if harmless else pytest.raises(InputError):
@@ -204,7 +204,7 @@ def _locked(path: Path) -> None:
 
 
 def _waited_for(path: Path) -> None:
-    with alone(path):
+    with exclusive(path):
         pass
 
 

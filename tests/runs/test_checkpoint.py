@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from src.runs import checkpoint
-from src.runs.checkpoint import Slot
+from src.runs.checkpoint import CheckpointPair
 
 
 def test_at_every_instant_one_of_the_two_checkpoints_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checkpoints are read before and after every call that changes the folder."""
-    slot = Slot(tmp_path / "checkpoints")
+    slot = CheckpointPair(tmp_path / "checkpoints")
     seen: list[set[int]] = []
 
     def watched(name: str) -> None:

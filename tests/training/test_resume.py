@@ -18,7 +18,7 @@ from src.benchmarks.crashes import digest, fingerprint
 from src.config.compose import compose
 from src.config.schema import Config
 from src.runs import checkpoint
-from src.runs.checkpoint import Slot
+from src.runs.checkpoint import CheckpointPair
 from src.runs.folder import Run
 from src.runs.loading import open_trained
 from src.sweeps.command_line import check_command_line
@@ -112,13 +112,13 @@ def test_a_schedule_that_is_stretched_says_so(
 def test_checkpoints_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every block is later than the last one by more than that; the last of an epoch is its end."""
     written = []
-    write = Slot.write
+    write = CheckpointPair.write
 
-    def noted(self: Slot, content: dict[str, Any]) -> None:
+    def noted(self: CheckpointPair, content: dict[str, Any]) -> None:
         written.append((content["position"]["epoch"], content["position"]["batch"]))
         write(self, content)
 
-    monkeypatch.setattr(Slot, "write", noted)
+    monkeypatch.setattr(CheckpointPair, "write", noted)
     blocks = ("trainer.steps_per_call=4", "trainer.max_epochs=1")
     fit(compose(*SMALL, *blocks, "checkpoint.every_seconds=1e-9"), tmp_path / "often")
     assert written == [(0, 4), (0, 8), (0, 11), (1, 0)]
@@ -259,7 +259,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used(
 
 def test_without_any_good_checkpoint_nothing_is_overwritten(stopped: tuple[Config, Run]) -> None:
     config, run = stopped
-    slot = Slot(run.checkpoints)
+    slot = CheckpointPair(run.checkpoints)
     for path in (slot.last, slot.previous):
         path.write_bytes(path.read_bytes()[:1000])
     history = run.history_file.read_bytes()
@@ -293,11 +293,11 @@ def test_killed_before_the_first_checkpoint(
 ) -> None:
     config = compose(*SMALL)
 
-    def die(self: Slot, content: dict[str, Any]) -> None:
+    def die(self: CheckpointPair, content: dict[str, Any]) -> None:
         raise Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(Slot, "write", die)
+        patch.setattr(CheckpointPair, "write", die)
         with pytest.raises(Killed):
             fit(config, tmp_path / "run")
     run = Run(tmp_path / "run")
@@ -471,7 +471,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     run = Run(tmp_path / "run")
     assert [row["epoch"] for row in run.history] == [0]
     assert run.result == {}
-    assert Slot(run.checkpoints).read() is None
+    assert CheckpointPair(run.checkpoints).read() is None
 
 
 def test_ranks_end_in_good_order_and_go_on(tmp_path: Path) -> None:
