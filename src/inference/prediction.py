@@ -75,7 +75,7 @@ class Prediction:
     path: Path
     row: int | None
     guess: Guess | None  # None where nothing is drawn
-    drawn: str = ""  # whether a drawing was read as dark on light
+    polarity: str = ""  # "dark on light", "light on dark" or "nothing"; "" without a drawing
     label: int | None = None
     drawings: int | None = None  # separate drawings in the picture
     unlikeness: float | None = None  # above 1: unlike the training data; None: not measured
@@ -178,9 +178,9 @@ def _of_pictures(
         if drawing.blank:
             predictions.append(Prediction(path, None, None, "nothing", drawings=0))
             continue
-        drawn = "dark on light" if drawing.inverted else "light on dark"
+        polarity = "dark on light" if drawing.inverted else "light on dark"
         predictions.append(
-            Prediction(path, None, guess, drawn, drawings=drawing.count, unlikeness=unlikeness)
+            Prediction(path, None, guess, polarity, drawings=drawing.count, unlikeness=unlikeness)
         )
     return predictions
 

@@ -66,7 +66,7 @@ def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
     """A table of the first ROWS_SHOWN predictions, and the accuracy on each file with labels.
     `labels` are the names of the classes. Faults are left out."""
     predictions = [prediction for prediction in predictions if not prediction.fault]
-    drawn = any(prediction.drawn for prediction in predictions)
+    drawn = any(prediction.polarity for prediction in predictions)
     labelled = any(prediction.label is not None for prediction in predictions)
     notes = [prediction.note for prediction in predictions]
     headers = ["file", "class", "probability", "runner-up", "probability"]
@@ -79,7 +79,7 @@ def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
             labels[guess.best], f"{guess.probability:.2%}",
             labels[guess.second], f"{guess.second_probability:.2%}",
         ]  # fmt: skip
-        row += [prediction.drawn] * drawn
+        row += [prediction.polarity] * drawn
         row += ["" if prediction.label is None else labels[prediction.label]] * labelled
         row += [prediction.note] * any(notes)
         rows.append(row)
@@ -119,7 +119,7 @@ def to_csv(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
                 labels[guess.best], f"{guess.probability:.6f}",
                 labels[guess.second], f"{guess.second_probability:.6f}",
             ]),
-            prediction.drawn,
+            prediction.polarity,
             None if prediction.label is None else labels[prediction.label],
             prediction.drawings,
             None if unlikeness is None else f"{unlikeness:.4f}",

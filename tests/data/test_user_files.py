@@ -88,7 +88,7 @@ def test_a_run_knows_its_data(kind: str, tmp_path: Path) -> None:
         assert "of 2 right" in text
     else:
         assert len(predictions) == 1
-        assert predictions[0].drawn == ""
+        assert predictions[0].polarity == ""
     done = export(plan(run.folder, "safetensors", None, force=False))
     assert tuple(done.description.labels) == labels
     assert done.description.columns == trained.columns

@@ -32,7 +32,7 @@ def right(drawings: Path, run: Path) -> int:
     assert [prediction.path.stem for prediction in predictions] == list("0123456789")
     for digit, prediction in enumerate(predictions):
         light = digit in LIGHT_ON_DARK
-        assert prediction.drawn == ("light on dark" if light else "dark on light")
+        assert prediction.polarity == ("light on dark" if light else "dark on light")
     guesses = [prediction.guess for prediction in predictions]
     return sum(guess is not None and guess.best == digit for digit, guess in enumerate(guesses))
 
@@ -147,7 +147,7 @@ def test_pictures_and_arrays_keep_their_order(train: Train, tmp_path: Path) -> N
     order = ["c.npz", "a.png", "b\n.png", "c.npz"]
     found = predict_inputs(trained, read_inputs([tmp_path / name for name in order]))
     assert [item.path.name for item in found] == ["c.npz", *order[:3], "c.npz", "c.npz"]
-    assert [item.drawn for item in found] == ["", "", "dark on light", "nothing", "", ""]
+    assert [item.polarity for item in found] == ["", "", "dark on light", "nothing", "", ""]
     assert [item.guess is None for item in found] == [False, False, False, True, False, False]
     first, picture = found[0].guess, found[2].guess
     assert first is not None

@@ -38,12 +38,12 @@ def test_the_command(command: Command, train: Train, tmp_path: Path) -> None:
         assert guess is not None
         assert line.split() == [
             str(prediction.path), str(guess.best), f"{guess.probability:.2%}",
-            str(guess.second), f"{guess.second_probability:.2%}", *prediction.drawn.split(),
+            str(guess.second), f"{guess.second_probability:.2%}", *prediction.polarity.split(),
             *prediction.note.split(),
         ]  # fmt: skip
         assert list(row.values()) == [
             str(prediction.path), "", str(guess.best), f"{guess.probability:.6f}",
-            str(guess.second), f"{guess.second_probability:.6f}", prediction.drawn, "",
+            str(guess.second), f"{guess.second_probability:.6f}", prediction.polarity, "",
             "1", f"{prediction.unlikeness:.4f}", "",
         ]  # fmt: skip
     printed = command("src.predict", str(run.best_checkpoint), str(drawings), "--csv", "-")
