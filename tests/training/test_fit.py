@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import Timer
 
 from src.config import schema
@@ -367,3 +367,14 @@ def test_every_shipped_choice_trains_a_step(choice: str, tmp_path: Path) -> None
     run = fit(config, tmp_path / "run")
     assert run.result["steps"] >= 1
     assert run.result["status"] == "finished"
+
+
+def test_fit_takes_callbacks_of_its_caller(tmp_path: Path) -> None:
+    seen: list[tuple[int, float]] = []
+
+    class Watch(Callback):
+        def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            seen.append((trainer.global_step, float(trainer.callback_metrics["val/acc"])))
+
+    run = fit(compose(*SMALL), tmp_path / "run", callbacks=[Watch()])
+    assert seen == [(row["step"], pytest.approx(row["val/acc"])) for row in run.history[1:]]

@@ -24,6 +24,7 @@ from src.runs.loading import open_trained
 from src.sweeps.command_line import check_command_line
 from src.system.errors import InputError, Interrupted
 from src.training.checkpoint_callback import Checkpoints
+from src.training.classifier import Classifier
 from src.training.fit import fit, fit_stack
 from tests.helpers.commands import LONG, ROOT, SMALL, Command, Train, started
 from tests.helpers.kills import Killed, die_after_writing
@@ -597,3 +598,21 @@ def test_weights_of_a_checkpoint_open_as_a_plain_model(train: Train) -> None:
         assert torch.equal(content["state_dict"][f"model.{name}"], value)
     assert json.dumps(content["kindling"])
     assert time.time() > run.last_checkpoint.stat().st_mtime
+
+
+def test_an_error_of_the_restore_keeps_its_traceback(
+    stopped: tuple[Config, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, run = stopped
+
+    def fails(self: Classifier, checkpoint: dict[str, Any]) -> None:
+        raise ZeroDivisionError("of the program")
+
+    monkeypatch.setattr(Classifier, "on_load_checkpoint", fails)
+    with pytest.raises(
+        InputError, match=r"cannot be resumed \(ZeroDivisionError: of the program\)"
+    ):
+        fit(config, run.folder, resume=True)
+    told = run.log_file.read_text()
+    assert "Traceback (most recent call last)" in told
+    assert 'raise ZeroDivisionError("of the program")' in told
