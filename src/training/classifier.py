@@ -301,7 +301,8 @@ class Classifier(LightningModule):
         loggers for the confusion matrix."""
         features = as_float(features).to(self._input_dtype)
         if self.stack is None:
-            return self.model(features).argmax(-1)  # type: ignore[no-any-return]
+            with self.trainer.precision_plugin.forward_context():  # a callback has no autocast
+                return self.model(features).argmax(-1)  # type: ignore[no-any-return]
         return self.stack.lanes[0].logits(features)[0].argmax(0)
 
     @property

@@ -29,6 +29,7 @@ from src.benchmarks.crashes import fingerprint
 from src.config.compose import compose
 from src.config.schema import Config
 from src.data.sources.catalogue import open_source
+from src.inference.evaluation import evaluate_path
 from src.runs.folder import HISTORY, Run
 from src.runs.loading import open_trained
 from src.sweeps.command_line import check_command_line
@@ -37,7 +38,7 @@ from src.system.errors import InputError
 from src.training import ranks
 from src.training.fit import fit
 from src.training.history import History
-from src.training.loggers import callback
+from src.training.loggers import base, callback
 from src.training.loggers.base import hyperparameters
 from src.training.loggers.callback import Loggers
 from src.training.loggers.tensorboard import RunTensorBoard
@@ -223,6 +224,27 @@ def test_tensorboard_shows_hyperparameters_with_metrics_and_the_confusion(run: R
     pixels = Image.open(BytesIO(picture.encoded_image_string)).convert("RGB")
     assert len(pixels.getcolors(maxcolors=10**6) or []) > 50  # it is drawn upon
     assert 1 < pixels.width / pixels.height < 1.2
+
+
+@pytest.mark.parametrize("step", ["closed_form", "autograd"])
+@pytest.mark.parametrize("precision", ["32", "bf16-mixed"])
+def test_the_confusion_matrix_is_that_of_the_best_weights(
+    step: str, precision: str, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[base.Tested] = []
+    monkeypatch.setattr(RunTensorBoard, "log_test", lambda _, tested: seen.append(tested))
+    run = train("logger=tensorboard", f"trainer.step={step}", f"trainer.precision={precision}")
+    (tested,) = seen
+    found = evaluate_path(run.folder, None)
+    assert (tested.confusion == found.confusion.numpy()).all()
+    assert tested.labels == found.labels
+    assert tested.confusion.trace() / tested.confusion.sum() == run.result["test/acc"]
+
+
+def test_a_run_that_diverges_at_once_shows_no_confusion_matrix(train: Train) -> None:
+    run = train("logger=tensorboard", "optimizer.lr=1e9", "trainer.max_epochs=1")
+    assert (run.result["status"], run.result["test/acc"]) == ("diverged", None)
+    assert "test/confusion" not in events_of(run).Tags()["images"]
 
 
 def test_training_is_the_same_without_them(run: Run, train: Train) -> None:

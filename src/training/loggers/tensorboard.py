@@ -40,8 +40,9 @@ class RunTensorBoard(RunLogger):
 
     def log_test(self, tested: Tested) -> None:
         super().log_test(tested)
-        figure = confusion(tested.confusion, tested.labels)
-        self.writer.add_figure("test/confusion", figure, tested.step)
+        if tested.metrics:  # a run that diverged at once has no best weights to test
+            figure = confusion(tested.confusion, tested.labels)
+            self.writer.add_figure("test/confusion", figure, tested.step)
         self.add_summary(self.end)
 
     def finalize(self, status: str) -> None:
