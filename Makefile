@@ -6,7 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
 ARGS ?=
-QUICK := tests/promises/test_environments.py tests/sweeps/test_search.py \
+QUICK := tests/promises/test_environments.py \
+	tests/sweeps/test_search_command.py tests/sweeps/test_search_loop.py tests/sweeps/test_search_study.py \
 	tests/training/test_stopping.py tests/training/test_steps.py tests/inference/test_evaluation.py
 
 .PHONY: setup train test quick torture gpu-check lint bench constraints

@@ -30,7 +30,14 @@ def run_command(
     )
 
 
-LONG = ("data=digits", "trainer=cpu", "trainer.max_epochs=100000", "model.dropout=0.1")
+# The limit of time ends what a killed test leaves behind.
+LONG = (
+    "data=digits",
+    "trainer=cpu",
+    "trainer.max_epochs=100000",
+    "trainer.max_time='00:00:05:00'",
+    "model.dropout=0.1",
+)
 
 
 def started(tmp_path: Path, *arguments: str, epoch: int = 2) -> "subprocess.Popen[str]":

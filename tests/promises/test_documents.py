@@ -87,6 +87,14 @@ def test_files_that_are_named_exist(page: Path) -> None:
     assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
 
 
+@pytest.mark.parametrize("name", ["Makefile", "pyproject.toml", ".ci/run"])
+def test_files_that_the_tools_run_exist(name: str) -> None:
+    """pytest's parallel form says of an absent file only that there was no test."""
+    text = (ROOT / name).read_text()
+    named = re.findall(r"(?<![\w./])(?:src|conf|tests|notebooks|hydra_plugins)/[\w./]*", text)
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_lines_of_blocks_are_at_most_100_characters(page: Path) -> None:
     lines = [line for block in blocks(page) for line in block.splitlines()]
