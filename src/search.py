@@ -41,9 +41,9 @@ def main() -> None:
 
         study = open_study(command)
         with importing():
-            from src.sweeps.search_loop import search
+            from src.sweeps.search_loop import Search
 
-        search(command, study)
+        Search(command, study).run()
 
 
 if __name__ == "__main__":

@@ -19,9 +19,7 @@ def main() -> None:
         "--scenario", choices=NAMES, action="append", help="only this scenario; repeatable"
     )
     parser.add_argument("--seed", type=int, default=0, help="random seed of the instants")
-    parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="keep the runs in this new folder"
-    )
+    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the runs there")
     parser.add_argument("overrides", nargs="*", help="KEY=VALUE for every run")
     chosen = parser.parse_args()
     if chosen.kills < 1:
@@ -31,12 +29,9 @@ def main() -> None:
     with importing():
         from src.benchmarks.crashes import describe, torture
     tallies = torture(
-        chosen.kills,
-        chosen.scenario or NAMES,
-        seed=chosen.seed,
-        overrides=chosen.overrides,
-        keep=chosen.keep,
-    )
+        chosen.kills, chosen.scenario or NAMES,
+        seed=chosen.seed, overrides=chosen.overrides, keep=chosen.keep,
+    )  # fmt: skip
     print(describe(tallies))
     print(json.dumps([tally.to_primitives() for tally in tallies]))
     if any(tally.identical < tally.runs for tally in tallies):

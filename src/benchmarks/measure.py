@@ -5,7 +5,10 @@ import json
 import logging
 import os
 import statistics
+import subprocess
+import sys
 import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
@@ -23,14 +26,17 @@ from src.system import machine
 from src.system.resources import versions
 from src.training.fit import fit
 
+ROOT = Path(__file__).parent.parent.parent
+# The sweep of 64 trials in the README.
+SWEEP = ("model.hidden_sizes=16,32,64,128", "optimizer.lr=0.03,0.1,0.3,0.5", "seed=0,1,2,3")
+
 Seconds = dict[str, list[float]]
 
 
 def interleave(
     contenders: Mapping[str, Callable[[], float]], rounds: int, *, warm_up: bool = True
 ) -> Seconds:
-    """Seconds of each contender, measured once a round, so that all see the same machine. The round
-    that warms up is not counted."""
+    """Seconds of each contender, once a round: all see the same machine. Warm-ups do not count."""
     seconds: Seconds = {name: [] for name in contenders}
     numbers = range(0 if warm_up else 1, rounds + 1)
     jobs = tqdm(list(product(numbers, contenders)), unit="run", leave=False, disable=None)
@@ -46,6 +52,22 @@ def epoch_seconds(config: Config) -> float:
     """Seconds per epoch of a run, without its first epoch."""
     with quiet(), tempfile.TemporaryDirectory() as folder:
         return seconds_per_epoch(fit(config, Path(folder)).history)
+
+
+def time_command(
+    folder: Path, module: str, *arguments: str, environment: Mapping[str, str] | None = None
+) -> float:
+    """Seconds of `python -m MODULE ARGUMENTS` in a folder, with the code of this checkout. Raises
+    CalledProcessError when the command fails."""
+    own = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
+    if "DATA_ROOT" in os.environ:
+        own["DATA_ROOT"] = str(Path(os.environ["DATA_ROOT"]).absolute())
+    began = time.perf_counter()
+    subprocess.run(
+        [sys.executable, "-m", module, *arguments],
+        cwd=folder, env=own, check=True, capture_output=True,
+    )  # fmt: skip
+    return time.perf_counter() - began
 
 
 def seconds_per_epoch(rows: Sequence[Row], warm_up: int = 1) -> float:
@@ -94,8 +116,7 @@ def report(
 
 
 def few_ticks(axis: Axes) -> None:
-    """Labels a logarithmic y axis at 1, 2, 3, 5, 7 times each power of ten. Matplotlib's own labels
-    would overlap."""
+    """Labels a logarithmic y axis at 1, 2, 3, 5, 7 times the powers of ten, without overlaps."""
     low, high = axis.get_ylim()
     steps = [digit * 10.0**power for power in range(-6, 3) for digit in (1, 2, 3, 5, 7)]
     ticks = [step for step in steps if low <= step <= high]

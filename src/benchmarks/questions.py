@@ -54,8 +54,7 @@ def on(device: str) -> str:
 
 
 def epoch(*overrides: str, samples: int = 20_000, epochs: int = 3, threads: int = 0) -> float:
-    """Seconds per epoch of a run on random data, after a first epoch as warm-up. `threads` 0 leaves
-    torch's number of threads as it is."""
+    """Seconds per epoch on random data, after a warm-up epoch. With `threads` 0 torch chooses."""
     config = compose(
         "data=synthetic", f"data.samples={samples}", "data.test_samples=100", "data.shape=[784]",
         "data.val_fraction=0.01", "scheduler=none", f"trainer.max_epochs={epochs + 1}",

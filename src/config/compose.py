@@ -178,8 +178,7 @@ class Composer(ConfigLoaderImpl):
         from_shell: bool = True,
         validate_sweep_overrides: bool = True,
     ) -> DictConfig:
-        """Does the same as Hydra's method, but copies a template if the chosen groups were
-        composed before."""
+        """As Hydra's method, but copies a template if the chosen groups were composed before."""
         if config_name != MAIN:  # config_name is None for --hydra-help
             return super().load_configuration(
                 config_name, overrides, run_mode, from_shell, validate_sweep_overrides
@@ -219,8 +218,7 @@ class Composer(ConfigLoaderImpl):
     def load_sweep_config(
         self, master_config: DictConfig, sweep_overrides: list[str]
     ) -> DictConfig:
-        """Does the same as Hydra's method, but gives the launcher the job that the sweeper has
-        composed as a check."""
+        """As Hydra's method, but gives the launcher the job that was composed as a check."""
         key = tuple(sweep_overrides)
         job = self._jobs.pop(key, None)
         if job is None:

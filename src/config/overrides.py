@@ -15,6 +15,7 @@ from hydra.errors import HydraException
 
 from src.config.faults import did_you_mean, options, unknown_key
 from src.config.schema import GROUPS
+from src.system.errors import first_line
 
 MOST_POINTS = 10_000  # in a sweep: all are composed and checked before the first one trains
 # Characters of all overrides together. The time of Hydra's parser grows with their square: half a
@@ -41,8 +42,7 @@ def parse(text: str, faults: list[str]) -> Override | None:
     try:
         return parsed(text)
     except (HydraException, ValueError, RecursionError) as error:
-        reason = next(iter(str(error).splitlines()), type(error).__name__)
-        faults.append(f"{text}: cannot be read ({reason})")
+        faults.append(f"{text}: cannot be read ({first_line(error)})")
         return None
 
 

@@ -32,8 +32,7 @@ class Values:
 
 
 def broken_rules(values: Mapping[str, Any]) -> Iterator[str]:
-    """A message for each broken rule. Values of wrong types are tolerated: the schema reports
-    them."""
+    """A message for each broken rule. Wrong types are tolerated: the schema reports them."""
     v = Values(values)
     yield from _model_and_optimizer(v)
     yield from _data(v)

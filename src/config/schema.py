@@ -273,8 +273,7 @@ class Logger(Section):
 
 
 class Augmentation(Section):
-    """The largest change of each kind. Each sample draws its own, uniformly between -value and
-    value; 0 is off."""
+    """The largest change of each kind: a sample draws uniformly from -value to value. 0 is off."""
 
     shift: NonNegativeFloat  # pixels, along each axis
     rotate: Annotated[float, Field(ge=0, le=180)]  # degrees

@@ -112,8 +112,7 @@ def build_augmentation(
     batch_size: int,
     world_size: int,
 ) -> Augmentation | None:
-    """The augmentation, or None when all changes are off. Raises InputError when the samples are
-    not pictures (C, H, W)."""
+    """The augmentation, or None when all is off. Raises InputError unless samples are (C, H, W)."""
     if not config.chosen:
         return None
     if len(source.shape) != 3:

@@ -71,8 +71,7 @@ class DataModule(LightningDataModule):
             )
 
     def share(self, orders: Sequence[Order], trials: int) -> None:
-        """Sets the orders of samples, one for each distinct seed of the trials that train together.
-        A block has the batches of every order."""
+        """Sets the orders of samples, one per distinct seed; a block has every order's batches."""
         self.trials, self.all_orders = trials, orders
         self.orders = list(orders)  # the loader refers to this list
 

@@ -164,8 +164,7 @@ class Cells:
         return f"{told} ({place})"
 
     def fault(self, *, texts: bool, gaps: bool) -> str:
-        """The faults of the column as a text, "" for none. `texts` and `gaps` allow texts and empty
-        cells."""
+        """The faults of the column, "" for none. `texts` allows texts, `gaps` empty cells."""
         found = []
         if not texts:
             found += [(self.strange, "is not a number", "are not numbers")]

@@ -260,8 +260,7 @@ class Handler(BaseHTTPRequestHandler):
                 self._refuse(HTTPStatus.BAD_REQUEST, str(error))
 
     def _allowed(self) -> bool:
-        """Whether the request names this machine and comes from the demo's own page; else it is
-        refused."""
+        """Whether the request names this machine and comes from the demo's own page."""
         hosts, origins = self.headers.get_all("Host", []), self.headers.get_all("Origin", [])
         if len(hosts) != 1 or hosts[0] not in self.server.hosts:
             self._refuse(HTTPStatus.FORBIDDEN, f"the demo is only at {self.server.url}")

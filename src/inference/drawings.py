@@ -54,8 +54,7 @@ def find_drawing(image: Image.Image, invert: Invert = "auto") -> Drawing:
 
 
 def _count(ink: Levels) -> int:
-    """The number of separate drawings in ink (h, w): parts of similar size that do not touch and
-    whose boxes do not overlap."""
+    """The number of drawings in ink (h, w): parts of similar size in boxes that do not overlap."""
     from scipy import ndimage
 
     numbered, parts = ndimage.label(ink >= EDGE, np.ones((3, 3)))

@@ -156,8 +156,7 @@ def _unread(path: Path, error: InputError | OSError) -> Unread:
 
 
 def read_samples(path: Path) -> Samples:
-    """The arrays x and, if there is one, y of an .npz file; floats become float32. Raises
-    InputError with all faults of the arrays."""
+    """The arrays x and perhaps y, floats as float32. Raises InputError with all their faults."""
     content = read_arrays(path, ("x", "y"), ARRAYS_LIMIT)
     x, y = as_float32(content["x"]), content.get("y")
     faults = [*feature_faults("x", x), *label_faults("y", y, len(x) if x.ndim else 0)]

@@ -69,8 +69,7 @@ class Guess:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The prediction for one picture or one row of an .npz file or a table, or the reason why the
-    file has none."""
+    """The prediction for one picture or row, or the reason why the file has none."""
 
     path: Path
     row: int | None

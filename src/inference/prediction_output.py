@@ -105,8 +105,7 @@ def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
 
 
 def to_csv(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
-    """CSV with the columns COLUMNS and classes by name. Values that do not apply are empty, and so
-    is the guess for a blank picture."""
+    """CSV with the columns COLUMNS and classes by name. A cell that does not apply is empty."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)

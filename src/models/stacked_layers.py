@@ -37,8 +37,7 @@ class Layer(StackedParameters):
     """Linear layers as G products side by side: weight (G, rows, columns), bias (G, rows, 1),
     inputs (G, columns, B).
 
-    With G = 1 all tensors come without their first dimension, as one matrix product. A layer
-    before a batch norm has no bias.
+    With G = 1 no tensor has the first dimension. A layer before a batch norm has no bias.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], groups: int) -> None:

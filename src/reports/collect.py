@@ -61,9 +61,7 @@ def collect(paths: Sequence[Path]) -> Collection:
     absent = [path for path in paths if not path.exists()]
     if absent:
         listed = ", ".join(map(str, absent))
-        raise InputError(
-            f"{listed}: there is no such folder; name runs, sweeps, or folders of them"
-        )
+        raise InputError(f"{listed}: there is no such folder; name runs, sweeps or folders of them")
     found: dict[Path, Path] = {}  # run folder → the path under which it was found
     skipped: list[tuple[Path, str]] = []
     for path in paths:
@@ -88,7 +86,7 @@ def collect(paths: Sequence[Path]) -> Collection:
     sweeps = [sweep for folder, found in trials.items() for sweep in _sweeps(folder, found, base)]
     if not runs and not sweeps:
         reasons = "".join(f"\n  {path}: {reason}" for path, reason in skipped)
-        raise InputError(f"nothing to report; name runs, sweeps, or folders of them{reasons}")
+        raise InputError(f"nothing to report; name runs, sweeps or folders of them{reasons}")
     return Collection(runs, sweeps, skipped)
 
 
@@ -145,8 +143,7 @@ def _sweeps(folder: Path, trials: Sequence[Entry], base: Path) -> Iterator[Sweep
 
 
 def _part(folder: Path, name: str, trials: Sequence[Entry]) -> SweepEntries:
-    """Labels use the keys from the command line. If overrides.yaml is missing, they use the keys
-    whose configuration values differ."""
+    """Labels use the keys of the command line; without overrides.yaml, those that differ."""
     typed = differing([trial.overrides for trial in trials])
     keys = typed or differing([trial.settings for trial in trials])
     found = []

@@ -86,8 +86,7 @@ def curves(entries: Sequence[Entry]) -> Figure:
 
 
 def _zoom(axis: Axes, points: np.ndarray) -> None:
-    """Fits the axis to points (epoch, value) from epoch 1 on: beside an untrained model, 98 % and
-    99.5 % look alike."""
+    """Fits the axis to epochs from 1 on: beside an untrained model 98 % and 99.5 % look alike."""
     values = points[(points[:, 0] > 0) & np.isfinite(points[:, 1]), 1]
     if len(values):
         margin = 0.05 * np.ptp(values) or 0.01

@@ -41,9 +41,7 @@ def write_report(
     _require_replaceable(page, force)
     folder = page.with_suffix("")
     if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
-        raise InputError(
-            f"{folder}: is not a folder, but pictures must be written there; remove it"
-        )
+        raise InputError(f"{folder}: is not a folder, but pictures must go there; remove it")
     folder.mkdir(parents=True, exist_ok=True)
     sections = _Sections(folder, models)
     content = {

@@ -62,8 +62,7 @@ def pack(content: dict[str, Any]) -> bytes:
 
 
 def unpack(data: bytes, path: Path) -> dict[str, Any]:
-    """The content of a checkpoint file, on the CPU. `path` is named in messages. Raises InputError
-    for bytes that `pack` did not write."""
+    """The content of a checkpoint file, on the CPU. Raises InputError unless `pack` wrote it."""
     with parsing(f"{path}: is damaged or not a checkpoint of this project"):
         _verify(data)
         content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)

@@ -138,8 +138,7 @@ class Run:
 
     @property
     def history(self) -> list[Row]:
-        """A row per epoch; row 0 is before training. Values that were not measured are None. A last
-        row that a crash cut in half is left out."""
+        """A row per epoch, 0 before training; None is not measured. A last half row is left out."""
         content = read_bounded(self.history_file, HISTORY_LIMIT)
         rows: list[Row] = []
         for number, line in enumerate(io.BytesIO(content), 1):

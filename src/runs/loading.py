@@ -54,8 +54,7 @@ class Trained:
 def open_trained(path: Path) -> Trained:
     """The model of a run folder (its best checkpoint) or of a checkpoint file, in eval mode.
 
-    Raises InputError when the path is neither, and when the checkpoint is damaged or was written
-    by another program or version.
+    Raises InputError for another path, and for a checkpoint damaged or of another version.
     """
     file = checkpoint_of(path)
     content = checkpoint.read(file)

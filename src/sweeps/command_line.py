@@ -99,8 +99,7 @@ def _checked_points(
 ) -> tuple[list[Override], list[Config]]:
     """The overrides of a command line, and the configurations, which the composer remembers too.
 
-    Raises InputError with every fault at once. A fault that occurs in several points is listed
-    once, with their numbers.
+    Raises InputError with every fault at once, and the numbers of the points that have it.
     """
     combinations, overrides, faults = combine(
         arguments.overrides, arguments.multirun, arguments.config_dir
@@ -158,8 +157,7 @@ def _argument_parser() -> argparse.ArgumentParser:
 
 
 def _checked_flags(arguments: Namespace) -> list[str]:
-    """The given flags, written out. Raises InputError for unsupported flags, and for flags that
-    exclude each other."""
+    """The given flags, written out. Raises InputError for unsupported and for exclusive flags."""
     if arguments.experimental_rerun is not None:
         raise InputError(
             "--experimental-rerun: the file is a pickle, which runs any code that is in it, and "

@@ -68,8 +68,7 @@ def _checked(jobs: Sequence[DictConfig], first: int) -> list[Config]:
 
 
 def _begin_job(launcher: FusedLauncher, job: DictConfig, folder: Path) -> JobReturn:
-    """Makes a job's folder and returns the job's record, in a third of the time of Hydra's
-    run_job."""
+    """Makes a job's folder and returns its record, in a third of the time of Hydra's run_job."""
     with flag_override(job, ["readonly", "struct"], False):
         job.hydra.runtime.output_dir = str(folder.absolute())
     config = OmegaConf.masked_copy(job, [str(key) for key in job if key != "hydra"])

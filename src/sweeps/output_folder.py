@@ -58,7 +58,7 @@ def named_folder(
         folder = _composed_folder(composer, overrides, sweep, resume)
     if folder is None and resume:
         raise InputError(
-            f"resume=auto needs a folder that is the same each time; type {key}=FOLDER too"
+            f"resume=auto needs a folder that is always the same; type {key}=FOLDER too"
         )
     if folder is None or launch_info().rank:  # rank 0 checks the folder before it writes there
         return folder
@@ -98,8 +98,7 @@ def _composed_folder(
 
 def _require_usual(own: DictConfig, sweep: bool) -> None:
     """Raises InputError for keys of Hydra that would write trials or configurations where nothing
-    looks for them or start another number of runs than was checked, and for numbers of a launcher
-    that are out of range."""
+    looks for them or start other runs than were checked, and for numbers out of range."""
     values: Any = OmegaConf.to_container(own, enum_to_str=True)
     mode = "MULTIRUN" if sweep else "RUN"
     for path, allowed, remedy in (

@@ -19,17 +19,14 @@ from src.system.files import lock
 log = logging.getLogger(__name__)
 
 
-def search(command: Command, study: Study) -> None:
+class Search:
     """Trains the remaining trials of a search, and ends with its table and its report.
 
     Other processes may do the same; the last one to end writes the report. Raises InputError when
     no trial of the first batch can be trained, Interrupted after a signal, and SystemExit with
     status 1 when a trial failed.
     """
-    Search(command, study).run()
 
-
-class Search:
     def __init__(self, command: Command, study: Study) -> None:
         self.command, self.study = command, study
         self.sweep = Sweep(command.folder)
@@ -53,8 +50,7 @@ class Search:
         return batch is not None
 
     def _take(self, held: ExitStack) -> Batch | None:
-        """A batch that another process left, otherwise a new batch, or None. Its lock is held until
-        `held` is closed."""
+        """A batch that a process left, else a new one, or None. `held` keeps its lock."""
         with self.sweep.locked():
             batches = self.study.batches()
             for batch in batches:

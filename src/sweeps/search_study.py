@@ -30,7 +30,7 @@ from src.runs.folder import SEARCH
 from src.runs.sweep_folder import Sweep
 from src.sweeps.search_command import Command
 from src.sweeps.search_space import Choice, Parameter
-from src.system.errors import InputError
+from src.system.errors import InputError, first_line
 from src.system.files import MIB, replacing, require_contained, write_durably
 
 NAME = "kindling"  # of the only study in the file
@@ -289,7 +289,7 @@ def _reason(error: BaseException) -> str:
     """The innermost cause, in one line. Optuna wraps SQLAlchemy's errors, which wrap SQLite's."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return next(iter(str(error).splitlines()), "") or type(error).__name__
+    return first_line(error)
 
 
 @contextmanager

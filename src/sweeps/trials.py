@@ -66,8 +66,7 @@ def train_trials(
 
 
 def _groups(configs: Sequence[Config], max_trials: int | None, kept: Path) -> list[Group]:
-    """The trials that train together. A resumed sweep keeps its plan in the file `kept`, however
-    much memory is free."""
+    """The trials that train together: the plan in `kept`, whatever memory is free, or a new one."""
     if kept.exists():
         try:
             groups = _GROUPS.validate_json(read_bounded(kept, MIB), strict=True)

@@ -77,8 +77,7 @@ def reading(name: object) -> Iterator[None]:
 
 @contextmanager
 def parsing(fault: str, remedy: str = "") -> Iterator[None]:
-    """Raises InputError, `FAULT (REASON)REMEDY`, when the body raises any Exception: a parser of
-    hostile bytes may raise anything."""
+    """Raises InputError, `FAULT (REASON)REMEDY`, for any Exception: hostile bytes may raise any."""
     try:
         yield
     except InputError:

@@ -84,8 +84,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Adds a line in one write: a killed process leaves the whole line or nothing. Raises the same
-    errors as `open_in_place`."""
+    """Adds a line in one write: a kill leaves all of it or nothing. Raises as `open_in_place`."""
     descriptor = open_in_place(path, os.O_WRONLY | os.O_APPEND)
     try:
         data = line.encode(errors="backslashreplace")
@@ -113,9 +112,7 @@ def open_in_place(path: Path, flags: int) -> int:
 def require_single_name(path: Path, status: os.stat_result) -> None:
     """Raises InputError unless the status is of a regular file with one hard link."""
     if stat.S_ISLNK(status.st_mode):
-        raise InputError(
-            f"{path}: is a link, and writing would change the file behind it; remove it"
-        )
+        raise InputError(f"{path}: is a link: writing would change the file behind it; remove it")
     require_regular(path, status)
     if status.st_nlink > 1:
         raise InputError(
@@ -163,8 +160,7 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def why_not_writable(option: str, path: Path, name: str, *, force: bool) -> list[str]:
-    """The reason why a command cannot write the file of `option`, if any, and what to type. `name`
-    is the file name to propose for a folder."""
+    """The reason why a command cannot write a file, if any. `name` is proposed for a folder."""
     given = f"{option} {path}"
     if path.is_dir():
         return [f"{given}: is a folder; type {option} {path / name}"]
@@ -221,8 +217,7 @@ def read_bounded(path: Path, limit: int) -> bytes:
 
 
 def sha256(path: Path) -> str:
-    """The SHA-256 of a file's content, in hexadecimal digits. Raises the same errors as
-    `open_regular`."""
+    """The SHA-256 of a file's content, in hexadecimal digits. Raises as `open_regular`."""
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -307,8 +302,7 @@ def _has_ended(holder: str) -> bool:
 
 @contextmanager
 def exclusive(path: Path) -> Iterator[None]:
-    """Waits for a file's lock and holds it; keeps the file. Raises the same errors as
-    `open_in_place`."""
+    """Waits for a file's lock and holds it; keeps the file. Raises as `open_in_place`."""
     descriptor = open_in_place(path, os.O_RDWR)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 class LaunchInfo:
     """This process's rank, the number of all ranks, and the number of ranks on each node.
 
-    `launched_by` is "torchrun" or "srun". A run that starts its own ranks uses torchrun's launcher
-    too. It is None for a single process.
+    `launched_by` is "torchrun", also for ranks that a run started, "srun", or None for one process.
     """
 
     rank: int = 0

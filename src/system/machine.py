@@ -103,8 +103,7 @@ def keep_freed_memory() -> None:
     By default glibc returns blocks and gradients to the system, which has to zero their pages again
     for the next step; this took a sixth of an epoch of 784-32-10. KEPT is larger than the block of
     a stack of 256 trials with different seeds, 80 MB. With 16 MiB an epoch of that stack took 1.6
-    times as long, and the first epoch of 64 trials 1.7 times; 1 GiB was no faster and took 50 MB
-    more.
+    times as long; 1 GiB was no faster and took 50 MB more.
     """
     if platform.libc_ver()[0] != "glibc":
         return

@@ -21,8 +21,7 @@ STDIN, STDOUT, STDERR = range(3)
 
 
 def command_parser(name: str, docstring: str | None) -> argparse.ArgumentParser:
-    """The parser of `python -m src.NAME`; the docstring is its help, and its first line says what
-    the command does."""
+    """The parser of `python -m src.NAME`; the docstring is its help."""
     summary, _, usage = (docstring or "").partition("\n")
     return argparse.ArgumentParser(
         f"python -m src.{name}",
@@ -49,8 +48,7 @@ def importing() -> Iterator[None]:
 
 
 def import_for_ranks() -> None:
-    """Starts the process that ranks are forked from, which imports once for all of them, while
-    this process goes on."""
+    """Starts the process that ranks are forked from: it imports once for all of them."""
     multiprocessing.set_forkserver_preload(["src.training.fit", "src.training.ranks"])
     forkserver.ensure_running()
 
@@ -74,13 +72,10 @@ class Output(io.FileIO):
             self.failed = True
             if error.errno != errno.EPIPE:
                 self.fault = error
-                self._tell(error)
+                if self.fileno() == STDOUT:
+                    reason = f"the standard output cannot be written ({error.strerror})"
+                    print(f"error: {reason}; its lines are dropped", file=sys.stderr)
         return len(data)
-
-    def _tell(self, error: OSError) -> None:
-        if self.fileno() == STDOUT:
-            reason = f"the standard output cannot be written ({error.strerror})"
-            print(f"error: {reason}; its lines are dropped", file=sys.stderr)
 
 
 class LogLines(logging.StreamHandler[TextIO]):
@@ -96,8 +91,7 @@ def open_outputs() -> Output:
 
     A closed stream is opened on the null device. Otherwise the next opened file would get
     descriptor 1, and printed lines would be written into it. Characters outside the encoding are
-    printed as escapes. Also silences Matplotlib, which would warn in each command when the home
-    folder cannot be written.
+    printed as escapes. Silences Matplotlib's warning about the home folder.
     """
     logging.getLogger("matplotlib").setLevel(logging.ERROR)
     for descriptor in (STDIN, STDOUT, STDERR):

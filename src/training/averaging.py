@@ -13,8 +13,7 @@ class Average:
     TensorFlow's ExponentialMovingAverage: step t, counted from 0, keeps
     min(decay, (1 + t) / (10 + t)) of the average.
 
-    Lightning's WeightAveraging and torch's AveragedModel keep a second model: they cannot follow a
-    stack.
+    Lightning's WeightAveraging and torch's AveragedModel keep a second model, not a stack's.
     """
 
     def __init__(self, decay: float, *parts: Sequence[Tensor]) -> None:

@@ -106,8 +106,7 @@ class Classifier(LightningModule):
         """Selects the trials to stack, before `fit`.
 
         There is one lane per trial, but at most one per thread. If there are more threads than
-        trials, each lane uses several threads. Ranks have one lane, because they exchange their
-        gradients in one order.
+        trials, each lane uses several threads. Ranks have one lane: their gradients need one order.
         """
         lanes = min(threads, len(self.configs)) if self.data.world_size == 1 else 1
         self.threads, self.lanes = threads, Lanes(lanes, threads // lanes)
@@ -297,8 +296,7 @@ class Classifier(LightningModule):
     test_step = validation_step
 
     def predict_classes(self, features: Tensor) -> Tensor:
-        """The classes (N,) that the first trial predicts for features (N, *shape). Used by the
-        loggers for the confusion matrix."""
+        """The classes (N,) that the first trial predicts for features (N, *shape)."""
         features = as_float(features).to(self._input_dtype)
         if self.stack is None:
             with self.trainer.precision_plugin.forward_context():  # a callback has no autocast
@@ -308,12 +306,8 @@ class Classifier(LightningModule):
     @property
     def _input_dtype(self) -> torch.dtype:
         """With autograd, inputs have the type of the weights, and autocast converts them."""
-        dtype = next(self.model.parameters()).dtype
-        return (
-            dtype
-            if self.stack is None
-            else MIXED_PRECISION_TYPE.get(self.trainer_config.precision, dtype)
-        )
+        precision = "" if self.stack is None else self.trainer_config.precision
+        return MIXED_PRECISION_TYPE.get(precision, next(self.model.parameters()).dtype)
 
     def _named(self, part: str, metrics: EpochMetrics) -> dict[int, dict[str, float]]:
         return {

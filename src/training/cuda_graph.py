@@ -44,8 +44,7 @@ class BlockGraph:
     """A CUDA graph that trains on a block as `run(features, labels, table)` does. Its kernels read
     from fixed addresses, to which each block is copied.
 
-    Building it leaves weights and optimizer state as they were. Raises RuntimeError if a replay
-    does not change them as `run` does.
+    Building it changes no weights. Raises RuntimeError if a replay differs from `run`.
     """
 
     def __init__(

@@ -239,9 +239,7 @@ def _check_devices(config: Config, devices: machine.Devices) -> None:
 def _open_data(config: Config, devices: machine.Devices) -> DataModule:
     """The data set. Raises InputError for data that a batch norm cannot train on."""
     data = DataModule(
-        config.data,
-        steps_per_call=config.trainer.steps_per_call,
-        world_size=devices.world_size,
+        config.data, steps_per_call=config.trainer.steps_per_call, world_size=devices.world_size
     )
     data.setup()  # before Lightning does it: the models need the shape of the samples
     if data.smallest_batch == 1 and getattr(config.model, "norm", None) == "batch":
@@ -312,8 +310,7 @@ class Clock:
         self.phases[phase] = time.perf_counter() - began
 
     def seconds(self, history: History, loggers: Loggers) -> dict[str, float]:
-        """The seconds of each phase. The time to open loggers counts as setup. `fit` includes the
-        training before a resume."""
+        """The seconds of each phase: loggers open in setup; `fit` includes what was resumed."""
         return {
             "setup": self.phases["setup"] + loggers.seconds,
             "fit": max(history.seconds, self.phases["fit"] - loggers.seconds),

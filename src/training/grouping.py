@@ -91,8 +91,7 @@ def bytes_per_trial(config: Config, shape: Sequence[int], classes: int, batch: i
 
 
 def _most_that_fit(configs: Sequence[Config]) -> int:
-    """The largest number of trials that fit into half of the free memory. Their data are the
-    same."""
+    """The largest number of trials on the same data that fit into half of the free memory."""
     config = configs[0]
     data = describe(config.data)
     largest = max(

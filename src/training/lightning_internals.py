@@ -34,8 +34,7 @@ def quiet_lightning() -> Iterator[None]:
 
 
 def count_steps(trainer: Trainer, steps: int) -> None:
-    """Adds optimizer steps to trainer.global_step: Lightning counts the calls of its own optimizer
-    wrapper, and has no public setter."""
+    """Adds to trainer.global_step: Lightning counts the calls of its own optimizers alone."""
     progress = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
     for tracker in (progress.total, progress.current):
         tracker.ready += steps

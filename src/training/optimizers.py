@@ -18,6 +18,8 @@ from src.config import schema
 from src.models.closed_form import ClosedForm
 from src.models.stack import Stack
 
+State = dict[str, Any]  # of one parameter, with torch's names
+
 
 def build_optimizer(config: schema.Optimizer, parameters: Iterable[nn.Parameter]) -> Optimizer:
     """torch's optimizer for one model: fused, which torch cannot for SGD of sharded parameters. On
@@ -88,9 +90,7 @@ class StackedOptimizer(Optimizer):
                 numbers = Numbers(*(group[name].view(shape) for name in Numbers._fields))
                 self.update(parameter, parameter.grad, self.state[parameter], numbers)
 
-    def update(
-        self, parameter: Tensor, gradient: Tensor, state: dict[str, Any], numbers: Numbers
-    ) -> None:
+    def update(self, parameter: Tensor, gradient: Tensor, state: State, numbers: Numbers) -> None:
         """One step of one parameter (S, …), in place. May change the gradient."""
         raise NotImplementedError
 
@@ -103,9 +103,7 @@ class StackedSgd(StackedOptimizer):
         self.nesterov = configs[0].nesterov
         self.has_momentum = any(config.momentum for config in configs)
 
-    def update(
-        self, parameter: Tensor, gradient: Tensor, state: dict[str, Any], numbers: Numbers
-    ) -> None:
+    def update(self, parameter: Tensor, gradient: Tensor, state: State, numbers: Numbers) -> None:
         if self.has_decay:
             gradient.addcmul_(parameter, numbers.weight_decay)
         if self.has_momentum:
@@ -122,9 +120,7 @@ class StackedAdam(StackedOptimizer):
     betas, eps = (0.9, 0.999), 1e-8
     decoupled: ClassVar[bool] = False  # whether weight decay bypasses the moments, as in AdamW
 
-    def update(
-        self, parameter: Tensor, gradient: Tensor, state: dict[str, Any], numbers: Numbers
-    ) -> None:
+    def update(self, parameter: Tensor, gradient: Tensor, state: State, numbers: Numbers) -> None:
         if not state:
             # On CUDA a graph must be able to advance the count of steps.
             where = parameter.device if parameter.is_cuda else None

@@ -233,8 +233,7 @@ def all_min(numbers: Tensor) -> None:
 
 
 def all_reduce(gradient: Tensor) -> Callable[[], object]:
-    """Begins to sum a gradient over all ranks, in place. Returns a function that waits for the
-    sum."""
+    """Begins to sum a gradient over all ranks, in place; the returned function waits for it."""
     work = dist.all_reduce(gradient, async_op=True)
     assert work is not None
     return work.wait

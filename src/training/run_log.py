@@ -28,8 +28,7 @@ class _LogFiles(logging.Handler):
 
 @contextmanager
 def logging_to(runs: Sequence[Run]) -> Iterator[None]:
-    """Writes the project's log into train.log too, on rank 0. The caller's logging stays as it
-    is."""
+    """Writes the project's log into train.log too, on rank 0, beside the caller's logging."""
     if ranks.rank():
         yield
         return

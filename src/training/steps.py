@@ -47,8 +47,7 @@ def empty_aligned(batches: int, shape: Sequence[int], like: Tensor) -> Tensor:
 
 
 def aligned(tensor: Tensor) -> Tensor:
-    """The same values (K, …); each of the K batches starts at an address divisible by 64. Copies
-    only if needed."""
+    """The same values (K, …), each batch at an address divisible by 64; a copy only if needed."""
     stride = tensor.stride(0) * tensor.element_size()
     if stride % 64 == 0 and tensor.data_ptr() % 64 == 0 and tensor[0].is_contiguous():
         return tensor
@@ -114,8 +113,7 @@ class Steps:
         raise NotImplementedError
 
     def gradients(self) -> list[Tensor]:
-        """The gradients accumulated since the last optimizer step, so that a checkpoint between two
-        optimizer steps can save them."""
+        """The gradients since the last optimizer step: a checkpoint between two has them."""
         raise NotImplementedError
 
     def load_gradients(self, saved: Sequence[Tensor]) -> None:
@@ -316,9 +314,7 @@ class ClosedFormSteps(Steps):
             return None
         inputs = (block.features, block.labels, table)
         if len(block.labels) % self.step_plan.accumulate and self.step_plan.accumulate > 1:
-            self._use_no_graph(
-                "the block size is not a multiple of trainer.accumulate_grad_batches"
-            )
+            self._use_no_graph("the block size is no multiple of trainer.accumulate_grad_batches")
             return None
         if self.graph is None:
             try:

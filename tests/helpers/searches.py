@@ -9,7 +9,7 @@ import pytest
 
 from src.config.schema import Config
 from src.sweeps.search_command import Command, check_command_line
-from src.sweeps.search_loop import search
+from src.sweeps.search_loop import Search
 from src.sweeps.search_study import Study, open_study
 from src.system.errors import InputError
 
@@ -38,7 +38,7 @@ def checked(folder: Path, *overrides: str) -> Command:
 
 def searched(folder: Path, *overrides: str) -> Told:
     command = checked(folder, *overrides)
-    search(command, open_study(command))
+    Search(command, open_study(command)).run()
     return told(folder, *overrides)
 
 

@@ -15,7 +15,7 @@ from src.inference.evaluation import evaluate_path
 from src.runs.folder import Run
 from src.sweeps import search_loop as loop
 from src.sweeps.search_command import check_command_line
-from src.sweeps.search_loop import search
+from src.sweeps.search_loop import Search
 from src.sweeps.search_study import open_study
 from src.training.fit import fit
 from tests.helpers.commands import SMALL, Command
@@ -77,7 +77,7 @@ def searched(folder: Path) -> list[Any]:
         [*SMALL, "optimizer.lr=interval(0.1,0.2)", "search.trials=2", f"search.folder={folder}"]
     )
     study = open_study(command)
-    search(command, study)
+    Search(command, study).run()
     return [(trial.params, trial.value) for trial in study.trials]
 
 

@@ -17,7 +17,7 @@ from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps import search_loop as loop
 from src.sweeps.search_command import Command, check_command_line
-from src.sweeps.search_loop import search
+from src.sweeps.search_loop import Search
 from src.sweeps.search_study import Study, open_study
 from src.system.errors import InputError, Interrupted
 from src.system.files import lock
@@ -67,7 +67,7 @@ def killed_until_it_ends(command: Command) -> tuple[int, Study]:
     while True:
         study = open_study(command)
         try:
-            search(command, study)
+            Search(command, study).run()
             return deaths, study
         except Killed:
             deaths += 1
@@ -121,7 +121,7 @@ def test_more_trials_go_on(pretended: Trained, tmp_path: Path) -> None:
     assert after[:3] == before
     assert pretended == [[0, 1], [2], [3, 4], [5]]
     command = check_command_line([f"resume={tmp_path / 's'}", "search.trials=7"])
-    search(command, open_study(command))
+    Search(command, open_study(command)).run()
     assert pretended[4:] == [[6]]
     command = check_command_line([f"resume={tmp_path / 's'}"])
     assert (command.settings.trials, command.folder) == (7, tmp_path / "s")
@@ -245,7 +245,7 @@ def test_a_signal_says_what_goes_on(
 def test_searches_of_strange_paths(pretended: Trained, tmp_path: Path) -> None:
     folder = tmp_path / "50% {of} a?b#c ü"
     command = check_command_line([*SMALL, *SPACE, "search.trials=1"], folder)
-    search(command, open_study(command))
+    Search(command, open_study(command)).run()
     assert (folder / "study.db").exists()
     assert [path.name for path in tmp_path.iterdir()] == [folder.name]
 
@@ -255,7 +255,7 @@ def test_halving_within_a_batch(tmp_path: Path) -> None:
     own = ("search.trials=8", "search.batch=4", "search.halving=2")
     command = check_command_line([*SMALL, RATE, MOMENTUM, *own], tmp_path / "s")
     study = open_study(command)
-    search(command, study)
+    Search(command, study).run()
     runs = [Run(tmp_path / "s" / str(number)) for number in range(8)]
     for batch in (runs[:4], runs[4:]):
         assert sorted(run.result["epochs"] for run in batch) == [1, 1, 2, 2]

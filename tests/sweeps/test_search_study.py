@@ -12,7 +12,7 @@ from optuna.storages import RDBStorage
 from sqlalchemy.pool import NullPool
 
 from src.sweeps.search_command import check_command_line
-from src.sweeps.search_loop import search
+from src.sweeps.search_loop import Search
 from src.sweeps.search_study import open_study
 from tests.helpers.searches import RATE, SMALL, WIDTH, Trained, checked, refusal, searched, told
 
@@ -142,7 +142,7 @@ def test_a_study_keeps_no_connection_open(pretended: Trained, tmp_path: Path) ->
     """Neither while it is in use nor behind an error. From 3.13 on Python warns of those left."""
     command = checked(tmp_path / "s", "search.trials=2")
     study = open_study(command)
-    search(command, study)
+    Search(command, study).run()
     refusal(lambda: open_study(checked(tmp_path / "s", "search.seed=1")))
     found = [file.readlink() for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
     assert "study.db" not in {target.name for target in found}

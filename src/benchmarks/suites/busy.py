@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from src.benchmarks.commands import SWEEP, time_command
-from src.benchmarks.measure import interleave, ratio, report
+from src.benchmarks.measure import SWEEP, interleave, ratio, report, time_command
 from src.benchmarks.settings import Settings
 from src.runs.folder import Run
 

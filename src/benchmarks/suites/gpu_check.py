@@ -16,8 +16,7 @@ import torch
 from tabulate import tabulate
 
 from src.benchmarks import run_suite
-from src.benchmarks.commands import ROOT, SWEEP, time_command
-from src.benchmarks.measure import seconds_per_epoch
+from src.benchmarks.measure import ROOT, SWEEP, seconds_per_epoch, time_command
 from src.benchmarks.settings import Settings
 from src.benchmarks.suites.loops import default_lightning
 from src.config.compose import compose

@@ -8,8 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from src.benchmarks.commands import ROOT
-from src.benchmarks.measure import quiet
+from src.benchmarks.measure import ROOT, quiet
 from src.benchmarks.questions import Question, answer, epoch
 from src.benchmarks.settings import Settings
 from src.config.compose import compose

@@ -5,8 +5,7 @@ import tempfile
 from functools import partial
 from pathlib import Path
 
-from src.benchmarks.commands import ROOT, time_command
-from src.benchmarks.measure import interleave, quiet, ratio, report
+from src.benchmarks.measure import ROOT, interleave, quiet, ratio, report, time_command
 from src.benchmarks.settings import Settings
 from src.config.compose import compose
 from src.training.fit import fit

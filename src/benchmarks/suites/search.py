@@ -8,8 +8,7 @@ from typing import NamedTuple
 from tabulate import tabulate
 from tqdm import tqdm
 
-from src.benchmarks.commands import SWEEP, time_command
-from src.benchmarks.measure import Seconds, ratio, report
+from src.benchmarks.measure import SWEEP, Seconds, ratio, report, time_command
 from src.benchmarks.settings import Settings
 from src.runs.outcome import format_metric
 from src.runs.sweep_folder import Sweep

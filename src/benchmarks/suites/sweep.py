@@ -11,8 +11,15 @@ import torch
 from matplotlib.figure import Figure
 from torch import nn
 
-from src.benchmarks.commands import time_command
-from src.benchmarks.measure import Seconds, Spread, few_ticks, interleave, ratio, report
+from src.benchmarks.measure import (
+    Seconds,
+    Spread,
+    few_ticks,
+    interleave,
+    ratio,
+    report,
+    time_command,
+)
 from src.benchmarks.products import BATCH, CLASSES, HIDDEN, products
 from src.benchmarks.settings import Settings
 from src.benchmarks.suites.loops import bare

@@ -17,8 +17,7 @@ FAMILIES = {"fashion_mnist": "mnist", "kmnist": "mnist", "cifar10": "cifar", "ci
 
 
 def open_source(config: schema.Data) -> Source:
-    """Loads the configured data set. Raises InputError for data that are missing, damaged or too
-    large for memory."""
+    """Loads the configured data set. Raises InputError for missing, damaged or too large data."""
     source: Source = _module(config).open_source(config)
     return source
 

@@ -23,8 +23,7 @@ TEXT_COST = 12  # bytes of memory for each byte of a table, while it is read
 def open_source(config: schema.Csv) -> Source:
     """Features (N, width), float32, standardised and encoded by the training samples alone.
 
-    Classes are sorted, as numbers where all are numbers. Raises InputError with all faults of the
-    table at once.
+    Classes are sorted, as numbers if all are. Raises InputError with all faults of the table.
     """
     path = Path(config.path)
     size = path.stat().st_size if path.is_file() else 0

@@ -57,8 +57,7 @@ def describe(config: schema.Mnist | schema.Torchvision) -> Description:
 
 
 def read_idx_set(name: str, root: Path) -> Source:
-    """Four files below the root; uint8. Raises InputError for a missing or altered file, and as
-    `obtain`."""
+    """Four files below the root; uint8. Raises InputError for an altered file, and as `obtain`."""
     which = SETS[name]
     folder, title = obtain(name, which.dataset, MNIST_FILES, root), which.dataset
 

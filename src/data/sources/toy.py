@@ -12,8 +12,7 @@ LABELS = ("0", "1")
 def toy(factor: int) -> Source:
     """Features (N, 2). With factor 1 the points are those that the tutorial prints.
 
-    A factor above 1 gives that many copies of each set, with normal noise of standard deviation
-    0.1 from a random stream of its own.
+    A factor above 1 gives that many copies of each set, with normal noise of deviation 0.1.
     """
     train = Split(
         torch.tensor([[-1.2, 3.1], [-0.9, 2.9], [-0.5, 2.6], [2.3, -1.1], [2.7, -1.5]]),

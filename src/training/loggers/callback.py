@@ -82,15 +82,6 @@ class Loggers(Callback):
         finally:
             self._each("close", lambda logger: logger.finalize(self.status))
 
-    def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._catch_up()
-
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._catch_up()  # what was restored
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._catch_up()
-
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.counted = MulticlassConfusionMatrix(self.source.classes).to(pl_module.device)
 
@@ -106,10 +97,16 @@ class Loggers(Callback):
             self.confusion = self.counted.compute().cpu().numpy()  # over all ranks
 
     def _catch_up(self) -> None:
+        """Hands over the rows since the last call; at first those that were restored."""
         rows = self.history.rows[0]
         for row in rows[self.given :]:
             self._write(row)
         self.given = len(rows)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._catch_up()
+
+    on_sanity_check_end = on_train_start = on_train_epoch_end
 
     def _write(self, row: Row) -> None:
         metrics = {name: float(value) for name, value in row.items() if value is not None}

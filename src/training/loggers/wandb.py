@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from src.config import schema
 from src.runs.folder import Run
-from src.system.errors import InputError
+from src.system.errors import InputError, first_line
 from src.training.loggers.base import RunLogger, Tested, Values
 
 
@@ -32,17 +32,11 @@ class RunWandb(RunLogger):
         )
         try:
             self.run = wandb.init(
-                mode="offline",
-                dir=run.folder,
-                project=config.project,
-                name=self.run_name,
-                id=identity,
-                config=values,
-                settings=settings,
-            )
+                mode="offline", dir=run.folder, project=config.project, name=self.run_name,
+                id=identity, config=values, settings=settings,
+            )  # fmt: skip
         except Exception as error:
-            reason = " ".join(str(error).split()) or type(error).__name__
-            raise InputError(f"logger=wandb: W&B cannot begin a run ({reason})") from None
+            raise InputError(f"logger=wandb: W&B cannot begin ({first_line(error)})") from None
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         self.run.log({**metrics, "step": step})
