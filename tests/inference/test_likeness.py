@@ -119,6 +119,26 @@ def test_distances_by_hand(train: Train) -> None:
     assert found == pytest.approx(expected, abs=1e-3)
 
 
+def test_strokes_a_pixel_apart_are_near(train: Train) -> None:
+    def line(column: int) -> torch.Tensor:
+        picture = torch.zeros(1, 1, 28, 28)
+        picture[..., column] = 1
+        return picture
+
+    trained = open_trained(train().folder)
+    likeness = Likeness(
+        trained,
+        Split(line(14), torch.tensor([0])),
+        Split(line(14).repeat(200, 1, 1, 1), torch.zeros(200)),
+    )
+    likeness.bounds = torch.ones(2)
+    here, beside, away = likeness.unlikeness(
+        torch.cat([line(14), line(15), line(20)]), torch.zeros(3)
+    )
+    assert here == pytest.approx(0, abs=1e-3)
+    assert 0 < beside < 0.8 * away
+
+
 def test_no_comparison_without_the_data(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

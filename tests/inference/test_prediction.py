@@ -193,3 +193,12 @@ def test_weights_that_are_not_finite(train: Train) -> None:
     next(trained.model.parameters()).data.fill_(float("nan"))
     with pytest.raises(InputError, match=r"best\.ckpt: its logits for the input are not finite"):
         classify(trained, SEVEN.astype(np.uint8)[None])
+
+
+def test_equally_probable_classes_keep_their_order(train: Train) -> None:
+    trained = open_trained(train("model=logistic_regression").folder)
+    for parameter in trained.model.parameters():
+        parameter.data.zero_()
+    (guess,) = classify(trained, SEVEN.astype(np.uint8)[None])
+    assert (guess.best, guess.second) == (0, 1)
+    assert guess.probability == guess.second_probability == pytest.approx(0.1)

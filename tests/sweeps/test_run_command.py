@@ -49,14 +49,19 @@ def test_composed_and_checked_once(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     argv, composed, checked = COMMANDS[name]
-    counts = {"composed": 0, "checked": 0}
+    counts = {"composed": 0, "checked": 0, "jobs": 0}
     trained: list[Config] = []
     command = []
     compose, check = ConfigLoaderImpl._load_configuration_impl, Config.model_validate
+    compose_job = ConfigLoaderImpl.load_sweep_config
 
     def counting_compose(*given: Any, **named: Any) -> Any:
         counts["composed"] += 1
         return compose(*given, **named)
+
+    def counting_compose_job(*given: Any) -> Any:
+        counts["jobs"] += 1
+        return compose_job(*given)
 
     def counting_check(values: Any) -> Config:
         counts["checked"] += 1
@@ -77,6 +82,7 @@ def test_composed_and_checked_once(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(ConfigLoaderImpl, "_load_configuration_impl", counting_compose)
+    monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counting_compose_job)
     monkeypatch.setattr(Config, "model_validate", counting_check)
     monkeypatch.setattr(train, "check_command_line", checked_command)
     monkeypatch.setattr("src.training.fit.fit", fit)
@@ -84,7 +90,8 @@ def test_composed_and_checked_once(
     monkeypatch.setattr(run_command, "finish_sweep", lambda _: None)
     monkeypatch.setattr("sys.argv", ["train", *argv])
     train.main()
-    assert counts == {"composed": composed, "checked": checked}
+    jobs = checked if "-m" in argv else 0
+    assert counts == {"composed": composed, "checked": checked, "jobs": jobs}
     assert len(trained) == checked
     assert all(one is other for one, other in zip(trained, command[0].points, strict=True))
 
