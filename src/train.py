@@ -26,6 +26,7 @@ def ask_hydra(_: DictConfig) -> None:
 
 
 def main() -> None:
+    # Under torchrun or srun every rank checks the command line; only rank 0 prints the faults.
     with exit_on_error(silent=launch_info().rank > 0):
         command = check_command_line(sys.argv[1:])
     if command.trains:

@@ -19,7 +19,7 @@ from src.runs.outcome import (
     over_seeds,
     read_outcome,
 )
-from src.system.files import exclusive, write_durably
+from src.system.files import wait_for_lock, write_durably
 
 ACCURACIES = ("val/acc", "test/acc")
 
@@ -53,7 +53,7 @@ class Sweep:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Waits until no other process writes the files that all of them share."""
-        with exclusive(self.folder / ".lock"):
+        with wait_for_lock(self.folder / ".lock"):
             yield
 
     def table(self) -> str:

@@ -14,7 +14,7 @@ from src.sweeps.search_command import Command
 from src.sweeps.search_study import Batch, Study
 from src.sweeps.trials import train_trials
 from src.system.errors import InputError, Interrupted
-from src.system.files import lock
+from src.system.files import lock_or_fail
 
 log = logging.getLogger(__name__)
 
@@ -38,44 +38,45 @@ class Search:
             self._finish()
         except Interrupted as interrupted:
             more = resume_command(self.command.folder)
-            told = str(interrupted) or f"stopped; to go on, type\n  {more}"
-            raise Interrupted(interrupted.number, told) from None
+            message = str(interrupted) or f"stopped; to go on, type\n  {more}"
+            raise Interrupted(interrupted.number, message) from None
 
     def _train_batch(self) -> bool:
-        """Whether a batch was left for this process."""
-        with ExitStack() as held:
-            batch = self._take(held)
+        """Trains a batch of trials; False if no batch was left for this process."""
+        with ExitStack() as locks:
+            batch = self._take(locks)
             if batch is not None:
                 self._tell(batch, self._train(batch))
         return batch is not None
 
-    def _take(self, held: ExitStack) -> Batch | None:
-        """A batch that a process left, else a new one, or None. `held` keeps its lock."""
+    def _take(self, locks: ExitStack) -> Batch | None:
+        """A batch that another process did not finish, else a new batch; None if there are enough
+        trials. `locks` gets the lock of the batch."""
         with self.sweep.locked():
             batches = self.study.batches()
             for batch in batches:
                 if batch.told:
                     continue
                 try:
-                    held.enter_context(lock(self._lock_of(batch.number)))
+                    locks.enter_context(lock_or_fail(self._lock_of(batch.number)))
                 except InputError:  # another process trains it
                     continue
                 return self.study.ask(batch.number, batch.size)
-            left = self.command.settings.trials - sum(batch.size for batch in batches)
-            if left <= 0:
+            remaining = self.command.settings.trials - sum(batch.size for batch in batches)
+            if remaining <= 0:
                 return None
             number = len(batches)
-            held.enter_context(lock(self._lock_of(number)))
-            return self.study.ask(number, min(self.command.settings.batch, left))
+            locks.enter_context(lock_or_fail(self._lock_of(number)))
+            return self.study.ask(number, min(self.command.settings.batch, remaining))
 
     def _lock_of(self, number: int) -> Path:
         return self.command.folder / f".batch{number}.lock"
 
     def _train(self, batch: Batch) -> list[Run]:
-        chosen = [[*self.command.fixed, *self.study.point(trial)] for trial in batch.trials]
-        configs = check_all(*shared_composer().points(chosen))
+        combinations = [[*self.command.fixed, *self.study.point(trial)] for trial in batch.trials]
+        configs = check_all(*shared_composer().points(combinations))
         runs = [Run(self.command.folder / str(trial.number)) for trial in batch.trials]
-        for run, config, texts in zip(runs, configs, chosen, strict=True):
+        for run, config, texts in zip(runs, configs, combinations, strict=True):
             begin(run, config.to_primitives(), texts)
         sweep = Sweep(self.command.folder, f".batch{batch.number}")
         halving = self.command.settings.halving
@@ -114,9 +115,9 @@ class Search:
                 ", ".join(map(str, others)),
             )
             return
-        with ExitStack() as held:
+        with ExitStack() as locks:
             try:
-                held.enter_context(lock(self.command.folder / ".report.lock"))
+                locks.enter_context(lock_or_fail(self.command.folder / ".report.lock"))
             except InputError:  # another process ended at the same time
                 return
             shares = self.study.importances()

@@ -1,7 +1,7 @@
-"""Durable writing, careful reading of files from strangers, and locks.
+"""Durable writing, safe reading of untrusted files, and locks.
 
-A folder may come from a stranger: its links may lead anywhere, and reading its named pipes would
-wait for ever. So the project opens files with these functions.
+The project opens files with these functions, because a folder may come from a stranger: its links
+may lead to any file, and a program that reads a named pipe may wait for ever.
 """
 
 import errno
@@ -25,7 +25,8 @@ from src.system.errors import InputError, all_at_once, parsing, reading
 MIB = 2**20
 # A composed configuration has about 2 KB, Hydra's own record of a sweep about 10 KB.
 YAML_LIMIT = MIB // 4
-# Seconds. On a busy machine the ranks of a killed process took 5 s to notice and to end.
+# Seconds to wait until the ranks (the processes of a run) end after their main process was killed.
+# On a busy machine they took 5 s.
 RANKS_PATIENCE = 60
 LINKS_ALLOWED_IN = "wandb"  # W&B's folder has links to its logs; W&B writes only into new folders
 HARD_LINKS_ALLOWED = (".ckpt", ".part")  # never written in place, so hard links are harmless
@@ -38,31 +39,31 @@ def write_durably(path: Path, content: bytes | str) -> None:
     """Replaces a file. At every instant, even at a power cut, the file is the old or the new one.
 
     A link is replaced, never followed. The caller must make sure that only one process writes. A
-    temporary file left by a killed process is removed. Text is UTF-8, with escapes for undecodable
-    bytes of file names. Raises OSError and leaves the old file unchanged.
+    temporary file left by a killed process is removed. Text is written as UTF-8; undecodable bytes
+    of a file name in the text are written as escapes. On OSError the old file is unchanged.
     """
     data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
-    with replacing(path) as part:
-        part.write_bytes(data)
+    with replacing(path) as temporary:
+        temporary.write_bytes(data)
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Yields an empty temporary file. After the body, the file replaces `path`, as durably as
-    `write_durably` does. Raises InputError when the old file is not a regular file."""
+    """Yields an empty temporary file, which replaces `path` after the body, as durably as in
+    `write_durably`. Raises InputError when the old file is not a regular file."""
     if path.exists():
         require_regular(path, path.stat())
-    part = temporary_path(path)
+    temporary = temporary_path(path)
     try:
-        part.unlink(missing_ok=True)
-        os.close(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-        yield part
-        with part.open("r+b") as file:
+        temporary.unlink(missing_ok=True)
+        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
+        yield temporary
+        with temporary.open("r+b") as file:
             os.fsync(file.fileno())
-        part.replace(path)
+        temporary.replace(path)
     except BaseException as error:
         with suppress(OSError):
-            part.unlink(missing_ok=True)
+            temporary.unlink(missing_ok=True)
         if isinstance(error, OSError):
             error.filename = error.filename or str(path)
         raise
@@ -84,19 +85,17 @@ def sync_folder(folder: Path) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Adds a line in one write: a kill leaves all of it or nothing. Raises as `open_in_place`."""
-    descriptor = open_in_place(path, os.O_WRONLY | os.O_APPEND)
-    try:
-        data = line.encode(errors="backslashreplace")
-        if os.write(descriptor, data) < len(data):
+    """Adds a line in one write, so that a kill leaves all of the line or nothing. Raises InputError
+    as `require_single_name`."""
+    data = line.encode(errors="backslashreplace")
+    with os.fdopen(open_in_place(path, os.O_WRONLY | os.O_APPEND), "ab", buffering=0) as file:
+        if file.write(data) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-    finally:
-        os.close(descriptor)
 
 
 def open_in_place(path: Path, flags: int) -> int:
-    """Opens a file to write in place, and creates it if needed. Raises the same errors as
-    `require_single_name`: writing into other files or devices is refused."""
+    """Opens a file to write in place, and creates it if needed. Raises InputError as
+    `require_single_name`."""
     with suppress(FileNotFoundError):  # before opening, because opening a device may have effects
         require_single_name(path, path.lstat())
     flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -110,7 +109,8 @@ def open_in_place(path: Path, flags: int) -> int:
 
 
 def require_single_name(path: Path, status: os.stat_result) -> None:
-    """Raises InputError unless the status is of a regular file with one hard link."""
+    """Raises InputError for a link, for a file with a second hard link, and for anything but a
+    file: writing through them would change other files or devices."""
     if stat.S_ISLNK(status.st_mode):
         raise InputError(f"{path}: is a link: writing would change the file behind it; remove it")
     require_regular(path, status)
@@ -129,9 +129,9 @@ def require_contained(folder: Path) -> None:
     """
     faults: list[str] = []
     root = os.path.realpath(folder)
-    left = [str(folder)] if folder.is_dir() else []
-    while left:
-        for entry in _entries(left.pop()):
+    unvisited = [str(folder)] if folder.is_dir() else []
+    while unvisited:
+        for entry in _entries(unvisited.pop()):
             try:
                 status = entry.stat(follow_symlinks=False)
             except FileNotFoundError:  # another process has removed it in between
@@ -141,7 +141,7 @@ def require_contained(folder: Path) -> None:
                 if os.path.commonpath([root, target]) != root:
                     faults.append(f"{entry.path}: is a link to {target}")
             elif stat.S_ISDIR(status.st_mode):
-                left += [entry.path] if entry.name != LINKS_ALLOWED_IN else []
+                unvisited += [entry.path] if entry.name != LINKS_ALLOWED_IN else []
             elif not stat.S_ISREG(status.st_mode):
                 faults.append(f"{entry.path}: is {kind(status)}")
             elif status.st_nlink > 1 and not entry.name.endswith(HARD_LINKS_ALLOWED):
@@ -160,14 +160,16 @@ def _entries(folder: str) -> list[os.DirEntry[str]]:
 
 
 def why_not_writable(option: str, path: Path, name: str, *, force: bool) -> list[str]:
-    """The reason why a command cannot write a file, if any. `name` is proposed for a folder."""
-    given = f"{option} {path}"
+    """One message if a command cannot write `path`, else an empty list. `option` is an option such
+    as --csv. `name` is the file name to propose if `path` is a folder. With `force`, an existing
+    file may be replaced."""
+    typed = f"{option} {path}"
     if path.is_dir():
-        return [f"{given}: is a folder; type {option} {path / name}"]
+        return [f"{typed}: is a folder; type {option} {path / name}"]
     if not path.parent.is_dir():
-        return [f"{given}: there is no folder {path.parent}; make it first"]
+        return [f"{typed}: there is no folder {path.parent}; make it first"]
     if path.exists() and not force:
-        return [f"{given}: exists already; name another file, or type --force to replace it"]
+        return [f"{typed}: exists already; name another file, or type --force to replace it"]
     return []
 
 
@@ -210,7 +212,8 @@ def read_bounded(path: Path, limit: int) -> bytes:
         size = os.fstat(file.fileno()).st_size
         if size > limit:
             raise InputError(
-                f"{path}: has more than {limit:,} bytes; files of this project are smaller"
+                f"{path}: has more than {limit:,} bytes. Kindling never writes so much there; "
+                "restore the file"
             )
         return file.read(size)
     raise InputError(f"{path}: there is no such file or folder")
@@ -238,8 +241,10 @@ def read_yaml(path: Path) -> Any:
         for event in yaml.parse(text, LOADER):
             depth += isinstance(event, yaml.CollectionStartEvent)
             depth -= isinstance(event, yaml.CollectionEndEvent)
-            if isinstance(event, yaml.AliasEvent) or depth > YAML_DEPTH:
-                raise ValueError("it has aliases or is nested too deeply")
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError(f"it has the alias *{str(event.anchor)[:80]}")
+            if depth > YAML_DEPTH:
+                raise ValueError(f"it is nested more than {YAML_DEPTH} levels deep")
             tag = getattr(event, "tag", None)
             if tag is not None:
                 raise ValueError(f"it has the tag {tag[:80]}")
@@ -250,13 +255,13 @@ def read_yaml(path: Path) -> Any:
 
 
 @contextmanager
-def lock(path: Path, patience: float = 0) -> Iterator[int]:
-    """Locks a file and yields its descriptor. The system releases the lock when the last process
-    with the descriptor ends, in whatever way.
+def lock_or_fail(path: Path, patience: float = 0) -> Iterator[int]:
+    """Locks a file and yields its descriptor; removes the file at the end. The system releases the
+    lock when the last process with the descriptor ends, in whatever way.
 
-    Raises InputError when another process still holds the lock after `patience` seconds, and the
-    same errors as `open_in_place`. Ranks of a process that has ended keep its lock until they end
-    too: with any patience they get RANKS_PATIENCE seconds.
+    Raises InputError when another process still holds the lock after `patience` seconds, and as
+    `require_single_name`. When the process that took the lock has ended, its ranks may still hold
+    the lock: if `patience` is above 0, this function then waits up to RANKS_PATIENCE seconds.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
@@ -290,22 +295,20 @@ def lock(path: Path, patience: float = 0) -> Iterator[int]:
 
 def _has_ended(holder: str) -> bool:
     """Whether the text in a lock names a process of this machine that has ended."""
-    named = re.fullmatch(r"process ([0-9]{1,9}) of (.*)", holder)
-    if named is None or named[2] != socket.gethostname():
+    match = re.fullmatch(r"process ([0-9]{1,9}) of (.*)", holder)
+    if match is None or match[2] != socket.gethostname():
         return False
     try:
-        os.kill(int(named[1]), 0)
+        os.kill(int(match[1]), 0)
     except OSError as error:
-        return error.errno == errno.ESRCH  # else it is another user's
+        return error.errno == errno.ESRCH  # EPERM: the process runs, but is another user's
     return False
 
 
 @contextmanager
-def exclusive(path: Path) -> Iterator[None]:
-    """Waits for a file's lock and holds it; keeps the file. Raises as `open_in_place`."""
-    descriptor = open_in_place(path, os.O_RDWR)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+def wait_for_lock(path: Path) -> Iterator[None]:
+    """Locks a file, however long another process holds its lock; the file stays. Raises InputError
+    as `require_single_name`."""
+    with os.fdopen(open_in_place(path, os.O_RDWR), "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
         yield
-    finally:
-        os.close(descriptor)

@@ -22,7 +22,7 @@ from src.runs.config_files import claim
 from src.runs.folder import Run, resume_command
 from src.system import machine
 from src.system.errors import InputError, Interrupted, storage_faults
-from src.system.files import lock, require_contained
+from src.system.files import lock_or_fail, require_contained
 from src.system.resources import out_of_memory
 from src.system.signals import Signals, handled
 from src.training import batch_size, ranks
@@ -105,7 +105,7 @@ def fit_stack(
             require_contained(folder)
     locked: AbstractContextManager[int | None] = nullcontext()
     if first_rank:
-        locked = lock(slot.folder / ".lock", patience=LOCK_PATIENCE)
+        locked = lock_or_fail(slot.folder / ".lock", patience=LOCK_PATIENCE)
     with storage_faults(slot.folder), locked as held:
         if first_rank:
             configs = [

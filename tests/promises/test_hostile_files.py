@@ -488,13 +488,13 @@ def test_bombs_are_refused_before_they_are_opened(base: Run, tmp_path: Path) -> 
     )
     aliased = tmp_path / "config.yaml"
     aliased.write_text(laughs)
-    with pytest.raises(InputError, match="it has aliases"):
+    with pytest.raises(InputError, match=r"it has the alias \*a"):
         read_yaml(aliased)
     aliased.write_bytes(b"a" * (YAML_LIMIT + 1))
     with pytest.raises(InputError, match="has more than 262,144 bytes"):
         read_yaml(aliased)
     aliased.write_text("[" * 100_000)
-    with pytest.raises(InputError, match="cannot be read as YAML"):
+    with pytest.raises(InputError, match="it is nested more than 20 levels deep"):
         read_yaml(aliased)
     run = Run(tmp_path)
     run.result_file.write_text("[" * 100_000)

@@ -31,12 +31,12 @@ from src.system.errors import InputError
 from src.system.files import (
     HARD_LINKS_ALLOWED,
     append_line,
-    exclusive,
-    lock,
+    lock_or_fail,
     open_regular,
     read_bounded,
     replacing,
     require_contained,
+    wait_for_lock,
     write_durably,
 )
 from src.training.fit import fit
@@ -199,12 +199,12 @@ def _replaced(path: Path) -> None:
 
 
 def _locked(path: Path) -> None:
-    with lock(path):
+    with lock_or_fail(path):
         pass
 
 
 def _waited_for(path: Path) -> None:
-    with exclusive(path):
+    with wait_for_lock(path):
         pass
 
 
@@ -434,7 +434,7 @@ def test_a_folder_is_fixed_before_hydra_is_asked() -> None:
         (["+optimizer.lr=1"], "+optimizer.lr=1: the key is there already; type optimizer.lr=1"),
         (["+model=mlp"], "a group is chosen by model=CHOICE"),
         (["-m", "hydra.sweep.dir=a,b"], "have one value for a whole sweep"),
-        (["-m", "seed=range(0,1000000000)"], "a sweep of more than 10,000 points"),
+        (["-m", "seed=range(0,1000000000)"], "a sweep of more than 10,000 trials"),
         (["-m", "seed=range(0,1000)", "data.split_seed=range(0,1000)"], "more than 10,000 points"),
         (["seed=" + "1" * 5000], "cannot be read"),
         ([f"model.hidden_sizes=[{'1,' * 20_000}1]"], "at most 10,000 are read"),

@@ -20,7 +20,7 @@ from src.sweeps.search_command import Command, check_command_line
 from src.sweeps.search_loop import Search
 from src.sweeps.search_study import Study, open_study
 from src.system.errors import InputError, Interrupted
-from src.system.files import lock
+from src.system.files import lock_or_fail
 from src.system.signals import handled
 from tests.helpers import commands
 from tests.helpers.kills import Killed, die_after_writing
@@ -161,7 +161,7 @@ def test_a_batch_of_a_living_process_is_not_taken(pretended: Trained, tmp_path: 
     command = checked(tmp_path / "s", *own)
     study = open_study(command)
     study.ask(0, 2)
-    with lock(tmp_path / "s" / ".batch0.lock"):
+    with lock_or_fail(tmp_path / "s" / ".batch0.lock"):
         searched(tmp_path / "s", *own)
     assert pretended == [[2, 3]]
     searched(tmp_path / "s", *own)

@@ -20,7 +20,7 @@ from src.data.module import DataModule
 from src.runs.folder import Run
 from src.sweeps.command_line import check_command_line
 from src.system.errors import InputError
-from src.system.files import lock
+from src.system.files import lock_or_fail
 from src.training.checkpoint_callback import Checkpoints
 from src.training.fit import Job, fit, fit_rank, fit_stack
 from src.training.ranks import RankError
@@ -351,7 +351,7 @@ def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
         process.kill()
         process.wait()
         refused = pytest.raises(InputError, match=f"process {process.pid} of .* is writing there")
-        with refused, lock(folder / ".lock"):
+        with refused, lock_or_fail(folder / ".lock"):
             pass
 
         def awake() -> None:
@@ -359,13 +359,13 @@ def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
                 os.kill(rank, signal.SIGCONT)
 
         threading.Timer(1, awake).start()
-        with lock(folder / ".lock", patience=0.1):
+        with lock_or_fail(folder / ".lock", patience=0.1):
             pass  # the launcher has ended: its ranks get longer than a living process
         until = time.monotonic() + 60
         while (left := session(process.pid)) and time.monotonic() < until:
             time.sleep(0.05)
         assert left == []
-        with lock(folder / ".lock"):
+        with lock_or_fail(folder / ".lock"):
             pass
     finally:
         for member in session(process.pid):

@@ -365,8 +365,8 @@ def test_a_second_process_is_refused(
         [
             sys.executable,
             "-c",
-            "import sys, time; from pathlib import Path; from src.system.files import lock\n"
-            f"with lock(Path({str(run.checkpoints / '.lock')!r})):\n"
+            "import time; from pathlib import Path; from src.system.files import lock_or_fail\n"
+            f"with lock_or_fail(Path({str(run.checkpoints / '.lock')!r})):\n"
             "    print('held', flush=True); time.sleep(60)",
         ],
         cwd=ROOT,

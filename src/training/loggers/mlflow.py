@@ -12,7 +12,7 @@ from urllib.parse import quote
 from src.config import schema
 from src.runs.folder import HISTORY, Run
 from src.system.errors import InputError
-from src.system.files import exclusive, require_regular
+from src.system.files import require_regular, wait_for_lock
 from src.training.loggers.base import TESTED, RunLogger, Values
 
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED"}  # of all others: FAILED
@@ -39,7 +39,7 @@ class RunMLflow(RunLogger):
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             # Another process may make the tables, or the experiment, of the same database.
-            with exclusive(file.with_name(f".{file.name}.lock")) if shared else nullcontext():
+            with wait_for_lock(file.with_name(f".{file.name}.lock")) if shared else nullcontext():
                 _require_database(file)
                 self.client = MlflowClient(f"sqlite:///{quote(str(file.absolute()))}")
                 self.run_id, self.held = self._find(config.project, run)
