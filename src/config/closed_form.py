@@ -11,13 +11,13 @@ NOT_COVERED = {  # key, value: the reason
     ("trainer.compile", True): "is compiled already",
     ("model.gradient_checkpointing", True): "keeps its activations",
 }
-FAMILIES: list[str] = []  # of models that have a closed form
+FAMILIES: list[str] = []  # the model.name of the models that have a closed form
 
 S = TypeVar("S", bound=BaseModel)
 
 
 def has_closed_form(section: type[S]) -> type[S]:
-    """Marks the section of a family whose file in src/models/ has a closed form."""
+    """Marks the section of a model whose file in src/models/ has a closed form."""
     FAMILIES.extend(get_args(section.model_fields["name"].annotation))
     return section
 
@@ -33,12 +33,12 @@ def not_covered(config: BaseModel) -> dict[str, str]:
 
 
 def not_covered_values(read: Callable[[str], Any]) -> dict[str, str]:
-    """The same of values that may be wrong: `read` returns the value of a key, or None."""
-    found = {
+    """As not_covered, for unchecked values. `read` returns the value of a key, or None."""
+    reasons = {
         f"{key}={str(value).lower()}": reason
         for (key, value), reason in NOT_COVERED.items()
         if read(key) == value
     }
     if read("model.name") not in FAMILIES:
-        found[f"model={read('model.name')}"] = f"supports only {' and '.join(FAMILIES)}"
-    return found
+        reasons[f"model={read('model.name')}"] = f"supports only {' and '.join(FAMILIES)}"
+    return reasons

@@ -1,6 +1,8 @@
 """From overrides to checked configurations: every fault at once, before torch is imported.
 
-A point is one combination of values of a sweep; a single run is one point.
+A point is the set of values that one run of a sweep trains with; a single run has one point. A
+combination is the list of overrides of a point. Hydra calls a point a job; src/sweeps calls the run
+of a point a trial, and messages to users do too.
 """
 
 import copy
@@ -44,17 +46,17 @@ MOST_KEPT = 1000  # the largest number of composed jobs that are kept for the la
 def compose(*overrides: str) -> Config:
     """The configuration that `python -m src.train` trains. Raises InputError with all faults."""
     combinations, _, faults = combine(overrides, sweep=False)
-    points, more = shared_composer().points(combinations)
-    return check_all(points, faults + more)[0]
+    points, composing_faults = shared_composer().points(combinations)
+    return check_all(points, faults + composing_faults)[0]
 
 
 def check_all(points: Iterable[dict[str, Any]], faults: Sequence[str]) -> list[Config]:
     """The checked configurations. Raises InputError with `faults` and the faults of the points."""
-    found = [find_faults(point) for point in points]
-    every = dict.fromkeys([*faults, *(fault for _, faults in found for fault in faults)])
-    if every:
-        raise config_error(list(every))
-    return [config for config, _ in found if config is not None]
+    checked = [find_faults(point) for point in points]
+    point_faults = [fault for _, own_faults in checked for fault in own_faults]
+    if faults or point_faults:
+        raise config_error(list(dict.fromkeys([*faults, *point_faults])))
+    return [config for config, _ in checked if config is not None]
 
 
 def combine(
@@ -62,10 +64,10 @@ def combine(
 ) -> tuple[list[Sequence[str]], list[Override], list[str]]:
     """The overrides of each point, the overrides without a fault, and a message for each fault.
 
-    The number of a point is the number of its trial. The list of points is empty if a sweeper such
-    as Optuna chooses the values during the sweep.
+    A point and its trial have the same number. The list of points is empty if a sweeper such as
+    Optuna chooses the values during the sweep.
     """
-    right: list[Override] = []
+    valid: list[Override] = []
     faults: list[str] = []
     for override in parse_all(texts, faults):
         fault = override_fault(override, config_dir)
@@ -74,14 +76,15 @@ def combine(
         if fault:
             faults.append(fault)
         else:
-            right.append(override)
+            valid.append(override)
     if not sweep:
-        return [[override.input_line or "" for override in right]], right, faults
-    values = {override.get_key_element(): single_values(override) for override in right}
+        return [[override.input_line or "" for override in valid]], valid, faults
+    values = {override.get_key_element(): single_values(override) for override in valid}
     if math.prod(map(len, values.values())) > MOST_POINTS:
-        faults.append(f"a sweep of more than {MOST_POINTS:,} points; type fewer values")
-        return [], right, faults
-    return list(itertools.product(*values.values())), right, faults
+        faults.append(f"a sweep of more than {MOST_POINTS:,} trials; type fewer values")
+        return [], valid, faults
+    # A key whose values the sweeper chooses has no values here, so the product is empty.
+    return list(itertools.product(*values.values())), valid, faults
 
 
 def values_of(composed: DictConfig) -> dict[str, Any]:
@@ -94,10 +97,10 @@ def values_of(composed: DictConfig) -> dict[str, Any]:
 
 
 class Composer(ConfigLoaderImpl):
-    """Hydra's config loader, which composes once for all points that choose the same groups.
+    """Hydra's config loader, but it composes only once for all points that choose the same groups.
 
-    Hydra composes a configuration in about a tenth of a second. Here the points of a sweep that
-    differ in values alone are copies of one template. The checked configuration of each job is
+    Hydra composes a configuration in about a tenth of a second. Therefore points that choose the
+    same files of the groups are copies of one template. The checked configuration of each job is
     kept for the function that trains the job. A copy in another process remembers nothing.
     """
 
@@ -105,15 +108,17 @@ class Composer(ConfigLoaderImpl):
         version.setbase(VERSION_BASE)
         search_path = create_config_search_path(str(CONF))
         if config_dir is not None:
-            place = SearchPathQuery(provider="schema")
-            search_path.prepend("command-line", f"file://{config_dir}", place)
+            after = SearchPathQuery(provider="schema")
+            search_path.prepend("command-line", f"file://{config_dir}", after)
         super().__init__(search_path)
+        # Runs the jobs. Creating it also registers the resolvers and the name that composing needs.
         self.hydra = Hydra(MAIN, self)
         self._config_dir = config_dir
-        self._checked: dict[tuple[str, ...], Config] = {}
-        self._templates: dict[tuple[str, ...], DictConfig] = {}
-        self._bare: dict[tuple[str, ...], DictConfig] = {}
-        self._jobs: dict[tuple[str, ...], DictConfig] = {}
+        # The keys of these dictionaries are overrides, as typed.
+        self._checked_by_job: dict[tuple[str, ...], Config] = {}
+        self._composed_by_job: dict[tuple[str, ...], DictConfig] = {}
+        self._template_by_choices: dict[tuple[str, ...], DictConfig] = {}
+        self._bare_template_by_choices: dict[tuple[str, ...], DictConfig] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Composer, (self._config_dir,)
@@ -128,28 +133,30 @@ class Composer(ConfigLoaderImpl):
         faults: dict[str, None] = {}
         failed: set[tuple[str, ...]] = set()
         for texts in combinations:
-            common = tuple(t for t in texts if is_choice(key_of(t)) or is_hydras(key_of(t)))
-            if common in failed:
+            # Group choices and Hydra's own overrides make the template; the others set values.
+            choices = tuple(t for t in texts if is_choice(key_of(t)) or is_hydras(key_of(t)))
+            if choices in failed:
                 continue
             try:
-                template = self._bare_template(common)
+                template = self._bare_template(choices)
             except (HydraException, OmegaConfBaseException) as error:
-                failed.add(common)
-                faults[" ".join(str(error).split())] = None
+                failed.add(choices)
+                faults[" ".join(str(error).split())] = None  # further lines have the remedy
                 continue
             try:
-                points.append(self._point(template, [t for t in texts if t not in common]))
+                points.append(self._point(template, [t for t in texts if t not in choices]))
             except (HydraException, OmegaConfBaseException) as error:
-                faults[str(error).splitlines()[0]] = None
+                faults[str(error).splitlines()[0]] = None  # further lines are OmegaConf's internals
         return points, [*faults]
 
-    def _bare_template(self, common: tuple[str, ...]) -> DictConfig:
+    def _bare_template(self, choices: tuple[str, ...]) -> DictConfig:
         """The configuration without Hydra's own section, before the values of a point are set."""
-        if common not in self._bare:
-            composed = self.load_configuration(MAIN, list(common), RunMode.RUN)
-            ours = [str(key) for key in composed if key != "hydra"]
-            self._bare[common] = OmegaConf.masked_copy(composed, ours)
-        return self._bare[common]
+        kept = self._bare_template_by_choices
+        if choices not in kept:
+            composed = self.load_configuration(MAIN, list(choices), RunMode.RUN)
+            sections = [str(key) for key in composed if key != "hydra"]
+            kept[choices] = OmegaConf.masked_copy(composed, sections)
+        return kept[choices]
 
     def _point(self, template: DictConfig, texts: Sequence[str]) -> dict[str, Any]:
         config = template.copy()
@@ -164,9 +171,9 @@ class Composer(ConfigLoaderImpl):
         return values_of(config)
 
     def remember(self, combinations: Iterable[Sequence[str]], configs: Iterable[Config]) -> None:
-        """Keeps the checked configurations of a command's points, in place of any others."""
-        self._checked = dict(zip(map(_job_key, combinations), configs, strict=True))
-        self._jobs.clear()
+        """Keeps the checked configurations of a command's points, and forgets all others."""
+        self._checked_by_job = dict(zip(map(_job_key, combinations), configs, strict=True))
+        self._composed_by_job.clear()
 
     # --- what Hydra calls ---
 
@@ -178,30 +185,30 @@ class Composer(ConfigLoaderImpl):
         from_shell: bool = True,
         validate_sweep_overrides: bool = True,
     ) -> DictConfig:
-        """As Hydra's method, but copies a template if the chosen groups were composed before."""
+        """Like Hydra's method, but copies a template if these choices were composed before."""
         if config_name != MAIN:  # config_name is None for --hydra-help
             return super().load_configuration(
                 config_name, overrides, run_mode, from_shell, validate_sweep_overrides
             )
-        given = [parsed(text) for text in overrides]
+        parsed_overrides = [parsed(text) for text in overrides]
         if validate_sweep_overrides:
-            self.validate_sweep_overrides_legal(given, run_mode, from_shell)
-        set_now = [override for override in given if not override.is_sweep_override()]
-        choices = [override for override in set_now if is_choice(override.key_or_group)]
+            self.validate_sweep_overrides_legal(parsed_overrides, run_mode, from_shell)
+        fixed = [override for override in parsed_overrides if not override.is_sweep_override()]
+        choices = [override for override in fixed if is_choice(override.key_or_group)]
         composed = copy.deepcopy(self._template(choices))
-        values = [override for override in set_now if override not in choices]
+        values = [override for override in fixed if override not in choices]
         self._apply_overrides_to_config(values, composed)
         hydra = composed.hydra
-        own = [override for override in given if not override.is_hydra_override()]
-        hydra.overrides.task = [override.input_line for override in own]
-        hydra.overrides.hydra = [each.input_line for each in given if each.is_hydra_override()]
+        task = [override for override in parsed_overrides if not override.is_hydra_override()]
+        hydra.overrides.task = [override.input_line for override in task]
+        hydra.overrides.hydra = [o.input_line for o in parsed_overrides if o.is_hydra_override()]
         hydra.runtime.cwd = os.getcwd()  # noqa: PTH109, as Hydra writes it
         with open_dict(hydra):
             for name in hydra.job.env_copy:
                 hydra.job.env_set[name] = os.environ[name]
         naming = hydra.job.config.override_dirname
         hydra.job.override_dirname = get_overrides_dirname(
-            own, naming.exclude_keys, naming.item_sep, naming.kv_sep
+            task, naming.exclude_keys, naming.item_sep, naming.kv_sep
         )
         return composed
 
@@ -209,38 +216,39 @@ class Composer(ConfigLoaderImpl):
         """A configuration with these choices of groups, before any value is set."""
         # Hydra puts its own overrides first when it composes a job.
         ordered = sorted(choices, key=lambda override: not override.is_hydra_override())
-        texts = [override.input_line or "" for override in ordered]
-        if tuple(texts) not in self._templates:
-            composed = super().load_configuration(MAIN, texts, RunMode.RUN)
-            self._templates[tuple(texts)] = composed
-        return self._templates[tuple(texts)]
+        texts = tuple(override.input_line or "" for override in ordered)
+        kept = self._template_by_choices
+        if texts not in kept:
+            kept[texts] = super().load_configuration(MAIN, list(texts), RunMode.RUN)
+        return kept[texts]
 
     def load_sweep_config(
         self, master_config: DictConfig, sweep_overrides: list[str]
     ) -> DictConfig:
-        """As Hydra's method, but gives the launcher the job that was composed as a check."""
+        """Like Hydra's method, but composes a job only once. Hydra's sweeper calls first, to
+        validate the job: the job is kept. The launcher calls again: the kept job is returned."""
         key = tuple(sweep_overrides)
-        job = self._jobs.pop(key, None)
+        job = self._composed_by_job.pop(key, None)
         if job is None:
             job = super().load_sweep_config(master_config, sweep_overrides)
-            if key in self._checked and len(self._jobs) < MOST_KEPT:
-                self._jobs[key] = job
+            if key in self._checked_by_job and len(self._composed_by_job) < MOST_KEPT:
+                self._composed_by_job[key] = job
         return job
 
 
 @functools.lru_cache(8)
 def shared_composer(config_dir: str | None = None) -> Composer:
-    """One for each folder of `--config-dir`, given as an absolute path."""
+    """The only Composer of a `--config-dir` folder. `config_dir` must be an absolute path."""
     return Composer(config_dir)
 
 
 def job_config(composed: DictConfig, overrides: Sequence[str]) -> tuple[Config | None, list[str]]:
-    """The configuration of a job that was checked with the command line, or None and its faults.
-    Jobs of other processes, and jobs that a sweeper has chosen since then, are checked now."""
+    """The configuration of a job and no faults, or None and the faults. If the command line checked
+    the job in this process, its configuration was kept; any other job is checked now."""
     hydra = GlobalHydra.instance().hydra
     loader = hydra.config_loader if hydra is not None else None
-    checked = loader._checked if isinstance(loader, Composer) else {}
-    config = checked.get(_job_key(overrides))
+    checked_by_job = loader._checked_by_job if isinstance(loader, Composer) else {}
+    config = checked_by_job.get(_job_key(overrides))
     return (config, []) if config is not None else find_faults(values_of(composed))
 
 

@@ -26,7 +26,7 @@ def check(values: Mapping[str, Any]) -> Config:
     """The checked configuration of these values. Raises InputError with a line for each fault."""
     config, faults = find_faults(values)
     if config is None:
-        raise config_error(faults)
+        raise config_error(faults, consequence="")
     return config
 
 
@@ -60,10 +60,10 @@ def find_search_faults(values: Mapping[str, Any]) -> tuple[Search | None, list[s
         return None, _schema_faults(error, {"search": values}, "search")
 
 
-def config_error(faults: Sequence[str]) -> InputError:
+def config_error(faults: Sequence[str], consequence: str = ", nothing was started") -> InputError:
     count = "1 fault" if len(faults) == 1 else f"{len(faults)} faults"
     lines = "\n".join(f"  {fault}" for fault in faults)
-    return InputError(f"{count} in the configuration, nothing was started\n{lines}")
+    return InputError(f"{count} in the configuration{consequence}\n{lines}")
 
 
 # --- the keys of the schema ------------------------------------------------------------------
@@ -96,12 +96,10 @@ def unknown_search_key(key: str, given: str) -> str | None:
 
 def unknown_key(key: str, given: str) -> str | None:
     """The fault of an override with a key that is not in the schema, or None."""
-    if key in known_keys():
+    if key in known_keys() or key in GROUPS:
         return None
     if key.startswith("search.") and key[len("search.") :] in Search.model_fields:
         return f"{given}: is a key of python -m src.search"
-    if key in GROUPS:
-        return None
     return f"{given}: unknown key{did_you_mean(key, [*known_keys(), *GROUPS])}"
 
 
@@ -109,8 +107,9 @@ def did_you_mean(word: str, words: Sequence[str]) -> str:
     """`; did you mean …?`, or "". A key may also be found by its last part: lr, optimizer.lr."""
     close = difflib.get_close_matches(word, words, 1, 0.65)
     if not close:
-        last = {key.rpartition(".")[2]: key for key in words}
-        close = [last[m] for m in difflib.get_close_matches(word.rpartition(".")[2], last, 1, 0.75)]
+        by_end = {key.rpartition(".")[2]: key for key in words}
+        ends = difflib.get_close_matches(word.rpartition(".")[2], by_end, 1, 0.75)
+        close = [by_end[end] for end in ends]
     return f"; did you mean {close[0]}?" if close else ""
 
 
@@ -133,10 +132,10 @@ def _schema_faults(
 
 def _key(location: tuple[int | str, ...]) -> str:
     """('optimizer', 'sgd', 'lr') gives optimizer.lr; an index into a list is left out."""
-    first, *rest = [str(part) for part in location]
-    field = Config.model_fields.get(first)
+    section, *names = [str(name) for name in location]
+    field = Config.model_fields.get(section)
     tagged = field is not None and field.discriminator is not None
-    return ".".join([first, *rest[1:2]] if tagged else [first, *rest[:1]])
+    return ".".join([section, *(names[1:2] if tagged else names[:1])])
 
 
 def _schema_fault(key: str, details: Sequence[Any], values: Mapping[str, Any]) -> str:
@@ -155,7 +154,7 @@ def _schema_fault(key: str, details: Sequence[Any], values: Mapping[str, Any]) -
     if "missing" in kinds:
         return f"{key}: is missing{_example(key, name)}"
     if NO_DEFAULT in details[0]["msg"]:
-        placeholder = details[0]["msg"].rpartition(" ")[2]
+        placeholder = details[0]["msg"].rpartition(" ")[2]  # such as PATH, from schema.py
         return f"{key}: {NO_DEFAULT}; type {key}={placeholder}"
     reasons = [_reason(detail, read[key]) for detail in details]
     text = " or ".join(dict.fromkeys(reasons)).replace(" or must be ", " or ")
@@ -169,7 +168,7 @@ def _reason(detail: Any, value: Any) -> str:
         hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
         return f"must be {'one of ' if len(allowed) > 1 else ''}{', '.join(allowed)}{hint}"
     if detail["type"] == "string_pattern_mismatch":
-        return "must be DD:HH:MM:SS"
+        return "must be DD:HH:MM:SS"  # only trainer.max_time has a pattern
     message = str(detail["msg"]).removeprefix("Value error, ")
     message = message.replace("Input should", "must").replace("List should", "must")
     return message.replace(" after validation", "")
@@ -180,8 +179,8 @@ def _example(key: str, name: Any) -> str:
     section = key.partition(".")[0]
     shipped = yaml.safe_load((CONF / "train.yaml").read_text("utf-8"))
     shipped |= yaml.safe_load((CONF / "search.yaml").read_text("utf-8"))
-    unnamed = [] if name else options(section)  # without a choice, take any
-    for choice in (name, "default", "_common", *unnamed):
+    others = [] if name else options(section)  # if the group has no choice, any of its files
+    for choice in (name, "default", "_common", *others):
         path = CONF / section / f"{choice}.yaml"
         if path.exists():
             shipped = {**shipped, section: yaml.safe_load(path.read_text("utf-8"))}

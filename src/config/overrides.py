@@ -17,14 +17,14 @@ from src.config.faults import did_you_mean, options, unknown_key
 from src.config.schema import GROUPS
 from src.system.errors import first_line
 
-MOST_POINTS = 10_000  # in a sweep: all are composed and checked before the first one trains
+MOST_POINTS = 10_000  # of a sweep: all are composed and checked before the first trains
 # Characters of all overrides together. The time of Hydra's parser grows with their square: half a
 # second for 5,000.
 OVERRIDES_LIMIT = 10_000
 
 
 def parse_all(texts: Sequence[str], faults: list[str]) -> list[Override]:
-    """The overrides that can be parsed. A fault is added to `faults` for each of the others."""
+    """The overrides that can be parsed. For each other override, a fault is added to `faults`."""
     length = sum(map(len, texts))
     if length > OVERRIDES_LIMIT:
         faults.append(
@@ -38,7 +38,7 @@ def parse_all(texts: Sequence[str], faults: list[str]) -> list[Override]:
 
 
 def parse(text: str, faults: list[str]) -> Override | None:
-    """An override, or None and a fault more in `faults`."""
+    """An override. If it cannot be parsed: None, and a fault is added to `faults`."""
     try:
         return parsed(text)
     except (HydraException, ValueError, RecursionError) as error:
@@ -70,8 +70,8 @@ def is_choice(key: str) -> bool:
 
 
 def single_values(override: Override) -> list[str]:
-    """An override for each value of a sweep, as Hydra's basic sweeper writes it; of too many values
-    only a part. Empty when the sweeper chooses the values as it goes."""
+    """An override for each value of a sweep, as Hydra's basic sweeper writes it; at most
+    MOST_POINTS + 1. Empty if the sweeper chooses the values during the sweep."""
     key = override.get_key_element()
     if not override.is_sweep_override():
         return [f"{key}={override.get_value_element_as_str()}"]

@@ -199,7 +199,7 @@ class Adam(Section):
 
 
 class _Scheduler(Section):
-    depends_on_max_epochs: ClassVar[bool] = False  # the learning rates, on trainer.max_epochs
+    depends_on_max_epochs: ClassVar[bool] = False  # whether trainer.max_epochs changes the rates
     warmup_epochs: NonNegativeFloat
 
 

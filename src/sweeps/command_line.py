@@ -31,11 +31,11 @@ class Command:
     overrides: Sequence[str] = ()
     sweep_dir: Path | None = None  # None for a single run
     resumes: tuple[Path, Config] | None = None  # the folder and configuration of a run to continue
-    # The configurations to train, in Hydra's order. Points that a sweeper such as Optuna chooses
-    # during the sweep are missing.
+    # The configurations to train, in Hydra's order. Empty if a sweeper such as Optuna chooses the
+    # values during the sweep.
     points: Sequence[Config] = ()
-    # Composed the points, and gives them to Hydra. None if `resumes` is set, because Hydra is not
-    # needed then, and if Hydra only answers a question such as --help.
+    # The composer that composed the points and gives them to Hydra. None if `resumes` is set,
+    # because Hydra is not needed then, and if Hydra only answers a question such as --help.
     composer: Composer | None = None
 
     @property
@@ -48,9 +48,8 @@ class Command:
 
     @property
     def launches_ranks(self) -> bool:
-        """Whether a run of the command starts more processes. `auto` counts as False, because its
-        value is known only after torch is imported; the ranks are then started a little later.
-        """
+        """Whether a run of the command starts more processes. False for `auto`, because its value
+        is known only after torch is imported; the ranks are then started a little later."""
         configs = [*self.points, *([self.resumes[1]] if self.resumes else [])]
         return launch_info().launched_by is None and any(
             config.trainer.devices not in (1, "auto") for config in configs
@@ -58,7 +57,7 @@ class Command:
 
 
 def check_command_line(argv: Sequence[str]) -> Command:
-    """Checks the arguments of `python -m src.train`, with every point of a sweep.
+    """Checks the arguments of `python -m src.train`, and every point of a sweep.
 
     The folder is added to the overrides, so that Hydra writes into the folder that was checked.
     Raises InputError with every fault at once.
@@ -98,14 +97,12 @@ def _checked_points(
     composer: Composer, arguments: Namespace
 ) -> tuple[list[Override], list[Config]]:
     """The overrides of a command line, and the configurations, which the composer remembers too.
-
-    Raises InputError with every fault at once, and the numbers of the points that have it.
-    """
+    Raises InputError with every fault at once, and the numbers of the trials with each fault."""
     combinations, overrides, faults = combine(
         arguments.overrides, arguments.multirun, arguments.config_dir
     )
-    points, found = composer.points(combinations)
-    faults += found
+    points, composing_faults = composer.points(combinations)
+    faults += composing_faults
     configs: list[Config] = []
     faulty: dict[str, list[str]] = {}
     for number, point in enumerate(points):
@@ -114,8 +111,8 @@ def _checked_points(
             faulty.setdefault(fault, []).append(str(number))
         configs += [config] if config is not None else []
     for fault, numbers in faulty.items():
-        which = f"point{'s'[: len(numbers) > 1]} {', '.join(numbers)}: " if len(points) > 1 else ""
-        faults.append(which + fault)
+        trials = f"{'trials' if len(numbers) > 1 else 'trial'} {', '.join(numbers)}: "
+        faults.append(trials + fault if len(points) > 1 else fault)
     if faults:
         raise config_error(faults)
     composer.remember(combinations, configs)
@@ -151,13 +148,14 @@ def _argument_parser() -> argparse.ArgumentParser:
         conflict_handler="resolve",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    told = "\n".join(f"{name} {text}" for name, text in versions().items())
-    parser.add_argument("--version", action="version", version=told)
+    version = "\n".join(f"{name} {number}" for name, number in versions().items())
+    parser.add_argument("--version", action="version", version=version)
     return parser
 
 
 def _checked_flags(arguments: Namespace) -> list[str]:
-    """The given flags, written out. Raises InputError for unsupported and for exclusive flags."""
+    """The given flags, in their long form. Raises InputError for flags that are not supported, and
+    for flags that exclude each other."""
     if arguments.experimental_rerun is not None:
         raise InputError(
             "--experimental-rerun: the file is a pickle, which runs any code that is in it, and "

@@ -16,10 +16,10 @@ from src.runs.folder import Run
 from src.system.files import write_durably
 
 
-def begin_job(folder: Path, config: DictConfig, own: DictConfig) -> None:
-    """Makes the run folder of a job. `own` is Hydra's own section of its configuration."""
-    overrides = [str(text) for text in own.overrides.task]
-    values = {"hydra": OmegaConf.to_container(own, enum_to_str=True)}
+def begin_job(folder: Path, config: DictConfig, hydra_section: DictConfig) -> None:
+    """Makes the run folder of a job. `hydra_section` is Hydra's section of its configuration."""
+    overrides = [str(text) for text in hydra_section.overrides.task]
+    values = {"hydra": OmegaConf.to_container(hydra_section, enum_to_str=True)}
     begin(Run(folder), OmegaConf.to_yaml(config), overrides, values)
 
 

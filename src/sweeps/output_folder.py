@@ -33,8 +33,8 @@ RECORDS = (
 
 def last_value(overrides: Sequence[Override], key: str) -> Any:
     """The last value that a command line gives to a key, or None."""
-    given = [each.value() for each in overrides if each.key_or_group == key]
-    return given[-1] if given else None
+    values = [each.value() for each in overrides if each.key_or_group == key]
+    return values[-1] if values else None
 
 
 def with_folder(texts: Sequence[str], key: str, folder: Path) -> list[str]:
@@ -96,10 +96,10 @@ def _composed_folder(
         raise InputError(" ".join(str(error).split())) from None
 
 
-def _require_usual(own: DictConfig, sweep: bool) -> None:
-    """Raises InputError for keys of Hydra that would write trials or configurations where nothing
-    looks for them or start other runs than were checked, and for numbers out of range."""
-    values: Any = OmegaConf.to_container(own, enum_to_str=True)
+def _require_usual(hydra_section: DictConfig, sweep: bool) -> None:
+    """Raises InputError for keys of Hydra that would write trials or configurations into unexpected
+    folders or start other runs than were checked, and for numbers out of range."""
+    values: Any = OmegaConf.to_container(hydra_section, enum_to_str=True)
     mode = "MULTIRUN" if sweep else "RUN"
     for path, allowed, remedy in (
         ("mode", (None, mode), "type -m for a sweep" if not sweep else "leave out -m for one run"),
@@ -107,15 +107,15 @@ def _require_usual(own: DictConfig, sweep: bool) -> None:
         ("output_subdir", (".hydra",), "a run has its configuration there; leave it out"),
         ("job.chdir", (None, False), "paths are relative to where you are; leave it out"),
     ):
-        found = functools.reduce(lambda inner, key: inner[key], path.split("."), values)
-        if found not in allowed:
-            raise InputError(f"hydra.{path}={written(found)}: {remedy}")
+        value = functools.reduce(lambda inner, key: inner[key], path.split("."), values)
+        if value not in allowed:
+            raise InputError(f"hydra.{path}={written(value)}: {remedy}")
     for name, least, most in (
         ("max_trials", 1, MOST_POINTS), ("halving", 2, MOST_POINTS), ("n_jobs", -1, MOST_JOBS)
     ):  # fmt: skip
-        found = own.launcher.get(name)
-        if found is not None and not (isinstance(found, int) and found and least <= found <= most):
+        value = hydra_section.launcher.get(name)
+        if value is not None and not (isinstance(value, int) and value and least <= value <= most):
             raise InputError(
-                f"hydra.launcher.{name}={found}: must be at least {least} and at most {most:,}; "
+                f"hydra.launcher.{name}={value}: must be at least {least} and at most {most:,}; "
                 f"for example hydra.launcher.{name}={max(least, 2)}"
             )

@@ -25,19 +25,15 @@ from src.system.launch import launch_info
 
 @dataclass(frozen=True)
 class Command:
-    """A checked search.
+    """A checked search."""
 
-    `typed` are the arguments that resume the search, `fixed` the overrides of all trials, `corner`
-    is one configuration of the space, and `identity` has each setting as typed.
-    """
-
-    typed: Sequence[str]
+    typed: Sequence[str]  # the arguments that resume the search
     settings: Search
     folder: Path
-    fixed: Sequence[str]
+    fixed: Sequence[str]  # the overrides of all trials
     space: Sequence[Parameter]
-    corner: Config
-    identity: dict[str, str]
+    corner: Config  # one configuration of the space
+    identity: dict[str, str]  # each setting as typed
 
 
 SETTINGS = ("batch", "sampler", "seed", "halving")
@@ -50,25 +46,25 @@ def check_command_line(argv: Sequence[str], folder: Path | None = None) -> Comma
     if resumed and resumed[-1] != "null":
         return _resume(resumed[-1], [text for text in argv if not text.startswith("resume=")])
     faults: list[str] = []
-    own, fixed, space = _sorted_out(argv, faults)
-    settings, found = find_search_faults(own)
-    faults += found
+    search_values, fixed, space = _sorted_out(argv, faults)
+    settings, search_faults = find_search_faults(search_values)
+    faults += search_faults
     if not space and not faults:
         faults.append(
             "nothing to search: no key has choice(…), range(…) or interval(…); type for example "
             "'optimizer.lr=tag(log,interval(0.01,1))'"
         )
-    points, found = shared_composer().points([*fixed, *corner] for corner in corners(space))
-    faults += found
+    combinations = ([*fixed, *corner] for corner in corners(space))
+    points, composing_faults = shared_composer().points(combinations)
+    faults += composing_faults
     configs: list[Config] = []
     for point in points:
-        config, found = find_all_faults(point)
-        found = [_in_space(fault, space) for fault in found]
-        faults += [fault for fault in found if fault not in faults]
+        config, point_faults = find_all_faults(point)
+        faults += [_in_space(fault, space) for fault in point_faults]
         configs += [config] if config is not None else []
     faults += _not_here()
     if faults or settings is None:
-        raise config_error(faults)
+        raise config_error(list(dict.fromkeys(faults)))
     require_machine(configs[0])
     identity = _identity(configs[0], space, settings)
     if folder is None:
@@ -80,8 +76,9 @@ def check_command_line(argv: Sequence[str], folder: Path | None = None) -> Comma
 def _sorted_out(
     argv: Sequence[str], faults: list[str]
 ) -> tuple[dict[str, object], list[str], list[Parameter]]:
-    """The search's own keys, the fixed overrides, and the space by key. Adds to `faults`."""
-    own: dict[str, object] = yaml.safe_load((CONF / "search.yaml").read_text("utf-8"))["search"]
+    """The values of the section `search`, the fixed overrides, and the space, sorted by key. Adds
+    to `faults`."""
+    search: dict[str, object] = yaml.safe_load((CONF / "search.yaml").read_text("utf-8"))["search"]
     fixed: list[str] = []
     space: dict[str, Parameter] = {}
     keys: list[str] = []
@@ -96,7 +93,7 @@ def _sorted_out(
             fault = unknown_search_key(key, text)
             if swept or override.is_delete():
                 fault = fault or f"{text}: needs one value"
-            own |= {} if fault else {key.removeprefix("search."): override.value()}
+            search |= {} if fault else {key.removeprefix("search."): override.value()}
         elif key.startswith("hydra"):
             fault = f"{text}: a search does not use Hydra's launchers; leave it out"
         elif swept and key in COMPARED_BY:
@@ -116,11 +113,11 @@ def _sorted_out(
             fault = f"{text}: {key} is given twice"
         faults += [fault] if fault else []
         keys.append(key)
-    return own, fixed, [space[key] for key in sorted(space)]
+    return search, fixed, [space[key] for key in sorted(space)]
 
 
 def _in_space(fault: str, space: Sequence[Parameter]) -> str:
-    """The fault of a point, with the parameter of the space that reaches the faulty value."""
+    """The fault, with the parameter of the space that reaches the faulty value."""
     for parameter in space:
         if not fault.startswith(f"{parameter.key}="):
             continue
@@ -146,9 +143,9 @@ def _not_here() -> list[str]:
 
 
 def _identity(config: Config, space: Sequence[Parameter], settings: Search) -> dict[str, str]:
-    own = {f"search.{name}": str(getattr(settings, name)) for name in SETTINGS}
-    searched = {parameter.key: parameter.text for parameter in space}
-    return dict(flat(config.identity_values())) | searched | own
+    of_search = {f"search.{name}": str(getattr(settings, name)) for name in SETTINGS}
+    of_space = {parameter.key: parameter.text for parameter in space}
+    return dict(flat(config.identity_values())) | of_space | of_search
 
 
 def _name(space: Sequence[Parameter], identity: dict[str, str]) -> str:
@@ -163,11 +160,11 @@ def _resume(given: str, others: Sequence[str]) -> Command:
         raise InputError("resume=auto: the same command resumes its search anyway; leave it out")
     folder = Path(given)
     record = folder / SEARCH
-    strange = [text for text in others if not text.startswith("search.trials=")]
-    if strange:
+    refused = [text for text in others if not text.startswith("search.trials=")]
+    if refused:
         raise InputError(
             f"resume={folder}: a search continues as it was, search.trials alone may grow; leave "
-            f"out {' '.join(strange)}"
+            f"out {' '.join(refused)}"
         )
     if not record.exists():
         raise InputError(f"resume={folder}: is not a search folder; it has no {SEARCH}")

@@ -20,7 +20,7 @@ from hydra.core.override_parser.types import (
 )
 from hydra.errors import HydraException
 
-from src.system.errors import InputError
+from src.system.errors import InputError, first_line
 
 
 @dataclass(frozen=True)
@@ -61,32 +61,30 @@ Parameter = Choice | Numbers
 
 def parameter_of(override: Override) -> Parameter:
     """The parameter of a sweep override. Raises InputError for an override of another form."""
-    key, given = override.key_or_group, override.input_line or ""
-    text = "".join(given.partition("=")[2].split())
+    key, typed = override.key_or_group, override.input_line or ""
+    text = "".join(typed.partition("=")[2].split())
     value = override._value  # .value() has a less exact type
     if isinstance(value, Glob):
-        raise InputError(f"{given}: glob cannot be searched; list the choices: {key}=choice(a,b)")
+        raise InputError(f"{typed}: glob cannot be searched; list the choices: {key}=choice(a,b)")
     tags = value.tags if isinstance(value, Sweep) else set()
-    strange = ", ".join(sorted(tags - {"log"}))
-    if strange:
-        raise InputError(f"{given}: the tag {strange} has no meaning here; the only tag is log")
+    unknown = ", ".join(sorted(tags - {"log"}))
+    if unknown:
+        raise InputError(f"{typed}: the tag {unknown} has no meaning here; the only tag is log")
     try:
         if getattr(value, "shuffle", False):
             raise ValueError("a search has no order that could be shuffled; leave shuffle out")
         if isinstance(value, ChoiceSweep):
             return _choice(override, log=bool(tags))
         if isinstance(value, RangeSweep):
-            found = _range(key, text, value, log=bool(tags))
+            numbers = _range(key, text, value, log=bool(tags))
         else:
             assert isinstance(value, IntervalSweep)
-            found = _interval(key, text, value, log=bool(tags))
-        if found.log and found.low <= 0:
+            numbers = _interval(key, text, value, log=bool(tags))
+        if numbers.log and numbers.low <= 0:
             raise ValueError("the tag log needs a start greater than 0")
-        return found
-    except HydraException as error:
-        raise InputError(f"{given}: {str(error).splitlines()[0]}") from None
-    except ValueError as error:
-        raise InputError(f"{given}: {error}") from None
+        return numbers
+    except (HydraException, ValueError) as error:
+        raise InputError(f"{typed}: {first_line(error)}") from None
 
 
 def _choice(override: Override, *, log: bool) -> Choice:

@@ -76,7 +76,7 @@ def test_the_version_is_the_projects(command: Command) -> None:
 def test_a_bad_point_starts_nothing(command: Command, tmp_path: Path) -> None:
     done = command("src.train", "-m", "optimizer.lr=0.1,-1", "seed=1,2")
     assert done.returncode == 2
-    assert "points 2, 3: optimizer.lr=-1" in done.stderr
+    assert "trials 2, 3: optimizer.lr=-1" in done.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -11,13 +11,13 @@ from tests.helpers.faults import faults
 
 def test_every_point_of_a_sweep_is_checked() -> None:
     text = faults("-m", "model.hidden_sizes=16,0", "optimizer.lr=0.1,0.5,-1")
-    assert "points 2, 5: optimizer.lr=-1" in text
-    assert "points 3, 4, 5: model.hidden_sizes=0" in text
+    assert "trials 2, 5: optimizer.lr=-1" in text
+    assert "trials 3, 4, 5: model.hidden_sizes=0" in text
 
 
 def test_groups_can_be_swept() -> None:
     check_command_line(["-m", "model=mlp,logistic_regression", "seed=range(0,3)"])
-    assert "point 1: data.batch_size=0" in faults("-m", "model=mlp", "data.batch_size=1,0")
+    assert "trial 1: data.batch_size=0" in faults("-m", "model=mlp", "data.batch_size=1,0")
 
 
 def test_a_sweep_gets_its_folder_before_it_starts() -> None:

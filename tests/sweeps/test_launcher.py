@@ -51,7 +51,7 @@ def test_a_sweep_from_the_command_line(command: Command, tmp_path: Path) -> None
 def test_a_bad_point_names_itself(command: Command, tmp_path: Path) -> None:
     done = command("src.train", "-m", "hydra/launcher=fused", "optimizer.lr=0.1,0", "seed=1,2")
     assert done.returncode == 2
-    assert "points 2, 3: optimizer.lr=0: must be greater than 0" in done.stderr
+    assert "trials 2, 3: optimizer.lr=0: must be greater than 0" in done.stderr
     assert not list(tmp_path.iterdir())
 
 

@@ -387,7 +387,7 @@ def test_what_is_not_installed_is_named_at_once(absent: None, run: Run, tmp_path
     with pytest.raises(InputError) as caught:
         check_command_line([ALL])
     assert [line.strip() for line in str(caught.value).splitlines()[1:]] == lines
-    with pytest.raises(InputError, match=r"points 1, 3: logger=wandb: needs wandb"):
+    with pytest.raises(InputError, match=r"trials 1, 3: logger=wandb: needs wandb"):
         check_command_line(["-m", "seed=1,2", "logger=none,wandb"])
     with pytest.raises(InputError, match="cannot continue here\n  logger=tensorboard: needs"):
         check_command_line([f"resume={run.folder}"])
