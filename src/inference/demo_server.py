@@ -14,6 +14,7 @@ import sys
 import tempfile
 import threading
 import webbrowser
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
@@ -27,7 +28,7 @@ from src.inference.drawings import prepare
 from src.inference.formats import ANOTHER, FORMATS, Plan, default_output, input_shape
 from src.inference.onnx_model import OnnxModel, open_onnx
 from src.runs.folder import checkpoint_of
-from src.system.errors import InputError, Interrupted, all_at_once, first_line
+from src.system.errors import InputError, Interrupted, all_at_once, parsing
 from src.system.extras import missing
 from src.system.files import MIB, sha256
 from src.system.process import importing
@@ -140,17 +141,14 @@ def answer(model: OnnxModel, png: bytes) -> dict[str, Any]:
     InputError unless `png` is a PNG of at most SIDE_LIMIT pixels per side.
     """
     height, width = model.description.input_shape
-    try:
-        with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
-            if max(image.size) > SIDE_LIMIT:
-                raise InputError(f"the picture is larger than {SIDE_LIMIT} by {SIDE_LIMIT} pixels")
-            image.load()
-            prepared = prepare(image, (height, width), "no")
-    except InputError:
-        raise
-    except Exception as error:  # a decoder of hostile bytes may raise anything
-        reason = first_line(error)[:100]
-        raise InputError(f"the body is not a PNG picture ({reason})") from None
+    with (
+        parsing("the body is not a PNG picture"),
+        Image.open(io.BytesIO(png), formats=["PNG"]) as image,
+    ):
+        if max(image.size) > SIDE_LIMIT:
+            raise InputError(f"the picture is larger than {SIDE_LIMIT} by {SIDE_LIMIT} pixels")
+        image.load()
+        prepared = prepare(image, (height, width), "no")
     probabilities = None
     if not prepared.blank:
         inputs: np.ndarray[Any, Any] = prepared.pixels[None]
@@ -207,14 +205,10 @@ def _port_fault(port: int, error: Exception) -> str:
 def _free_port(near: int) -> int:
     """The first free port from `near` on, or any free port."""
     for port in (*range(near, min(near + 50, 65536)), 0):
-        with socket.socket() as trial:
+        with suppress(OSError), socket.socket() as trial:
             trial.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                trial.bind((ADDRESS, port))
-            except OSError:
-                continue
-            found: int = trial.getsockname()[1]
-            return found
+            trial.bind((ADDRESS, port))
+            return int(trial.getsockname()[1])
     return near
 
 

@@ -53,14 +53,15 @@ class Evaluation:
 
 
 def evaluate_path(path: Path, data: str | None) -> Evaluation:
-    """Tests the model of a run folder or checkpoint file on the test set `data`, or on its own.
+    """Tests the model of a run folder or checkpoint file on the test set of `source_of(…, data)`.
     Raises InputError when the path holds no model, and when the data do not fit the model."""
     trained = open_trained(path)
     return evaluate(trained, source_of(trained, data))
 
 
 def source_of(trained: Trained, data: str | None = None) -> Source:
-    """The data set of that name; by default the one of the training, perhaps a fallback.
+    """Opens the data set `data`; by default the data set that the model was trained on, which is
+    the fallback if the configured data set was not available for the training.
 
     Raises InputError when the data cannot be loaded, and when the user's own files have changed
     since the training: test samples could then be former training samples.
@@ -108,30 +109,32 @@ def compute_logits(trained: Trained, split: Split) -> Tensor:
     """Logits (N, classes), in the precision of the training and by the same products."""
     model, dtype = trained.model, next(trained.model.parameters()).dtype
     mixed = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
-    lower = mixed.get(trained.config.trainer.precision)
+    autocast_dtype = mixed.get(trained.config.trainer.precision)
     closed_form = step_kind(trained.config, model) == "closed_form"
     stack = Stack([model], [0]) if closed_form else None
-    parts = []
-    with torch.inference_mode(), torch.autocast("cpu", lower, enabled=bool(lower and not stack)):
+    logits = []
+    autocast = torch.autocast("cpu", autocast_dtype, enabled=bool(autocast_dtype and not stack))
+    with torch.inference_mode(), autocast:
         for batch in Slices(split, CHUNK):
+            features = as_float(batch.features)
             if stack is not None:
-                parts.append(stack.logits(as_float(batch.features).to(lower or dtype))[0].mT)
+                logits.append(stack.logits(features.to(autocast_dtype or dtype))[0].mT)
             else:
-                parts.append(model(as_float(batch.features).to(dtype)))
-    return torch.cat(parts)
+                logits.append(model(features.to(dtype)))
+    return torch.cat(logits)
 
 
-def describe(found: Evaluation) -> str:
+def describe(evaluation: Evaluation) -> str:
     """Accuracy and loss, and a table with the accuracy and the predictions of each class."""
     rows = [
         [label, "-" if accuracy is None else f"{accuracy:.2%}", *counts]
         for label, accuracy, counts in zip(
-            found.labels, found.per_class, found.confusion.tolist(), strict=True
+            evaluation.labels, evaluation.per_class, evaluation.confusion.tolist(), strict=True
         )
     ]
-    table = tabulate(rows, ["class", "accuracy", *(f"as {label}" for label in found.labels)])
-    samples = int(found.confusion.sum())
+    table = tabulate(rows, ["class", "accuracy", *(f"as {label}" for label in evaluation.labels)])
+    samples = int(evaluation.confusion.sum())
     return (
-        f"{found.checkpoint} on {samples} test samples of {found.data}\n"
-        f"accuracy {found.accuracy:.2%}, loss {found.loss:.4f}\n\n{table}"
+        f"{evaluation.checkpoint} on {samples} test samples of {evaluation.data}\n"
+        f"accuracy {evaluation.accuracy:.2%}, loss {evaluation.loss:.4f}\n\n{table}"
     )

@@ -1,5 +1,4 @@
-"""A trained model exported as a file for other programs, and compared with the model on the whole
-test set."""
+"""Exports a trained model as a file, and compares the file with the model on the whole test set."""
 
 from dataclasses import dataclass
 from itertools import pairwise
@@ -36,11 +35,9 @@ class Exported:
 
 
 def export(plan: Plan) -> Exported:
-    """Writes a part file, loads it, compares it with the model, and moves it to its target.
-
-    Raises InputError when the checkpoint is damaged, the test set cannot be loaded, the logits
-    differ, or onnxruntime lacks an operation. The target is then unchanged.
-    """
+    """Writes a temporary file, compares it with the model, and moves it to its target. Raises
+    InputError when the checkpoint is damaged, the test set cannot be loaded, the logits differ, or
+    onnxruntime lacks an operation. The target is then unchanged."""
     digest = sha256(plan.checkpoint)  # before it is opened: a resumed run may replace it
     trained = open_trained(plan.checkpoint)
     source = source_of(trained)
@@ -52,12 +49,12 @@ def export(plan: Plan) -> Exported:
         )
     description = describe_model(trained, source, digest)
     write, load = WRITERS[plan.format]
-    with replacing(plan.output) as part:
-        write(trained, description, part)
+    with replacing(plan.output) as temporary:
+        write(trained, description, temporary)
         try:
-            run = load(part)
+            run = load(temporary)
         except InputError as error:
-            reason = str(error).removeprefix(f"{part}: ")
+            reason = str(error).removeprefix(f"{temporary}: ")
             raise InputError(f"{plan.output}: was not written: {reason}{ANOTHER}") from None
         difference, allowed, accuracy = compare(trained, source.test, run)
         if not difference <= allowed:  # also for NaN
@@ -66,7 +63,7 @@ def export(plan: Plan) -> Exported:
                 f"from the model's by up to {difference:.2g} on {len(source.test)} test samples "
                 f"of {source.name}, allowed is {allowed:.2g}{ANOTHER}"
             )
-        size = part.stat().st_size
+        size = temporary.stat().st_size
     return Exported(plan.output, description, size, len(source.test), difference, allowed, accuracy)
 
 
@@ -94,45 +91,44 @@ def describe_model(trained: Trained, source: Source, digest: str) -> Description
 def compare(trained: Trained, test: Split, run: Runner) -> tuple[float, float, float]:
     """The largest difference of the logits, the allowed difference, and the accuracy of `run`.
 
-    The model computes in the precision of its weights. The first sample is a batch of its own, to
-    try several sizes. Raises InputError for logits that are infinite, NaN, or of another shape.
+    The model computes in the precision of its weights. The first batch has one sample, so that two
+    batch sizes are tried. Raises InputError for infinite or NaN logits, and for another shape.
     """
     bounds = sorted({0, 1, *range(0, len(test), CHUNK), len(test)})
     difference, largest, hits = 0.0, 1.0, 0
     dtype = next(trained.model.parameters()).dtype
     with torch.inference_mode():
         for first, last in pairwise(bounds):
-            part = test.take(slice(first, last))
-            features = part.features
-            expected = trained.model(as_float(features).to(dtype))
+            batch = test.take(slice(first, last))
+            expected = trained.model(as_float(batch.features).to(dtype))
             if not expected.isfinite().all():
                 raise InputError(
                     f"{trained.checkpoint}: its logits on {trained.data} are not all finite, the "
                     "run diverged; name another run"
                 )
-            found = run(features.reshape(-1, *input_shape(trained.shape)))
-            if found.shape != expected.shape or found.dtype != expected.dtype:
+            actual = run(batch.features.reshape(-1, *input_shape(trained.shape)))
+            if actual.shape != expected.shape or actual.dtype != expected.dtype:
                 raise InputError(
-                    f"{trained.checkpoint}: its export gives {found.dtype} {tuple(found.shape)}, "
+                    f"{trained.checkpoint}: its export gives {actual.dtype} {tuple(actual.shape)}, "
                     f"expected {expected.dtype} {tuple(expected.shape)}{ANOTHER}"
                 )
-            differences = (found - expected).abs()
+            differences = (actual - expected).abs()
             difference = max(difference, differences.nan_to_num(torch.inf).max().item())
             largest = max(largest, expected.abs().max().item())
-            hits += int((found.argmax(-1) == part.labels).sum())
+            hits += int((actual.argmax(-1) == batch.labels).sum())
     return difference, TOLERANCE[dtype] * largest, hits / len(test)
 
 
-def report(found: Exported) -> str:
+def report(exported: Exported) -> str:
     """The file, its inputs and outputs, and the comparison, in three lines."""
-    about = found.description
+    about = exported.description
     sizes = ", ".join(str(size) for size in about.input_shape)
     scaled = "0 to 255" if about.input_dtype == "uint8" else "as in the data set"
     return (
-        f"{found.output}: {found.bytes:,} bytes\n"
+        f"{exported.output}: {exported.bytes:,} bytes\n"
         f"{INPUT} {about.input_dtype} (N, {sizes}), {scaled}; "
         f"{OUTPUT} {about.dtype} (N, {len(about.labels)})\n"
-        f"equal to the model on {found.samples:,} test samples of {about.data}: logits differ by "
-        f"at most {found.difference:.1e} (allowed {found.allowed:.1e}), "
-        f"accuracy {found.accuracy:.2%}"
+        f"equal to the model on {exported.samples:,} test samples of {about.data}: logits differ "
+        f"by at most {exported.difference:.1e} (allowed {exported.allowed:.1e}), "
+        f"accuracy {exported.accuracy:.2%}"
     )

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from src.data.tables import Columns
 from src.runs.folder import Size, checkpoint_of
-from src.system.errors import InputError, all_at_once, first_line
+from src.system.errors import InputError, all_at_once, parsing
 from src.system.extras import missing
 from src.system.files import why_not_writable
 
@@ -115,18 +115,13 @@ class Description(BaseModel):
         """Raises InputError when a field is absent or wrong; `path` is named in the message."""
         texts = {name for name, field in cls.model_fields.items() if field.annotation is str}
         texts |= {"input_dtype", "dtype"}
-        try:
+        with parsing(f"{path}: was not exported by this project, its metadata cannot be read"):
             values = {
                 name: metadata[name] if name in texts else json.loads(metadata[name])
                 for name in cls.model_fields
                 if name in metadata
             }
             return cls.model_validate(values)
-        except (ValidationError, ValueError, RecursionError) as error:
-            raise InputError(
-                f"{path}: was not exported by this project, its metadata cannot be read "
-                f"({first_line(error)})"
-            ) from None
 
 
 def input_shape(shape: Sequence[int]) -> list[int]:

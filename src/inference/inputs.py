@@ -17,10 +17,10 @@ from src.data.tables import Table, read_table
 from src.inference.drawings import Drawing, find_drawing
 from src.inference.ink import Invert
 from src.runs.folder import checkpoint_of
-from src.system.errors import InputError, all_at_once
+from src.system.errors import InputError, all_at_once, reading
 from src.system.files import MIB, why_not_writable
 
-ARRAYS_LIMIT = 1024 * MIB  # an .npz file may unpack to; MNIST has 55 MiB
+ARRAYS_LIMIT = 1024 * MIB  # of an unpacked .npz file; MNIST has 55 MiB
 NAMES_SHOWN = 5
 
 
@@ -32,7 +32,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Samples:
-    """Features (N, ...), uint8 or float32, and labels (N,) where they are known."""
+    """Features (N, ...), uint8 or float32, and labels (N,) if the file has them."""
 
     path: Path
     features: NDArray[Any]
@@ -82,14 +82,15 @@ def read_request(
 
 
 def read_inputs(paths: Sequence[Path], invert: Invert = "auto") -> list[Input]:
-    """The inputs in the paths; of a folder the PNG and JPEG files, sorted by name, not hidden ones.
+    """The inputs in the paths. Of a folder: its PNG and JPEG files except hidden files, by name.
     Raises InputError with all faults when no file can be read."""
     inputs: list[Input] = []
     for path in paths:
         try:
-            files = _pictures_of(path) if path.is_dir() else [path]
-        except (InputError, OSError) as error:
-            inputs.append(_unread(path, error))
+            with reading(path):
+                files = _pictures_of(path) if path.is_dir() else [path]
+        except InputError as error:
+            inputs.append(Unread(path, str(error)))
         else:
             inputs += [_read(file, invert) for file in files]
     faults = [item.fault for item in inputs if isinstance(item, Unread)]
@@ -118,15 +119,15 @@ def left_out(paths: Sequence[Path]) -> list[str]:
 
 
 def _pictures_of(folder: Path) -> list[Path]:
-    found = sorted(
+    pictures = sorted(
         file for file in folder.iterdir() if _is_picture(file) and not file.name.startswith(".")
     )
-    if not found:
+    if not pictures:
         raise InputError(
             f"{folder}: has no {', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]} file; name a folder "
             "that has, or the files themselves"
         )
-    return found
+    return pictures
 
 
 def _is_picture(file: Path) -> bool:
@@ -134,25 +135,20 @@ def _is_picture(file: Path) -> bool:
 
 
 def _read(file: Path, invert: Invert) -> Input:
-    """The input in a file; an Unread when the file is absent, damaged, or of another kind."""
+    """The input in a file, or an Unread if the file is absent, damaged, or of another kind."""
     try:
-        if not file.exists():
-            raise InputError(f"{file}: there is no such file or folder")
-        if not file.is_file():
-            raise InputError(f"{file}: is neither a file nor a folder; name a PNG or JPEG file")
-        if file.suffix.lower() == ".npz":
-            return read_samples(file)
-        if file.suffix.lower() == ".csv":
-            return read_table(file)
-        return Picture(file, find_drawing(read_picture(file), invert))
-    except (InputError, OSError) as error:
-        return _unread(file, error)
-
-
-def _unread(path: Path, error: InputError | OSError) -> Unread:
-    if isinstance(error, OSError):
-        return Unread(path, f"{path}: cannot be read ({error.strerror})")
-    return Unread(path, str(error))
+        with reading(file):
+            if not file.exists():
+                raise InputError(f"{file}: there is no such file or folder")
+            if not file.is_file():
+                raise InputError(f"{file}: is neither a file nor a folder; name a PNG or JPEG file")
+            if file.suffix.lower() == ".npz":
+                return read_samples(file)
+            if file.suffix.lower() == ".csv":
+                return read_table(file)
+            return Picture(file, find_drawing(read_picture(file), invert))
+    except InputError as error:
+        return Unread(file, str(error))
 
 
 def read_samples(path: Path) -> Samples:

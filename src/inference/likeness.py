@@ -32,17 +32,18 @@ LEAST_PICTURE = 16  # pixels per side
 class Likeness:
     """The training samples of each class, and the bounds of both distances."""
 
-    def __init__(self, trained: Trained, training: Split, held: Split) -> None:
+    def __init__(self, trained: Trained, training: Split, validation: Split) -> None:
         """Raises InputError when fewer than LEAST samples were held out."""
-        if len(held) < LEAST:
-            raise InputError(f"{len(held)} held-out samples are too few, {LEAST} are needed")
+        if len(validation) < LEAST:
+            raise InputError(f"{len(validation)} held-out samples are too few, {LEAST} are needed")
         training = _thinned(training, VALUES // math.prod(training.shape))
-        held = _thinned(held, MOST)
+        validation = _thinned(validation, MOST)
         samples = _flat(training.features)
         self.classes = [samples[training.labels == number] for number in range(trained.classes)]
-        found = self._distances(held.features, compute_logits(trained, held).argmax(-1))
-        bounds = _bound(found).clamp(min=1e-3)  # above rounding
-        self.bounds = bounds * _bound((found / bounds).amax(1))
+        predicted = compute_logits(trained, validation).argmax(-1)
+        distances = self._distances(validation.features, predicted)
+        bounds = _bound(distances).clamp(min=1e-3)  # above rounding
+        self.bounds = bounds * _bound((distances / bounds).amax(1))
 
     def unlikeness(self, features: Tensor, classes: Tensor) -> list[float]:
         """For features (N, *shape) and their predicted classes (N,): values (N,), above 1 where a
@@ -53,24 +54,24 @@ class Likeness:
         """Distances (N, 2) to the nearest sample of the class, as they are and on the unit sphere.
         For a class without training samples they are the largest float32."""
         farthest = torch.finfo(torch.float32).max
-        found = torch.full((len(classes), 2), farthest)
+        distances = torch.full((len(classes), 2), farthest)
         for number, samples in enumerate(self.classes):
             if not len(samples):
                 continue
             squares = samples.square().sum(1)
             for rows in torch.split((classes == number).nonzero().squeeze(1), CHUNK):
                 inputs = _flat(features[rows])
-                own = inputs.square().sum(1, keepdim=True)
+                input_squares = inputs.square().sum(1, keepdim=True)
                 products = inputs @ samples.T
-                cosines = products / (own * squares).sqrt().clamp(min=1e-12)
-                nearest = (own + squares - 2 * products).amin(1)
-                found[rows] = torch.stack([nearest, 2 - 2 * cosines.amax(1)], 1)
-        return found.nan_to_num(nan=farthest).clamp(min=0).sqrt()
+                cosines = products / (input_squares * squares).sqrt().clamp(min=1e-12)
+                nearest = (input_squares + squares - 2 * products).amin(1)
+                distances[rows] = torch.stack([nearest, 2 - 2 * cosines.amax(1)], 1)
+        return distances.nan_to_num(nan=farthest).clamp(min=0).sqrt()
 
 
 def likeness_of(trained: Trained) -> Likeness:
-    """The likeness to the model's own training data. Raises InputError with the reason where these
-    data are not on this machine, or slow to read."""
+    """The likeness to the training data of the model. Raises InputError with the reason if these
+    data are not on this machine, or are slow to read."""
     section = trained.config.data
     if isinstance(section, schema.ImageFolder):
         raise InputError("all pictures of its folder would have to be decoded again")
@@ -84,7 +85,7 @@ def likeness_of(trained: Trained) -> Likeness:
 
 
 def _bound(values: Tensor) -> Tensor:
-    """The bound of each column that all but a share RATE of the rows keep."""
+    """A bound for each column: a share RATE of the rows is above the bound."""
     return values.quantile(1 - RATE, 0, interpolation="higher")
 
 

@@ -36,9 +36,9 @@ class OnnxModel:
 
     def logits(self, inputs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Logits (N, classes) of `dtype` for inputs (N, *input_shape) of `input_dtype`."""
-        (found,) = self.session.run([OUTPUT], {INPUT: inputs})
-        assert isinstance(found, np.ndarray)
-        return found
+        (logits,) = self.session.run([OUTPUT], {INPUT: inputs})
+        assert isinstance(logits, np.ndarray)
+        return logits
 
 
 def _check_graph(content: bytes) -> None:
@@ -96,7 +96,7 @@ def open_onnx(path: Path, *, threads: int = 0) -> OnnxModel:
             content, options, ["CPUExecutionProvider"], enable_fallback=0
         )
         metadata = session.get_modelmeta().custom_metadata_map
-        found = [
+        actual = [
             (value.name, value.type, value.shape[1:])
             for value in (*session.get_inputs(), *session.get_outputs())
         ]
@@ -106,6 +106,6 @@ def open_onnx(path: Path, *, threads: int = 0) -> OnnxModel:
         (INPUT, f"tensor({kinds[description.input_dtype]})", description.input_shape),
         (OUTPUT, f"tensor({kinds[description.dtype]})", [len(description.labels)]),
     ]
-    if found != expected:
-        raise InputError(f"{path}: has {found}, its metadata say {expected}")
+    if actual != expected:
+        raise InputError(f"{path}: has {actual}, its metadata say {expected}")
     return OnnxModel(session, description)

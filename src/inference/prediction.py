@@ -26,9 +26,9 @@ from src.inference.likeness import Likeness
 from src.runs.loading import Trained
 from src.system.errors import InputError, all_at_once
 
-# Data sets of whole pictures, which are resized. In pictures for other data sets, the program finds
-# the drawing, crops it and centres it.
-PHOTOGRAPHS = ("fashion_mnist", "kmnist", "cifar10", "cifar100", "image_folder")
+# For models of these data sets, the program resizes the whole picture. For other models, it finds
+# the drawing in the picture, crops it and centres it.
+WHOLE_PICTURES = ("fashion_mnist", "kmnist", "cifar10", "cifar100", "image_folder")
 
 
 def predict(trained: Trained, features: NDArray[Any]) -> NDArray[np.float64]:
@@ -69,20 +69,21 @@ class Guess:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The prediction for one picture or row, or the reason why the file has none."""
+    """The prediction for one picture, or for one row of a table or an .npz file. If the file could
+    not be used, `fault` says why."""
 
     path: Path
     row: int | None
-    guess: Guess | None  # None where nothing is drawn
-    polarity: str = ""  # "dark on light", "light on dark" or "nothing"; "" without a drawing
-    label: int | None = None
+    guess: Guess | None  # None if the picture is blank, and if there is a fault
+    polarity: str = ""  # "dark on light", "light on dark"; blank: "nothing"; not a drawing: ""
+    true_class: int | None = None  # from the file, if the file has classes
     drawings: int | None = None  # separate drawings in the picture
     unlikeness: float | None = None  # above 1: unlike the training data; None: not measured
     fault: str = ""
 
     @property
     def name(self) -> str:
-        """The path, safe to print: a file's name may hold line ends and control characters."""
+        """The path, safe to print: the name of a file may have line ends and control characters."""
         return printable(str(self.path))
 
     @property
@@ -102,14 +103,15 @@ def predict_inputs(
     InputError for pictures when the model takes none, and when no file has a prediction.
     """
     pictures = [item for item in inputs if isinstance(item, Picture)]
-    of_pictures = iter(_of_pictures(trained, pictures, likeness) if pictures else [])
+    # All pictures go through the model at once.
+    picture_predictions = iter(_of_pictures(trained, pictures, likeness) if pictures else [])
     predictions: list[Prediction] = []
     for item in inputs:
         try:
             if isinstance(item, Unread):
                 raise InputError(item.fault)
             if isinstance(item, Picture):
-                predictions.append(next(of_pictures))
+                predictions.append(next(picture_predictions))
             else:
                 samples = _samples_of(trained, item) if isinstance(item, Table) else item
                 predictions += _of_samples(trained, samples, likeness)
@@ -122,19 +124,19 @@ def predict_inputs(
 
 
 def classify(trained: Trained, features: NDArray[Any]) -> list[Guess]:
-    """The two best classes for features (N, *shape); equally probable classes in their order.
-    Raises InputError when the model has only one class, or its logits are not finite."""
+    """The two most probable classes for features (N, *shape), equally probable classes in their
+    order. Raises InputError when the model has only one class, or its logits are not finite."""
     if trained.classes < 2:
         raise InputError(f"{trained.checkpoint}: has only one class, so a prediction says nothing")
     logits = _finite_logits(trained, features)
     order = logits.sort(descending=True, stable=True).indices[:, :2]
     probabilities = logits.softmax(-1).gather(1, order)
     pairs = zip(order.tolist(), probabilities.tolist(), strict=True)
-    return [Guess(best, first, second, other) for (best, second), (first, other) in pairs]
+    return [Guess(best, p_best, second, p_second) for (best, second), (p_best, p_second) in pairs]
 
 
 def _finite_logits(trained: Trained, features: NDArray[Any]) -> torch.Tensor:
-    """Logits (N, classes) as float64, computed as `src.evaluate` computes them."""
+    """Logits (N, classes) in float64, computed like those of `src.evaluate`."""
     inputs = _tensor(trained, features)
     labels = torch.zeros(len(inputs), dtype=torch.long)
     logits = compute_logits(trained, Split(inputs, labels)).double()
@@ -145,15 +147,15 @@ def _finite_logits(trained: Trained, features: NDArray[Any]) -> torch.Tensor:
 
 def picture_shape(trained: Trained) -> tuple[int, int]:
     """(H, W) of the pictures that a model takes. Raises InputError when it takes none."""
-    if trained.data in PHOTOGRAPHS:
+    if trained.data in WHOLE_PICTURES:
         return trained.shape[1], trained.shape[2]
     sizes = trained.shape[1:] if len(trained.shape) == 3 else trained.shape
-    grey = math.prod(sizes) == math.prod(trained.shape)
+    grey = math.prod(sizes) == math.prod(trained.shape)  # one channel
     if len(sizes) != 2 or not grey or min(sizes) < LEAST_FIELD:
         raise InputError(
             f"{trained.checkpoint}: this model was trained on data={trained.data}; it takes "
             f"features of shape {trained.shape}, not pictures. Give an .npz file with an array x "
-            f"of shape {_rows(trained)} instead"
+            f"of shape {_expected_shape(trained)} instead"
         )
     return sizes[0], sizes[1]
 
@@ -162,32 +164,31 @@ def _of_pictures(
     trained: Trained, pictures: Sequence[Picture], likeness: Likeness | None
 ) -> list[Prediction]:
     shape = picture_shape(trained)
-    if trained.data in PHOTOGRAPHS:
+    if trained.data in WHOLE_PICTURES:
         pixels = [resize(read_picture(p.path), shape, trained.shape[0]) for p in pictures]
-        found = _compared(trained, np.stack(pixels), likeness)
-        return [
-            Prediction(picture.path, None, guess, unlikeness=unlikeness)
-            for picture, (guess, unlikeness) in zip(pictures, found, strict=True)
-        ]
-    pixels = [scale_drawing(picture.drawing, shape).pixels for picture in pictures]
-    found = _compared(trained, np.stack(pixels), likeness)
+    else:
+        pixels = [scale_drawing(picture.drawing, shape).pixels for picture in pictures]
+    guesses = _guesses_with_unlikeness(trained, np.stack(pixels), likeness)
     predictions = []
-    for picture, (guess, unlikeness) in zip(pictures, found, strict=True):
+    for picture, (guess, unlikeness) in zip(pictures, guesses, strict=True):
         path, drawing = picture.path, picture.drawing
-        if drawing.blank:
-            predictions.append(Prediction(path, None, None, "nothing", drawings=0))
-            continue
-        polarity = "dark on light" if drawing.inverted else "light on dark"
-        predictions.append(
-            Prediction(path, None, guess, polarity, drawings=drawing.count, unlikeness=unlikeness)
-        )
+        if trained.data in WHOLE_PICTURES:
+            prediction = Prediction(path, None, guess, unlikeness=unlikeness)
+        elif drawing.blank:
+            prediction = Prediction(path, None, None, "nothing", drawings=0)
+        else:
+            polarity = "dark on light" if drawing.inverted else "light on dark"
+            prediction = Prediction(
+                path, None, guess, polarity, drawings=drawing.count, unlikeness=unlikeness
+            )
+        predictions.append(prediction)
     return predictions
 
 
-def _compared(
+def _guesses_with_unlikeness(
     trained: Trained, features: NDArray[Any], likeness: Likeness | None
 ) -> list[tuple[Guess, float | None]]:
-    """The guess and the unlikeness of each of the features (N, ...)."""
+    """The guess and the unlikeness for each sample of features (N, ...)."""
     guesses = classify(trained, features)
     if likeness is None:
         return [(guess, None) for guess in guesses]
@@ -201,21 +202,21 @@ def _tensor(trained: Trained, features: NDArray[Any]) -> torch.Tensor:
 
 
 def _samples_of(trained: Trained, table: Table) -> Samples:
-    """The features of a table's rows, and their classes where the table has the target column."""
+    """The features of the rows of a table, and their classes if the table has the target column."""
     section, columns = trained.config.data, trained.columns
     if columns is None or not isinstance(section, schema.Csv):
         raise InputError(
             f"{table.path}: {trained.checkpoint} was trained on data={trained.data}, not on a "
-            f"table; name an .npz file with x of {_rows(trained)} in its place"
+            f"table; name an .npz file with x of {_expected_shape(trained)} in its place"
         )
     features = columns.features(table)
     labels = None
     if section.target in table.names:
         targets = table.classes(section.target)
-        strange = sorted(set(targets) - set(trained.labels))
-        if strange:
+        unknown = sorted(set(targets) - set(trained.labels))
+        if unknown:
             raise InputError(
-                f"{table.path}: column {section.target} has the class {strange[0][:80]!r}, which "
+                f"{table.path}: column {section.target} has the class {unknown[0][:80]!r}, which "
                 f"{trained.checkpoint} does not know; leave the column out"
             )
         labels = np.array([trained.labels.index(target) for target in targets])
@@ -232,11 +233,11 @@ def _of_samples(trained: Trained, samples: Samples, likeness: Likeness | None) -
             f"{samples.path}: y goes from {labels.min()} to {labels.max()}, must be from 0 to "
             f"{trained.classes - 1}"
         )
-    found = _compared(trained, features, likeness)
-    known = [None] * len(found) if labels is None else labels.tolist()
+    guesses = _guesses_with_unlikeness(trained, features, likeness)
+    classes = [None] * len(guesses) if labels is None else labels.tolist()
     return [
-        Prediction(samples.path, row, guess, label=label, unlikeness=unlikeness)
-        for row, ((guess, unlikeness), label) in enumerate(zip(found, known, strict=True))
+        Prediction(samples.path, row, guess, true_class=true_class, unlikeness=unlikeness)
+        for row, ((guess, unlikeness), true_class) in enumerate(zip(guesses, classes, strict=True))
     ]
 
 
@@ -244,8 +245,10 @@ def _shape_faults(trained: Trained, name: str, features: NDArray[Any]) -> list[s
     shape = features.shape[1:]
     if trained.shape in (shape, (1, *shape)):
         return []
-    return [f"{name} is {features.shape}, but {trained.checkpoint} takes {_rows(trained)}"]
+    return [
+        f"{name} is {features.shape}, but {trained.checkpoint} takes {_expected_shape(trained)}"
+    ]
 
 
-def _rows(trained: Trained) -> str:
+def _expected_shape(trained: Trained) -> str:
     return f"(N, {', '.join(map(str, trained.shape))})"

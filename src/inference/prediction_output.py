@@ -67,20 +67,20 @@ def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
     `labels` are the names of the classes. Faults are left out."""
     predictions = [prediction for prediction in predictions if not prediction.fault]
     drawn = any(prediction.polarity for prediction in predictions)
-    labelled = any(prediction.label is not None for prediction in predictions)
+    labelled = any(prediction.true_class is not None for prediction in predictions)
     notes = [prediction.note for prediction in predictions]
     headers = ["file", "class", "probability", "runner-up", "probability"]
     headers += ["drawn"] * drawn + ["label"] * labelled + ["note"] * any(notes)
     rows = []
     for prediction in predictions[:ROWS_SHOWN]:
-        guess, name = prediction.guess, prediction.name
+        guess, name, true_class = prediction.guess, prediction.name, prediction.true_class
         row = [name if prediction.row is None else f"{name}[{prediction.row}]"]
         row += ["-"] * 4 if guess is None else [
             labels[guess.best], f"{guess.probability:.2%}",
             labels[guess.second], f"{guess.second_probability:.2%}",
         ]  # fmt: skip
         row += [prediction.polarity] * drawn
-        row += ["" if prediction.label is None else labels[prediction.label]] * labelled
+        row += ["" if true_class is None else labels[true_class]] * labelled
         row += [prediction.note] * any(notes)
         rows.append(row)
     alignment = (
@@ -92,13 +92,13 @@ def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
     unlike = sum("unlike" in note for note in notes)
     if unlike:
         parts.append(f"{unlike:,} of {len(predictions):,} are {UNLIKE}")
-    samples, right = Counter[str](), Counter[str]()
+    samples, correct = Counter[str](), Counter[str]()
     for prediction in predictions:
-        if prediction.label is not None and prediction.guess is not None:
+        if prediction.true_class is not None and prediction.guess is not None:
             samples[prediction.name] += 1
-            right[prediction.name] += prediction.guess.best == prediction.label
+            correct[prediction.name] += prediction.guess.best == prediction.true_class
     parts += [
-        f"{name}: {right[name]:,} of {count:,} right, accuracy {right[name] / count:.2%}"
+        f"{name}: {correct[name]:,} of {count:,} right, accuracy {correct[name] / count:.2%}"
         for name, count in samples.items()
     ]
     return "\n".join(parts)
@@ -110,7 +110,7 @@ def to_csv(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
     for prediction in predictions:
-        guess, unlikeness = prediction.guess, prediction.unlikeness
+        guess, true_class = prediction.guess, prediction.true_class
         writer.writerow([
             prediction.name,
             prediction.row,
@@ -119,9 +119,9 @@ def to_csv(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
                 labels[guess.second], f"{guess.second_probability:.6f}",
             ]),
             prediction.polarity,
-            None if prediction.label is None else labels[prediction.label],
+            None if true_class is None else labels[true_class],
             prediction.drawings,
-            None if unlikeness is None else f"{unlikeness:.4f}",
+            None if prediction.unlikeness is None else f"{prediction.unlikeness:.4f}",
             printable(prediction.fault.removeprefix(f"{prediction.path}: ")),
         ])  # fmt: skip
     return text.getvalue()

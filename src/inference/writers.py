@@ -18,7 +18,7 @@ from src.data.sources.source import as_float
 from src.inference.formats import INPUT, OUTPUT, Description, FormatName
 from src.inference.onnx_model import open_onnx
 from src.runs.loading import Trained, rebuild
-from src.system.errors import InputError, first_line
+from src.system.errors import InputError, first_line, parsing
 from src.system.files import MIB, open_regular
 
 if TYPE_CHECKING:
@@ -108,9 +108,9 @@ def _write_safetensors(trained: Trained, description: Description, path: Path) -
 def open_safetensors(path: Path) -> tuple[Raw, Description]:
     """The model in eval mode and the metadata of an exported .safetensors file. Raises InputError
     when the file is too large or was not exported by this project."""
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    try:
+    with parsing(f"{path}: cannot be read as safetensors"):
         with open_regular(path) as file:
             header = int.from_bytes(file.read(8), "little")
         if path.stat().st_size > SAFETENSORS_LIMIT or header > HEADER_LIMIT:
@@ -118,25 +118,20 @@ def open_safetensors(path: Path) -> tuple[Raw, Description]:
         with safe_open(path, "pt") as content:
             metadata = content.metadata() or {}
             weights = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
-    except (OSError, ValueError, SafetensorError) as error:
-        raise InputError(f"{path}: cannot be read as safetensors ({error})") from None
-    about = Description.from_metadata(metadata, path)
+    description = Description.from_metadata(metadata, path)
     try:
-        config = check(about.config)
-        model = rebuild(config, tuple(about.shape), len(about.labels), weights)
+        config = check(description.config)
+        model = rebuild(config, tuple(description.shape), len(description.labels), weights)
     except (KeyError, TypeError, ValueError, RuntimeError, InputError) as error:
         reason = first_line(error)
         raise InputError(f"{path}: was not exported by this project ({reason})") from None
-    return Raw(model, adds_channel=about.input_shape != about.shape).eval(), about
-
-
-def _run_safetensors(path: Path) -> Runner:
-    return open_safetensors(path)[0]
+    adds_channel = description.input_shape != description.shape
+    return Raw(model, adds_channel=adds_channel).eval(), description
 
 
 Writer = Callable[[Trained, Description, Path], None]
 WRITERS: dict[FormatName, tuple[Writer, Callable[[Path], Runner]]] = {
     "onnx": (_write_onnx, _run_onnx),
     "torch": (_write_torch, _run_torch),
-    "safetensors": (_write_safetensors, _run_safetensors),
+    "safetensors": (_write_safetensors, lambda path: open_safetensors(path)[0]),
 }

@@ -84,7 +84,7 @@ def test_a_run_knows_its_data(kind: str, tmp_path: Path) -> None:
     text = describe(predictions, trained.labels)
     assert any(label in text.splitlines()[2].split() for label in labels)
     if kind == "csv":
-        assert [prediction.label for prediction in predictions] == [1, 0]
+        assert [prediction.true_class for prediction in predictions] == [1, 0]
         assert "of 2 right" in text
     else:
         assert len(predictions) == 1

@@ -80,7 +80,7 @@ def test_arrays_get_the_predictions_of_evaluate(train: Train, tmp_path: Path) ->
         *(("bytes.npz", row) for row in range(3)),
         ("floats.npz", 0),
     ]
-    hits = [item.guess is not None and item.guess.best == item.label for item in found[3:]]
+    hits = [item.guess is not None and item.guess.best == item.true_class for item in found[3:]]
     assert np.mean(hits) == evaluate_path(run.folder, None).accuracy
     probabilities = trained.model(test.features).softmax(-1).detach().numpy()
     for item, row in zip(found[3:], probabilities, strict=True):

@@ -435,7 +435,7 @@ def test_a_folder_is_fixed_before_hydra_is_asked() -> None:
         (["+model=mlp"], "a group is chosen by model=CHOICE"),
         (["-m", "hydra.sweep.dir=a,b"], "have one value for a whole sweep"),
         (["-m", "seed=range(0,1000000000)"], "a sweep of more than 10,000 trials"),
-        (["-m", "seed=range(0,1000)", "data.split_seed=range(0,1000)"], "more than 10,000 points"),
+        (["-m", "seed=range(0,1000)", "data.split_seed=range(0,1000)"], "more than 10,000 trials"),
         (["seed=" + "1" * 5000], "cannot be read"),
         ([f"model.hidden_sizes=[{'1,' * 20_000}1]"], "at most 10,000 are read"),
         (["-m", "hydra/launcher=fused", "hydra.launcher.max_trials=0"], "max_trials=0: must be at"),
