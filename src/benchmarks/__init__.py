@@ -12,5 +12,5 @@ from src.benchmarks.settings import SHARED, Settings
 def run_suite(settings: Settings) -> tuple[str, str]:
     """The table and the JSON line of a suite."""
     module = SHARED.get(settings.suite, settings.suite)
-    found: tuple[str, str] = import_module(f"{__package__}.suites.{module}").run(settings)
-    return found
+    result: tuple[str, str] = import_module(f"{__package__}.suites.{module}").run(settings)
+    return result

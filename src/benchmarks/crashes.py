@@ -82,10 +82,10 @@ def fingerprint(run: Run) -> dict[str, str]:
 
 def digest(value: Any) -> str:
     """A digest of nested primitives and tensors, exact to the last bit."""
-    found = hashlib.sha256()
+    checksum = hashlib.sha256()
     for part in _bytes(value):
-        found.update(part)
-    return found.hexdigest()[:16]
+        checksum.update(part)
+    return checksum.hexdigest()[:16]
 
 
 def _bytes(value: Any) -> Iterator[bytes]:
@@ -127,12 +127,12 @@ class Tally:
     during_write: int = 0
     runs: int = 0
     identical: int = 0
-    lost: list[float] = field(default_factory=list)  # seconds of training since a checkpoint
+    lost_seconds: list[float] = field(default_factory=list)  # since a checkpoint
     different: list[str] = field(default_factory=list)
 
     def to_primitives(self) -> dict[str, Any]:
-        found = vars(self) | {"lost": statistics.median(self.lost) if self.lost else None}
-        return {"lost_seconds" if name == "lost" else name: value for name, value in found.items()}
+        lost = statistics.median(self.lost_seconds) if self.lost_seconds else None
+        return vars(self) | {"lost_seconds": lost}
 
 
 class Torture:
@@ -149,8 +149,8 @@ class Torture:
         self.context.set_forkserver_preload(["src.training.fit", "src.train"])
         self.tally = Tally(scenario)
 
-    def run(self, kills: int, told: Callable[[], Any]) -> Tally:
-        """Calls `told` after each kill. Raises RuntimeError when a command fails by itself."""
+    def run(self, kills: int, on_kill: Callable[[], Any]) -> Tally:
+        """Calls `on_kill` after each kill. Raises RuntimeError when a command fails by itself."""
         idle = self.context.Process(target=int)
         idle.start()
         idle.join()  # the process that others are forked from has imported all modules now
@@ -160,17 +160,16 @@ class Torture:
         expected = self._fingerprints(self.base / "undisturbed")
         while self.tally.kills < kills:
             folder = self.base / f"killed-{self.tally.runs}"
-            self._one(folder, kills, told)
+            self._run_with_kills(folder, kills, on_kill)
             self.tally.runs += 1
-            found = self._fingerprints(folder)
-            if found == expected:
+            if self._fingerprints(folder) == expected:
                 self.tally.identical += 1
             else:
                 self.tally.different.append(str(folder))
         return self.tally
 
-    def _one(self, folder: Path, kills: int, told: Callable[[], Any]) -> None:
-        """One run: kills it at most ten times, then lets it finish."""
+    def _run_with_kills(self, folder: Path, kills: int, on_kill: Callable[[], Any]) -> None:
+        """Starts a run, kills it at most ten times, then lets it finish."""
         for _ in range(10):
             if self.tally.kills >= kills:
                 break
@@ -180,22 +179,23 @@ class Torture:
             self.tally.kills += 1
             self.tally.during_write += during_write
             self._check_readable(folder)
-            told()
+            on_kill()
         self._finish(self._start(folder), folder)
 
     def _killed(self, folder: Path) -> tuple[BaseProcess, bool]:
-        """Starts and kills a process, unless it ends first; whether it was writing a file."""
+        """Starts and kills a process, unless it ends first. Returns the process, and whether it was
+        writing a file."""
         slow = self.random.random() < 0.5
         wait = self.random.uniform(0, 0.6 * self.duration)  # start-up included
-        with _pipe(self.base / "pipe") as told_of_writes:
+        with _pipe(self.base / "pipe") as writes:
             process = self._start(folder, self.base / "pipe" if slow else None)
             began = time.monotonic()
             process.join(wait)
-            writing = slow and _awaited(told_of_writes, process)
+            writing = slow and _awaited(writes, process)
             if writing:
                 time.sleep(self.random.uniform(0, 2 * SECONDS))
             if process.is_alive():
-                self.tally.lost.append(self._lost(folder, began))
+                self.tally.lost_seconds.append(self._lost(folder, began))
                 process.kill()
             process.join()
         if process.exitcode not in (0, -9):

@@ -36,7 +36,8 @@ Seconds = dict[str, list[float]]
 def interleave(
     contenders: Mapping[str, Callable[[], float]], rounds: int, *, warm_up: bool = True
 ) -> Seconds:
-    """Seconds of each contender, once a round: all see the same machine. Warm-ups do not count."""
+    """Seconds of each contender. Contenders take turns in each round, so that all see the same
+    machine. Warm-ups do not count."""
     seconds: Seconds = {name: [] for name in contenders}
     numbers = range(0 if warm_up else 1, rounds + 1)
     jobs = tqdm(list(product(numbers, contenders)), unit="run", leave=False, disable=None)
@@ -59,13 +60,13 @@ def time_command(
 ) -> float:
     """Seconds of `python -m MODULE ARGUMENTS` in a folder, with the code of this checkout. Raises
     CalledProcessError when the command fails."""
-    own = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
+    variables = {**os.environ, "PYTHONPATH": str(ROOT), **(environment or {})}
     if "DATA_ROOT" in os.environ:
-        own["DATA_ROOT"] = str(Path(os.environ["DATA_ROOT"]).absolute())
+        variables["DATA_ROOT"] = str(Path(os.environ["DATA_ROOT"]).absolute())
     began = time.perf_counter()
     subprocess.run(
         [sys.executable, "-m", module, *arguments],
-        cwd=folder, env=own, check=True, capture_output=True,
+        cwd=folder, env=variables, check=True, capture_output=True,
     )  # fmt: skip
     return time.perf_counter() - began
 

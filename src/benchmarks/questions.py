@@ -30,7 +30,7 @@ class Question:
     contenders: Mapping[str, Callable[[], float]]
     ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     unit: str = "seconds per epoch"
-    numeric: bool = False  # labels are `NUMBER on DEVICE`
+    numeric: bool = False  # whether the labels are `NUMBER on DEVICE`
 
 
 def answer(settings: Settings, question: Question) -> tuple[str, str]:
@@ -60,17 +60,17 @@ def epoch(*overrides: str, samples: int = 20_000, epochs: int = 3, threads: int 
         "data.val_fraction=0.01", "scheduler=none", f"trainer.max_epochs={epochs + 1}",
         "checkpoint.every_n_epochs=1000", *overrides,
     )  # fmt: skip
-    before = torch.get_num_threads()
+    usual = torch.get_num_threads()
     if threads:
         torch.set_num_threads(threads)
     try:
         return measure.epoch_seconds(config)
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(usual)
 
 
 def draw(question: Question, seconds: Seconds) -> Figure:
-    """Numbers as lines on logarithmic axes, names as bars; whiskers from least to greatest."""
+    """Numeric contenders as lines on logarithmic axes, others as bars; whiskers from min to max."""
     spreads = {name: measure.spread(values) for name, values in seconds.items()}
     height = 4 if question.numeric else 1.2 + 0.42 * len(spreads)
     figure = Figure(figsize=(7, height), layout="constrained")

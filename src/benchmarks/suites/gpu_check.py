@@ -46,15 +46,15 @@ def run(settings: Settings) -> tuple[str, str]:
         },
         "sweep": partial(_sweep, settings.data),
     }
-    found: dict[str, Any] = {"suite": "gpu_check", "survey": survey(), "seconds": {}}
+    results: dict[str, Any] = {"suite": "gpu_check", "survey": survey(), "seconds": {}}
     for name, part in parts.items():
         began = time.perf_counter()
-        found[name] = part()
-        found["seconds"][name] = time.perf_counter() - began
-        write_durably(FILE, json.dumps(found, indent=2) + "\n")  # after each part
-    table = tabulate(found["seconds"].items(), ["part", "seconds"], floatfmt=".1f")
-    figures = tabulate(found["figures"].items(), ["figure", "value"], floatfmt=".4g")
-    return f"{table}\n\n{figures}\n\n{FILE}", json.dumps(found)
+        results[name] = part()
+        results["seconds"][name] = time.perf_counter() - began
+        write_durably(FILE, json.dumps(results, indent=2) + "\n")  # after each part
+    table = tabulate(results["seconds"].items(), ["part", "seconds"], floatfmt=".1f")
+    figures = tabulate(results["figures"].items(), ["figure", "value"], floatfmt=".4g")
+    return f"{table}\n\n{figures}\n\n{FILE}", json.dumps(results)
 
 
 def _suite(settings: Settings) -> Any:

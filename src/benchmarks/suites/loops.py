@@ -103,11 +103,11 @@ def tutorial(train: Split, validation: Split) -> Callable[[], float]:
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             optimizer.zero_grad()
-        found = []
+        measured = []
         for images, labels in validation_loader:
             logits = model(images.reshape(-1, 784))
             accuracy = (logits.argmax(1) == labels).sum().item() / len(labels)
-            found.append((F.cross_entropy(logits, labels).item(), accuracy))
+            measured.append((F.cross_entropy(logits, labels).item(), accuracy))
         return time.perf_counter() - began
 
     return epoch

@@ -32,7 +32,7 @@ COMMANDS: Mapping[str, tuple[str, ...]] = {
     "sweep": ("src.train", *FUSED, *SWEEP, "trainer=cpu"),
     "halved sweep": ("src.train", *FUSED, *SWEEP, "trainer=cpu", "hydra.launcher.halving=2"),
 }  # fmt: skip
-# Commands that train one stack: their training is timed by itself too.
+# These commands train one stack, so their training is also timed without start-up and report.
 TRAINING = {"sweep": "sweep, training", "halved sweep": "halved sweep, training"}
 RATIOS = (
     ("search", "grid"),
@@ -51,19 +51,19 @@ class Outcome(NamedTuple):
 
 
 def run(settings: Settings) -> tuple[str, str]:
-    """Seconds include start-up, folders and report."""
+    """The seconds include start-up, folders and report."""
     seconds: Seconds = {name: [] for name in (*COMMANDS, *TRAINING.values())}
-    found: dict[str, Outcome] = {}
+    outcomes: dict[str, Outcome] = {}
     jobs = [(name, command) for _ in range(settings.rounds) for name, command in COMMANDS.items()]
     for name, command in tqdm(jobs, unit="command", leave=False, disable=None):
-        found[name] = outcome(command, f"data={settings.data}")
-        seconds[name].append(found[name].seconds)
+        outcomes[name] = outcome(command, f"data={settings.data}")
+        seconds[name].append(outcomes[name].seconds)
         if name in TRAINING:
-            seconds[TRAINING[name]].append(found[name].training)
+            seconds[TRAINING[name]].append(outcomes[name].training)
     ratios = {f"{above}/{below}": ratio(seconds, above, below) for above, below in RATIOS}
-    best = {name: {"trial": each.best, "val/acc": each.value} for name, each in found.items()}
+    best = {name: {"trial": each.best, "val/acc": each.value} for name, each in outcomes.items()}
     table, line = report("search", seconds, ratios, data=settings.data, best=best)
-    rows = [[name, format_metric("val/acc", each.value), each.best] for name, each in found.items()]
+    rows = [[name, format_metric("val/acc", o.value), o.best] for name, o in outcomes.items()]
     trials = tabulate(rows, ["contender", "best val/acc", "trial"])
     return f"{table}\n\n{trials}", line
 

@@ -38,12 +38,13 @@ from src.training.schedule import Schedule
 from src.training.steps import ClosedFormSteps, StepPlan
 
 PICTURE = Path("sweep.png")
-WIDTHS, RATES = (4, 8, 16, 32), 16  # the 64 trials of the whole commands
+WIDTHS, RATE_COUNT = (4, 8, 16, 32), 16  # 4 widths and 16 learning rates: 64 trials of a command
 EPOCHS = 3
 
 
 def run(settings: Settings) -> tuple[str, str]:
-    """Writes the picture sweep.png too."""
+    """Times stacks against a plain torch loop (`bare`) and matrix products alone (`products`). The
+    trials of `fused` share their batches, those of `fused_own_seeds` do not. Writes sweep.png."""
     machine.keep_freed_memory()
     config = compose(f"data={settings.data}").data
     source = open_source(config)
@@ -63,10 +64,10 @@ def run(settings: Settings) -> tuple[str, str]:
         "fused_own_seeds/fused@64": ratio(seconds, "fused_own_seeds@64", "fused@64"),
     }
     if settings.commands:
-        whole = interleave_commands(settings.rounds, settings.data)
-        ratios["basic/fused"] = ratio(whole, "basic", "fused")
-        ratios["joblib/fused"] = ratio(whole, "joblib", "fused")
-        seconds |= {f"command {name}": values for name, values in whole.items()}
+        of_commands = interleave_commands(settings.rounds, settings.data)
+        ratios["basic/fused"] = ratio(of_commands, "basic", "fused")
+        ratios["joblib/fused"] = ratio(of_commands, "joblib", "fused")
+        seconds |= {f"command {name}": values for name, values in of_commands.items()}
     save_png(partial(draw, seconds, sizes), PICTURE)
     note = (
         f"seconds per epoch of 784-32-10, {len(train)} samples of {source.name}, batch {BATCH}; "
@@ -78,7 +79,7 @@ def run(settings: Settings) -> tuple[str, str]:
 
 
 def fused(train: Split, seeds: Sequence[int]) -> Callable[[], float]:
-    """An epoch of a stack of 784-32-10: the steps of a sweep, gathering included."""
+    """Times an epoch of a stack of 784-32-10, one trial per seed: gathering batches and steps."""
     distinct = list(dict.fromkeys(seeds))
     models: list[nn.Module] = [Mlp(784, [HIDDEN], CLASSES) for _ in seeds]
     threads = threads_for(models, BATCH, available())
@@ -90,6 +91,7 @@ def fused(train: Split, seeds: Sequence[int]) -> Callable[[], float]:
         for rate in rates
     ]
     cpu = torch.device("cpu")
+    # As DataModule computes it: the features and the logits of a batch, as float32.
     batch_bytes = 4 * BATCH * (784 * len(distinct) + CLASSES * len(seeds))
     orders = [SeededOrder(seed) for seed in distinct]
     sampler = BlockSampler(len(train), orders, BATCH, batches_per_block(batch_bytes, cpu))
@@ -111,9 +113,9 @@ def fused(train: Split, seeds: Sequence[int]) -> Callable[[], float]:
 
 
 def interleave_commands(rounds: int, data: str) -> Seconds:
-    """Seconds of the same 64 trials by each launcher, as whole commands."""
-    rates = ",".join(f"{0.03 * 1.2**k:.3f}" for k in range(RATES))
-    points = (
+    """Seconds of the command that trains the same 64 trials, for each launcher."""
+    rates = ",".join(f"{0.03 * 1.2**k:.3f}" for k in range(RATE_COUNT))
+    overrides = (
         f"model.hidden_sizes={','.join(map(str, WIDTHS))}", f"optimizer.lr={rates}",
         f"trainer.max_epochs={EPOCHS}", f"data={data}", "trainer=cpu",
     )  # fmt: skip
@@ -125,9 +127,9 @@ def interleave_commands(rounds: int, data: str) -> Seconds:
 
     def time_launcher(*launcher: str) -> float:
         with tempfile.TemporaryDirectory() as folder:
-            return time_command(Path(folder), "src.train", "-m", *launcher, *points)
+            return time_command(Path(folder), "src.train", "-m", *launcher, *overrides)
 
-    contenders = {name: partial(time_launcher, *given) for name, given in launchers.items()}
+    contenders = {name: partial(time_launcher, *texts) for name, texts in launchers.items()}
     return interleave(contenders, rounds, warm_up=False)
 
 
