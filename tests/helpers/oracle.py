@@ -1,7 +1,7 @@
-"""A run by plain torch: one loop of obvious steps that shares only its data with the project.
+"""A run by plain torch: one simple loop that shares only its data with the project.
 
-In float64, on a CPU. It follows the configuration of a run: the split, the order of samples, the
-initial weights, torch's optimizers and schedulers, early stopping and averages.
+The loop computes in float64 on a CPU. It follows the configuration of a run: the split, the order
+of samples, the initial weights, torch's optimizers and schedulers, early stopping and averages.
 """
 
 import copy
@@ -19,7 +19,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, MultiStepLR, OneCycleLR
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU}
-DIVERGED = 1e6  # a mean loss of a batch above it, or none at all
+DIVERGED = 1e6  # a trial has diverged if the mean loss of a batch is above this bound or NaN
 
 Values = dict[str, Any]
 Data = tuple[Tensor, Tensor]
@@ -42,7 +42,8 @@ class Loop:
     """A run of a configuration, given as nested primitives."""
 
     def __init__(self, values: Values, train: Data, test: Data, nudge: float = 0.0) -> None:
-        """`nudge` changes each initial weight by about that share of it."""
+        """Multiplies each initial weight by 1 + nudge * noise, with standard normal noise: the
+        tests measure in this way how much rounding can change the result of a configuration."""
         self.values, self.test_set = values, test
         self.data, self.settings = values["data"], values["trainer"]
         self.train_set, self.validation_set = self._split(train)
@@ -56,7 +57,7 @@ class Loop:
             weight.data *= 1 + nudge * torch.randn(
                 weight.shape, generator=stream, dtype=weight.dtype
             )
-        self.batches = [len(part) for part in self._batches(0)]
+        self.batches = [len(batch) for batch in self._batches(0)]
         self.steps_per_epoch = -(-len(self.batches) // self.settings["accumulate_grad_batches"])
         self.optimizer = self._optimizer()
         self.scheduler = self._scheduler()
@@ -64,40 +65,41 @@ class Loop:
         self.average = copy.deepcopy(self.model) if self.settings["ema_decay"] else None
 
     def run(self) -> Trained:
-        found = Trained([self._row(0, None, None)])
+        trained = Trained([self._row(0, None, None)])
         patience = self.settings["early_stopping_patience"]
-        monitor, since = self.values["checkpoint"]["monitor"], 0
-        better = 1.0 if monitor.endswith("loss") else -1.0
-        least = math.inf
+        monitor, epochs_since_best = self.values["checkpoint"]["monitor"], 0
+        sign = 1.0 if monitor.endswith("loss") else -1.0  # smaller values are better
+        best_value = math.inf
         for epoch in range(1, self.settings["max_epochs"] + 1):
-            measured, found.diverged_step = self._epoch(epoch - 1)
-            found.rows.append(self._row(epoch, *measured))
-            if found.diverged_step is not None:
+            measured, trained.diverged_step = self._epoch(epoch - 1)
+            trained.rows.append(self._row(epoch, *measured))
+            if trained.diverged_step is not None:
                 break
-            value = better * found.rows[-1][monitor]
-            since += 1
-            if value < least:
-                least, since, found.best_epoch = value, 0, epoch
-                found.best = copied(self._validated())
-            if patience and since >= patience and epoch < self.settings["max_epochs"]:
-                found.stopped = True
+            value = sign * trained.rows[-1][monitor]
+            epochs_since_best += 1
+            if value < best_value:
+                best_value, epochs_since_best, trained.best_epoch = value, 0, epoch
+                trained.best = copied(self._evaluated_model())
+            if patience and epochs_since_best >= patience and epoch < self.settings["max_epochs"]:
+                trained.stopped = True
                 break
-        found.last = copied(self.model)
-        if found.best:
-            tested = self._validated()
-            tested.load_state_dict(found.best)
-            found.test = measure(tested, self.test_set)
-        return found
+        trained.last = copied(self.model)
+        if trained.best:
+            tested = self._evaluated_model()
+            tested.load_state_dict(trained.best)
+            trained.test = measure(tested, self.test_set)
+        return trained
 
     def _split(self, train: Data) -> tuple[Data, Data]:
         fraction = self.data["val_fraction"]
         if fraction is None:
             return train, train
         stream = torch.Generator().manual_seed(self.data["split_seed"])
-        drawn = torch.randperm(len(train[1]), generator=stream)
+        order = torch.randperm(len(train[1]), generator=stream)
         count = round(len(train[1]) * fraction)
-        held, kept = drawn[:count].sort().values, drawn[count:].sort().values
-        return (train[0][kept], train[1][kept]), (train[0][held], train[1][held])
+        validation, training = order[:count].sort().values, order[count:].sort().values
+        features, labels = train
+        return (features[training], labels[training]), (features[validation], labels[validation])
 
     def _batches(self, epoch: int) -> Iterator[Tensor]:
         sequence = np.random.SeedSequence([self.values["seed"], epoch])
@@ -105,9 +107,9 @@ class Loop:
         samples = len(self.train_set[1])
         order = torch.randperm(samples, generator=torch.Generator().manual_seed(key))
         size = self.data["batch_size"]
-        for part in torch.split(order, size):
-            if len(part) == size or not self.data["drop_last"]:
-                yield part
+        for batch in torch.split(order, size):
+            if len(batch) == size or not self.data["drop_last"]:
+                yield batch
 
     def _optimizer(self) -> Optimizer:
         chosen = self.values["optimizer"]
@@ -138,7 +140,8 @@ class Loop:
         return rate * min(1.0, (self.step + 1) / warmup) if warmup else rate
 
     def _epoch(self, epoch: int) -> tuple[tuple[float, float], int | None]:
-        """Mean loss and accuracy, each batch before its step, and the step that diverged."""
+        """Trains an epoch. Returns the mean loss and accuracy, with each batch measured before its
+        own step, and the first step that showed divergence, or None."""
         self.model.train()
         accumulate, diverged = self.settings["accumulate_grad_batches"], None
         losses, hits, samples = [], 0, 0
@@ -162,12 +165,12 @@ class Loop:
 
     def _step(self) -> None:
         (group,) = self.optimizer.param_groups
-        before, self.rate = group["lr"], self._rate()
+        scheduled_rate, self.rate = group["lr"], self._rate()
         if self.settings["gradient_clip_val"]:
             nn.utils.clip_grad_norm_(self.weights, self.settings["gradient_clip_val"])
         group["lr"] = self.rate
         self.optimizer.step()
-        group["lr"] = before
+        group["lr"] = scheduled_rate
         last = self.step + 1 == self.settings["max_epochs"] * self.steps_per_epoch
         if isinstance(self.scheduler, OneCycleLR) and not last:
             self.scheduler.step()
@@ -180,20 +183,21 @@ class Loop:
                 layer.weight.data *= (bound / norms).clamp(max=1)
         if self.average is not None:
             decay = min(self.settings["ema_decay"], (1 + self.step) / (10 + self.step))
-            for mean, own in zip(
+            for mean, value in zip(
                 self.average.state_dict().values(), self.model.state_dict().values(), strict=True
             ):
-                if own.is_floating_point():
-                    mean.copy_(decay * mean + (1 - decay) * own)
+                if value.is_floating_point():
+                    mean.copy_(decay * mean + (1 - decay) * value)
                 else:
-                    mean.copy_(own)
+                    mean.copy_(value)
         self.step += 1
 
-    def _validated(self) -> nn.Module:
+    def _evaluated_model(self) -> nn.Module:
+        """The moving average of the weights if there is one, else the model."""
         return self.average or self.model
 
     def _row(self, epoch: int, loss: float | None, accuracy: float | None) -> Values:
-        val_loss, val_accuracy = measure(self._validated(), self.validation_set)
+        val_loss, val_accuracy = measure(self._evaluated_model(), self.validation_set)
         return {
             "epoch": epoch,
             "step": self.step,

@@ -1,4 +1,4 @@
-"""Steps against a plain loop of torch, autograd against the closed form, by their values."""
+"""Compares our steps with a plain torch loop, and the closed form with autograd."""
 
 import shutil
 from collections.abc import Callable
@@ -33,37 +33,37 @@ Weights = dict[str, Tensor]
 
 def by_hand(
     epochs: int,
-    optimizer: Callable[[list[nn.Parameter]], Optimizer],
+    make_optimizer: Callable[[list[nn.Parameter]], Optimizer],
     *,
     accumulate: int = 1,
     clip: float | None = None,
     rate: Callable[[int], float] | None = None,
-    lower: torch.dtype | None = None,
+    autocast_dtype: torch.dtype | None = None,
 ) -> Mlp:
-    """784-32-10 on the digits, batch 100, seed 0, written as a tutorial would."""
+    """Trains 784-32-10 on the digits, with batch size 100 and seed 0, as a tutorial would."""
     source = digits()
     train, _ = held_out(source.train, 0.2, seed=0)
     torch.manual_seed(0)
     model = Mlp(784, [32], 10)
-    steps = optimizer(list(model.parameters()))
+    optimizer = make_optimizer(list(model.parameters()))
     for epoch in range(epochs):
         batches = torch.split(SeededOrder(0)(epoch, len(train)), 100)
-        for group in steps.param_groups if rate else []:
+        for group in optimizer.param_groups if rate else []:
             group["lr"] = rate(epoch) if rate else None
         for number, batch in enumerate(batches, 1):
-            with torch.autocast("cpu", lower, enabled=lower is not None):
+            with torch.autocast("cpu", autocast_dtype, enabled=autocast_dtype is not None):
                 loss = F.cross_entropy(model(train.features[batch]), train.labels[batch])
             (loss / accumulate).backward()  # type: ignore[no-untyped-call]
             if number % accumulate == 0 or number == len(batches):
                 if clip:
                     nn.utils.clip_grad_norm_(model.parameters(), clip)
-                steps.step()
-                steps.zero_grad()
+                optimizer.step()
+                optimizer.zero_grad()
     return model
 
 
 CASES: dict[str, tuple[list[str], dict[str, Any]]] = {
-    "sgd": (["optimizer.lr=0.1"], {"optimizer": lambda p: SGD(p, 0.1)}),
+    "sgd": (["optimizer.lr=0.1"], {"make_optimizer": lambda p: SGD(p, 0.1)}),
     "momentum": (
         [
             "optimizer.lr=0.05",
@@ -71,28 +71,31 @@ CASES: dict[str, tuple[list[str], dict[str, Any]]] = {
             "optimizer.nesterov=true",
             "optimizer.weight_decay=0.001",
         ],
-        {"optimizer": lambda p: SGD(p, 0.05, 0.9, nesterov=True, weight_decay=0.001)},
+        {"make_optimizer": lambda p: SGD(p, 0.05, 0.9, nesterov=True, weight_decay=0.001)},
     ),
     "adam": (
         ["optimizer=adam", "optimizer.weight_decay=0.01"],
-        {"optimizer": lambda p: Adam(p, 0.001, weight_decay=0.01)},
+        {"make_optimizer": lambda p: Adam(p, 0.001, weight_decay=0.01)},
     ),
-    "adamw": (["optimizer=adamw"], {"optimizer": lambda p: AdamW(p, 0.001, weight_decay=0.01)}),
+    "adamw": (
+        ["optimizer=adamw"],
+        {"make_optimizer": lambda p: AdamW(p, 0.001, weight_decay=0.01)},
+    ),
     "clipping": (
         ["optimizer.lr=0.5", "trainer.gradient_clip_val=0.1"],
-        {"optimizer": lambda p: SGD(p, 0.5), "clip": 0.1},
+        {"make_optimizer": lambda p: SGD(p, 0.5), "clip": 0.1},
     ),
     "accumulation": (
         ["optimizer.lr=0.5", "trainer.accumulate_grad_batches=5"],
-        {"optimizer": lambda p: SGD(p, 0.5), "accumulate": 5},
+        {"make_optimizer": lambda p: SGD(p, 0.5), "accumulate": 5},
     ),
     "schedule": (
         ["scheduler=multistep", "scheduler.milestones=[1]", "scheduler.gamma=0.1"],
-        {"optimizer": lambda p: SGD(p, 0.5), "rate": lambda epoch: 0.05 if epoch else 0.5},
+        {"make_optimizer": lambda p: SGD(p, 0.5), "rate": lambda epoch: 0.05 if epoch else 0.5},
     ),
     "bf16": (
         ["optimizer.lr=0.1", "trainer.precision=bf16-mixed"],
-        {"optimizer": lambda p: SGD(p, 0.1), "lower": torch.bfloat16},
+        {"make_optimizer": lambda p: SGD(p, 0.1), "autocast_dtype": torch.bfloat16},
     ),
 }
 
@@ -106,17 +109,18 @@ def test_a_run_equals_a_plain_loop(case: str, step: str, train: Train) -> None:
     expected = by_hand(2, **options).state_dict()
     run = train(f"trainer.step={step}", *overrides)
     assert run.result["step"] == step
-    found = weights(run)
+    trained = weights(run)
     tolerance = 1e-3 if case == "bf16" else 1e-6
     for name, value in expected.items():
-        assert torch.allclose(found[f"model.{name}"], value, rtol=0, atol=tolerance), name
+        assert torch.allclose(trained[f"model.{name}"], value, rtol=0, atol=tolerance), name
 
 
 @pytest.mark.parametrize("step", ["closed_form", "autograd"])
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["data=synthetic", "data.shape=13", "data.batch_size=7"],  # no batch at an even address
+        # A batch has 364 bytes: without padding, batches would not begin at multiples of 64.
+        ["data=synthetic", "data.shape=13", "data.batch_size=7"],
         ["scheduler=onecycle", "trainer.accumulate_grad_batches=3"],
         ["trainer.precision=bf16-mixed", "model.dropout=0.3"],
         ["optimizer=adamw", "trainer.gradient_clip_val=0.5", "data.batch_size=7"],
@@ -174,7 +178,7 @@ def test_compiled_steps_equal_autograd(tmp_path: Path) -> None:
     compiled = (*recipe, "trainer.compile=true", "trainer.steps_per_call=11")
     plain = fit(compose(*recipe, "trainer.step=autograd"), tmp_path / "plain")
     whole = fit(compose(*compiled), tmp_path / "whole")
-    assert whole.result["step"] == "autograd"
+    assert whole.result["step"] == "autograd"  # how the steps were computed
     a, b = weights(plain), weights(whole)
     assert max((a[name] - b[name]).abs().max().item() for name in a) < 1e-5
     every_block = fit(compose(*compiled, "checkpoint.every_n_steps=11"), tmp_path / "run")
@@ -188,7 +192,7 @@ def test_compiled_steps_equal_autograd(tmp_path: Path) -> None:
 
 def test_a_missing_compiler_is_reported(tmp_path: Path) -> None:
     with (
-        fresh_cache(),  # else what was compiled before is found
+        fresh_cache(),  # without code that was compiled before
         inductor.patch("cpp.cxx", (None, "/absent")),
         pytest.raises(InputError, match=r"cannot compile here .*type trainer\.compile=false"),
     ):
@@ -196,7 +200,7 @@ def test_a_missing_compiler_is_reported(tmp_path: Path) -> None:
 
 
 DEEP = "model.hidden_sizes=[24,16]"
-PARTS: dict[str, tuple[str, ...]] = {
+SETTINGS: dict[str, tuple[str, ...]] = {
     "batch norm": ("model.norm=batch",),
     "layer norm": ("model.norm=layer", "model.activation=gelu"),
     "batch norm, momentum": ("model.norm=batch", "optimizer.momentum=0.9", "optimizer.lr=0.05"),
@@ -206,24 +210,25 @@ PARTS: dict[str, tuple[str, ...]] = {
     "average": ("trainer.ema_decay=0.8", "model.norm=batch"),
     "average, accumulated": ("trainer.ema_decay=0.8", "trainer.accumulate_grad_batches=4"),
     "warm-up": ("scheduler.warmup_epochs=1.5",),
-    "two ranks' worth": ("model.norm=layer", "trainer.gradient_clip_val=0.1"),
+    "layer norm, clipping": ("model.norm=layer", "trainer.gradient_clip_val=0.1"),
 }
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_closed_form_equals_autograd(part: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_closed_form_equals_autograd(setting: str, tmp_path: Path) -> None:
     """Up to rounding, in float64: last and best weights, statistics, losses of every epoch."""
-    common = (*SMALL, DEEP, "optimizer.lr=0.1", "trainer.precision=64", *PARTS[part])
+    common = (*SMALL, DEEP, "optimizer.lr=0.1", "trainer.precision=64", *SETTINGS[setting])
     slow = fit(compose(*common, "trainer.step=autograd"), tmp_path / "slow")
     fast = fit(compose(*common), tmp_path / "fast")
     assert (slow.result["step"], fast.result["step"]) == ("autograd", "closed_form")
     for which in ("last", "best"):
-        expected, found = weights(slow, which), weights(fast, which)
-        assert expected.keys() == found.keys()
+        expected, actual = weights(slow, which), weights(fast, which)
+        assert expected.keys() == actual.keys()
         for name, value in expected.items():
-            assert torch.allclose(found[name].double(), value.double(), rtol=1e-7, atol=1e-9), name
+            assert torch.allclose(actual[name].double(), value.double(), rtol=1e-7, atol=1e-9), name
     for a, b in zip(slow.history, fast.history, strict=True):
-        for key in ("train/loss", "val/loss")[a["epoch"] == 0 :]:
+        # Row 0 is before training, so it has no training loss.
+        for key in ("train/loss", "val/loss") if a["epoch"] else ("val/loss",):
             assert a[key] == pytest.approx(b[key], rel=1e-8)
 
 
@@ -247,9 +252,9 @@ def test_batch_norm_equals_a_plain_loop(tmp_path: Path) -> None:
         optimizer.step()
         with torch.no_grad():
             first.weight.copy_(torch.renorm(first.weight, 2, 0, 1.0))
-    found = weights(run)
+    trained = weights(run)
     for name, value in model.state_dict().items():
-        assert torch.allclose(found[f"model.layers.{name}"].double(), value.double(), atol=1e-6)
+        assert torch.allclose(trained[f"model.layers.{name}"].double(), value.double(), atol=1e-6)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
@@ -260,7 +265,7 @@ def test_scaling_the_loss_leaves_no_trace(optimizer: str, blocks: int) -> None:
     config = compose(f"optimizer={optimizer}", "optimizer.lr=0.1", "scheduler=none")
     step_plan = StepPlan(BATCHES, accumulate=3, clip=0.05)
     schedules = [Schedule(config.scheduler, 0.1, 1, step_plan.steps_per_epoch)]
-    found = []
+    results = []
     for scaler in (None, torch.amp.GradScaler("cpu", init_scale=2.0**12)):
         net = model()
         steps = AutogradSteps(
@@ -272,10 +277,9 @@ def test_scaling_the_loss_leaves_no_trace(optimizer: str, blocks: int) -> None:
         )
         whole, size = block(), BATCHES // blocks
         for first in range(0, BATCHES, size):
-            part = Block(*(tensor[first : first + size] for tensor in whole))
-            steps(part, 0, first)
-        found.append([parameter.detach() for parameter in net.parameters()])
-    for plain, scaled in zip(*found, strict=True):
+            steps(Block(*(tensor[first : first + size] for tensor in whole)), 0, first)
+        results.append([parameter.detach() for parameter in net.parameters()])
+    for plain, scaled in zip(*results, strict=True):
         assert torch.allclose(plain, scaled, rtol=1e-6, atol=1e-7)
 
 
@@ -294,6 +298,6 @@ def test_a_step_that_overflows_is_skipped() -> None:
     )
     whole = block()
     steps(Block(100 * whole.features[:1], whole.labels[:1]), 0, 0)
-    for one, other in zip(before, net.parameters(), strict=True):
-        assert torch.equal(one, other)
+    for old, new in zip(before, net.parameters(), strict=True):
+        assert torch.equal(old, new)
     assert scaler.get_scale() == 2.0**126
