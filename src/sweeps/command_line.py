@@ -120,7 +120,7 @@ def _checked_points(
 
 
 def _sweep_folder(
-    named: Path | None, overrides: Sequence[Override], configs: Sequence[Config]
+    folder: Path | None, overrides: Sequence[Override], configs: Sequence[Config]
 ) -> Path:
     """The folder of a sweep: if the user named no folder, a new folder with the current time.
     Raises InputError when the named folder has trials with other configurations."""
@@ -130,11 +130,11 @@ def _sweep_folder(
             f"hydra/launcher: with {launched_by} the trials run one after the other; leave the "
             "launcher out, or start the command alone with trainer.devices=N"
         )
-    if named is None:
+    if folder is None:
         return timestamped("sweeps")
     for number, config in enumerate(configs):
-        require_same_config(Run(named / str(number)), config)
-    return named
+        require_same_config(Run(folder / str(number)), config)
+    return folder
 
 
 # --- the flags: Hydra's, without those that would skip the checks ------------------------------

@@ -27,14 +27,14 @@ LAUNCHER_KEYS = (
 
 
 def folder_to_resume(texts: Sequence[str]) -> Path | None:
-    """The folder that `resume=FOLDER` names, if any. A name that Hydra's grammar cannot read, or of
-    an existing folder, is taken as it is: Hydra never sees this override."""
-    given = [text.partition("=")[2] for text in texts if text.lstrip("+").startswith("resume=")]
-    if not given or given[-1] in ("null", "auto"):
+    """The folder that `resume=FOLDER` names, or None. FOLDER is taken literally if it exists, or if
+    Hydra's grammar cannot read it: Hydra never sees this override."""
+    names = [text.partition("=")[2] for text in texts if text.lstrip("+").startswith("resume=")]
+    if not names or names[-1] in ("null", "auto"):
         return None
-    override = parse(f"resume={given[-1]}", [])
+    override = parse(f"resume={names[-1]}", [])
     value = override.value() if override is not None else None
-    return Path(value if isinstance(value, str) and not Path(given[-1]).is_dir() else given[-1])
+    return Path(value if isinstance(value, str) and not Path(names[-1]).is_dir() else names[-1])
 
 
 def sweep_to_resume(folder: Path, others: Sequence[str], config_dir: str | None) -> list[str]:
@@ -51,15 +51,15 @@ def sweep_to_resume(folder: Path, others: Sequence[str], config_dir: str | None)
     file = folder / "multirun.yaml"
     record = read_yaml(file)
     try:
-        given = record["hydra"]["overrides"]
-        task, own = given["task"], given["hydra"]
-        for texts in (task, own):
+        recorded = record["hydra"]["overrides"]
+        task_texts, hydra_texts = recorded["task"], recorded["hydra"]
+        for texts in (task_texts, hydra_texts):
             if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
                 raise TypeError
     except (KeyError, TypeError):
         raise InputError(f"{file}: is not Hydra's record of a sweep") from None
     faults: list[str] = []
-    overrides = parse_all(task, faults)
+    overrides = parse_all(task_texts, faults)
     faults += [
         f"{each.input_line}: a sweep of this project has no such key"
         for each in overrides
@@ -68,22 +68,22 @@ def sweep_to_resume(folder: Path, others: Sequence[str], config_dir: str | None)
     faults += [fault for each in overrides if (fault := override_fault(each, config_dir))]
     launcher = [
         each
-        for each in parse_all(own, [])
+        for each in parse_all(hydra_texts, [])
         if each.key_or_group in LAUNCHER_KEYS and not override_fault(each)
     ]
-    named = last_value(launcher, "hydra/launcher")
-    if named not in (None, *LAUNCHERS):
-        faults.append(f"hydra/launcher={named}: must be one of {', '.join(LAUNCHERS)}")
+    name = last_value(launcher, "hydra/launcher")
+    if name not in (None, *LAUNCHERS):
+        faults.append(f"hydra/launcher={name}: must be one of {', '.join(LAUNCHERS)}")
     if faults:
         raise InputError(
             "\n  ".join([f"{file}: is not the record of a sweep of this project", *faults])
         )
-    kept = [each.input_line or "" for each in overrides if each.key_or_group != "resume"]
+    settings = [each.input_line or "" for each in overrides if each.key_or_group != "resume"]
     chosen = [each.input_line or "" for each in launcher]
     return [
         "-m",
         *([] if config_dir is None else [f"--config-dir={config_dir}"]),
-        *with_folder([*kept, "resume=auto", *chosen], "hydra.sweep.dir", folder),
+        *with_folder([*settings, "resume=auto", *chosen], "hydra.sweep.dir", folder),
     ]
 
 
@@ -130,24 +130,23 @@ def run_to_resume(folder: Path, others: Sequence[str], arguments: Namespace) -> 
 def _with_more_epochs(folder: Path, config: Config, overrides: Sequence[str]) -> Config:
     """The configuration of a run with more epochs. Values that the command line does not set stay
     those of the run, whatever the defaults are now."""
-    given = compose(*overrides).to_primitives()
+    composed = compose(*overrides).to_primitives()
     defaults = compose().to_primitives()
     values = config.to_primitives()
     for text in overrides:
         group, choice = key_of(text), text.partition("=")[2]
-        named = [each.get(group, {}).get("name") for each in (values, given)]
-        if group in GROUPS and named[0] != named[1]:
+        names = [each.get(group, {}).get("name") for each in (values, composed)]
+        if group in GROUPS and names[0] != names[1]:
             raise InputError(f"resume={folder}: its {group} is not {choice}; leave out {text}")
     typed = {key_of(text) for text in overrides}
-    for section, before in values.items():
-        if not isinstance(before, dict):
-            if section in typed or given[section] != defaults[section]:
-                values[section] = given[section]
+    for section, settings in values.items():
+        new = composed[section]
+        if not isinstance(settings, dict):
+            values[section] = new if section in typed or new != defaults[section] else settings
             continue
-        for key in before.keys() & given[section].keys():
-            changed = given[section][key] != defaults[section].get(key)
-            if changed or f"{section}.{key}" in typed:
-                before[key] = given[section][key]
+        for key in settings.keys() & new.keys():
+            if f"{section}.{key}" in typed or new[key] != defaults[section].get(key):
+                settings[key] = new[key]
     refusal = f"resume={folder}: trainer.max_epochs alone may grow"
     require_same(config.to_primitives(), values, refusal)
     return check(values)

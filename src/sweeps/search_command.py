@@ -76,8 +76,7 @@ def check_command_line(argv: Sequence[str], folder: Path | None = None) -> Comma
 def _sorted_out(
     argv: Sequence[str], faults: list[str]
 ) -> tuple[dict[str, object], list[str], list[Parameter]]:
-    """The values of the section `search`, the fixed overrides, and the space, sorted by key. Adds
-    to `faults`."""
+    """The section `search`, the fixed overrides, and the space by key. Adds to `faults`."""
     search: dict[str, object] = yaml.safe_load((CONF / "search.yaml").read_text("utf-8"))["search"]
     fixed: list[str] = []
     space: dict[str, Parameter] = {}
@@ -154,11 +153,11 @@ def _name(space: Sequence[Parameter], identity: dict[str, str]) -> str:
     return f"{keys[:80]}-{digest}"
 
 
-def _resume(given: str, others: Sequence[str]) -> Command:
+def _resume(name: str, others: Sequence[str]) -> Command:
     """`resume=FOLDER`: the search of the folder as it was typed, perhaps with more trials."""
-    if given == "auto":
+    if name == "auto":
         raise InputError("resume=auto: the same command resumes its search anyway; leave it out")
-    folder = Path(given)
+    folder = Path(name)
     record = folder / SEARCH
     refused = [text for text in others if not text.startswith("search.trials=")]
     if refused:

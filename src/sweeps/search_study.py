@@ -45,10 +45,10 @@ def open_study(command: Command) -> "Study":
     folder = command.folder
     try:
         names = sorted(path.name for path in folder.iterdir()) if folder.exists() else []
-        strange = [name for name in names if not name.startswith(".")]
-        if strange and "study.db" not in strange:
+        visible = [name for name in names if not name.startswith(".")]
+        if visible and "study.db" not in visible:
             raise InputError(
-                f"{folder}: holds {strange[0]}, not a search; name a new folder by "
+                f"{folder}: holds {visible[0]}, not a search; name a new folder by "
                 "search.folder=FOLDER"
             )
         require_contained(folder)
@@ -76,7 +76,7 @@ class Batch:
 
 
 class Study:
-    """Opening a study, `ask` and `tell` need the lock of the folder: `Sweep.locked`."""
+    """Open a study, and call `ask` and `tell`, only with the lock of the folder: `Sweep.locked`."""
 
     def __init__(self, command: Command) -> None:
         self.settings, self.space = command.settings, command.space
@@ -96,14 +96,14 @@ class Study:
             self.study = optuna.load_study(study_name=NAME, storage=_storage(self.file, new=False))
             if self.study.directions != [self.direction]:
                 raise ValueError("it has another direction")
-            before = self.study.user_attrs.get("search")
-            if not isinstance(before, dict):
+            identity = self.study.user_attrs.get("search")
+            if not isinstance(identity, dict):
                 raise ValueError("it belongs to another program")
-        found = _differences(before, command.identity)
-        if found:
+        differences = _differences(identity, command.identity)
+        if differences:
             raise InputError(
                 "\n  ".join([f"{command.folder}: holds another search; name a new one by "
-                             "search.folder=FOLDER", *found])
+                             "search.folder=FOLDER", *differences])
             )  # fmt: skip
         self.batches()
 
@@ -114,7 +114,7 @@ class Study:
     def batches(self) -> list[Batch]:
         """The batches so far, in their order."""
         with self._read():
-            found: dict[int, list[FrozenTrial]] = {}
+            by_batch: dict[int, list[FrozenTrial]] = {}
             for number, trial in enumerate(self.trials):
                 if trial.number != number or trial.distributions != self.distributions:
                     raise ValueError(f"trial {number} is not of this search")
@@ -122,22 +122,24 @@ class Study:
                 done = trial.state == TrialState.COMPLETE
                 if done and not (len(values) == 1 and math.isfinite(values[0])):
                     raise ValueError(f"trial {number} is complete and has no value")
-                found.setdefault(int(trial.user_attrs["batch"]), []).append(trial)
-            if sorted(found) != list(range(len(found))):
+                by_batch.setdefault(int(trial.user_attrs["batch"]), []).append(trial)
+            if sorted(by_batch) != list(range(len(by_batch))):
                 raise ValueError("a batch is missing")
-            sizes = {number: int(trials[0].user_attrs["size"]) for number, trials in found.items()}
+            sizes = {
+                number: int(trials[0].user_attrs["size"]) for number, trials in by_batch.items()
+            }
             for number, size in sizes.items():
-                if not len(found[number]) <= size <= self.settings.batch:
+                if not len(by_batch[number]) <= size <= self.settings.batch:
                     raise ValueError(f"batch {number} is of {size} trials")
-            return [Batch(number, sizes[number], found[number]) for number in sorted(found)]
+            return [Batch(number, sizes[number], by_batch[number]) for number in sorted(by_batch)]
 
     def ask(self, number: int, size: int) -> Batch:
-        """Adds a batch to the study, or the trials that a killed process did not add to it."""
-        asked = self.trials
-        there = [trial for trial in asked if trial.user_attrs["batch"] == number]
-        before = asked[: there[0].number] if there else asked
+        """Adds a batch to the study, or those of its trials that a killed process did not add."""
+        trials = self.trials
+        added = [trial for trial in trials if trial.user_attrs["batch"] == number]
+        past = trials[: added[0].number] if added else trials
         with self._read():
-            proposed = self._proposed(number, size, before)[len(there) :]
+            proposed = self._proposed(number, size, past)[len(added) :]
         for trial in proposed:
             written = create_trial(
                 state=TrialState.RUNNING,
@@ -149,15 +151,15 @@ class Study:
                 self.study.add_trial(written)
         return self.batches()[number]
 
-    def _proposed(self, number: int, size: int, before: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    def _proposed(self, number: int, size: int, past: Sequence[FrozenTrial]) -> list[FrozenTrial]:
         seed = int(np.random.SeedSequence([self.settings.seed, number]).generate_state(1)[0])
         with _quiet():
             sampler = SAMPLERS[self.settings.sampler](seed=seed)
             memory = optuna.create_study(sampler=sampler, direction=self.direction)
-            memory.add_trials(before)
+            memory.add_trials(past)
             for _ in range(size):
                 memory.ask(self.distributions)
-        return memory.get_trials(deepcopy=False)[len(before) :]
+        return memory.get_trials(deepcopy=False)[len(past) :]
 
     def point(self, trial: FrozenTrial) -> list[str]:
         """The parameters of a trial as overrides."""
@@ -189,8 +191,8 @@ class Study:
         if len(done) < 2 or len({trial.value for trial in done}) < 2:
             return {}
         with _quiet(), suppress(ValueError, RuntimeError):
-            found = optuna.importance.get_param_importances(self.study)
-            return found if all(map(math.isfinite, found.values())) else {}
+            shares = optuna.importance.get_param_importances(self.study)
+            return shares if all(map(math.isfinite, shares.values())) else {}
         return {}
 
     @contextmanager
@@ -247,15 +249,15 @@ def _check_database(file: Path) -> None:
     if file.stat().st_size > LIMIT:
         raise ValueError(f"it has more than {LIMIT:,} bytes")
     with closing(sqlite3.connect(f"{file.absolute().as_uri()}?mode=rw", uri=True)) as database:
-        found, expected = _schema(database), _schema_of_optuna()
-        if {name for _, name, _ in found} - {name for _, name, _ in expected}:
+        actual, expected = _schema(database), _schema_of_optuna()
+        if {name for _, name, _ in actual} - {name for _, name, _ in expected}:
             raise ValueError("it has tables, views or triggers that are not Optuna's")
-        if found != expected:
+        if actual != expected:
             raise ValueError("its tables are not Optuna's")
         (answer,) = database.execute("PRAGMA quick_check(1)").fetchone()
         if answer != "ok":
             raise ValueError(f"it is damaged: {answer}")
-        tables = [name for kind, name, _ in found if kind == "table"]
+        tables = [name for kind, name, _ in actual if kind == "table"]
         counts = [database.execute(f"SELECT count(*) FROM {name}").fetchone() for name in tables]
         if sum(count for (count,) in counts) > ROWS:
             raise ValueError(f"it has more than {ROWS:,} rows")
