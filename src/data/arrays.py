@@ -29,13 +29,13 @@ def read_arrays(path: Path, names: Sequence[str], limit: int) -> dict[str, NDArr
             )
         file.seek(0)
         with np.load(file, allow_pickle=False) as content:
-            there = list(content)
-            found = {name: content[name] for name in names if name in there}
-    if not isinstance(found.get("x"), np.ndarray):
+            present = list(content)
+            arrays = {name: content[name] for name in names if name in present}
+    if not isinstance(arrays.get("x"), np.ndarray):
         raise InputError(
-            f"{path}: has no array x, it has {', '.join(there)[:100] or 'none'}; {WRITTEN_BY}"
+            f"{path}: has no array x, it has {', '.join(present)[:100] or 'none'}; {WRITTEN_BY}"
         )
-    return found
+    return arrays
 
 
 def as_float32(x: NDArray[Any]) -> NDArray[Any]:
@@ -63,12 +63,12 @@ def feature_faults(name: str, x: NDArray[Any]) -> list[str]:
 
 
 def label_faults(name: str, y: Any, samples: int) -> list[str]:
-    """The faults of labels, which must be whole numbers of shape (samples,). None has no fault."""
+    """The faults of labels, which must be integers (samples,). None (no labels) has no fault."""
     if y is None:
         return []
     if not isinstance(y, np.ndarray) or y.dtype.kind not in "iu":
-        found = getattr(y, "dtype", type(y).__name__)
-        return [f"{name} is of {found}, must be whole numbers"]
+        dtype = getattr(y, "dtype", type(y).__name__)
+        return [f"{name} is of {dtype}, must be whole numbers"]
     if y.shape != (samples,):
         return [f"{name} is {y.shape}, must be ({samples},), a label for each row of its samples"]
     return []

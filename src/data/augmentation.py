@@ -35,9 +35,9 @@ class Augmentation:
     """Augments blocks, a batch at a time, because a batch stays in the cache and a block does not.
 
     The random numbers of a batch depend only on (seed, epoch, number of the batch); each of the R
-    orders has its own seed. They are drawn on the CPU, so that all devices see the same pictures,
-    and for the batch of all ranks, of which rank r of W takes every W-th sample: two ranks with
-    batch size 50 see the same pictures as one with 100. Places outside of a picture are zero.
+    orders has its own seed. The numbers are drawn on the CPU, so that all devices see the same
+    pictures. They are drawn for the batch of all ranks, and rank r of W takes every W-th: two ranks
+    with batch size 50 see the same pictures as one with 100. Places outside a picture are zero.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Augmentation:
         batch_size: int,
         world_size: int = 1,
     ) -> None:
-        """`shape` is (C, H, W), `batch_size` that of one rank."""
+        """`shape` is (C, H, W). `batch_size` is the batch size of one rank."""
         self.config, self.seeds = config, seeds
         self.batch, self.world_size = batch_size * world_size, world_size
         _, height, width = shape
@@ -65,8 +65,8 @@ class Augmentation:
         for number, batches in enumerate(block.features, first):
             for seed, pictures in zip(self.seeds, batches, strict=True):
                 coefficients = self.draw(seed, epoch, number)
-                own = coefficients[: len(pictures) * self.world_size][rank :: self.world_size]
-                pictures.copy_(self.sample(pictures, own))
+                on_rank = coefficients[: len(pictures) * self.world_size][rank :: self.world_size]
+                pictures.copy_(self.sample(pictures, on_rank))
 
     def draw(self, seed: int, epoch: int, batch: int) -> Tensor:
         """Coefficients of the fields for the x and the y coordinate in the old picture, in
@@ -77,21 +77,21 @@ class Augmentation:
         random = stream(seed, epoch, batch, STREAM)
         single = torch.float32  # the default differs in a run of precision 64
         uniform = torch.rand(UNIFORM, self.batch, generator=random, dtype=single).numpy()
-        found = torch.randn(self.batch, 2, len(self.fields), generator=random, dtype=single)
-        found[:, :, :3] = torch.from_numpy(self._affine_maps(uniform))
-        found *= self.to_grid
+        drawn = torch.randn(self.batch, 2, len(self.fields), generator=random, dtype=single)
+        drawn[:, :, :3] = torch.from_numpy(self._affine_maps(uniform))
+        drawn *= self.to_grid
         if self.config.flip:
-            found[uniform[6] < 0.5, 0] *= -1
-        return found
+            drawn[uniform[6] < 0.5, 0] *= -1
+        return drawn
 
     def _affine_maps(self, uniform: Array) -> Array:
         """A map (2, 3) for each column of `uniform`, (UNIFORM, N) in [0, 1)."""
-        of, around = self.config, 2 * uniform - 1
+        config, symmetric = self.config, 2 * uniform - 1  # symmetric: in [-1, 1)
         return inverse_maps(
-            shift=of.shift * around[0:2],
-            angle=of.rotate * around[2],
-            scale=1 + of.scale * around[3:5],
-            shear=of.shear * around[5],
+            shift=config.shift * symmetric[0:2],
+            angle=config.rotate * symmetric[2],
+            scale=1 + config.scale * symmetric[3:5],
+            shear=config.shear * symmetric[5],
         )
 
     def sample(self, pictures: Tensor, coefficients: Tensor) -> Tensor:
@@ -112,7 +112,7 @@ def build_augmentation(
     batch_size: int,
     world_size: int,
 ) -> Augmentation | None:
-    """The augmentation, or None when all is off. Raises InputError unless samples are (C, H, W)."""
+    """The augmentation, or None if it is off. Raises InputError unless samples are (C, H, W)."""
     if not config.chosen:
         return None
     if len(source.shape) != 3:
@@ -136,12 +136,12 @@ def inverse_maps(*, shift: Array, angle: Array, scale: Array, shear: Array) -> A
     """
     cos, sin = np.cos(np.radians(angle)), np.sin(np.radians(angle))
     tan = np.tan(np.radians(shear))
-    found = np.zeros((len(angle), 2, 3))
-    found[:, 0, 0], found[:, 0, 1] = cos - sin * tan, sin + cos * tan
-    found[:, 1, 0], found[:, 1, 1] = -sin, cos
-    found /= scale.T[:, :, None]
-    found[:, :, 2] = -(found[:, :, 0] * shift[0, :, None] + found[:, :, 1] * shift[1, :, None])
-    return found
+    maps = np.zeros((len(angle), 2, 3))
+    maps[:, 0, 0], maps[:, 0, 1] = cos - sin * tan, sin + cos * tan
+    maps[:, 1, 0], maps[:, 1, 1] = -sin, cos
+    maps /= scale.T[:, :, None]
+    maps[:, :, 2] = -(maps[:, :, 0] * shift[0, :, None] + maps[:, :, 1] * shift[1, :, None])
+    return maps
 
 
 def affine_fields(height: int, width: int) -> Array:
@@ -176,5 +176,5 @@ def _modes(size: int, sigma: float) -> Array:
     places = np.arange(size)
     values, vectors = np.linalg.eigh(np.exp(-((places[:, None] - places) ** 2) / (4 * sigma**2)))
     vectors *= np.where(vectors[0] < 0, -1, 1)  # otherwise signs may differ between machines
-    found: Array = (vectors * np.sqrt(values.clip(0))).T
-    return found
+    modes: Array = (vectors * np.sqrt(values.clip(0))).T
+    return modes

@@ -32,12 +32,12 @@ class Listing:
     labels: tuple[str, ...]
     train: Files
     test: Files | None  # None without a folder `test`
-    others: int  # files whose names do not end as those of PNG or JPEG files
+    others: int  # the number of files that are not PNG or JPEG by their names
     digest: str  # of the names and sizes of all pictures
 
 
 def has_parts(root: Path) -> bool:
-    """Whether there are folders train and test, with folders of classes in train."""
+    """Whether `root` has folders train and test, and train has folders of classes."""
     return (root / "train").is_dir() and (root / "test").is_dir() and bool(_folders(root / "train"))
 
 
@@ -48,9 +48,9 @@ def class_folders(root: Path) -> list[str]:
         base = root / "train" if has_parts(root) else root
         names = _folders(base)
     if len(names) < 2:
-        found = f"only the folder {names[0]}" if names else "no folder"
+        folders = f"only the folder {names[0]}" if names else "no folder"
         raise InputError(
-            f"data.path={root}: has {found}; it needs one for each of two or more classes with "
+            f"data.path={root}: has {folders}; it needs one for each of two or more classes with "
             f"their pictures in it, such as {base / 'cat'} and {base / 'dog'}"
         )
     return names
@@ -65,7 +65,7 @@ def list_pictures(root: Path) -> Listing:
     with all classes without pictures, and all classes of test that train lacks."""
     names = class_folders(root)
     parts = [root / "train", root / "test"] if has_parts(root) else [root]
-    faults, found, others = [], [], 0
+    faults, listed, others = [], [], 0
     digest = hashlib.sha256()
     for part in parts:
         paths: list[Path] = []
@@ -85,16 +85,17 @@ def list_pictures(root: Path) -> Listing:
             others += other
             paths += pictures
             classes += [number] * len(pictures)
-        found.append(Files(paths, classes))
+        listed.append(Files(paths, classes))
         for path in paths:
             size = path.stat().st_size if path.exists() else -1
             digest.update(os.fsencode(f"{path.relative_to(root)}\0{size}\n"))
-    if len(parts) == 2 and not found[1].paths:
+    if len(parts) == 2 and not listed[1].paths:
         faults.append(f"{parts[1]}: has no picture; add some, or remove the folder")
     if faults:
         raise all_at_once(faults, "nothing was decoded")
     labels = tuple(printable(name) for name in names)
-    return Listing(labels, found[0], found[1] if parts[1:] else None, others, digest.hexdigest())
+    test = listed[1] if len(parts) == 2 else None
+    return Listing(labels, listed[0], test, others, digest.hexdigest())
 
 
 def _pictures(folder: Path) -> tuple[list[Path], int]:
@@ -126,9 +127,8 @@ class Survey:
 def decode_all(
     paths: Sequence[Path], size: int, channels: int, into: NDArray[np.uint8] | None
 ) -> Survey:
-    """Decodes all pictures once, on all cores, and writes the pixels to `into` if it is given,
-    (N, channels, size, size). The pixels of broken pictures stay as they are.
-    """
+    """Decodes all pictures once, on all cores. Writes the pixels to `into` (N, channels, size,
+    size), if given, and leaves the places of broken pictures unchanged."""
     survey = Survey()
 
     def decode(number: int) -> tuple[tuple[int, int], str] | str:

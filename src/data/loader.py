@@ -19,7 +19,7 @@ from src.data.sources.source import Split, as_float
 # larger blocks leave the cache (480 batches at once: 1.3 times the time).
 BLOCK_BYTES_CPU = 10 * 2**20
 BLOCK_BYTES_GPU = 256 * 2**20
-SLICE_VALUES = 64 * 2**20  # at most so many features in a slice
+SLICE_VALUES = 64 * 2**20  # the largest number of feature values in a slice
 CHUNK = 1000  # samples of an evaluation that go through a model at once, to stay in the cache
 
 
@@ -72,8 +72,8 @@ class BlockSampler(Sampler[Tensor]):
 
     Rank r of W takes every W-th sample of the same permutation. All ranks take equally many, so
     up to W - 1 samples are not used in an epoch. `start` is (epoch, batches): a resumed run skips
-    that many first batches of that epoch. `len` includes the skipped batches, because Lightning
-    expects the full number.
+    the first `batches` batches of that epoch. `len` counts the skipped blocks too, because
+    Lightning expects the full number.
     """
 
     def __init__(
@@ -112,14 +112,14 @@ class BlockSampler(Sampler[Tensor]):
 
     def __iter__(self) -> Iterator[Tensor]:
         permutations = [order(self.epoch, self.samples) for order in self.orders]
-        mine = torch.stack(permutations)[:, self.rank :: self.world_size]
+        on_rank = torch.stack(permutations)[:, self.rank :: self.world_size]
         end = self.full_batches * self.batch_size
         done = self.start[1] if self.epoch == self.start[0] else 0
         if done < self.full_batches:
-            full = mine[:, :end].reshape(len(mine), -1, self.batch_size).transpose(0, 1)
+            full = on_rank[:, :end].reshape(len(on_rank), -1, self.batch_size).transpose(0, 1)
             yield from torch.split(full[done:], self.batches_per_block)
         if self.last_batch:
-            yield mine[:, end : end + self.last_batch].unsqueeze(0)
+            yield on_rank[:, end : end + self.last_batch].unsqueeze(0)
 
 
 class Blocks(Dataset[Block]):
@@ -197,5 +197,5 @@ def worker_loader(
 
 
 def batches_per_block(batch_bytes: int, device: torch.device) -> int:
-    """The number of batches in a block, for batches of this many bytes of features."""
+    """The number of batches in a block, if a batch has `batch_bytes` bytes."""
     return max(1, (BLOCK_BYTES_CPU if device.type == "cpu" else BLOCK_BYTES_GPU) // batch_bytes)

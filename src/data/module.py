@@ -19,7 +19,7 @@ from src.data.loader import (
     worker_loader,
 )
 from src.data.sources.catalogue import open_source
-from src.data.sources.source import Source, Split, held_out, without_samples
+from src.data.sources.source import Source, Split, split_off_validation
 from src.system.errors import InputError
 
 
@@ -40,38 +40,43 @@ class DataModule(LightningDataModule):
         super().__init__()
         self.config, self.steps_per_call, self.world_size = config, steps_per_call, world_size
         self.start = (0, 0)  # epoch and batch where training begins
-        self.share([SeededOrder(0)], trials=1)
+        self.set_orders([SeededOrder(0)], trials=1)
 
     def setup(self, stage: str = "fit") -> None:  # noqa: ARG002, Lightning's argument
-        """Opens the data set and holds out the validation set; once, whoever calls.
+        """Opens the data set and splits off the validation set. Later calls do nothing.
 
-        Raises InputError for data that cannot be had, when the training part does not fill one
-        batch, and when a part has fewer samples than devices.
+        Raises InputError when the data cannot be loaded, when the training set does not fill one
+        batch, and when a split has fewer samples than there are devices.
         """
         if hasattr(self, "source"):
             return
         config, world_size = self.config, self.world_size
         self.source = source = open_source(config)
-        self.train, self.validation = held_out(source.train, config.val_fraction, config.split_seed)
+        self.train, self.validation = split_off_validation(
+            source.train, config.val_fraction, config.split_seed
+        )
         sampler = self._sampler(rank=0)
         self.batches_per_epoch, self.smallest_batch = sampler.batches, sampler.smallest
-        parts = {"training": self.train, "validation": self.validation, "test": source.test}
-        part = min(parts, key=lambda name: len(parts[name]))
-        if len(parts[part]) < world_size:
+        splits = {"training": self.train, "validation": self.validation, "test": source.test}
+        name = min(splits, key=lambda name: len(splits[name]))
+        size = len(splits[name])
+        if size < world_size:
             more = ", or data.factor=4 for more points" if config.name == "toy" else ""
             raise InputError(
-                f"trainer.devices: {len(parts[part])} {part} samples are too few for {world_size} "
-                f"devices; type trainer.devices={len(parts[part])} or less{more}"
+                f"trainer.devices: {size} {name} samples are too few for {world_size} devices; "
+                f"type trainer.devices={size} or less{more}"
             )
         if not self.batches_per_epoch:
             raise InputError(
-                f"data.batch_size={config.batch}: of {len(self.train)} samples on {world_size} "
-                f"device(s) no batch is left with data.drop_last={str(config.drop_last).lower()}; "
-                f"type data.batch_size={max(1, len(self.train) // world_size)} or less"
+                f"data.batch_size={config.batch}: {len(self.train)} training samples on "
+                f"{world_size} device(s) do not fill one batch, and data.drop_last=true drops "
+                "incomplete batches; type "
+                f"data.batch_size={max(1, len(self.train) // world_size)} or less"
             )
 
-    def share(self, orders: Sequence[Order], trials: int) -> None:
-        """Sets the orders of samples, one per distinct seed; a block has every order's batches."""
+    def set_orders(self, orders: Sequence[Order], trials: int) -> None:
+        """Sets the orders of samples, one per distinct seed. A block has batches of each order.
+        `trials` is the number of trials that train on them."""
         self.trials, self.all_orders = trials, orders
         self.orders = list(orders)  # the loader refers to this list
 
@@ -91,18 +96,15 @@ class DataModule(LightningDataModule):
             "columns": None if source.columns is None else source.columns.model_dump(),
         }
 
-    def incomplete(self) -> list[str]:
-        """A text for each part that lacks samples of a class."""
-        parts = {"training": self.train, "validation": self.validation}
-        missing = {
-            part: without_samples(split, self.source.labels) for part, split in parts.items()
-        }
+    def missing_class_warnings(self) -> list[str]:
+        """A text for each split that lacks samples of a class."""
+        splits = {"training": self.train, "validation": self.validation}
         return [
-            f"the {part} part has no sample of {', '.join(names[:10])}"
-            f"{f' and {len(names) - 10} more classes' if names[10:] else ''}; add samples, or try "
-            "another data.split_seed or data.val_fraction"
-            for part, names in missing.items()
-            if names
+            f"the {name} set has no sample of {', '.join(missing[:10])}"
+            f"{f' and {len(missing) - 10} more classes' if missing[10:] else ''}; add samples, or "
+            "try another data.split_seed or data.val_fraction"
+            for name, split in splits.items()
+            if (missing := split.empty_classes(self.source.labels))
         ]
 
     def train_dataloader(self) -> Any:

@@ -21,7 +21,7 @@ WORKING_SIDE = 2048  # pixels: larger pictures are first reduced to 1/2, 1/3, â€
 
 
 def read_picture(path: Path) -> Image.Image:
-    """Decodes a PNG or JPEG file. Raises InputError as `decode`."""
+    """Decodes a PNG or JPEG file. Raises InputError for too large files, and as `decode`."""
     with suppress(OSError):  # reading the file reports the error
         if path.stat().st_size > FILE_LIMIT:
             raise InputError(

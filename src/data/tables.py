@@ -87,9 +87,9 @@ class TextColumn(_Learned):
                 "%s: column %s: %s that training did not see; all features of the column are 0",
                 cells.path, self.name, cells.told(unknown, "is a text", "are texts"),
             )  # fmt: skip
-        found = np.zeros((len(numbers), self.width))
-        found[~unknown, numbers[~unknown]] = 1
-        return found
+        features = np.zeros((len(numbers), self.width))
+        features[~unknown, numbers[~unknown]] = 1
+        return features
 
 
 class Columns(_Learned):
@@ -106,7 +106,7 @@ class Columns(_Learned):
         """(rows, width). The table may have more columns, in any order. Raises InputError with a
         line for each missing column and each column with wrong cells."""
         table.require([column.name for column in self.columns])
-        found = np.empty((len(table.rows), self.width), np.float32)
+        features = np.empty((len(table.rows), self.width), np.float32)
         faults, first = [], 0
         for column in self.columns:
             cells = table.cells(column.name)
@@ -114,10 +114,10 @@ class Columns(_Learned):
             if fault:
                 faults.append(f"{fault}; correct that, or leave the rows out")
             else:
-                found[:, first : first + column.width] = column.features(cells)
+                features[:, first : first + column.width] = column.features(cells)
             first += column.width
         table.refuse(faults)
-        return found
+        return features
 
 
 class Cells:
@@ -165,13 +165,13 @@ class Cells:
 
     def fault(self, *, texts: bool, gaps: bool) -> str:
         """The faults of the column, "" for none. `texts` allows texts, `gaps` empty cells."""
-        found = []
+        refused = []
         if not texts:
-            found += [(self.strange, "is not a number", "are not numbers")]
-            found += [(self.infinite, "is not finite", "are not finite")]
+            refused += [(self.strange, "is not a number", "are not numbers")]
+            refused += [(self.infinite, "is not finite", "are not finite")]
         if not gaps:
-            found += [(self.gaps, "is empty", "are empty")]
-        told = [self.told(*each) for each in found if each[0].any()]
+            refused += [(self.gaps, "is empty", "are empty")]
+        told = [self.told(*each) for each in refused if each[0].any()]
         return f"column {self.name}: {', '.join(told)}" if told else ""
 
 
@@ -183,8 +183,8 @@ def _number(text: str) -> float:
 
 
 class _UnusableError(InputError):
-    """A column that cannot be used as it is. `keys` are the settings that would make it usable;
-    without any the column must be corrected or left out."""
+    """A column that cannot be used as it is. `keys` are the settings that would make it usable. If
+    `keys` is empty, the column must be corrected or left out."""
 
     def __init__(self, fault: str, advice: str, keys: Sequence[str] = ()) -> None:
         super().__init__(f"{fault}; {advice}")
@@ -307,7 +307,7 @@ class Table:
         return [f"{self.path}: {text}" for text in told]
 
     def require(self, names: Sequence[str], key: str = "") -> None:
-        """Raises InputError with the columns that the table lacks; `key` as in `missing`."""
+        """Raises InputError with the columns that the table lacks. `key`: see `missing`."""
         self.refuse([text.removeprefix(f"{self.path}: ") for text in self.missing(names, key)])
 
     def refuse(self, faults: Sequence[str], instead: str = "") -> None:

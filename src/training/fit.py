@@ -253,7 +253,7 @@ def _open_data(config: Config, devices: machine.Devices) -> DataModule:
         text = f"Training on {source.name} instead of {source.instead_of}."
         line = "!" * 80
         log.warning("%s\n%s\nType data=mnist to make this an error.\n%s", line, text, line)
-    for text in data.incomplete() if not ranks.rank() else ():
+    for text in data.missing_class_warnings() if not ranks.rank() else ():
         log.warning("%s", text)
     return data
 
@@ -270,7 +270,7 @@ def _build_classifier(
     orders: list[Order] = [SeededOrder(seed) for seed in seeds]
     if data.config.order == "stream":
         orders = [StreamOrder(torch.get_rng_state())]
-    data.share(orders, len(configs))
+    data.set_orders(orders, len(configs))
     threads = available() if devices.accelerator == "cpu" else 1
     return Classifier(configs, models, data, [seeds.index(c.seed) for c in configs], threads)
 

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 
 from src.config.compose import compose
 from src.data.sources.digits import digits
-from src.data.sources.source import held_out
+from src.data.sources.source import split_off_validation
 from src.models.mlp import Mlp
 from src.runs.loading import open_trained
 from src.training.averaging import Average
@@ -42,7 +42,7 @@ def test_the_average_is_validated_kept_and_tested(tmp_path: Path) -> None:
     run = fit(config, tmp_path / "run")
     torch.manual_seed(0)
     model = Mlp(784, [32], 10).double()
-    train, validation = held_out(digits().train, 0.2, 0)
+    train, validation = split_off_validation(digits().train, 0.2, 0)
     averages = [p.detach().clone() for p in model.parameters()]
     losses = []
     for step in range(3):

@@ -6,14 +6,14 @@ import pytest
 
 from src.config.compose import compose
 from src.data.sources.digits import digits
-from src.data.sources.source import held_out
+from src.data.sources.source import split_off_validation
 from src.system.errors import InputError
 from src.training.fit import fit
 from tests.helpers.commands import SMALL
 
 
 def test_batch_norm_refuses_a_batch_of_one_sample(tmp_path: Path) -> None:
-    size = len(held_out(digits().train, 0.2, 0)[0]) - 1
+    size = len(split_off_validation(digits().train, 0.2, 0)[0]) - 1
     own = (*SMALL, "model.norm=batch", f"data.batch_size={size}")
     with pytest.raises(
         InputError, match=rf"the last batch of data\.batch_size={size} has only one"

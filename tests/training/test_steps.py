@@ -16,7 +16,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 from src.config.compose import compose
 from src.data.loader import Block, SeededOrder
 from src.data.sources.digits import digits
-from src.data.sources.source import held_out
+from src.data.sources.source import split_off_validation
 from src.models.mlp import Mlp
 from src.runs import checkpoint
 from src.system.errors import InputError
@@ -42,7 +42,7 @@ def by_hand(
 ) -> Mlp:
     """Trains 784-32-10 on the digits, with batch size 100 and seed 0, as a tutorial would."""
     source = digits()
-    train, _ = held_out(source.train, 0.2, seed=0)
+    train, _ = split_off_validation(source.train, 0.2, seed=0)
     torch.manual_seed(0)
     model = Mlp(784, [32], 10)
     optimizer = make_optimizer(list(model.parameters()))
@@ -242,7 +242,7 @@ def test_batch_norm_equals_a_plain_loop(tmp_path: Path) -> None:
     torch.manual_seed(0)
     first = nn.Linear(784, 32, bias=False)
     model = nn.Sequential(first, nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10)).double()
-    train, _ = held_out(digits().train, 0.2, 0)
+    train, _ = split_off_validation(digits().train, 0.2, 0)
     order = SeededOrder(0)(0, len(train))
     optimizer = SGD(model.parameters(), 0.1)
     for batch in torch.split(order, 100):

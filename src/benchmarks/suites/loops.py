@@ -31,7 +31,7 @@ from src.benchmarks.products import BATCH, CLASSES, HIDDEN, products
 from src.benchmarks.settings import Settings
 from src.config.compose import compose
 from src.data.sources.catalogue import open_source
-from src.data.sources.source import Split, as_float, held_out
+from src.data.sources.source import Split, as_float, split_off_validation
 from src.system import machine
 
 RATE = 0.5
@@ -41,7 +41,7 @@ def run(settings: Settings) -> tuple[str, str]:
     machine.keep_freed_memory()  # as our run does, so that all contenders benefit
     config = compose(f"data={settings.data}").data
     source = open_source(config)
-    train, validation = held_out(source.train, config.val_fraction, config.split_seed)
+    train, validation = split_off_validation(source.train, config.val_fraction, config.split_seed)
     features, labels = as_float(train.features).flatten(1), train.labels
     contenders = {
         "tutorial": tutorial(train, validation),

@@ -27,7 +27,7 @@ from src.config import schema
 from src.config.compose import compose
 from src.data.loader import BlockSampler, ResidentLoader, SeededOrder, batches_per_block
 from src.data.sources.catalogue import open_source
-from src.data.sources.source import Split, as_float, held_out
+from src.data.sources.source import Split, as_float, split_off_validation
 from src.models.mlp import Mlp
 from src.models.stack import Stack
 from src.plots.style import COLOURS, FAINT, save_png
@@ -48,7 +48,7 @@ def run(settings: Settings) -> tuple[str, str]:
     machine.keep_freed_memory()
     config = compose(f"data={settings.data}").data
     source = open_source(config)
-    train, _ = held_out(source.train, config.val_fraction, config.split_seed)
+    train, _ = split_off_validation(source.train, config.val_fraction, config.split_seed)
     sizes = [1, 4, 16, 64, *([256] if settings.full else [])]
     contenders: dict[str, Callable[[], float]] = {
         "bare": bare(as_float(train.features).flatten(1), train.labels)

@@ -11,7 +11,7 @@ import torch
 
 from src.config import schema
 from src.data.folders import printable
-from src.data.sources.source import COPIES, Source, Split, held_out, with_test
+from src.data.sources.source import COPIES, Source, Split, split_off_test, split_off_validation
 from src.data.tables import learn_columns, read_table
 from src.system.errors import InputError, all_at_once
 from src.system.files import sha256
@@ -21,10 +21,8 @@ TEXT_COST = 12  # bytes of memory for each byte of a table, while it is read
 
 
 def open_source(config: schema.Csv) -> Source:
-    """Features (N, width), float32, standardised and encoded by the training samples alone.
-
-    Classes are sorted, as numbers if all are. Raises InputError with all faults of the table.
-    """
+    """Features (N, width), float32, standardised and encoded by what the training samples show.
+    Raises InputError with all faults of the table."""
     path = Path(config.path)
     size = path.stat().st_size if path.is_file() else 0
     require_memory(f"data.path={path}: it needs", TEXT_COST * size, "fewer rows")
@@ -39,8 +37,9 @@ def open_source(config: schema.Csv) -> Source:
         rows = Split(
             torch.arange(len(targets)), torch.tensor([number_of[target] for target in targets])
         )
-        parts = with_test(rows, config.test_fraction, config.split_seed)
-        learning, _ = held_out(parts[0], config.val_fraction, config.split_seed)
+        # Splits of row numbers: the columns are learned from the training rows alone.
+        splits = split_off_test(rows, config.test_fraction, config.split_seed)
+        training, _ = split_off_validation(splits[0], config.val_fraction, config.split_seed)
     except InputError as error:
         faults = [str(error)]
         try:
@@ -48,7 +47,7 @@ def open_source(config: schema.Csv) -> Source:
         except InputError as more:
             faults.append(str(more))
         raise all_at_once(faults, "nothing was read") from None
-    trained_on[learning.features.numpy()] = True
+    trained_on[training.features.numpy()] = True
     columns = learn_columns(table, config, trained_on)
     require_memory(
         f"data.path={path}: as {columns.width:,} features of each row it needs",
@@ -56,26 +55,26 @@ def open_source(config: schema.Csv) -> Source:
         "fewer rows, or leave out columns of text by data.drop",
     )
     features = torch.from_numpy(columns.features(table))
-    train, test = (Split(features[part.features], part.labels) for part in parts)
+    train, test = (Split(features[rows.features], rows.labels) for rows in splits)
     names = tuple(printable(label) for label in labels)
     return Source(config.name, train, test, names, digest=sha256(path), columns=columns)
 
 
 def _classes(targets: Sequence[str], path: Path, target: str) -> list[str]:
-    """The distinct ones in their order."""
-    found = set(targets)
-    if len(found) < 2:
+    """The distinct targets: sorted as numbers if all are numbers, else as texts."""
+    classes = set(targets)
+    if len(classes) < 2:
         raise InputError(
             f"{path}: column {target} has the one class {targets[0][:80]!r}; a classifier needs two"
         )
     try:
-        values = {text: float(text) for text in found}
+        values = {text: float(text) for text in classes}
     except ValueError:
-        return sorted(found)
-    measured = next((text for text, value in values.items() if not value.is_integer()), None)
-    if measured is not None:
+        return sorted(classes)
+    fraction = next((text for text, value in values.items() if not value.is_integer()), None)
+    if fraction is not None:
         raise InputError(
-            f"{path}: column {target} has numbers such as {measured}, which are not classes; name "
+            f"{path}: column {target} has numbers such as {fraction}, which are not classes; name "
             "another column with data.target=COLUMN"
         )
-    return sorted(found, key=lambda text: (values[text], text))
+    return sorted(classes, key=lambda text: (values[text], text))

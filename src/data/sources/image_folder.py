@@ -15,7 +15,7 @@ from torch import Tensor
 from src.config import schema
 from src.data.folders import Files, decode_all, list_pictures, printable
 from src.data.pictures import read_picture, resize
-from src.data.sources.source import COPIES, Description, Source, Split, with_test, without_samples
+from src.data.sources.source import COPIES, Description, Source, Split, split_off_test
 from src.system.errors import InputError, shortened
 from src.system.resources import require_memory
 
@@ -71,7 +71,7 @@ def open_source(config: schema.ImageFolder) -> Source:
         log.info("%s: files that are not PNG or JPEG, left out: %d", root, listing.others)
     decoded = _decoded(config, parts)
     skipped = sum(len(part.paths) for part in parts) - sum(len(split) for split in decoded)
-    empty = without_samples(decoded[0], listing.labels)
+    empty = decoded[0].empty_classes(listing.labels)
     if empty or not all(len(split) for split in decoded):
         raise InputError(
             f"data.path={root}: without its broken pictures nothing is left of "
@@ -80,7 +80,7 @@ def open_source(config: schema.ImageFolder) -> Source:
     if len(decoded) == 2:
         train, test = decoded
     else:
-        train, test = with_test(decoded[0], config.test_fraction, config.split_seed)
+        train, test = split_off_test(decoded[0], config.test_fraction, config.split_seed)
     return Source(config.name, train, test, listing.labels, digest=listing.digest, skipped=skipped)
 
 
@@ -103,9 +103,9 @@ def _decoded(config: schema.ImageFolder, parts: Sequence[Files]) -> list[Split]:
         if keep:
             split = Split(torch.from_numpy(pixels), labels)
         if survey.broken:
-            whole = torch.ones(len(labels), dtype=torch.bool)
-            whole[list(survey.broken)] = False
-            split = split.take(whole)
+            readable = torch.ones(len(labels), dtype=torch.bool)
+            readable[list(survey.broken)] = False
+            split = split.take(readable)
         splits.append(split)
     if faults and not config.skip_broken:
         count = sum(len(part.paths) for part in parts)

@@ -11,7 +11,7 @@ from src.data.tables import Columns
 from src.system.errors import InputError
 
 DIGITS = tuple("0123456789")
-COPIES = 2  # of a resident data set in memory, while its splits are drawn
+COPIES = 2  # how often a resident data set lies in memory while its splits are drawn
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Split:
         return tuple(self.features.shape[1:])
 
     def take(self, chosen: Tensor | slice) -> "Split":
-        """The samples at indices (int64), of a mask (bool), or of a slice, which copies nothing."""
+        """The samples that int64 indices, a bool mask or a slice choose. A slice copies nothing."""
         if isinstance(chosen, Tensor) and chosen.dtype == torch.int64:
             # index_select takes less than half the time of [] with indices.
             return Split(self.features.index_select(0, chosen), self.labels.index_select(0, chosen))
@@ -47,11 +47,16 @@ class Split:
     def to(self, device: torch.device) -> "Split":
         return Split(self.features.to(device), self.labels.to(device))
 
+    def empty_classes(self, names: Sequence[str]) -> list[str]:
+        """The names of the classes without a sample; `names` are those of all classes."""
+        counts = torch.bincount(self.labels, minlength=len(names)).tolist()
+        return [name for name, count in zip(names, counts, strict=True) if not count]
+
 
 @dataclass(frozen=True)
 class Source:
-    """A data set: a training set, which the validation set is drawn from, and a test set, which
-    only the final test uses."""
+    """A data set. The validation set is drawn from the training set; only the final test uses the
+    test set."""
 
     name: str
     train: Split
@@ -59,7 +64,7 @@ class Source:
     labels: tuple[str, ...]  # names of classes 0, 1, …
     instead_of: str | None = None  # the data set that was not available, and why
     digest: str | None = None  # of the user's own files, which may change between runs
-    skipped: int = 0  # broken files
+    skipped: int = 0  # the number of broken files
     columns: Columns | None = None  # how a table's rows become features
 
     @property
@@ -78,30 +83,30 @@ def as_float(features: Tensor) -> Tensor:
     return features
 
 
-def held_out(train: Split, fraction: float | None, seed: int) -> tuple[Split, Split]:
-    """Splits the training set into (train, validation) at random, in the original order; without a
-    fraction both are the whole set. Raises InputError when a part would be empty."""
+def split_off_validation(train: Split, fraction: float | None, seed: int) -> tuple[Split, Split]:
+    """Splits the training set at random into (train, validation), both in the original order. If
+    `fraction` is None, both are the whole set. Raises InputError when a split would be empty."""
     if fraction is None:
         return train, train
-    validation = round(len(train) * fraction)
-    if not 0 < validation < len(train):
+    count = round(len(train) * fraction)
+    if not 0 < count < len(train):
         raise InputError(
-            f"data.val_fraction={fraction}: of {len(train)} samples {validation} would be held "
-            "out; type data.val_fraction=null to hold out none"
+            f"data.val_fraction={fraction}: the validation set would have {count} of "
+            f"{len(train)} samples; type data.val_fraction=null to validate on the training set"
         )
     stream = torch.Generator().manual_seed(seed)
     permutation = torch.randperm(len(train), generator=stream)
     mask = np.zeros(len(train), dtype=bool)
-    mask[permutation[:validation].numpy()] = True
+    mask[permutation[:count].numpy()] = True
     is_validation = torch.from_numpy(mask)
     return train.take(~is_validation), train.take(is_validation)
 
 
-def with_test(everything: Split, fraction: float, seed: int) -> tuple[Split, Split]:
-    """Splits a data set without a test set into (train, test) at random.
+def split_off_test(everything: Split, fraction: float, seed: int) -> tuple[Split, Split]:
+    """Splits a data set at random into (train, test), both in the original order.
 
-    Each class gives the test set a rounded `fraction` of its samples, never all of them. Both parts
-    keep the original order. Raises InputError when the test set would be empty.
+    The test set gets `fraction` of the samples of each class, rounded; at least one sample of each
+    class stays in the training set. Raises InputError when the test set would be empty.
     """
     stream = torch.Generator().manual_seed(seed)
     is_test = torch.zeros(len(everything), dtype=torch.bool)
@@ -111,13 +116,7 @@ def with_test(everything: Split, fraction: float, seed: int) -> tuple[Split, Spl
         is_test[members[torch.randperm(len(members), generator=stream)[:count]]] = True
     if not is_test.any():
         raise InputError(
-            f"data.test_fraction={fraction}: of {len(everything)} samples none would be tested; "
-            "type a larger one, for example data.test_fraction=0.5"
+            f"data.test_fraction={fraction}: the test set would have none of {len(everything)} "
+            "samples; type a larger fraction, for example data.test_fraction=0.5"
         )
     return everything.take(~is_test), everything.take(is_test)
-
-
-def without_samples(split: Split, labels: Sequence[str]) -> list[str]:
-    """The classes without a sample in the split."""
-    counts = torch.bincount(split.labels, minlength=len(labels)).tolist()
-    return [label for label, count in zip(labels, counts, strict=True) if not count]

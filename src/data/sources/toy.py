@@ -7,19 +7,21 @@ from src.data.sources.source import Description, Source, Split
 from src.system.resources import require_memory
 
 LABELS = ("0", "1")
+BYTES_PER_FACTOR = 100  # about seven points, each with its label
 
 
 def toy(factor: int) -> Source:
     """Features (N, 2). With factor 1 the points are those that the tutorial prints.
 
-    A factor above 1 gives that many copies of each set, with normal noise of deviation 0.1.
+    A factor above 1 repeats each set so many times, with normal noise of deviation 0.1.
     """
     train = Split(
         torch.tensor([[-1.2, 3.1], [-0.9, 2.9], [-0.5, 2.6], [2.3, -1.1], [2.7, -1.5]]),
         torch.tensor([0, 0, 0, 1, 1]),
     )
     test = Split(torch.tensor([[-0.8, 2.8], [2.6, -1.6]]), torch.tensor([0, 1]))
-    require_memory(f"data.factor={factor}: the points need", 100 * factor, "a smaller data.factor")
+    needed = BYTES_PER_FACTOR * factor
+    require_memory(f"data.factor={factor}: the points need", needed, "a smaller data.factor")
     if factor > 1:
         noise = torch.Generator().manual_seed(123)
 

@@ -15,7 +15,7 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from src.config.compose import compose
 from src.data.sources.catalogue import open_source
-from src.data.sources.source import Source, Split, held_out, with_test
+from src.data.sources.source import Source, Split, split_off_test, split_off_validation
 from src.data.tables import NumberColumn, TextColumn, read_table
 from src.inference.inputs import read_inputs
 from src.inference.prediction import predict_inputs
@@ -35,7 +35,7 @@ def test_a_table_is_standardised_by_its_training_samples(tmp_path: Path) -> None
     source = table(tmp_path / "t.csv", f"a,b,kind\n{ROWS}\n")
     assert (source.labels, source.shape) == (("blue", "red"), (2,))
     assert (len(source.train), len(source.test)) == (16, 4)
-    trained_on, validated = held_out(source.train, 0.2, 0)
+    trained_on, validated = split_off_validation(source.train, 0.2, 0)
     np.testing.assert_allclose(trained_on.features.mean(0), 0, atol=1e-6)
     np.testing.assert_allclose(trained_on.features.std(0, correction=0), 1, rtol=1e-5)
     assert abs(float(validated.features.mean())) > 1e-3
@@ -142,8 +142,8 @@ def test_columns_are_learned_as_by_scikit_learn(fill: str, tmp_path: Path) -> No
     source = table(tmp_path / "t.csv", text, "data.encode=onehot", f"data.fill={fill}")
     rows_of = [(n, t, "xy".index(kind)) for n, t, kind in rows]
     whole = Split(torch.arange(len(rows)), torch.tensor([kind for *_, kind in rows_of]))
-    train, test = with_test(whole, 0.2, seed=0)
-    learning = held_out(train, 0.2, 0)[0].features
+    train, test = split_off_test(whole, 0.2, seed=0)
+    learning = split_off_validation(train, 0.2, 0)[0].features
     numbers = np.array([[float(n) if n else np.nan] for n, *_ in rows])
     texts = np.array([[t or None] for _, t, _ in rows], object)
     first = make_pipeline(SimpleImputer(strategy=fill), StandardScaler())

@@ -62,7 +62,7 @@ def test_pictures_decoded_by_workers_are_the_resident_ones(
         config = compose(*common, *extra).data
         module = DataModule(config, steps_per_call=2)
         module.setup()
-        module.share([SeededOrder(1)], trials=1)
+        module.set_orders([SeededOrder(1)], trials=1)
         modules.append(module)
     resident, lazy = modules
     assert isinstance(lazy.train, PictureSplit)
@@ -157,7 +157,7 @@ def test_a_class_without_samples_in_a_split_is_reported(
         "trainer.max_epochs=1",
     )  # fmt: skip
     fit(config, tmp_path / "run")
-    assert "part has no sample of once" in caplog.text
+    assert "set has no sample of once" in caplog.text
 
 
 def test_pictures_train_well_by_default(tmp_path: Path) -> None:
