@@ -40,14 +40,12 @@ class DataModule(LightningDataModule):
         super().__init__()
         self.config, self.steps_per_call, self.world_size = config, steps_per_call, world_size
         self.start = (0, 0)  # epoch and batch where training begins
-        self.set_orders([SeededOrder(0)], trials=1)
+        self.set_orders([SeededOrder(0)], trial_count=1)
 
     def setup(self, stage: str = "fit") -> None:  # noqa: ARG002, Lightning's argument
-        """Opens the data set and splits off the validation set. Later calls do nothing.
-
-        Raises InputError when the data cannot be loaded, when the training set does not fill one
-        batch, and when a split has fewer samples than there are devices.
-        """
+        """Opens the data set and splits off the validation set. Later calls do nothing. Raises
+        InputError when the data cannot be loaded, when the training set does not fill one batch,
+        and when a split has fewer samples than there are devices."""
         if hasattr(self, "source"):
             return
         config, world_size = self.config, self.world_size
@@ -74,10 +72,10 @@ class DataModule(LightningDataModule):
                 f"data.batch_size={max(1, len(self.train) // world_size)} or less"
             )
 
-    def set_orders(self, orders: Sequence[Order], trials: int) -> None:
+    def set_orders(self, orders: Sequence[Order], trial_count: int) -> None:
         """Sets the orders of samples, one per distinct seed. A block has batches of each order.
-        `trials` is the number of trials that train on them."""
-        self.trials, self.all_orders = trials, orders
+        `trial_count` trials train on them."""
+        self.trial_count, self.all_orders = trial_count, orders
         self.orders = list(orders)  # the loader refers to this list
 
     def keep_orders(self, numbers: Sequence[int]) -> None:
@@ -138,7 +136,7 @@ class DataModule(LightningDataModule):
         if self.steps_per_call != "auto":
             return int(self.steps_per_call)
         features = len(self.orders) * math.prod(self.source.shape)
-        logits = self.trials * self.source.classes  # kept until the block ends
+        logits = self.trial_count * self.source.classes  # kept until the block ends
         return batches_per_block(4 * self.config.batch * (features + logits), self._device)
 
     def _slices(self, split: Split) -> Any:

@@ -3,7 +3,7 @@
 A new family of models is one file here, a section in src/config/schema.py and a YAML in conf/model,
 all of the same name. The file has `build(config, shape, classes)`, which returns a model, and may
 have `cost(config, shape, classes)`, which returns the memory that a model takes
-(src/models/closed_form.py). With a closed form its models train without autograd, and in stacks.
+(src/models/closed_form.py). Models with a closed form train without autograd, and in stacks.
 """
 
 import importlib
@@ -16,7 +16,7 @@ from torch import nn
 
 from src.config import schema
 from src.config.written import written
-from src.models.closed_form import Cost
+from src.models.closed_form import MemoryCost
 from src.system.errors import InputError, first_line
 from src.system.resources import out_of_memory
 
@@ -45,23 +45,23 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
 
 
 def construct_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.Module:
-    """As build_model, but untried: on the meta device it allocates no weights."""
+    """As build_model, but does not try the model. On the meta device it allocates no weights."""
     model: nn.Module = _family(config).build(config, shape, classes)
     return model
 
 
-def model_cost(config: schema.Model, shape: Sequence[int], classes: int) -> Cost:
-    """The memory that a model takes. A family that does not tell is taken for one linear layer."""
+def model_cost(config: schema.Model, shape: Sequence[int], classes: int) -> MemoryCost:
+    """The memory that a model takes. A family without `cost` is counted as one linear layer."""
     family = _family(config)
     if hasattr(family, "cost"):
-        found: Cost = family.cost(config, shape, classes)
-        return found
+        cost: MemoryCost = family.cost(config, shape, classes)
+        return cost
     inputs = math.prod(shape)
-    return Cost((inputs + 1) * classes, 2 * classes, 2 * (classes + inputs))
+    return MemoryCost((inputs + 1) * classes, 2 * classes, 2 * (classes + inputs))
 
 
 def _family(config: schema.Model) -> Any:
-    """The module of a model; its name has been checked by the schema."""
+    """The module of a model's family. The schema has checked the name."""
     return importlib.import_module(f"{__name__}.{config.name}")
 
 

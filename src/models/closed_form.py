@@ -12,16 +12,17 @@ import torch
 from torch import Tensor, nn
 
 
-class Cost(NamedTuple):
+class MemoryCost(NamedTuple):
     """How many floats a model keeps in memory."""
 
-    weights: int  # parameters and running statistics
-    evaluation: int  # activations of a sample that is evaluated
-    training: int  # activations of a sample of a batch, with their gradients, and the sample itself
+    model: int  # parameters and running statistics
+    evaluated_sample: int  # activations
+    trained_sample: int  # activations, their gradients, and the sample itself
 
 
 class StackedParameters:
-    """A weight and a bias of S trials, and their gradients once `make_gradients` was called."""
+    """A part of a segment: the weight and the bias of one layer or norm of S trials. After
+    `make_gradients` a part has their gradients too."""
 
     gradients: Tensor  # the weight gradient followed by the bias gradient, flat
     weight_gradient: Tensor
@@ -34,55 +35,55 @@ class StackedParameters:
         self.parameters, self.weight, self.bias = list(parameters), weight, bias
 
     def make_gradients(self) -> list[Tensor]:
-        """Allocates a gradient for each parameter, in one piece, which ranks sum without a copy."""
+        """Allocates `gradients`. The gradient of each parameter is a view of this one tensor, so
+        that ranks sum the gradients of a part in one call. Returns the views."""
         sizes = [parameter.numel() for parameter in self.parameters]
         self.gradients = self.weight.new_zeros(sum(sizes))
         pieces = torch.split(self.gradients, sizes)
         self.weight_gradient = pieces[0].view(self.weight.shape)
         if self.bias is not None:
             self.bias_gradient = pieces[1].view(self.bias.shape)
-        return [piece.view_as(own) for piece, own in zip(pieces, self.parameters, strict=True)]
+        return [view.view_as(p) for view, p in zip(pieces, self.parameters, strict=True)]
 
-    def descend(self, first: Tensor, second: Tensor, /) -> None:
-        """Subtracts `first` from the weight and `second` from the bias, in place.
-
-        `Layer` overrides this: there `first` is the gradient of the outputs and `second` the
-        inputs. Their product, the weight gradient, is subtracted without being stored.
-        """
-        self.weight.sub_(first.view_as(self.weight))
+    def descend(self, weight_gradient: Tensor, bias_gradient: Tensor, /) -> None:
+        """Subtracts the gradients from weight and bias, in place. `Layer` takes other tensors."""
+        self.weight.sub_(weight_gradient.view_as(self.weight))
         if self.bias is not None:
-            self.bias.sub_(second.view_as(self.bias))
+            self.bias.sub_(bias_gradient.view_as(self.bias))
 
-    def accumulate(self, first: Tensor, second: Tensor, /, fresh: bool) -> None:
-        """Adds to `gradients`, or overwrites them if `fresh`. Arguments: see `descend`."""
-        if fresh:
+    def accumulate(
+        self, weight_gradient: Tensor, bias_gradient: Tensor, /, overwrite: bool
+    ) -> None:
+        """Adds to `gradients`, or overwrites them. Takes the same two tensors as `descend`."""
+        if overwrite:
             self.gradients.zero_()
-        self.weight_gradient.add_(first.view_as(self.weight))
+        self.weight_gradient.add_(weight_gradient.view_as(self.weight))
         if self.bias is not None:
-            self.bias_gradient.add_(second.view_as(self.bias))
+            self.bias_gradient.add_(bias_gradient.view_as(self.bias))
 
 
-# What to do with the gradient of a part, see `ClosedFormSteps._use_gradient` in
-# src/training/steps.py: the call is passed on to `descend` or `accumulate`.
+# Called as use(part, first, second), as soon as the gradient of a part is known, with the two
+# tensors that `part.descend` takes. The function either updates the part (`descend`) or stores the
+# gradient (`accumulate`).
 UseGradient = Callable[[StackedParameters, Tensor, Tensor], None]
 
 
 class ClosedForm:
-    """S models of a family whose tensors have equal shapes: a segment of a stack. The parameters of
-    the models become views of the segment's tensors (S, …). `stacked_layers.stack_tensors` creates
-    the views."""
+    """A segment of a stack: S models of the same class, whose gradients are computed by formulas.
+    Their tensors have equal shapes, if necessary after padding with zeros. The parameters of the
+    models become views of the segment's tensors (S, …), see `stacked_layers.stack_tensors`."""
 
     classes: int
     random = False  # whether a step draws random numbers
-    generator: torch.Generator | None = None  # of these numbers; None: the global one
-    statistics: Sequence[Tensor] = ()  # what a model has besides parameters, such as running means
+    generator: torch.Generator | None = None  # draws these numbers; None: torch's global generator
+    statistics: Sequence[Tensor] = ()  # tensors that are not trained, such as running means
 
     def __init__(
         self, trials: Sequence[int], models: Sequence[nn.Module], batches: Sequence[int]
     ) -> None:
-        """`trials` are the numbers of the models in the whole stack, `batches` the numbers of the
-        R batches that they train on. The trials are sorted by batch: the first S/R trials train
-        on batches[0], the next S/R trials on batches[1], and so on."""
+        """`trials` are the numbers of the models in the stack. `batches` are the numbers of the R
+        distinct batches that this segment trains on: the first S/R trials train on batches[0], the
+        next S/R trials on batches[1], and so on."""
         self.trials, self.batches = list(trials), list(batches)
         self.parts = list(self.stack(models))
         self.parameters = [parameter for part in self.parts for parameter in part.parameters]
@@ -90,19 +91,18 @@ class ClosedForm:
 
     def stack(self, models: Sequence[nn.Module]) -> Sequence[StackedParameters]:
         """Stacks the tensors. Sets `classes`, and `random` and `statistics` if they differ from the
-        class defaults. Returns the parts in the order of a model's parameters."""
+        class's values. Returns the parts in the order of a model's parameters."""
         raise NotImplementedError
 
     @classmethod
-    def shape_of(cls, model: nn.Module, rounding: int) -> tuple[Any, ...]:
-        """Returns a key; models with the same key share a segment. Here, the key is the shapes of
-        all parameters. A family that pads models with zeros may round widths up to multiples of
-        `rounding`, which is 1 if the models have few shapes."""
+    def segment_key(cls, model: nn.Module, rounding: int) -> tuple[Any, ...]:
+        """Models with the same key share a segment. Here the key is the shapes of all parameters.
+        A class that pads models with zeros may round widths up to multiples of `rounding`."""
         del rounding
         return tuple(tuple(parameter.shape) for parameter in model.parameters())
 
     def forward(self, features: Tensor) -> Tensor:
-        """Features (N, inputs) that all trials share, to logits (S, classes, N) in evaluation."""
+        """Evaluates all trials on the same features (N, inputs): logits (S, classes, N)."""
         raise NotImplementedError
 
     def differentiate(
@@ -117,26 +117,27 @@ class ClosedForm:
 
         features (R, B, inputs); targets (R, 1, classes, B), one-hot or smoothed. Writes logits
         (S, classes, B). The loss is the sum over samples of the cross entropy, times `scale`: a
-        number or (S, 1, 1). Calls `use(part, first, second)` once for each part, as its `descend`:
-        the rest of the backward pass must not need the part's parameters.
+        number or (S, 1, 1). Calls `use` once for each part. `use` may change the parameters of the
+        part, so call it only when the rest of the backward pass does not read them.
         """
         raise NotImplementedError
 
     def constrain(self) -> None:
         """Called after each step of an optimizer. Applies max_norm, if set."""
 
-    def count(self, batches: int) -> None:
-        """Called after each block. Adds the number of batches to the counters of batch norm."""
+    def count_batches(self, count: int) -> None:
+        """Called after each block of `count` batches. Adds them to the counters of batch norms."""
 
     def make_gradients(self) -> None:
         self.gradients = [gradient for part in self.parts for gradient in part.make_gradients()]
 
     def attach_gradients(self) -> None:
-        """Hands the gradients to the parameters for an optimizer: Lightning may clear them."""
+        """Sets `parameter.grad` for an optimizer. Called before each step, because Lightning may
+        set `parameter.grad` to None."""
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
 
 
 def closed_form_of(model: nn.Module) -> type[ClosedForm] | None:
-    """The closed form of a model's family, or None."""
+    """The closed form of a model's class, or None."""
     return getattr(model, "closed_form", None)

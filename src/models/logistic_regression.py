@@ -26,5 +26,5 @@ class LogisticRegression(nn.Module):
         return logits
 
     def architecture(self) -> Architecture:
-        """That of a multilayer perceptron without hidden layers."""
+        """The architecture of a multilayer perceptron without hidden layers."""
         return Architecture((self.output,))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from src.config import schema
-from src.models.closed_form import ClosedForm, Cost, StackedParameters, UseGradient
+from src.models.closed_form import ClosedForm, MemoryCost, StackedParameters, UseGradient
 from src.models.stacked_layers import (
     ACTIVATE,
     BACKWARD,
@@ -34,16 +34,17 @@ def build(config: schema.Mlp, shape: Sequence[int], classes: int) -> "Mlp":
     return Mlp(math.prod(shape), config.hidden_sizes, classes, **settings)
 
 
-def cost(config: schema.Mlp, shape: Sequence[int], classes: int) -> Cost:
-    """An upper bound: 4 numbers per hidden unit are added for a norm (weight, bias, mean and
-    variance), even without a norm."""
+def cost(config: schema.Mlp, shape: Sequence[int], classes: int) -> MemoryCost:
+    """An upper bound of the memory that a model takes. Each hidden unit is counted with the weight,
+    bias, mean and variance of a norm, even if the model has no norm."""
     inputs, hidden = math.prod(shape), config.hidden_sizes
     weights = sum((a + 1) * b for a, b in pairwise([inputs, *hidden, classes])) + 4 * sum(hidden)
     units = sum(hidden) + classes
     # Activation and gradient, mask and masked activation, and three tensors that a norm keeps.
-    by_unit = 2 + 2 * bool(config.dropout) + 3 * (config.norm is not None)
-    by_input = 2 + 2 * bool(config.input_dropout)  # as bytes and as floats, mask and masked input
-    return Cost(weights, 2 * units, by_unit * units + by_input * inputs)
+    per_unit = 2 + 2 * bool(config.dropout) + 3 * (config.norm is not None)
+    # The input as bytes and as floats, mask and masked input.
+    per_input = 2 + 2 * bool(config.input_dropout)
+    return MemoryCost(weights, 2 * units, per_unit * units + per_input * inputs)
 
 
 @dataclass(frozen=True)
@@ -61,9 +62,9 @@ class Architecture:
 class DenseClosedForm(ClosedForm):
     """The closed form of models that describe themselves by a method `architecture`.
 
-    Narrower models are padded with units whose weights are zero. They stay zero: relu, tanh and
-    gelu map 0 to 0, so such a unit gets no gradient in either direction. Models with a layer norm,
-    which averages over units, are not padded.
+    Narrower models are padded with units whose weights are zero. These weights stay zero: relu,
+    tanh and gelu map 0 to 0, so the gradients of the weights into and out of such a unit are zero.
+    Models with a layer norm are not padded, because a layer norm averages over units.
     """
 
     def stack(self, models: Sequence[nn.Module]) -> Sequence[StackedParameters]:
@@ -77,9 +78,10 @@ class DenseClosedForm(ClosedForm):
         parts: list[StackedParameters] = []
         for depth in range(len(first.layers)):
             linear = [architecture.layers[depth] for architecture in architectures]
-            # With dropout of the inputs, trials that share a batch still have different inputs.
-            shared = depth == 0 and not self.input_dropout
-            groups = len(self.batches) if shared else len(models)
+            # In the first layer, trials that train on the same batch have the same inputs, unless
+            # these have dropout: one product per batch. Otherwise there is one product per trial.
+            same_inputs = depth == 0 and not self.input_dropout
+            groups = len(self.batches) if same_inputs else len(models)
             self.layers.append(stack_linear(linear, groups))
             parts.append(self.layers[-1])
             if depth < len(first.norms):
@@ -89,13 +91,14 @@ class DenseClosedForm(ClosedForm):
         self.classes = first.layers[-1].out_features
         self.batch_norms = [norm for norm in self.norms if isinstance(norm, BatchNorm)]
         self.statistics = [v for norm in self.batch_norms for v in (norm.mean, norm.variance)]
-        self.first_shared = Layer(self.layers[0].parameters, 1)
+        # The first layer for evaluation, where all trials have the same batch.
+        self.first_layer_one_batch = Layer(self.layers[0].parameters, 1)
         self._buffers: dict[tuple[int, torch.dtype], _Buffers] = {}
         return parts
 
     @classmethod
-    def shape_of(cls, model: nn.Module, rounding: int) -> tuple[Any, ...]:
-        """The widths of all layers."""
+    def segment_key(cls, model: nn.Module, rounding: int) -> tuple[Any, ...]:
+        """The widths of all layers, those of hidden layers rounded up."""
         architecture = _architecture(model)
         *hidden, classes = (layer.out_features for layer in architecture.layers)
         if any(isinstance(norm, nn.LayerNorm) for norm in architecture.norms):
@@ -107,12 +110,12 @@ class DenseClosedForm(ClosedForm):
             for layer in self.layers[:-1]:
                 bound_rows(layer.weight, self.max_norm)
 
-    def count(self, batches: int) -> None:
+    def count_batches(self, count: int) -> None:
         for norm in self.batch_norms:
-            norm.batches.add_(batches)
+            norm.batches.add_(count)
 
     def forward(self, features: Tensor) -> Tensor:
-        outputs = self.first_shared.forward(features.mT)
+        outputs = self.first_layer_one_batch.forward(features.mT)
         for depth, layer in enumerate(self.layers[1:]):
             if self.norms:
                 outputs = self._normalise(depth, outputs, training=False)
@@ -130,8 +133,8 @@ class DenseClosedForm(ClosedForm):
     ) -> None:
         buffers = self._buffers_for(features)
         if self.input_dropout:
-            shared = len(self.trials) // len(self.batches)
-            by_trial = features.unsqueeze(1).expand(-1, shared, -1, -1)
+            trials_per_batch = len(self.trials) // len(self.batches)
+            by_trial = features.unsqueeze(1).expand(-1, trials_per_batch, -1, -1)
             mask = dropout_mask(by_trial, self.input_dropout, self.generator)
             features = (by_trial * mask).flatten(0, 1)
         first = features.mT if self.layers[0].groups > 1 else features[0].mT
@@ -142,33 +145,39 @@ class DenseClosedForm(ClosedForm):
         else:
             last.copy_(self.layers[-1].forward(inputs[-1]))
 
-        # delta: the gradient of the loss with respect to the outputs of a layer, first of the last
-        # layer (S, classes, B), then in the shape of the current layer.
-        delta = torch.softmax(logits, 1, out=buffers.delta)
-        buffers.delta_by_batch.sub_(targets)
-        delta.mul_(scale)
-        delta = buffers.delta_shaped
+        # The delta of a layer is the gradient of the loss with respect to the layer's outputs.
+        delta = self._last_delta(logits, targets, scale, buffers)
         if first.dtype != logits.dtype:
             delta = delta.to(first.dtype)
         for depth in range(len(self.layers) - 1, 0, -1):
-            layer, back = self.layers[depth], buffers.back[depth - 1]
-            gradient = layer.backward(delta, back)  # of the inputs of this layer
-            if gradient is back:
-                gradient = buffers.previous[depth - 1]
+            layer, hidden = self.layers[depth], depth - 1  # `hidden`: the layer before
+            gradient = layer.backward(delta, buffers.gradient_from_next[hidden])
+            if buffers.gradient_from_next[hidden] is None:
+                gradient = self._regroup(gradient, self.layers[hidden])
             else:
-                gradient = self._regroup(gradient, self.layers[depth - 1])
+                gradient = buffers.gradient[hidden]
             use(layer, delta, inputs[depth])
             if self.norms:
                 gradient = self._by_trial(gradient)
-            if depth - 1 in masks:
-                gradient = gradient * masks[depth - 1]
-            delta = BACKWARD[self.activation](gradient, for_backward[depth - 1])
+            if hidden in masks:
+                gradient = gradient * masks[hidden]
+            delta = BACKWARD[self.activation](gradient, for_backward[hidden])
             if self.norms:
-                norm = self.norms[depth - 1]
+                norm = self.norms[hidden]
                 before_norm = norm.backward(delta.to(norm.weight.dtype)).to(first.dtype)
-                use(norm, *norm.own_gradients)
-                delta = self._regroup(before_norm, self.layers[depth - 1])
+                use(norm, *norm.parameter_gradients)
+                delta = self._regroup(before_norm, self.layers[hidden])
         use(self.layers[0], delta, inputs[0])
+
+    def _last_delta(
+        self, logits: Tensor, targets: Tensor, scale: Tensor | float, buffers: "_Buffers"
+    ) -> Tensor:
+        """Writes (softmax - targets) * scale into `buffers.delta` (S, classes, B) by two of its
+        views. Returns the view in the shape of the last layer."""
+        torch.softmax(logits, 1, out=buffers.delta)
+        buffers.delta_by_batch.sub_(targets)
+        buffers.delta.mul_(scale)
+        return buffers.delta_shaped
 
     def _forward_hidden(
         self, first: Tensor, buffers: "_Buffers"
@@ -177,7 +186,7 @@ class DenseClosedForm(ClosedForm):
         (its output; for gelu its input), and the dropout masks by layer."""
         inputs, for_backward, masks = [first], [], {}
         for depth, layer in enumerate(self.layers[:-1]):
-            before = layer.forward(inputs[-1], buffers.out[depth])
+            before = layer.forward(inputs[-1], buffers.output[depth])
             if self.norms:
                 before = self._normalise(depth, before, training=True)
             after = ACTIVATE[self.activation](before)
@@ -185,21 +194,23 @@ class DenseClosedForm(ClosedForm):
             if self.dropouts[depth]:
                 masks[depth] = dropout_mask(after, self.dropouts[depth], self.generator)
                 after = after * masks[depth]
-            elif after is before and before is buffers.out[depth]:
-                inputs.append(buffers.next[depth])
+            elif after is buffers.output[depth]:  # the activation works in place
+                inputs.append(buffers.output_for_next[depth])
                 continue
             inputs.append(self._regroup(after, self.layers[depth + 1]))
         return inputs, for_backward, masks
 
     def _normalise(self, depth: int, outputs: Tensor, *, training: bool) -> Tensor:
         """Outputs after a layer's norm, (S, units, B), computed in the precision of the weights."""
-        norm, whole = self.norms[depth], self._by_trial(outputs)
-        return norm.forward(whole.to(norm.weight.dtype), training).to(outputs.dtype)
+        norm, by_trial = self.norms[depth], self._by_trial(outputs)
+        return norm.forward(by_trial.to(norm.weight.dtype), training).to(outputs.dtype)
 
     def _by_trial(self, tensor: Tensor) -> Tensor:
+        """A view (S, units, B) of the outputs or gradients of a layer."""
         return tensor.view(len(self.trials), -1, tensor.shape[-1])
 
     def _regroup(self, tensor: Tensor, layer: Layer) -> Tensor:
+        """A view in the shape of another layer."""
         return layer.shaped(self._by_trial(tensor))
 
     def _buffers_for(self, features: Tensor) -> "_Buffers":
@@ -210,8 +221,8 @@ class DenseClosedForm(ClosedForm):
 
 
 def _architecture(model: nn.Module) -> Architecture:
-    found: Architecture = model.architecture()  # type: ignore[operator]
-    return found
+    architecture: Architecture = model.architecture()  # type: ignore[operator]
+    return architecture
 
 
 class _Buffers:
@@ -219,34 +230,29 @@ class _Buffers:
 
     def __init__(self, stacked: DenseClosedForm, samples: int, dtype: torch.dtype) -> None:
         weights = [layer.parameters[0] for layer in stacked.layers]
-        device = weights[0].device
         trials = len(stacked.trials)
-        self.delta = torch.empty(
-            trials, stacked.classes, samples, dtype=weights[0].dtype, device=device
-        )
+        self.delta = weights[0].new_empty(trials, stacked.classes, samples)
         self.delta_by_batch = self.delta.view(len(stacked.batches), -1, stacked.classes, samples)
         self.delta_shaped = stacked.layers[-1].shaped(self.delta)
-        # For each hidden layer, `out` and `next` are two views of its outputs: in the shape that
-        # this layer writes, and in the shape that the next layer reads. `back` and `previous` are
-        # two views of the gradient of the outputs: in the shape that the next layer writes, and in
-        # the shape that this layer reads.
-        self.out: list[Tensor | None] = []
-        self.next: list[Tensor] = []
-        self.back: list[Tensor | None] = []
-        self.previous: list[Tensor] = []
-        for depth, weight in enumerate(weights[:-1]):
-            if dtype != weight.dtype:  # mixed precision allocates in each step
-                self.out.append(None)
-                self.back.append(None)
+        # For each hidden layer: its outputs in the shape that the layer writes, and in the shape
+        # that the next layer reads; the gradient of these outputs in the shape that the next layer
+        # writes, and in the shape that the layer reads. None in mixed precision, where each step
+        # allocates memory.
+        self.output: list[Tensor | None] = []
+        self.output_for_next: list[Tensor] = []
+        self.gradient_from_next: list[Tensor | None] = []
+        self.gradient: list[Tensor] = []
+        for weight, (layer, following) in zip(weights[:-1], pairwise(stacked.layers), strict=True):
+            if dtype != weight.dtype:
+                self.output.append(None)
+                self.gradient_from_next.append(None)
                 continue
-            rows = weight.shape[-2]
-            out = torch.empty(trials, rows, samples, dtype=dtype, device=device)
-            back = torch.empty_like(out)
-            before, after = stacked.layers[depth], stacked.layers[depth + 1]
-            self.out.append(before.shaped(out))
-            self.next.append(after.shaped(out))
-            self.back.append(after.shaped(back))
-            self.previous.append(before.shaped(back))
+            shape = (trials, weight.shape[-2], samples)
+            output, gradient = weight.new_empty(shape), weight.new_empty(shape)
+            self.output.append(layer.shaped(output))
+            self.output_for_next.append(following.shaped(output))
+            self.gradient_from_next.append(following.shaped(gradient))
+            self.gradient.append(layer.shaped(gradient))
 
 
 class Mlp(nn.Module):
@@ -270,8 +276,8 @@ class Mlp(nn.Module):
     ) -> None:
         """`dropout` is one probability, or one for each hidden layer. `max_norm` bounds the 2-norm
         of the weights into each hidden unit (Srivastava et al. 2014, section 5.1). With
-        `gradient_checkpointing` a hidden layer keeps only its input and is computed again for its
-        gradient."""
+        `gradient_checkpointing`, a hidden layer keeps only its input; the backward pass computes
+        the layer again."""
         super().__init__()
         self.gradient_checkpointing, self.activation = gradient_checkpointing, activation
         rates = dropout if isinstance(dropout, Sequence) else [dropout] * len(hidden_sizes)
@@ -279,9 +285,8 @@ class Mlp(nn.Module):
         self.max_norm = max_norm
         self.input_dropout = nn.Dropout(input_dropout)
         layers: list[nn.Module] = []
-        for (fan_in, fan_out), rate in zip(
-            pairwise([inputs, *hidden_sizes]), self.dropouts, strict=True
-        ):
+        widths = pairwise([inputs, *hidden_sizes])
+        for (fan_in, fan_out), rate in zip(widths, self.dropouts, strict=True):
             # A batch norm subtracts the mean, so a bias before it would have no effect.
             layers.append(nn.Linear(fan_in, fan_out, bias=norm != "batch"))
             if norm is not None:
@@ -294,19 +299,18 @@ class Mlp(nn.Module):
     def forward(self, features: Tensor) -> Tensor:
         """Features (N, *shape) with prod(shape) = inputs, to logits (N, classes)."""
         hidden: Tensor = self.input_dropout(features.flatten(1))
-        if not (self.gradient_checkpointing and torch.is_grad_enabled()):
-            logits: Tensor = self.layers(hidden)
-            return logits
-        per_hidden = (len(self.layers) - 1) // len(self.dropouts)
-        for first in range(0, len(self.layers) - 1, per_hidden):
-            hidden = checkpoint(
-                self.layers[first : first + per_hidden], hidden, use_reentrant=False
-            )
-        output: Tensor = self.layers[-1](hidden)
-        return output
+        layers = self.layers
+        if self.gradient_checkpointing and torch.is_grad_enabled():
+            size = (len(layers) - 1) // len(self.dropouts)  # modules of one hidden layer
+            for first in range(0, len(layers) - 1, size):
+                hidden = checkpoint(layers[first : first + size], hidden, use_reentrant=False)
+            layers = layers[-1:]
+        logits: Tensor = layers(hidden)
+        return logits
 
     def constrain(self) -> None:
-        """Holds the weights to `max_norm`. Called after each step of an optimizer."""
+        """Scales down the weights into each hidden unit whose 2-norm exceeds `max_norm`. Called
+        after each step of an optimizer."""
         if self.max_norm is not None:
             *hidden, _ = (layer for layer in self.layers if isinstance(layer, nn.Linear))
             for layer in hidden:

@@ -1,7 +1,7 @@
 """Layers of S models side by side, each with its gradient written out.
 
-Activations are feature-major, (S, units, B): the output of a layer is the input of the next one
-without a copy, whether a layer is one product over the units of all models or a batch of products.
+Activations have the shape (S, units, B). Therefore the output of a layer is the input of the next
+layer without a copy, whether a layer is one product over all units or a batch of products.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from src.models.closed_form import StackedParameters
 
 NormModule = nn.BatchNorm1d | nn.LayerNorm
 
-# Each activation, in place where torch can.
+# Each activation; in place if torch has a function for it.
 ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": torch.relu_,
     "tanh": torch.tanh_,
@@ -22,8 +22,9 @@ ACTIVATE: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-# The gradient of an activation's input from that of its output, by the kernels of autograd. The
-# second argument is the activation's output, of gelu its input.
+# Each function computes the gradient of an activation's input from the gradient of the activation's
+# output, by the kernels of autograd. The second argument is the activation's output; for gelu, the
+# activation's input.
 BACKWARD: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "relu": lambda gradient, output: torch.ops.aten.threshold_backward.grad_input(
         gradient, output, 0, grad_input=gradient
@@ -35,10 +36,8 @@ BACKWARD: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 class Layer(StackedParameters):
     """Linear layers as G products side by side: weight (G, rows, columns), bias (G, rows, 1),
-    inputs (G, columns, B).
-
-    With G = 1 no tensor has the first dimension. A layer before a batch norm has no bias.
-    """
+    inputs (G, columns, B). If G = 1, no tensor has the first dimension. A layer before a batch norm
+    has no bias."""
 
     def __init__(self, parameters: Sequence[nn.Parameter], groups: int) -> None:
         weight, *biases = (parameter.data for parameter in parameters)
@@ -49,14 +48,13 @@ class Layer(StackedParameters):
         self.groups = groups
 
     def shaped(self, tensor: Tensor) -> Tensor:
-        """(S, units, B) in the shape of this layer's inputs or outputs."""
-        samples = tensor.shape[-1]
-        return (
-            tensor.view(self.groups, -1, samples) if self.groups > 1 else tensor.view(-1, samples)
-        )
+        """Views (S, units, B) as this layer's inputs or outputs: (G, S/G · units, B)."""
+        if self.groups > 1:
+            return tensor.view(self.groups, -1, tensor.shape[-1])
+        return tensor.view(-1, tensor.shape[-1])
 
     def forward(self, inputs: Tensor, out: Tensor | None = None) -> Tensor:
-        dtype = inputs.dtype  # in mixed precision the weights are rounded for each product
+        dtype = inputs.dtype  # in mixed precision, the weights are rounded for each product
         weight = self.weight if dtype == self.weight.dtype else self.weight.to(dtype)
         if self.bias is None:
             return (torch.bmm if self.groups > 1 else torch.mm)(weight, inputs, out=out)
@@ -64,14 +62,15 @@ class Layer(StackedParameters):
         return (torch.baddbmm if self.groups > 1 else torch.addmm)(bias, weight, inputs, out=out)
 
     def backward(self, delta: Tensor, out: Tensor | None = None) -> Tensor:
-        """The gradient of the inputs (G, columns, B) from that of the outputs (G, rows, B)."""
-        weight = (
-            self.weight_t if delta.dtype == self.weight.dtype else self.weight_t.to(delta.dtype)
-        )
+        """Returns the gradient of the inputs. `delta` is the gradient of the outputs."""
+        dtype = delta.dtype
+        weight = self.weight_t if dtype == self.weight.dtype else self.weight_t.to(dtype)
         product = torch.bmm if self.groups > 1 else torch.mm
         return product(weight, delta, out=out)
 
     def descend(self, delta: Tensor, inputs: Tensor, /) -> None:
+        """Subtracts the weight gradient, the product of `delta` and `inputs`, without storing it.
+        `delta` is the gradient of the outputs."""
         if self.groups > 1:
             self.weight.baddbmm_(delta, inputs.mT, alpha=-1)
         else:
@@ -79,29 +78,27 @@ class Layer(StackedParameters):
         if self.bias is not None:
             self.bias.sub_(delta.sum(-1, keepdim=True))
 
-    def accumulate(self, delta: Tensor, inputs: Tensor, /, fresh: bool) -> None:
-        beta = 0 if fresh else 1
+    def accumulate(self, delta: Tensor, inputs: Tensor, /, overwrite: bool) -> None:
+        beta = 0 if overwrite else 1
         if delta.dtype == self.weight_gradient.dtype:
             if self.groups > 1:
                 self.weight_gradient.baddbmm_(delta, inputs.mT, beta=beta)
             else:
                 self.weight_gradient.addmm_(delta, inputs.mT, beta=beta)
         else:
-            _put(self.weight_gradient, delta @ inputs.mT, fresh)
+            _put(self.weight_gradient, delta @ inputs.mT, overwrite)
         if self.bias is not None:
-            _put(self.bias_gradient, delta.sum(-1, keepdim=True), fresh)
+            _put(self.bias_gradient, delta.sum(-1, keepdim=True), overwrite)
 
 
-def _put(whole: Tensor, value: Tensor, fresh: bool) -> None:
-    """Adds a value, in place, or overwrites what was there if `fresh`."""
-    (whole.copy_ if fresh else whole.add_)(value)
+def _put(target: Tensor, value: Tensor, overwrite: bool) -> None:
+    (target.copy_ if overwrite else target.add_)(value)
 
 
 class Norm(StackedParameters):
-    """Normalises (S, units, B), multiplies by a weight (S, units, 1) and adds a bias. `backward`
-    leaves the gradients of weight and bias in `own_gradients`."""
+    """Normalises (S, units, B), multiplies by a weight (S, units, 1) and adds a bias."""
 
-    own_gradients: tuple[Tensor, Tensor]
+    parameter_gradients: tuple[Tensor, Tensor]  # of weight and bias; `backward` sets them
     bias: Tensor
 
     def __init__(self, parameters: Sequence[nn.Parameter], trials: int, eps: float) -> None:
@@ -113,13 +110,13 @@ class Norm(StackedParameters):
         raise NotImplementedError
 
     def backward(self, delta: Tensor) -> Tensor:
-        """The gradient of the inputs from that of the outputs."""
+        """Returns the gradient of the inputs. `delta` is the gradient of the outputs."""
         raise NotImplementedError
 
 
 class BatchNorm(Norm):
-    """nn.BatchNorm1d of all models: their units are the channels of torch's own kernel. A unit that
-    pads a model is 0 in every sample, before and after the norm."""
+    """nn.BatchNorm1d of all models. The units of all models are the channels of torch's kernel. A
+    unit that pads a model is 0 in every sample, before and after the norm."""
 
     def __init__(
         self, parameters: Sequence[nn.Parameter], trials: int, norms: Sequence[nn.BatchNorm1d]
@@ -134,7 +131,8 @@ class BatchNorm(Norm):
         )
 
     def forward(self, inputs: Tensor, training: bool) -> Tensor:
-        outputs, *self.statistics = torch.native_batch_norm(
+        # batch_statistics: mean and 1 / standard deviation of this batch
+        outputs, *self.batch_statistics = torch.native_batch_norm(
             inputs.view(1, -1, inputs.shape[-1]),
             self.weight.view(-1),
             self.bias.view(-1),
@@ -149,38 +147,39 @@ class BatchNorm(Norm):
 
     def backward(self, delta: Tensor) -> Tensor:
         shape = (1, -1, delta.shape[-1])
-        inputs, of_weight, of_bias = torch.ops.aten.native_batch_norm_backward(
+        gradient, *parameter_gradients = torch.ops.aten.native_batch_norm_backward(
             delta.view(shape),
             self.inputs.view(shape),
             self.weight.view(-1),
             None,
             None,
-            *self.statistics,
+            *self.batch_statistics,
             True,
             self.eps,
             [True, True, True],
         )
-        self.own_gradients = of_weight, of_bias
-        return inputs.view_as(delta)  # type: ignore[no-any-return]
+        self.parameter_gradients = tuple(parameter_gradients)
+        return gradient.view_as(delta)  # type: ignore[no-any-return]
 
 
 class LayerNorm(Norm):
-    """nn.LayerNorm of models whose widths are equal. torch's kernel needs units last; copies to
-    that order and back would cost more than these sums."""
+    """nn.LayerNorm of models of equal widths. torch's kernel needs the units in the last dimension;
+    copies to that order and back would cost more than these sums."""
 
     def forward(self, inputs: Tensor, training: bool) -> Tensor:  # noqa: ARG002
         centred = inputs - inputs.mean(1, keepdim=True)
-        self.inverse = centred.square().mean(1, keepdim=True).add_(self.eps).rsqrt_()
-        self.normalised = centred.mul_(self.inverse)
+        self.inverse_std = centred.square().mean(1, keepdim=True).add_(self.eps).rsqrt_()
+        self.normalised = centred.mul_(self.inverse_std)
         return torch.addcmul(self.bias, self.normalised, self.weight)
 
     def backward(self, delta: Tensor) -> Tensor:
-        scaled = delta * self.normalised
-        self.own_gradients = scaled.sum(-1), delta.sum(-1)
-        along = scaled.mul_(self.weight).mean(1, keepdim=True)
-        inner = delta * self.weight
-        inner.sub_(inner.mean(1, keepdim=True)).addcmul_(self.normalised, along, value=-1)
-        return inner.mul_(self.inverse)
+        # With g = delta · weight and y = normalised: (g - mean(g) - y · mean(g · y)) / std.
+        product = delta * self.normalised
+        self.parameter_gradients = product.sum(-1), delta.sum(-1)
+        mean_gy = product.mul_(self.weight).mean(1, keepdim=True)
+        g = delta * self.weight
+        g.sub_(g.mean(1, keepdim=True)).addcmul_(self.normalised, mean_gy, value=-1)
+        return g.mul_(self.inverse_std)
 
 
 def stack_linear(layers: Sequence[nn.Linear], groups: int) -> Layer:
@@ -196,8 +195,9 @@ def stack_norms(norms: Sequence[NormModule]) -> Norm:
 
 
 def _stack_parameters(modules: Sequence[nn.Linear | NormModule]) -> list[nn.Parameter]:
-    """Weight and, if there is one, bias of all modules; of a single module its own."""
-    names = ("weight", "bias")[: 2 if modules[0].bias is not None else 1]
+    """The stacked weight and, if the modules have a bias, the stacked bias. A single module's
+    parameters are returned as they are."""
+    names = ["weight"] if modules[0].bias is None else ["weight", "bias"]
     if len(modules) == 1:
         return [getattr(modules[0], name) for name in names]
     return [
@@ -206,23 +206,24 @@ def _stack_parameters(modules: Sequence[nn.Linear | NormModule]) -> list[nn.Para
 
 
 def stack_tensors(tensors: Sequence[Tensor]) -> Tensor:
-    """One tensor (S, …), padded with zeros, of which all become views; a single tensor itself."""
+    """Copies the tensors into one tensor (S, …), padded with zeros, and makes each of them a view
+    of it. A single tensor is returned as it is."""
     if len(tensors) == 1:
         return tensors[0]
     shape = [max(sizes) for sizes in zip(*(tensor.shape for tensor in tensors), strict=True)]
     first = tensors[0]
-    whole = torch.zeros(len(tensors), *shape, dtype=first.dtype, device=first.device)
-    for part, tensor in zip(whole, tensors, strict=True):
-        view = part[tuple(slice(size) for size in tensor.shape)]
+    stacked = torch.zeros(len(tensors), *shape, dtype=first.dtype, device=first.device)
+    for padded, tensor in zip(stacked, tensors, strict=True):
+        view = padded[tuple(slice(size) for size in tensor.shape)]
         view.copy_(tensor.data)
         tensor.data = view
-    return whole
+    return stacked
 
 
 def dropout_mask(like: Tensor, dropout: float, generator: torch.Generator | None = None) -> Tensor:
-    """A tensor of 0 with probability `dropout`, else of the number that makes the mean 1.
+    """A mask: 0 with probability `dropout`, else 1 / (1 - dropout), so that the mean is 1.
 
-    On a CPU the probability is rounded to a multiple of 1/2¹⁶ below 1, and one random draw gives
+    On a CPU, the probability is rounded to a multiple of 1/2¹⁶ below 1, and one random draw gives
     four numbers of 16 bits. This takes a quarter of the time of bernoulli_, which took a fifth of
     a step of 784-1024-1024-10.
     """
@@ -232,7 +233,7 @@ def dropout_mask(like: Tensor, dropout: float, generator: torch.Generator | None
     draws = torch.empty(-(-like.numel() // 4), dtype=torch.int64)
     draws.random_(-(2**63), None, generator=generator)
     bits = draws.view(torch.int16)[: like.numel()].view(like.shape)
-    dropped = min(round(dropout * 2**16), 2**16 - 1)
+    dropped = min(round(dropout * 2**16), 2**16 - 1)  # of the 2¹⁶ values; the smallest is -2¹⁵
     return (bits >= dropped - 2**15).to(like.dtype).mul_(2**16 / (2**16 - dropped))
 
 

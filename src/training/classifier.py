@@ -175,7 +175,7 @@ class Classifier(LightningModule):
 
     def _averaged_tensors(self) -> list[list[Tensor]]:
         if self.stack is not None:
-            return [lane.averaged for lane in self.stack.lanes]
+            return [lane.tensors_to_average for lane in self.stack.lanes]
         statistics = [value for value in self.model.buffers() if value.is_floating_point()]
         return [[*self.model.parameters(), *statistics]]
 
@@ -286,7 +286,7 @@ class Classifier(LightningModule):
         dtype, stack = self._input_dtype, self.stack
         if stack is not None:
             found = self.lanes.map(
-                lambda lane: evaluate(lane.logits, batch, dtype, stack.trials), stack.lanes
+                lambda lane: evaluate(lane.logits, batch, dtype, stack.trial_count), stack.lanes
             )
             losses, correct = (stack.by_trial(parts, 1) for parts in zip(*found, strict=True))
         else:

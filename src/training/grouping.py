@@ -85,7 +85,7 @@ def bytes_per_trial(config: Config, shape: Sequence[int], classes: int, batch: i
     of an evaluation; and a batch of its own."""
     cost = model_cost(config.model, shape, classes)
     copies = 5 + (config.trainer.ema_decay is not None)
-    floats = copies * cost.weights + cost.evaluation * CHUNK + cost.training * batch
+    floats = copies * cost.model + cost.evaluated_sample * CHUNK + cost.trained_sample * batch
     width = 8 if config.trainer.precision == "64" else 4
     return floats * width
 

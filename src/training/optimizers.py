@@ -162,7 +162,7 @@ OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], type[StackedOptimizer]]] =
 
 def build_stacked_optimizer(configs: Sequence[schema.Optimizer], stack: Stack) -> Optimizer:
     """The optimizer of a whole stack. A stack of one gets torch's own."""
-    if stack.trials == 1:
+    if stack.trial_count == 1:
         return build_optimizer(configs[0], stack.parameters)
     _, kind = OPTIMIZERS[configs[0].name]
     return kind(configs, stack.segments)
@@ -192,7 +192,7 @@ def trial_state(
     optimizer: Optimizer, stack: Stack, trial: int, config: schema.Optimizer
 ) -> dict[str, Any]:
     """The optimizer state of one trial, in the format of torch's optimizer for its model."""
-    if stack.trials == 1:
+    if stack.trial_count == 1:
         return optimizer.state_dict()
     model = stack.models[trial]
     found = build_optimizer(config, model.parameters()).state_dict()
@@ -212,7 +212,7 @@ def trial_state(
 
 def load_trial_states(optimizer: Optimizer, stack: Stack, states: Sequence[dict[str, Any]]) -> None:
     """Restores the states that `trial_state` returned, one for each trial of another stack."""
-    if stack.trials == 1:
+    if stack.trial_count == 1:
         optimizer.load_state_dict(states[0])
         return
     for segment in stack.segments:

@@ -295,14 +295,15 @@ class ClosedFormSteps(Steps):
         loss_scale = 1 / (size * self.step_plan.accumulate * self.step_plan.ranks)
         steps = [self.step_plan.step_of(epoch, batch + k) for k in range(len(block.labels))]
         rates = [[schedule(step) for schedule in self.schedules] for step in steps]
-        if self.stack.trials == 1 and like.device.type == "cpu":  # numbers are faster than tensors
+        # For a single trial on a CPU, numbers are faster than tensors.
+        if self.stack.trial_count == 1 and like.device.type == "cpu":
             found = self._train(*block, rates, loss_scale, epoch, batch)
         else:
             table = torch.tensor(rates, dtype=like.dtype).to(like.device)
             replayed = self._replayed(block, table, loss_scale, epoch, batch)
             found = replayed or self._train(*block, table, loss_scale, epoch, batch)
         self.set_rates(rates[-1])
-        self.stack.count(len(block.labels))
+        self.stack.count_batches(len(block.labels))
         return found
 
     def _replayed(
@@ -399,7 +400,7 @@ class ClosedFormSteps(Steps):
         segment, batches = self.stack.segments[number], self.batches_of[number]
         shape = (len(segment.trials), segment.classes, features.shape[2])
         logits = empty_aligned(len(features), shape, self.stack.parameters[0])
-        if segment.batches == list(range(self.stack.batches)):
+        if segment.batches == list(range(self.stack.batch_count)):
             return features.unbind(), targets.unbind(), logits
         first, last = segment.batches[0], segment.batches[-1]
         if segment.batches == list(range(first, last + 1)):
@@ -421,11 +422,11 @@ class ClosedFormSteps(Steps):
         """Returns the function that `differentiate` calls with each gradient of this batch."""
         if self.updates_in_place:
             return lambda part, first, second: part.descend(first, second)
-        fresh, all_reduce = self.step_plan.begins(batch), self.step_plan.all_reduce
+        overwrite, all_reduce = self.step_plan.begins(batch), self.step_plan.all_reduce
         completes = self.step_plan.completes(batch)
 
         def accumulate(part: StackedParameters, first: Tensor, second: Tensor) -> None:
-            part.accumulate(first, second, fresh)
+            part.accumulate(first, second, overwrite)
             if all_reduce is not None and completes:
                 # The sum over ranks runs while earlier layers are differentiated.
                 self.pending.append(all_reduce(part.gradients))

@@ -49,7 +49,7 @@ def accumulate_all(stack: Stack, features: Tensor, labels: Tensor) -> list[Tenso
             targets[segment.batches],
             1 / BATCH,
             logits,
-            lambda layer, delta, inputs: layer.accumulate(delta, inputs, fresh=True),
+            lambda layer, delta, inputs: layer.accumulate(delta, inputs, overwrite=True),
         )
         segment.attach_gradients()
         found.append(logits)

@@ -103,7 +103,7 @@ def test_dropout_has_the_distribution_of_autograd() -> None:
             targets,
             1 / BATCH,
             logits,
-            lambda layer, delta, inputs: layer.accumulate(delta, inputs, fresh=True),
+            lambda layer, delta, inputs: layer.accumulate(delta, inputs, overwrite=True),
         )
         found.append(segment.gradients[0].norm().item())
         model.zero_grad()

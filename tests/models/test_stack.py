@@ -81,7 +81,7 @@ def test_evaluation_equals_that_of_the_models(name: str, norm: str | None) -> No
     stack = Stack(models, batch_of)
     features, labels = batches(max(batch_of) + 1)
     accumulate_all(stack, features, labels)
-    stack.count(1)
+    stack.count_batches(1)
     for reference, batch in zip(references, batch_of, strict=True):
         reference(features[batch])
         reference.eval()

@@ -62,7 +62,7 @@ def test_pictures_decoded_by_workers_are_the_resident_ones(
         config = compose(*common, *extra).data
         module = DataModule(config, steps_per_call=2)
         module.setup()
-        module.set_orders([SeededOrder(1)], trials=1)
+        module.set_orders([SeededOrder(1)], trial_count=1)
         modules.append(module)
     resident, lazy = modules
     assert isinstance(lazy.train, PictureSplit)
