@@ -72,9 +72,7 @@ def list_pictures(root: Path) -> Listing:
         classes: list[int] = []
         if part is not parts[0]:
             unknown = sorted(set(_folders(part)) - set(names))
-            faults += [
-                f"{part / name}: {part.parent / 'train'} has no such class" for name in unknown
-            ]
+            faults += [f"{part / name}: {parts[0]} has no such class" for name in unknown]
         for number, name in enumerate(names):
             pictures, other = _pictures(part / name)
             if not pictures and part is parts[0]:

@@ -17,6 +17,7 @@ FORMATS = ("PNG", "JPEG")
 SUFFIXES = (".png", ".jpg", ".jpeg")
 FILE_LIMIT = 64 * MIB
 PIXEL_LIMIT = 64_000_000  # Pillow warns from 89 million
+SCALE_DOWN = "scale the picture down, 1,000 pixels a side are plenty"
 WORKING_SIDE = 2048  # pixels: larger pictures are first reduced to 1/2, 1/3, …
 
 
@@ -24,10 +25,7 @@ def read_picture(path: Path) -> Image.Image:
     """Decodes a PNG or JPEG file. Raises InputError for too large files, and as `decode`."""
     with suppress(OSError):  # reading the file reports the error
         if path.stat().st_size > FILE_LIMIT:
-            raise InputError(
-                f"{path}: has more than {FILE_LIMIT // MIB} MiB; scale the picture down, 1,000 "
-                "pixels a side are plenty"
-            )
+            raise InputError(f"{path}: has more than {FILE_LIMIT // MIB} MiB; {SCALE_DOWN}")
     return decode(read_bounded(path, FILE_LIMIT), str(path))
 
 
@@ -45,10 +43,7 @@ def decode(content: bytes, name: str) -> Image.Image:
                 raise Image.DecompressionBombError
             image.load()
     except Image.DecompressionBombError:
-        raise InputError(
-            f"{name}: has more than {PIXEL_LIMIT:,} pixels; scale the picture down, 1,000 pixels "
-            "a side are plenty"
-        ) from None
+        raise InputError(f"{name}: has more than {PIXEL_LIMIT:,} pixels; {SCALE_DOWN}") from None
     except UnidentifiedImageError:
         raise InputError(f"{name}: is not a PNG or JPEG file; save the picture as PNG") from None
     except Exception as error:  # a parser of hostile bytes may raise anything

@@ -34,9 +34,8 @@ def open_source(config: schema.Csv) -> Source:
         targets = table.classes(config.target)
         labels = _classes(targets, path, config.target)
         number_of = {label: number for number, label in enumerate(labels)}
-        rows = Split(
-            torch.arange(len(targets)), torch.tensor([number_of[target] for target in targets])
-        )
+        classes = torch.tensor([number_of[target] for target in targets])
+        rows = Split(torch.arange(len(targets)), classes)
         # Splits of row numbers: the columns are learned from the training rows alone.
         splits = split_off_test(rows, config.test_fraction, config.split_seed)
         training, _ = split_off_validation(splits[0], config.val_fraction, config.split_seed)
