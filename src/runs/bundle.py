@@ -1,7 +1,7 @@
 """A run as one zip file that others can repeat: configuration, history, result, weights, packages.
 
-A bundle may come from a stranger: its names, sizes and checksums are checked before any file is
-written, and it cannot choose where. Nothing here imports torch.
+A bundle may be hostile: its names, sizes and checksums are checked before any file is written, and
+the bundle cannot choose the folder. Nothing here imports torch.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ from src.system.files import MIB, require_contained, write_durably
 
 FORMAT = 1
 CHECKPOINT_LIMIT = 1024 * MIB
-# The files that a bundle may hold, and the most bytes of each.
-PARTS = {
+# The files that a bundle may hold, and the largest size of each in bytes.
+FILE_LIMITS = {
     ".hydra/config.yaml": MIB // 4,
     ".hydra/overrides.yaml": MIB // 4,
     "history.csv": HISTORY_LIMIT,
@@ -61,7 +61,8 @@ def write_bundle(paths: Sequence[Path], target: Path, *, force: bool = False) ->
     if not run.folder.is_dir():
         raise InputError(f"{run.folder}: there is no such folder; name a run, runs/DATE/TIME")
     require_contained(run.folder)  # a link could put any file of the user into the bundle
-    lacking = [n for n in PARTS if n not in OPTIONAL and not (run.folder / n).is_file()]
+    files = {name: run.folder / name for name in FILE_LIMITS if (run.folder / name).is_file()}
+    lacking = [name for name in FILE_LIMITS if name not in OPTIONAL and name not in files]
     if lacking:
         raise InputError(f"{run.folder}: is not a finished run, it lacks {lacking[0]}")
     outcome = read_outcome(run)
@@ -69,9 +70,7 @@ def write_bundle(paths: Sequence[Path], target: Path, *, force: bool = False) ->
         raise InputError(f"{run.folder}: is {outcome.status}, only a finished run can be repeated")
     if target.is_dir() or (target.exists() and not force):
         raise InputError(f"{target}: exists already; type another name, or --force")
-    contents = {
-        name: (run.folder / name).read_bytes() for name in PARTS if (run.folder / name).is_file()
-    }
+    contents = {name: file.read_bytes() for name, file in files.items()}
     manifest = Manifest(
         format=FORMAT,
         sha256={name: _checksum(data) for name, data in contents.items()},
@@ -83,8 +82,8 @@ def write_bundle(paths: Sequence[Path], target: Path, *, force: bool = False) ->
 
 def packages() -> dict[str, str]:
     """The installed packages, name → version."""
-    found = {str(each.name).lower(): each.version for each in distributions()}
-    return dict(sorted(found.items()))
+    versions = {str(each.name).lower(): each.version for each in distributions()}
+    return dict(sorted(versions.items()))
 
 
 @dataclass(frozen=True)
@@ -97,8 +96,8 @@ class Bundle:
 
 
 def open_bundle(path: Path, folder: Path, accelerator: str | None = None) -> Bundle:
-    """Writes the files of a bundle into a new folder; `accelerator` replaces the run's own. Raises
-    InputError for a configuration with faults, and, before any writing, for another file."""
+    """Writes the files of a bundle into a new folder. `accelerator` replaces the run's. Raises
+    InputError for a wrong configuration, and, before anything is written, for other files."""
     contents, manifest = _read(path)
     for name, data in contents.items():
         target = folder / name
@@ -151,7 +150,7 @@ def _checked(archive: zipfile.ZipFile, size: int) -> dict[str, bytes]:
     Raises ValueError, before anything is unpacked, for a name that no bundle has and for too many
     bytes. A name is compared with the known ones before it becomes part of a path.
     """
-    limits: Mapping[str, int] = {**PARTS, MANIFEST: MIB}
+    limits: Mapping[str, int] = {**FILE_LIMITS, MANIFEST: MIB}
     contents: dict[str, bytes] = {}
     records = archive.infolist()
     for record in records:
@@ -179,7 +178,6 @@ def _zipped(contents: Mapping[str, bytes]) -> bytes:
     with zipfile.ZipFile(archive, "w") as zipped:
         for name, data in contents.items():
             # Weights hardly shrink, and a stored file cannot unpack to more than its size.
-            weights = name.endswith(".ckpt")
-            kind = zipfile.ZIP_STORED if weights else zipfile.ZIP_DEFLATED
+            kind = zipfile.ZIP_STORED if name.endswith(".ckpt") else zipfile.ZIP_DEFLATED
             zipped.writestr(zipfile.ZipInfo(name, DATE), data, kind)
     return archive.getvalue()

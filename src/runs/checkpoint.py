@@ -25,9 +25,9 @@ from src.system.files import read_bounded, sync_folder, temporary_path, write_du
 
 log = logging.getLogger(__name__)
 
-FORMAT = 3  # of the "kindling" part; any other format is refused
+FORMAT = 3  # the version of content["kindling"]: the configuration, and facts about the data
 LIMIT = 16 * 2**30  # bytes
-DEPTH = 16  # of nested values; a checkpoint has eight levels
+DEPTH = 16  # the deepest nesting of values; a checkpoint has eight levels
 _LABEL = b"sha256="
 _COMMENT = len(_LABEL) + 64
 # The functions and classes that rebuild tensors; torch's weights-only loader allows more.
@@ -44,7 +44,8 @@ _VALUES = {
 }  # fmt: skip
 _CONTAINERS = {"EMPTY_DICT", "EMPTY_LIST", "EMPTY_TUPLE"}
 _SHORT_TUPLES = {"TUPLE1": 1, "TUPLE2": 2, "TUPLE3": 3}
-# The number of values that each operation takes; None: all values since the last MARK opcode.
+# How many values each operation moves from the stack into the value below them; None: all values
+# since the last MARK opcode. REDUCE and BINPERSID replace the value below, so it is not counted.
 _TAKING: dict[str, int | None] = {
     "TUPLE": None, "APPENDS": None, "SETITEMS": None, **_SHORT_TUPLES,
     "APPEND": 1, "BUILD": 1, "REDUCE": 1, "SETITEM": 2, "BINPERSID": 0,
@@ -68,15 +69,16 @@ def unpack(data: bytes, path: Path) -> dict[str, Any]:
         content = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         if not isinstance(content, dict):
             raise ValueError("it is not a dictionary")
-        # A tensor can refer to each of its stored elements many times.
+        # A tensor with stride 0 can be far larger than its storage. Tensors may share storage, so
+        # twice the size of the file is allowed.
         if sum(tensor.nbytes for tensor in _tensors(content)) > 2 * len(data):
             raise ValueError("its tensors are larger than the file")
     return content
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """All tensors in the value. Raises ValueError if an OrderedDict has own attributes; such an
-    attribute could replace a method."""
+    """All tensors in the value. Raises ValueError if an OrderedDict has attributes of its own,
+    because an attribute could replace a method."""
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, dict | list | tuple):
@@ -94,7 +96,7 @@ def _verify(data: bytes) -> None:
     ):
         raise ValueError("it has no checksum")
     digest = hashlib.sha256(memoryview(data)[: -_COMMENT - 2])
-    digest.update(b"\0\0")
+    digest.update(b"\0\0")  # `pack` hashed the archive when the length of its comment was still 0
     if comment[len(_LABEL) :] != digest.hexdigest().encode():
         raise ValueError("its checksum is wrong")
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -117,8 +119,8 @@ def _verify_pickle(pickled: bytes) -> None:
     tuples of them, may be used twice. Keys of dictionaries must be plain values, because the hash
     of nested tuples is not cached.
 
-    `stack` follows the unpickler's stack, with the depth of each value in place of the value; a
-    plain value has depth 0.
+    `stack` follows the unpickler's stack, but holds the depth of each value. A plain value has
+    depth 0.
     """
     stack: list[int] = []
     marks: list[int] = []
@@ -202,16 +204,16 @@ def wrong_fields(error: ValidationError) -> str:
 
 
 def require_format(saved: Any, path: Path) -> dict[str, Any]:
-    """The "kindling" part of a checkpoint: its configuration and its data. Raises InputError when
+    """Returns `saved`, the value of content["kindling"] in a checkpoint. Raises InputError when
     another version of the project wrote it."""
-    found = saved.get("format") if isinstance(saved, dict) else None
-    if found != FORMAT:
-        raise InputError(
-            f"{path}: is not a checkpoint that this version of the project reads: its field "
-            f"kindling.format is {found}, expected {FORMAT}"
-        )
-    assert isinstance(saved, dict)
-    return saved
+    version = saved.get("format") if isinstance(saved, dict) else None
+    if isinstance(saved, dict) and version == FORMAT:
+        return saved
+    raise InputError(
+        f"{path}: is not a checkpoint that this version of the project reads: its field "
+        f"kindling.format is {version}, expected {FORMAT}; use the version that wrote it, or train "
+        "again"
+    )
 
 
 class CheckpointPair:
@@ -226,37 +228,38 @@ class CheckpointPair:
         return not (self.last.exists() or self.previous.exists())
 
     def write(self, content: dict[str, Any]) -> None:
-        """Writes last.ckpt and keeps the one before. At every instant one of the two is whole."""
+        """Writes last.ckpt and keeps the old one as previous.ckpt. At every instant, at least one
+        of the two is complete."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.last.exists():
-            aside = temporary_path(self.previous)
+            temporary = temporary_path(self.previous)
             with suppress(OSError):
-                aside.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
             try:
-                os.link(self.last, aside)
-                aside.replace(self.previous)
+                os.link(self.last, temporary)
+                temporary.replace(self.previous)
             except OSError:  # a file system without hard links: last.ckpt is absent for a moment
                 self.last.replace(self.previous)
             sync_folder(self.folder)
         write(content, self.last)
 
     def read(self) -> tuple[dict[str, Any], Path] | None:
-        """The newest whole checkpoint and its path; None where there is no checkpoint. A damaged
-        checkpoint is named in the log. Raises InputError when all are damaged."""
-        damaged = []
-        for path in (self.last, self.previous):
-            if not path.exists():
-                continue
+        """The newest intact checkpoint and its path, or None if there is no checkpoint. Damaged
+        checkpoints are logged. Raises InputError when all are damaged."""
+        faults = []
+        for path in filter(Path.exists, (self.last, self.previous)):
             try:
                 content = read(path)
             except InputError as error:
-                damaged.append(str(error))
-                continue
-            for fault in damaged:
-                log.warning("%s; resuming from %s", fault, path.name)
-            return content, path
-        if damaged:
-            raise InputError("\n".join([*damaged, "no checkpoint is left to resume from"]))
+                faults.append(str(error))
+            else:
+                for fault in faults:
+                    log.warning("%s; resuming from %s", fault, path.name)
+                return content, path
+        if faults:
+            advice = f"to train from the start, delete {self.folder} and history.csv"
+            faults.append(f"no checkpoint is left to resume from; {advice}")
+            raise InputError("\n".join(faults))
         return None
 
     def remove(self) -> None:

@@ -34,8 +34,8 @@ class Comparison:
 
     @property
     def agrees(self) -> bool:
-        """Whether the runs are identical; in another environment, and for a trial of a stack, which
-        is repeated alone, whether their test accuracies are within half a percent."""
+        """Whether the runs are identical. In another environment, or for a trial of a stack (it is
+        repeated alone), whether their test accuracies differ by at most NEAR."""
         original, repeated = self.metrics["test/acc"]
         near = original is not None and repeated is not None and abs(original - repeated) <= NEAR
         stacked = self.original.result.get("stacked") != 1
@@ -43,7 +43,7 @@ class Comparison:
 
 
 def compare(bundle: Bundle, original: Trained, repeated: Run) -> Comparison:
-    """The run of a bundle against its repetition; `original` is the bundle's model. Raises
+    """Compares the run of a bundle with its repetition; `original` is the bundle's model. Raises
     InputError when the repetition has no model."""
     outcomes = [read_outcome(run) for run in (bundle.run, repeated)]
     return Comparison(
@@ -56,26 +56,27 @@ def compare(bundle: Bundle, original: Trained, repeated: Run) -> Comparison:
     )
 
 
-def describe(found: Comparison) -> str:
+def describe(comparison: Comparison) -> str:
     """Metrics and environments of both runs, and a verdict in one line."""
     runs, aligned = ("original", "repeated"), ("left", "right", "right")
     rows = [
         [name, *(format_metric(name, value) for value in values)]
-        for name, values in found.metrics.items()
+        for name, values in comparison.metrics.items()
     ]
     parts = [tabulate(rows, ["", *runs], disable_numparse=True, colalign=aligned)]
-    if found.environment:
-        parts.append(tabulate(found.environment, ["environment", *runs], disable_numparse=True))
+    if comparison.environment:
+        header = ["environment", *runs]
+        parts.append(tabulate(comparison.environment, header, disable_numparse=True))
     else:
         parts.append("environment: the same")
-    if found.identical:
+    if comparison.identical:
         verdict = "identical: history and best weights are the same bit for bit"
     else:
         verdict = (
-            f"{'close' if found.agrees else 'NOT reproduced'}: best weights differ by "
-            f"{found.weights:.2g} at most, the history by {found.history:.2g}"
+            f"{'close' if comparison.agrees else 'NOT reproduced'}: best weights differ by "
+            f"{comparison.weights:.2g} at most, the history by {comparison.history:.2g}"
         )
-    return "\n\n".join([*parts, verdict, f"folder: {found.repeated.folder}"])
+    return "\n\n".join([*parts, verdict, f"folder: {comparison.repeated.folder}"])
 
 
 def _between_histories(rows: Sequence[Row], others: Sequence[Row]) -> float:
@@ -88,7 +89,7 @@ def _between_histories(rows: Sequence[Row], others: Sequence[Row]) -> float:
 
 
 def _distance(a: float | None, b: float | None) -> float:
-    """Infinite where only one of the two is a number."""
+    """The absolute difference; infinite if only one of the two is a number."""
     if a == b or (a is not None and b is not None and math.isnan(a) and math.isnan(b)):
         return 0.0
     distance = math.inf if a is None or b is None else abs(a - b)
@@ -114,11 +115,11 @@ def _environment(
         *_items(original.get("versions", {}), repeated.get("versions", {})),
     ]
     named = {name for name, *_ in sections}
-    own = packages()
+    here = packages()
     sections += [
-        (name, version, own[name])
+        (name, version, here[name])
         for name, version in installed.items()
-        if name not in named and name in own
+        if name not in named and name in here
     ]
     return [(name, str(a), str(b)) for name, a, b in sections if a != b]
 

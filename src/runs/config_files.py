@@ -1,5 +1,5 @@
-"""The files in .hydra/ of a run folder, which say what the run is: written here alone, and compared
-with the configuration of a run that is resumed."""
+"""Writes the files in .hydra/ of a run folder: configuration and overrides. When a run is resumed,
+compares the saved configuration with the given one. No other module writes these files."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -12,18 +12,18 @@ from src.runs.folder import Run
 from src.system.errors import InputError
 from src.system.files import write_durably
 
-# The dumper of libyaml, if PyYAML has it, is many times as fast.
+# If PyYAML was built with libyaml, the dumper of libyaml is many times as fast.
 DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
-def begin(
+def create_run_folder(
     run: Run,
     config: Mapping[str, Any] | str,
     overrides: Sequence[str] | None = None,
     hydra: Mapping[str, Any] | None = None,
 ) -> None:
-    """Makes a run folder with these files, unless it has its config.yaml, which is written last.
-    `config` has plain values, or is YAML."""
+    """Creates the run folder with its files in .hydra/. Does nothing if config.yaml exists: it is
+    written last, so the other files exist too. `config` has plain values, or is YAML."""
     if run.config_file.exists():
         return
     run.config_file.parent.mkdir(parents=True, exist_ok=True)
@@ -42,47 +42,47 @@ def _yaml(values: Any) -> str:
 
 
 def claim(run: Run, config: Config, decide_batch_size: Callable[[], int]) -> Config:
-    """Writes the configuration into the run's folder. Returns it with a number in place of
-    data.batch_size=auto, saved or new. Raises InputError when the folder holds another run."""
+    """Writes the configuration into the run's folder, and returns it. In place of
+    data.batch_size=auto, it has the number in the folder, or else that of `decide_batch_size`.
+    Raises InputError when the folder holds another run."""
     run.folder.mkdir(parents=True, exist_ok=True)
-    before = require_same_config(run, config)
+    saved = require_same_config(run, config)
     if config.data.batch_size == "auto":
-        decided = before is not None and before.data.batch_size != "auto"
-        size = before.data.batch if before is not None and decided else decide_batch_size()
-        config = with_batch_size(config, size)
-    if before is None:
-        begin(run, config.to_primitives())
-    elif before.model_copy(update={"resume": config.resume}) != config:
+        size = saved.data.batch_size if saved else "auto"
+        config = with_batch_size(config, decide_batch_size() if size == "auto" else int(size))
+    if saved is None:
+        create_run_folder(run, config.to_primitives())
+    elif saved.model_copy(update={"resume": config.resume}) != config:
         write_durably(run.config_file, _yaml(config.to_primitives()))
     return config
 
 
 def require_same_config(run: Run, config: Config) -> Config | None:
-    """The configuration that the folder holds, or None. Raises InputError for another run's."""
+    """The configuration in the folder, or None. Raises InputError when it differs from `config`."""
     if not run.config_file.exists():
         return None
-    before = run.config
-    refusal = f"{run.folder}: holds another run"
-    require_same(before.to_primitives(), config.to_primitives(), refusal)
-    return before
+    saved = run.config
+    refusal = f"{run.folder}: holds a run with other settings; type its values, or another folder"
+    require_same(saved.to_primitives(), config.to_primitives(), refusal)
+    return saved
 
 
 def require_same(saved: Any, now: Any, refusal: str) -> None:
-    """Raises InputError, with a line for each key that differs between two nested values. A resumed
-    run may have more epochs (`trainer.max_epochs`). `resume` is not part of a run."""
-    found = _differences(saved, now, "")
-    if found:
-        raise InputError("\n  ".join([refusal, *found]))
+    """Raises InputError with `refusal` and a line for each key that differs between two nested
+    values. A resumed run may have more epochs (`trainer.max_epochs`). `resume` is not compared."""
+    lines = _differences(saved, now, "")
+    if lines:
+        raise InputError("\n  ".join([refusal, *lines]))
 
 
 def _differences(saved: Any, now: Any, key: str) -> list[str]:
     if isinstance(saved, Mapping) and isinstance(now, Mapping):
-        found = []
+        lines = []
         for name in dict.fromkeys([*saved, *now]):
             if name != "resume":
                 inner = f"{key}.{name}" if key else str(name)
-                found += _differences(saved.get(name), now.get(name), inner)
-        return found
+                lines += _differences(saved.get(name), now.get(name), inner)
+        return lines
     if key.endswith("trainer.max_epochs") and isinstance(saved, int) and now >= saved:
         return []
     if key.endswith("data.batch_size") and now == "auto":

@@ -1,7 +1,7 @@
 """A run folder: its files and its result, written and read again.
 
-Checkpoints are read and written by src/runs/checkpoint.py. A file may come from a stranger: its
-size is limited, and every fault raises an InputError that names the file.
+Checkpoints are read and written by src/runs/checkpoint.py. A file may be hostile: its size is
+limited, and every fault raises an InputError that names the file.
 """
 
 import csv
@@ -121,7 +121,7 @@ class Run:
 
     @property
     def overrides(self) -> dict[str, str]:
-        """The keys that the command line set, with their values as typed; {} without Hydra."""
+        """The keys that the command line set, with their values as typed. Empty without Hydra."""
         if not self.overrides_file.exists():
             return {}
         texts = read_yaml(self.overrides_file)
@@ -138,17 +138,17 @@ class Run:
 
     @property
     def history(self) -> list[Row]:
-        """A row per epoch, 0 before training; None is not measured. A last half row is left out."""
+        """One row per epoch; row 0 is before training. None means not measured. An incomplete last
+        row is left out."""
+        header = ",".join(HISTORY)
         content = read_bounded(self.history_file, HISTORY_LIMIT)
         rows: list[Row] = []
         for number, line in enumerate(io.BytesIO(content), 1):
             if not line.endswith(b"\n"):
                 break
             if number == 1:
-                if line.rstrip(b"\r\n") != ",".join(HISTORY).encode():
-                    raise InputError(
-                        f"{self.history_file}: its columns are not {','.join(HISTORY)}"
-                    )
+                if line.rstrip(b"\r\n") != header.encode():
+                    raise InputError(f"{self.history_file}: its columns are not {header}")
             elif number > MAX_EPOCHS + 2:
                 raise InputError(f"{self.history_file}: has more than {MAX_EPOCHS:,} epochs")
             else:
@@ -201,7 +201,7 @@ class Run:
 
     @property
     def resume_folder(self) -> Path:
-        """The folder to name to resume this run; for a trial, its sweep's."""
+        """The folder to type to resume this run: its own, or, for a trial, that of its sweep."""
         return self.folder.parent if is_sweep(self.folder.parent) else self.folder
 
     @property
@@ -252,7 +252,7 @@ def csv_text(header: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether the folder is that of a multirun or of a search."""
+    """Whether the folder belongs to a multirun or a search."""
     return (folder / "multirun.yaml").exists() or is_search(folder)
 
 
@@ -280,8 +280,8 @@ def checkpoint_of(path: Path) -> Path:
         file = Run(path).best_checkpoint
         if file.exists():
             return file
-        known = path.exists()
-    if not known:
+        exists = path.exists()
+    if not exists:
         raise InputError(f"{path}: there is no such file or folder")
     raise InputError(
         f"{path}: is not a run folder, it has no checkpoints/best.ckpt; name a folder that "

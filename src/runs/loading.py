@@ -40,11 +40,11 @@ class Trained:
     checkpoint: Path
     config: Config
     model: nn.Module
-    data: str  # the data set that was used, perhaps a fallback
+    data: str  # the data set that was used; it may be the fallback
     shape: tuple[int, ...]  # of one sample
     labels: tuple[str, ...]  # the names of the classes
-    digest: str | None  # of the content of a user's own files
-    columns: Columns | None  # of a table
+    digest: str | None  # of the user's own files
+    columns: Columns | None  # how a table's rows become features
 
     @property
     def classes(self) -> int:
@@ -52,37 +52,25 @@ class Trained:
 
 
 def open_trained(path: Path) -> Trained:
-    """The model of a run folder (its best checkpoint) or of a checkpoint file, in eval mode.
-
-    Raises InputError for another path, and for a checkpoint damaged or of another version.
+    """Opens the best checkpoint of a run folder, or a checkpoint file. The model is in eval mode.
+    Raises InputError for other paths, and for checkpoints that are damaged or of another version.
     """
     file = checkpoint_of(path)
     content = checkpoint.read(file)
     saved = require_format(content.get("kindling"), file)
     try:
         origin = _Origin.model_validate(saved)
+        shape, labels = tuple(origin.shape), tuple(origin.labels)
         config = check(origin.config)
         state = _Weights.model_validate(content).state_dict
         weights = {name.removeprefix("model."): weight for name, weight in state.items()}
-        model = rebuild(config, tuple(origin.shape), len(origin.labels), weights)
-    except ValidationError as error:
-        raise InputError(
-            f"{file}: is not a checkpoint of this project (missing or wrong: {wrong_fields(error)})"
-        ) from None
+        model = rebuild(config, shape, len(labels), weights).eval()
     except (ValueError, RuntimeError, InputError) as error:
-        raise InputError(
-            f"{file}: is not a checkpoint of this project ({first_line(error)})"
-        ) from None
-    return Trained(
-        checkpoint=file,
-        config=config,
-        model=model.eval(),
-        data=origin.data,
-        shape=tuple(origin.shape),
-        labels=tuple(origin.labels),
-        digest=origin.digest,
-        columns=origin.columns,
-    )
+        reason = first_line(error)
+        if isinstance(error, ValidationError):
+            reason = f"missing or wrong: {wrong_fields(error)}"
+        raise InputError(f"{file}: is not a checkpoint of this project ({reason})") from None
+    return Trained(file, config, model, origin.data, shape, labels, origin.digest, origin.columns)
 
 
 def rebuild(
@@ -94,20 +82,20 @@ def rebuild(
     memory is allocated for them, because a hostile file may ask for very large ones.
     """
     layers = len(getattr(config.model, "hidden_sizes", ()))
-    if layers > len(weights):  # building that many layers takes long, even without memory
+    if layers > len(weights):  # to build very many layers takes long, even without memory
         raise ValueError(f"it has {len(weights)} weights, the configuration {layers} hidden layers")
     with torch.device("meta"):
         model = construct_model(config.model, shape, classes)
     state = model.state_dict()
     expected = {name: tuple(value.shape) for name, value in state.items()}
-    found = {name: tuple(value.shape) for name, value in weights.items()}
-    for name in expected.keys() | found.keys():
+    given = {name: tuple(value.shape) for name, value in weights.items()}
+    for name in expected.keys() | given.keys():
         counter = name in state and not state[name].is_floating_point()
-        if name in found and weights[name].is_floating_point() == counter:
+        if name in given and weights[name].is_floating_point() == counter:
             raise ValueError(f"{name} is of {weights[name].dtype}")
-        if expected.get(name) != found.get(name):
+        if expected.get(name) != given.get(name):
             raise ValueError(
-                f"{name} is {found.get(name, 'missing')}, the configuration says "
+                f"{name} is {given.get(name, 'missing')}, the configuration says "
                 f"{expected.get(name, 'that there is none')}"
             )
     model.load_state_dict(weights, assign=True)

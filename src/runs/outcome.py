@@ -61,11 +61,10 @@ class Outcome:
         return next(iter(text.strip().splitlines()), "")[:REASON_LIMIT]
 
     def metric(self, name: str) -> float | None:
-        """A test metric, or a metric of the best epoch; without a result, of the best so far."""
-        if name.startswith("test/"):
-            return cast(Mapping[str, float | None], self.result).get(name)
-        if "best" in self.result:
-            return cast(Mapping[str, float | None], self.result["best"]).get(name)
+        """A test metric, or a metric of the best epoch; without a result, the best so far."""
+        measured = self.result if name.startswith("test/") else self.result.get("best")
+        if measured is not None:
+            return cast(Mapping[str, float | None], measured).get(name)
         rows = [row for row in self.history[1:] if _is_finite(row[self.monitor])]
         if not rows:
             return None
@@ -94,7 +93,7 @@ class Outcome:
 
     @property
     def seconds(self) -> float | None:
-        """Seconds of set-up, training and test; for a trial of a stack, its share of them."""
+        """Seconds of set-up, training and test. A trial of a stack gets an equal share of them."""
         parts = self.result.get("seconds")
         return sum(parts.values()) / self.stacked if parts else None
 
@@ -114,14 +113,14 @@ AnyOutcome = TypeVar("AnyOutcome", bound=Outcome)
 
 def by_data(outcomes: Sequence[AnyOutcome]) -> dict[str, list[AnyOutcome]]:
     """The runs on each data set: values on different data sets cannot be compared."""
-    found: dict[str, list[AnyOutcome]] = {}
+    groups: dict[str, list[AnyOutcome]] = {}
     for outcome in outcomes:
-        found.setdefault(outcome.data, []).append(outcome)
-    return found
+        groups.setdefault(outcome.data, []).append(outcome)
+    return groups
 
 
 def differing(settings: Sequence[Mapping[str, str]]) -> list[str]:
-    """The keys whose values differ or that are not in all of the settings, in their order."""
+    """The keys whose values differ, or that some settings lack, in the order of the settings."""
     keys = dict.fromkeys(key for values in settings for key in values)
     return [key for key in keys if len({values.get(key) for values in settings}) > 1]
 
@@ -142,12 +141,12 @@ def over_seeds(trials: Sequence[Outcome], keys: Sequence[str]) -> tuple[list[str
     """The keys without `seed`, and the groups of two or more trials that differ only in `seed`,
     sorted by data set, then by mean rank. Trials without a value are left out."""
     others = [key for key in keys if key != "seed"]
-    found: dict[tuple[str, ...], list[Outcome]] = {}
+    by_values: dict[tuple[str, ...], list[Outcome]] = {}
     for trial in trials if "seed" in keys else ():
         if trial.value is not None:
-            point = tuple(trial.settings.get(key, UNKNOWN) for key in others)
-            found.setdefault(point, []).append(trial)
-    groups = [SeedGroup(point, group) for point, group in found.items() if len(group) > 1]
+            values = tuple(trial.settings.get(key, UNKNOWN) for key in others)
+            by_values.setdefault(values, []).append(trial)
+    groups = [SeedGroup(values, group) for values, group in by_values.items() if len(group) > 1]
     return others, sorted(groups, key=_mean_rank)
 
 
@@ -165,7 +164,7 @@ def format_metric(name: str, value: float | None) -> str:
 
 
 def format_spread(values: Sequence[float]) -> str:
-    """Fractions as mean ± sample standard deviation, in percent; a single one without ±."""
+    """Mean ± sample standard deviation of fractions, in percent; of one fraction, without ±."""
     if not values:
         return UNKNOWN
     deviation = f" ± {statistics.stdev(values):.2%}" if len(values) > 1 else ""

@@ -1,7 +1,7 @@
 """The folder of a sweep: its trials and their table. Nothing here imports torch."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,8 @@ ACCURACIES = ("val/acc", "test/acc")
 
 
 class Sweep:
-    """The folder of a multirun or a search, with its trials in folders 0, 1, 2, … `stacks` names
-    the folder for the states of stacks; each process of a sweep has its own."""
+    """The folder of a multirun or a search, with its trials in folders 0, 1, 2, … `stacks` is the
+    name of the folder for the states of stacks. Each process of a sweep has its own such folder."""
 
     def __init__(self, folder: Path, stacks: str = ".stacks") -> None:
         self.folder = folder
@@ -44,17 +44,15 @@ class Sweep:
         return [read_outcome(run) for run in self.trials]
 
     def write_results(self) -> None:
-        """Writes results.csv anew from all trials with a result; safe beside other writers."""
+        """Writes results.csv anew, from all trials with a result. Other processes may write too."""
         with self.locked():
             rows = [_row(outcome) for outcome in self.outcomes()]
             header = list(dict.fromkeys(key for row in rows for key in row))
             write_durably(self.results_file, csv_text(header, rows))
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Waits until no other process writes the files that all of them share."""
-        with wait_for_lock(self.folder / ".lock"):
-            yield
+        return wait_for_lock(self.folder / ".lock")
 
     def table(self) -> str:
         """The trials, the best first; mean ± standard deviation over seeds; the errors of failed

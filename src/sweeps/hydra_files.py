@@ -11,7 +11,7 @@ from hydra._internal.core_plugins import basic_sweeper
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, OmegaConf
 
-from src.runs.config_files import begin
+from src.runs.config_files import create_run_folder
 from src.runs.folder import Run
 from src.system.files import write_durably
 
@@ -20,7 +20,7 @@ def begin_job(folder: Path, config: DictConfig, hydra_section: DictConfig) -> No
     """Makes the run folder of a job. `hydra_section` is Hydra's section of its configuration."""
     overrides = [str(text) for text in hydra_section.overrides.task]
     values = {"hydra": OmegaConf.to_container(hydra_section, enum_to_str=True)}
-    begin(Run(folder), OmegaConf.to_yaml(config), overrides, values)
+    create_run_folder(Run(folder), OmegaConf.to_yaml(config), overrides, values)
 
 
 def write_durably_for_hydra() -> None:

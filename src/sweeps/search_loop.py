@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from src.config.compose import check_all, shared_composer
-from src.runs.config_files import begin
+from src.runs.config_files import create_run_folder
 from src.runs.folder import Run, resume_command
 from src.runs.sweep_folder import Sweep
 from src.sweeps.run_command import finish_sweep
@@ -77,7 +77,7 @@ class Search:
         configs = check_all(*shared_composer().points(combinations))
         runs = [Run(self.command.folder / str(trial.number)) for trial in batch.trials]
         for run, config, texts in zip(runs, configs, combinations, strict=True):
-            begin(run, config.to_primitives(), texts)
+            create_run_folder(run, config.to_primitives(), texts)
         sweep = Sweep(self.command.folder, f".batch{batch.number}")
         halving = self.command.settings.halving
         train_trials(configs, [run.folder for run in runs], sweep, None, halving)

@@ -37,7 +37,7 @@ from src.reports.collect import collect
 from src.runs import checkpoint
 from src.runs.bundle import MANIFEST, open_bundle, write_bundle
 from src.runs.checkpoint import CheckpointPair
-from src.runs.config_files import begin
+from src.runs.config_files import create_run_folder
 from src.runs.folder import HISTORY, HISTORY_LIMIT, Run
 from src.runs.loading import open_trained
 from src.runs.sweep_folder import Sweep
@@ -231,7 +231,7 @@ def test_mutated_histories(mutations: Mutation, base: Run, tmp_path: Path) -> No
 @given(mutations=MUTATIONS)
 def test_mutated_results(mutations: Mutation, base: Run, tmp_path: Path) -> None:
     run = Run(tmp_path)
-    begin(run, base.config.to_primitives())
+    create_run_folder(run, base.config.to_primitives())
     run.result_file.write_bytes(mutated(base.result_file.read_bytes(), mutations))
     own_error(lambda: (run.result, run.ended, run.monitored))
 
@@ -243,7 +243,7 @@ def test_results_that_say_something_else(
 ) -> None:
     """Evaluation, tables and reports read the same checked result."""
     run = Run(tmp_path / "0")
-    begin(run, base.config.to_primitives())
+    create_run_folder(run, base.config.to_primitives())
     result = json.loads(base.result_file.read_text())
     replace_one(result, path, junk)
     run.result_file.write_text(json.dumps(result))
@@ -408,9 +408,9 @@ def test_a_checkpoint_cannot_run_code(base: Run, tmp_path: Path) -> None:
     path.write_bytes(pickle.dumps(Harm(target)))
     with pytest.raises(InputError, match="it has no checksum"):
         open_trained(path)
-    slot = CheckpointPair(tmp_path / "run" / "checkpoints")
-    slot.folder.mkdir(parents=True)
-    slot.last.write_bytes(checkpoint.pack({"kindling": Harm(target)}))
+    pair = CheckpointPair(tmp_path / "run" / "checkpoints")
+    pair.folder.mkdir(parents=True)
+    pair.last.write_bytes(checkpoint.pack({"kindling": Harm(target)}))
     with pytest.raises(InputError, match="no checkpoint is left"):
         fit(compose(*SMALL, "data=toy"), tmp_path / "run", resume=True)
     assert not target.exists()

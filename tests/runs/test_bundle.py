@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from src.runs.bundle import MANIFEST, PARTS, open_bundle, write_bundle
+from src.runs.bundle import FILE_LIMITS, MANIFEST, open_bundle, write_bundle
 from src.runs.folder import Run
 from src.system.errors import InputError
 from tests.helpers.bundles import rewritten
@@ -16,7 +16,7 @@ from tests.helpers.commands import Train
 
 def test_a_bundle_holds_the_files_of_its_run(bundle: Path, original: Run, tmp_path: Path) -> None:
     opened = open_bundle(bundle, tmp_path / "opened")
-    for name in PARTS:
+    for name in FILE_LIMITS:
         if (original.folder / name).exists():
             assert (opened.run.folder / name).read_bytes() == (original.folder / name).read_bytes()
     assert opened.run.result["commit"] == original.result["commit"]

@@ -16,7 +16,7 @@ def test_at_every_instant_one_of_the_two_checkpoints_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The checkpoints are read before and after every call that changes the folder."""
-    slot = CheckpointPair(tmp_path / "checkpoints")
+    pair = CheckpointPair(tmp_path / "checkpoints")
     seen: list[set[int]] = []
 
     def watched(name: str) -> None:
@@ -25,7 +25,7 @@ def test_at_every_instant_one_of_the_two_checkpoints_is_whole(
         def wrapped(*given: Any, **named: Any) -> Any:
             for act in (lambda: None, lambda: call(*given, **named)):
                 act()
-                found = slot.read()
+                found = pair.read()
                 seen.append({found[0]["n"]} if found else set())
 
         monkeypatch.setattr(os, name, wrapped)
@@ -33,10 +33,10 @@ def test_at_every_instant_one_of_the_two_checkpoints_is_whole(
     for name in ("fsync", "link", "replace"):
         watched(name)
     for number in range(3):
-        slot.write({"n": number, "big": torch.from_numpy(np.zeros(1000))})
+        pair.write({"n": number, "big": torch.from_numpy(np.zeros(1000))})
     flat = [next(iter(found), -1) for found in seen]
     assert flat == sorted(flat)
     assert set(flat) == {-1, 0, 1, 2}
     monkeypatch.undo()
-    assert slot.previous.exists()
-    assert checkpoint.read(slot.previous)["n"] == 1
+    assert pair.previous.exists()
+    assert checkpoint.read(pair.previous)["n"] == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from src.config.compose import compose
-from src.runs.config_files import begin, claim
+from src.runs.config_files import claim, create_run_folder
 from src.runs.folder import Run
 from src.system.errors import InputError
 from tests.helpers.commands import SMALL
@@ -26,12 +26,12 @@ def test_a_folder_with_a_configuration_is_complete(
         with monkeypatch.context() as patch:
             die_at_sync(patch, number)
             try:
-                begin(run, {"a": 1}, ["a=1"], OWN)
+                create_run_folder(run, {"a": 1}, ["a=1"], OWN)
             except Killed:
                 killed = True
         names = {path.name for path in run.config_file.parent.iterdir()}
         assert names == set(expected) if "config.yaml" in names else names < set(expected)
-        begin(run, {"a": 1}, ["a=1"], OWN)
+        create_run_folder(run, {"a": 1}, ["a=1"], OWN)
         for name, text in expected.items():
             content = (run.config_file.parent / name).read_text()
             assert content == (text or "hydra:\n  job:\n    num: 3\n")
@@ -55,7 +55,7 @@ def test_a_folder_is_claimed_by_one_configuration(
     before = run.config_file.stat().st_mtime_ns
     claim(run, compose(*SMALL, "trainer.max_epochs=3", "resume=auto"), pytest.fail)
     assert run.config_file.stat().st_mtime_ns == before
-    with pytest.raises(InputError, match=r"holds another run\n  trainer.max_epochs: it was 3, now"):
+    with pytest.raises(InputError, match=r"or another folder\n  trainer.max_epochs: it was 3, now"):
         claim(run, config, pytest.fail)
 
 
@@ -67,5 +67,5 @@ def test_a_batch_size_is_decided_once(tmp_path: Path) -> None:
 
 def test_strange_bytes_in_a_path_are_written(tmp_path: Path) -> None:
     run = Run(tmp_path)
-    begin(run, {"a": "\udcff é"}, None, {"dir": "\udcff"})
+    create_run_folder(run, {"a": "\udcff é"}, None, {"dir": "\udcff"})
     assert run.config_file.read_text().startswith("a: ")

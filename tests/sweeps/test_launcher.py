@@ -44,7 +44,8 @@ def test_a_sweep_from_the_command_line(command: Command, tmp_path: Path) -> None
     assert "epoch 1/2" not in again.stdout  # nothing is trained twice
     other = command("src.train", *arguments, "trainer.max_epochs=1", "resume=auto")
     assert other.returncode == 2
-    assert "here/0: holds another run\n  trainer.max_epochs: it was 2, now 1" in other.stderr
+    assert "here/0: holds a run with other settings" in other.stderr
+    assert "or another folder\n  trainer.max_epochs: it was 2, now 1" in other.stderr
     assert len(open_trained(tmp_path / "here" / "3").model.state_dict()) == 4
 
 
