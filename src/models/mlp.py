@@ -172,8 +172,8 @@ class DenseClosedForm(ClosedForm):
     def _last_delta(
         self, logits: Tensor, targets: Tensor, scale: Tensor | float, buffers: "_Buffers"
     ) -> Tensor:
-        """Writes (softmax - targets) * scale into `buffers.delta` (S, classes, B) by two of its
-        views. Returns the view in the shape of the last layer."""
+        """Writes (softmax - targets) * scale into `buffers.delta` (S, classes, B). `delta_by_batch`
+        and `delta_shaped`, in the shape of the last layer, are views of `delta`."""
         torch.softmax(logits, 1, out=buffers.delta)
         buffers.delta_by_batch.sub_(targets)
         buffers.delta.mul_(scale)
