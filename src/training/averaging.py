@@ -13,22 +13,22 @@ class Average:
     TensorFlow's ExponentialMovingAverage: step t, counted from 0, keeps
     min(decay, (1 + t) / (10 + t)) of the average.
 
-    Lightning's WeightAveraging and torch's AveragedModel keep a second model, not a stack's.
+    Lightning's WeightAveraging and torch's AveragedModel average one model, not a stack.
     """
 
-    def __init__(self, decay: float, *parts: Sequence[Tensor]) -> None:
-        """`parts` are the tensors of each lane. Each lane updates its own."""
+    def __init__(self, decay: float, *lanes: Sequence[Tensor]) -> None:
+        """`lanes` holds the tensors of each lane. Each lane updates its own averages."""
         self.decay = decay
-        self.parts = [[tensor.detach() for tensor in part] for part in parts]
-        self.values = [[tensor.clone() for tensor in part] for part in self.parts]
+        self.tensors = [[tensor.detach() for tensor in lane] for lane in lanes]
+        self.values = [[tensor.clone() for tensor in lane] for lane in self.tensors]
 
-    def update(self, step: int, part: int = 0) -> None:
+    def update(self, step: int, lane: int = 0) -> None:
         weight = 1 - min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(self.values[part], self.parts[part], weight)
+        torch._foreach_lerp_(self.values[lane], self.tensors[lane], weight)
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Within the context the models hold the averages instead of their weights."""
+        """Within the context, the models hold the averages instead of their weights."""
         self.swap()
         try:
             yield
@@ -37,7 +37,7 @@ class Average:
 
     def swap(self) -> None:
         """Swaps the values of averages and weights, in place."""
-        for value, tensor in zip(chain(*self.values), chain(*self.parts), strict=True):
-            kept = tensor.clone()
+        for value, tensor in zip(chain(*self.values), chain(*self.tensors), strict=True):
+            weights = tensor.clone()
             tensor.copy_(value)
-            value.copy_(kept)
+            value.copy_(weights)

@@ -1,4 +1,4 @@
-"""data.batch_size=auto: the largest batch whose step fits into the memory of the device."""
+"""Chooses data.batch_size=auto: the largest batch whose step fits into the device's memory."""
 
 import logging
 from collections.abc import Callable
@@ -36,26 +36,26 @@ def largest(limit: int, fits: Callable[[int], bool]) -> int:
 
 
 def choose(config: Config, source: Source) -> int:
-    """The batch size for this model on this device, which is also logged.
+    """Chooses and logs the batch size for this model on this device.
 
-    On a GPU, steps with larger and larger batches are tried until memory runs out. On a CPU the
-    system would kill the process, so an estimate must fit into half of the free memory.
+    On a GPU, steps with larger and larger batches are tried until memory runs out. On a CPU, the
+    system would then kill the process, so the estimate must fit into half of the free memory.
     """
     devices = machine.resolve(config.trainer)
-    share = config.data.val_fraction or 0.0
-    limit = max(1, int(len(source.train) * (1 - share)) // devices.world_size)
+    val_fraction = config.data.val_fraction or 0.0
+    limit = max(1, int(len(source.train) * (1 - val_fraction)) // devices.world_size)
     if devices.accelerator == "cpu":
         free = free_bytes(config) // 2 // devices.count
         needed = partial(bytes_per_trial, config, source.shape, source.classes)
         size = largest(limit, lambda size: needed(size) <= free)
     else:
-        size = largest(limit, lambda size: _steps(config, source, size, devices.torch_device))
+        size = largest(limit, lambda size: _step_fits(config, source, size, devices.torch_device))
     why = "more do not fit into memory" if 2 * size <= limit else f"of {limit} training samples"
     log.info("data.batch_size=auto: %d chosen, %s", size, why)
     return size
 
 
-def _steps(config: Config, source: Source, size: int, device: torch.device) -> bool:
+def _step_fits(config: Config, source: Source, size: int, device: torch.device) -> bool:
     """Whether a step with a batch of this size fits into the memory of a GPU."""
     model = build_model(config.model, source.shape, source.classes).to(device)
     try:

@@ -1,5 +1,5 @@
-"""A block of optimizer steps as one CUDA graph, captured once: the launches of kernels take most of
-the time of a small network's step."""
+"""Trains on a block by one CUDA graph. In a small network, launching the kernels one by one takes
+most of the time of a step."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -12,13 +12,13 @@ log = logging.getLogger(__name__)
 
 Run = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 Replay = Callable[[], tuple[Tensor, ...]]
-# The largest error of a replay, relative to the largest magnitude of each tensor. A replay runs the
-# same kernels in the same order.
+# The largest accepted error of a replay, relative to the largest magnitude of each tensor. A replay
+# runs the same kernels in the same order.
 TOLERANCE = 1e-4
 
 
 def capture(run: Callable[[], tuple[Tensor, ...]]) -> Replay:
-    """Records the kernels of `run` without running them. The function returned runs them."""
+    """Records the kernels of `run` without running them. The returned function runs them."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         outputs = run()
@@ -31,7 +31,7 @@ def capture(run: Callable[[], tuple[Tensor, ...]]) -> Replay:
 
 
 def warm_up(run: Callable[[], tuple[Tensor, ...]]) -> None:
-    """Runs it twice on another stream, so that libraries allocate their workspaces."""
+    """Calls `run` twice on another stream, so that libraries allocate their workspaces."""
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
@@ -41,10 +41,10 @@ def warm_up(run: Callable[[], tuple[Tensor, ...]]) -> None:
 
 
 class BlockGraph:
-    """A CUDA graph that trains on a block as `run(features, labels, table)` does. Its kernels read
-    from fixed addresses, to which each block is copied.
+    """A CUDA graph that trains on a block as `run(features, labels, table)` does. Each block is
+    copied to fixed addresses, from which the kernels read.
 
-    Building it changes no weights. Raises RuntimeError if a replay differs from `run`.
+    The constructor changes no weights. It raises RuntimeError if a replay differs from `run`.
     """
 
     def __init__(
@@ -58,52 +58,52 @@ class BlockGraph:
         warm_up: Callable[[Callable[[], tuple[Tensor, ...]]], None] = warm_up,
         capture: Callable[[Callable[[], tuple[Tensor, ...]]], Replay] = capture,
     ) -> None:
-        """`checked=False` is for a `run` that draws random numbers: no two executions are equal."""
+        """`checked=False` is for a `run` that draws random numbers, so that no two calls agree."""
         self.inputs = [tensor.clone() for tensor in block]
         self.parameters, self.optimizer = parameters, optimizer
 
         def train() -> tuple[Tensor, ...]:
             return run(*self.inputs)
 
-        before = self._state()
+        initial = self._state()
         warm_up(train)
-        self._restore(before)
+        self._restore(initial)
         if checked:  # twice, to notice a number in Python that should change between replays
             train()
             train()
             expected = self._state()
-            self._restore(before)
+            self._restore(initial)
         self.replay = capture(train)
         if checked:
             self.replay()
             self.replay()
-            found = self._state()
-            self._restore(before)
+            replayed = self._state()
+            self._restore(initial)
             for key, value in expected.items():
-                error = (found[key] - value).abs().max()
+                error = (replayed[key] - value).abs().max()
                 if not error <= TOLERANCE * value.abs().max().clamp(min=1):
                     raise RuntimeError(f"its replay is off by {error.item():.2g}")
 
     def __call__(self, *block: Tensor) -> tuple[Tensor, ...]:
         """Trains on a block of the same shapes. The outputs are copies."""
-        for own, given in zip(self.inputs, block, strict=True):
-            own.copy_(given)
+        for target, tensor in zip(self.inputs, block, strict=True):
+            target.copy_(tensor)
         return tuple(output.clone() for output in self.replay())
 
     def _tensors(self) -> dict[str, Tensor]:
-        found = {f"parameter {number}": value for number, value in enumerate(self.parameters)}
+        tensors = {f"parameter {number}": value for number, value in enumerate(self.parameters)}
         for number, state in enumerate(self.optimizer.state.values()):
             for name, value in state.items():
                 if isinstance(value, Tensor):
-                    found[f"{name} {number}"] = value
-        return found
+                    tensors[f"{name} {number}"] = value
+        return tensors
 
     def _state(self) -> dict[str, Tensor]:
         return {key: value.detach().clone() for key, value in self._tensors().items()}
 
     @torch.no_grad()
     def _restore(self, state: dict[str, Tensor]) -> None:
-        """Restores values in place. Optimizer state that was created since then becomes zero."""
+        """Restores values in place. Optimizer state that was created later becomes zero."""
         for key, value in self._tensors().items():
             if key in state:
                 value.copy_(state[key])

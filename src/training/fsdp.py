@@ -1,7 +1,7 @@
 """Fully sharded data parallel training: each rank keeps its part of weights, gradients and state.
 
-torch's `fully_shard` (FSDP2) gathers a layer's weights when it is entered and scatters its
-gradients' mean behind it. Checkpoints hold whole tensors, as any other run's do.
+torch's `fully_shard` (FSDP2) gathers the weights of a layer before its computation and scatters the
+mean of its gradients afterwards. Checkpoints hold whole tensors, as in any other run.
 """
 
 import copy
@@ -20,12 +20,12 @@ from src.training.ranks import RanksStrategy
 
 
 def whole(tensor: Tensor) -> Tensor:
-    """All of a tensor that may be sharded; every rank must ask for it."""
+    """The whole of a tensor that may be sharded. All ranks must call this function."""
     return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
 
 def own_part(tensor: Tensor) -> Tensor:
-    """What this rank holds of a tensor that may be sharded: a view."""
+    """A view of this rank's part of a tensor that may be sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -54,13 +54,13 @@ class Shards(RanksStrategy):
         return cast(nn.Module, self.lightning_module.model)  # type: ignore[union-attr]
 
     def on_train_end(self) -> None:
-        """Puts the model together. Not in `teardown`: a rank that failed comes there alone."""
+        """Puts the model together. Not in `teardown`, which a failed rank calls without others."""
         weights = {name: whole(value).detach() for name, value in self.trained.state_dict().items()}
         self.unsharded.to_empty(device=self.root_device).load_state_dict(weights)
         self.lightning_module.model = self.unsharded  # type: ignore[union-attr]
 
     def teardown(self) -> None:
-        self.optimizers = []  # their state is sharded, and has no other device to go to
+        self.optimizers = []  # Lightning would move their sharded state to the CPU
         super().teardown()
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
@@ -77,7 +77,7 @@ class Shards(RanksStrategy):
         return state | {"state": gathered}
 
     def load_optimizer_state_dict(self, checkpoint: Mapping[str, Any]) -> None:
-        """Raises ValueError when the state is of other parameters."""
+        """Raises ValueError when the state belongs to other parameters."""
         (optimizer,), (state,) = self.optimizers, checkpoint["optimizer_states"]
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         sharded = {
@@ -88,7 +88,7 @@ class Shards(RanksStrategy):
 
 
 def _like(parameter: Tensor, value: Any) -> Any:
-    """A moment of a parameter, sharded as it is; anything else as it was."""
+    """Shards a moment of a parameter like the parameter. Other values are not changed."""
     if not isinstance(value, Tensor) or value.shape != parameter.shape:
         return value
     assert isinstance(parameter, DTensor)

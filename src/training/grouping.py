@@ -1,4 +1,4 @@
-"""Which trials of a sweep train as one stack, and why others train alone."""
+"""Decides which trials of a sweep train as one stack, and says why others train alone."""
 
 import json
 import math
@@ -22,16 +22,16 @@ FUSIBLE = ("seed", "optimizer.lr", "optimizer.weight_decay", "optimizer.momentum
 
 @dataclass(frozen=True)
 class Group:
-    """Trials that train as one stack, by their numbers; `alone`: why a trial trains alone."""
+    """The numbers of trials that train as one stack."""
 
     trials: list[int]
-    alone: str | None = None
+    alone: str | None = None  # the reason why the trial of this group trains alone
 
 
 def plan(configs: Sequence[Config], max_trials: int | None = None) -> list[Group]:
-    """Groups of trials that agree in all but the fusible keys, none larger than `max_trials`;
-    without it, each stack takes at most half of the free memory of the device. The plan depends on
-    that memory, so a sweep saves its plan."""
+    """Groups of trials that differ only in fusible keys, with at most `max_trials` trials each. If
+    `max_trials` is None, a stack takes at most half of the free memory of the device. The plan then
+    depends on the free memory, so a sweep saves the plan."""
     groups: list[Group] = []
     alike: dict[str, list[int]] = {}
     for trial, config in enumerate(configs):
@@ -80,23 +80,20 @@ def _key(config: Config) -> str:
 
 
 def bytes_per_trial(config: Config, shape: Sequence[int], classes: int, batch: int) -> int:
-    """An upper bound of the memory that one trial of a stack takes: its weights, their gradient,
-    two moments, the best weights and the moving average; the activations of a batch and of a chunk
-    of an evaluation; and a batch of its own."""
+    """An upper bound of the memory of one trial in a stack: weights, gradients, two moments, best
+    weights and moving average; activations of a batch and of a chunk of an evaluation; samples of a
+    batch."""
     cost = model_cost(config.model, shape, classes)
     copies = 5 + (config.trainer.ema_decay is not None)
     floats = copies * cost.model + cost.evaluated_sample * CHUNK + cost.trained_sample * batch
-    width = 8 if config.trainer.precision == "64" else 4
-    return floats * width
+    return floats * (8 if config.trainer.precision == "64" else 4)
 
 
 def _most_that_fit(configs: Sequence[Config]) -> int:
-    """The largest number of trials on the same data that fit into half of the free memory."""
+    """How many of these trials, all on the same data, fit into half of the free memory."""
     config = configs[0]
     data = describe(config.data)
-    largest = max(
-        bytes_per_trial(each, data.shape, data.classes, each.data.batch) for each in configs
-    )
+    largest = max(bytes_per_trial(c, data.shape, data.classes, c.data.batch) for c in configs)
     return max(1, free_bytes(config) // 2 // largest)
 
 

@@ -1,4 +1,4 @@
-"""What the project does beside Lightning's public interface, and why."""
+"""Changes to Lightning beyond its public interface, with reasons."""
 
 import logging
 import warnings
@@ -34,7 +34,7 @@ def quiet_lightning() -> Iterator[None]:
 
 
 def count_steps(trainer: Trainer, steps: int) -> None:
-    """Adds to trainer.global_step: Lightning counts the calls of its own optimizers alone."""
+    """Adds to trainer.global_step, because Lightning counts only calls of its own optimizers."""
     progress = trainer.fit_loop.epoch_loop.manual_optimization.optim_step_progress
     for tracker in (progress.total, progress.current):
         tracker.ready += steps

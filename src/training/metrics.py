@@ -1,4 +1,4 @@
-"""Loss and accuracy of each trial over an epoch, over all ranks."""
+"""Loss and accuracy of each trial in an epoch, over all ranks."""
 
 from collections.abc import Callable
 
@@ -12,7 +12,7 @@ from src.data.sources.source import as_float
 
 
 class EpochMetrics(Metric):
-    """Mean loss and accuracy over samples. All losses are kept and added once, in float64:
+    """Mean loss and accuracy over samples. All losses are kept, and are added once, in float64.
     torchmetrics' MeanMetric adds in float32, so its bits depend on the batches in an update."""
 
     full_state_update = False
@@ -27,13 +27,13 @@ class EpochMetrics(Metric):
         self.add_state("samples", torch.tensor(0), dist_reduce_fx="sum")
 
     def update(self, losses: Tensor, correct: Tensor, samples: int) -> None:
-        """Sums of losses and correct predictions of K batches, (K, S), over `samples` samples."""
+        """Adds K batches: sums of losses (K, S), correct predictions (K, S), number of samples."""
         self.losses.append(losses)
         self.correct += correct.sum(0)
         self.samples += samples
 
     def sums(self) -> tuple[Tensor, Tensor, int]:
-        """All updates of this rank so far, as the arguments of one update that repeats them."""
+        """The arguments of one `update` that equals all updates of this rank so far."""
         return self._losses(), self.correct.unsqueeze(0), int(self.samples)
 
     def _losses(self) -> Tensor:
@@ -50,26 +50,24 @@ class EpochMetrics(Metric):
         ]
 
     def first_above(self, bound: float) -> Tensor:
-        """For each trial (S,) the first batch of this rank, from 0, whose loss is NaN or above the
-        bound; the number of batches if there is none."""
+        """For each trial (S,), the first batch of this rank, from 0, whose sum of losses is NaN or
+        above the bound. The number of batches if there is none."""
         good = (self._losses() <= bound).long()
-        return torch.where(good.all(0), len(good), good.argmin(0))  # the first of the least
+        return torch.where(good.all(0), len(good), good.argmin(0))  # argmin finds the first 0
 
 
 def evaluate(
     forward: Callable[[Tensor], Tensor], batch: Batch, dtype: torch.dtype, trials: int = 1
 ) -> tuple[Tensor, Tensor]:
-    """Sums of the losses and correct predictions of each chunk, (chunks, S).
+    """Sums of the losses and numbers of correct predictions of each chunk, (chunks, S).
 
-    `forward` takes features (n, *shape) of `dtype` to logits (S, classes, n). With many trials the
-    chunks are smaller: otherwise hidden units would take more memory than weights.
+    `forward` maps features (n, *shape) of `dtype` to logits (S, classes, n). With many trials the
+    chunks are smaller, because otherwise hidden units would take more memory than weights.
     """
     losses, correct = [], []
     chunk = min(CHUNK, max(CHUNK // 8, 16 * CHUNK // trials))
     with torch.no_grad():
-        for features, labels in zip(
-            torch.split(batch.features, chunk), torch.split(batch.labels, chunk), strict=True
-        ):
+        for features, labels in zip(*(torch.split(t, chunk) for t in batch), strict=True):
             logits = forward(as_float(features).to(dtype))
             target = labels.expand(len(logits), -1)
             exact = logits.to(torch.promote_types(logits.dtype, torch.float32))

@@ -22,18 +22,17 @@ State = dict[str, Any]  # of one parameter, with torch's names
 
 
 def build_optimizer(config: schema.Optimizer, parameters: Iterable[nn.Parameter]) -> Optimizer:
-    """torch's optimizer for one model: fused, which torch cannot for SGD of sharded parameters. On
-    CUDA learning rate and step counts are on the device, so that a CUDA graph can hold the steps.
-    """
-    own = list(parameters)
-    whole = not isinstance(own[0], DTensor)
-    on_cuda = own[0].is_cuda and whole
+    """torch's optimizer for one model: fused, unless parameters are sharded. On CUDA, the learning
+    rate and the counts of steps are tensors there, so that a CUDA graph can hold the steps."""
+    parameters = list(parameters)
+    fused = not isinstance(parameters[0], DTensor)  # torch has no fused SGD for DTensors
+    on_cuda = parameters[0].is_cuda and fused
     kind, _ = OPTIMIZERS[config.name]
-    options = config.model_dump(exclude={"name"}) | {"fused": whole, "capturable": on_cuda}
+    options = config.model_dump(exclude={"name"}) | {"fused": fused, "capturable": on_cuda}
     if on_cuda:
-        options["lr"] = torch.tensor(config.lr, device=own[0].device)
+        options["lr"] = torch.tensor(config.lr, device=parameters[0].device)
     known = inspect.signature(kind).parameters
-    return kind(own, **{name: value for name, value in options.items() if name in known})
+    return kind(parameters, **{name: value for name, value in options.items() if name in known})
 
 
 class Numbers(NamedTuple):
@@ -57,9 +56,9 @@ class StackedOptimizer(Optimizer):
         self.has_decay = any(getattr(config, "weight_decay", 0.0) for config in configs)
         groups: list[dict[str, Any]] = []
         for segment in segments:
-            own, like = [configs[trial] for trial in segment.trials], segment.parameters[0].data
+            weights = segment.parameters[0].data
             numbers = {
-                name: like.new_tensor([getattr(config, name, 0.0) for config in own])
+                name: weights.new_tensor([getattr(configs[n], name, 0.0) for n in segment.trials])
                 for name in Numbers._fields
             }
             groups.append({"params": segment.parameters, **numbers})
@@ -68,7 +67,7 @@ class StackedOptimizer(Optimizer):
     def set_rates(
         self, rates: Sequence[float] | Tensor, segments: Collection[int] | None = None
     ) -> None:
-        """Sets the rates of all trials of the stack, in all segments or in those of the numbers."""
+        """Sets the rates of these segments, or of all. `rates` has one per trial of the stack."""
         like = self.param_groups[0]["lr"]
         if not isinstance(rates, Tensor):
             rates = torch.tensor(rates, dtype=like.dtype).to(like.device)
@@ -83,7 +82,7 @@ class StackedOptimizer(Optimizer):
 
     @torch.no_grad()
     def step_segments(self, segments: Iterable[int]) -> None:
-        """The step of the segments with these numbers. Each lane steps its own."""
+        """The step of the segments with these numbers. Each lane steps its own segments."""
         for group in (self.param_groups[number] for number in segments):
             for parameter in group["params"]:
                 shape = (-1,) + (1,) * (parameter.dim() - 1)
@@ -91,7 +90,7 @@ class StackedOptimizer(Optimizer):
                 self.update(parameter, parameter.grad, self.state[parameter], numbers)
 
     def update(self, parameter: Tensor, gradient: Tensor, state: State, numbers: Numbers) -> None:
-        """One step of one parameter (S, …), in place. May change the gradient."""
+        """One step of one parameter (S, …), in place. May overwrite the gradient."""
         raise NotImplementedError
 
 
@@ -122,9 +121,9 @@ class StackedAdam(StackedOptimizer):
 
     def update(self, parameter: Tensor, gradient: Tensor, state: State, numbers: Numbers) -> None:
         if not state:
-            # On CUDA a graph must be able to advance the count of steps.
-            where = parameter.device if parameter.is_cuda else None
-            state["step"] = torch.tensor(0.0, device=where)
+            # On CUDA, a graph must be able to increment the count of steps.
+            device = parameter.device if parameter.is_cuda else None
+            state["step"] = torch.tensor(0.0, device=device)
             state["exp_avg"] = torch.zeros_like(parameter)
             state["exp_avg_sq"] = torch.zeros_like(parameter)
         state["step"] += 1
@@ -161,7 +160,7 @@ OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], type[StackedOptimizer]]] =
 
 
 def build_stacked_optimizer(configs: Sequence[schema.Optimizer], stack: Stack) -> Optimizer:
-    """The optimizer of a whole stack. A stack of one gets torch's own."""
+    """The optimizer of a whole stack. A stack of one trial gets torch's optimizer."""
     if stack.trial_count == 1:
         return build_optimizer(configs[0], stack.parameters)
     _, kind = OPTIMIZERS[configs[0].name]
@@ -178,7 +177,7 @@ def is_plain_sgd(optimizer: Optimizer) -> bool:
 
 
 def to_device(optimizer: Optimizer) -> None:
-    """Moves what a checkpoint restores on the CPU to the GPU of the parameters."""
+    """Moves the state of an optimizer, restored on the CPU, to the GPU of the parameters."""
     for group in optimizer.param_groups:
         first = group["params"][0]
         if first.is_cuda:
@@ -195,19 +194,21 @@ def trial_state(
     if stack.trial_count == 1:
         return optimizer.state_dict()
     model = stack.models[trial]
-    found = build_optimizer(config, model.parameters()).state_dict()
+    state = build_optimizer(config, model.parameters()).state_dict()
     segment = next(segment for segment in stack.segments if trial in segment.trials)
-    place = [segment.trials.index(trial)] if len(segment.trials) > 1 else []
-    for number, (whole, own) in enumerate(zip(segment.parameters, model.parameters(), strict=True)):
-        corner = (*place, *(slice(size) for size in own.shape))
-        found["state"][number] = {
-            key: value.clone() if value.dim() == 0 else value[corner].clone()
-            for key, value in optimizer.state[whole].items()
+    place = segment.trials.index(trial)
+    pairs = zip(segment.parameters, model.parameters(), strict=True)
+    for number, (stacked, parameter) in enumerate(pairs):
+        unpadded = tuple(slice(size) for size in parameter.shape)
+        corner = (place, *unpadded) if len(segment.trials) > 1 else unpadded
+        state["state"][number] = {
+            key: value[corner].clone() if value.dim() else value.clone()
+            for key, value in optimizer.state[stacked].items()
         }
-    found["state"] = {key: value for key, value in found["state"].items() if value}
+    state["state"] = {number: values for number, values in state["state"].items() if values}
     group = optimizer.param_groups[stack.segments.index(segment)]
-    found["param_groups"][0]["lr"] = float(group["lr"][segment.trials.index(trial)])
-    return found
+    state["param_groups"][0]["lr"] = float(group["lr"][place])
+    return state
 
 
 def load_trial_states(optimizer: Optimizer, stack: Stack, states: Sequence[dict[str, Any]]) -> None:
@@ -216,17 +217,18 @@ def load_trial_states(optimizer: Optimizer, stack: Stack, states: Sequence[dict[
         optimizer.load_state_dict(states[0])
         return
     for segment in stack.segments:
-        for number, whole in enumerate(segment.parameters):
-            parts = [states[trial]["state"].get(number, {}) for trial in segment.trials]
-            for key in parts[0]:
-                optimizer.state[whole][key] = _together([part[key] for part in parts], whole)
+        for number, parameter in enumerate(segment.parameters):
+            by_trial = [states[trial]["state"].get(number, {}) for trial in segment.trials]
+            for key in by_trial[0]:
+                values = [values[key] for values in by_trial]
+                optimizer.state[parameter][key] = _stacked(values, parameter)
 
 
-def _together(values: Sequence[Tensor], whole: Tensor) -> Tensor:
-    """One tensor like `whole`, padded with zeros. Counts of steps are equal: the first."""
+def _stacked(values: Sequence[Tensor], parameter: Tensor) -> Tensor:
+    """One tensor like `parameter`, padded with zeros. Counts of steps are equal in all trials."""
     if values[0].dim() == 0 or len(values) == 1:
         return values[0]
-    found = torch.zeros_like(whole)
-    for part, value in zip(found, values, strict=True):
-        part[tuple(slice(size) for size in value.shape)] = value
-    return found
+    stacked = torch.zeros_like(parameter)
+    for target, value in zip(stacked, values, strict=True):
+        target[tuple(slice(size) for size in value.shape)] = value
+    return stacked

@@ -1,4 +1,4 @@
-"""A run trained again from its bundle."""
+"""Trains the run of a bundle again."""
 
 from pathlib import Path
 
@@ -11,7 +11,7 @@ from src.training.fit import fit
 
 def reproduce(bundle: Bundle, folder: Path) -> Comparison:
     """Trains the configuration of a bundle into a new folder and compares both runs. Raises
-    InputError when the folder is not empty or the bundle holds no model, and as `fit`."""
+    InputError when the folder is not empty, when the bundle holds no model, or as `fit`."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: exists already; type --output FOLDER")
     original = open_trained(bundle.run.folder)  # a damaged bundle fails before training

@@ -1,4 +1,4 @@
-"""The learning rate of every optimizer step."""
+"""The learning rate of each optimizer step."""
 
 import math
 
@@ -6,7 +6,7 @@ from src.config import schema
 
 
 class Schedule:
-    """The learning rate as a function of the optimizer step alone: a resume needs no saved state.
+    """The learning rate as a function of the optimizer step. So a resume needs no saved state.
 
     Values are those of torch's MultiStepLR and CosineAnnealingLR (stepped per epoch) and
     OneCycleLR (stepped per step, cosine, without its momentum). Over the first `warmup_epochs` the
@@ -20,7 +20,7 @@ class Schedule:
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
 
     def __call__(self, step: int) -> float:
-        """The rate of a step, counted from 0 over the whole run; after the run, the last rate."""
+        """The rate of a step, counted from 0 over the whole run. After the run, the last rate."""
         step = min(step, self.epochs * self.steps_per_epoch - 1)
         if isinstance(self.config, schema.OneCycle):
             return self._one_cycle(self.config, step)

@@ -20,7 +20,7 @@ def hyperparameters(config: Config) -> Values:
     values = config.identity_values()
     del values["logger"]
     flat = {"seed": values.pop("seed")} | {
-        f"{section}.{key}": value for section, own in values.items() for key, value in own.items()
+        f"{name}.{key}": value for name, section in values.items() for key, value in section.items()
     }
     return {
         key: written(value) if isinstance(value, list) else value
@@ -30,7 +30,7 @@ def hyperparameters(config: Config) -> Values:
 
 
 class Tested(NamedTuple):
-    """The result of the test. confusion[i, j]: test samples of class i that were taken for j."""
+    """The result of the test. confusion[i, j] counts the samples of class i predicted as j."""
 
     metrics: dict[str, float]
     step: int
@@ -42,7 +42,7 @@ class RunLogger(Logger):
     """A Lightning Logger that holds each row of a run's history once, even after kills."""
 
     def __init__(self, config: schema.Logger, values: Values, run: Run, seconds: float) -> None:
-        """`values` are the hyperparameters, `seconds` the training so far. May raise InputError."""
+        """`values`: hyperparameters. `seconds`: time trained before. May raise InputError."""
         self.run_name = "/".join(run.folder.absolute().parts[-2:])  # DATE/TIME, or TIME/NUMBER
 
     @property
@@ -57,12 +57,12 @@ class RunLogger(Logger):
         """Does nothing: the constructor has logged them."""
 
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """A row of the history, or what the test measured."""
+        """Logs a row of the history, or the metrics of the test."""
         raise NotImplementedError
 
     def log_test(self, tested: Tested) -> None:
         self.log_metrics(tested.metrics, tested.step)
 
     def finalize(self, status: str) -> None:
-        """`status` is that of result.json."""
+        """`status` is the status in result.json."""
         raise NotImplementedError

@@ -19,30 +19,30 @@ STATUS = {"finished": "FINISHED", "interrupted": "KILLED"}  # of all others: FAI
 
 
 class RunMLflow(RunLogger):
-    """A run of MLflow in a SQLite file, found by a tag when ours is resumed. MLflow deletes no
-    metric, so it gets only the rows that it lacks."""
+    """A run of MLflow in a SQLite file. A resumed run finds its MLflow run by a tag. MLflow cannot
+    delete metrics, so only the rows that it lacks are sent."""
 
     TAG = "kindling.id"
-    GROWS = "trainer.max_epochs"  # MLflow's parameters are fixed, its tags are not
+    GROWS = "trainer.max_epochs"  # saved as a tag, because MLflow's parameters cannot change
 
     def __init__(self, config: schema.Logger, values: Values, run: Run, seconds: float) -> None:
         super().__init__(config, values, run, seconds)
-        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # it asks a server whether to send any
+        os.environ["MLFLOW_DISABLE_TELEMETRY"] = "true"  # MLflow would ask a server about it
         from mlflow import MlflowClient
         from mlflow.entities import Metric, Param, RunTag
 
         for chatter in ("mlflow", "alembic"):
             logging.getLogger(chatter).setLevel(logging.WARNING)
         self.metric = Metric
-        shared = config.mlflow_file
-        file = Path(shared) if shared else run.folder / "mlflow.db"
+        chosen = config.mlflow_file
+        file = Path(chosen) if chosen else run.folder / "mlflow.db"
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            # Another process may make the tables, or the experiment, of the same database.
-            with wait_for_lock(file.with_name(f".{file.name}.lock")) if shared else nullcontext():
+            # Another process may create the tables or the experiment of the same file.
+            with wait_for_lock(file.with_name(f".{file.name}.lock")) if chosen else nullcontext():
                 _require_database(file)
                 self.client = MlflowClient(f"sqlite:///{quote(str(file.absolute()))}")
-                self.run_id, self.held = self._find(config.project, run)
+                self.run_id, self.logged = self._find(config.project, run)
         except Exception as error:  # of sqlite, SQLAlchemy, alembic, MLflow and the file system
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise InputError(
@@ -56,17 +56,17 @@ class RunMLflow(RunLogger):
         self.client.update_run(self.run_id, status="RUNNING")
 
     def _find(self, project: str, run: Run) -> tuple[str, set[tuple[str, int]]]:
-        """This run's MLflow run, new if there is none, and each metric and step in it."""
+        """Finds or creates the MLflow run. Returns its id and each logged (metric, step)."""
         identity, client = run.identity(), self.client
-        found = client.get_experiment_by_name(project)
+        saved = client.get_experiment_by_name(project)
         place = (run.folder.absolute() / "mlflow_artifacts").as_uri()
-        experiment = found.experiment_id if found else client.create_experiment(project, place)
-        known = client.search_runs([experiment], f"tags.`{self.TAG}` = '{identity}'")
-        if not known:
+        experiment = saved.experiment_id if saved else client.create_experiment(project, place)
+        runs = client.search_runs([experiment], f"tags.`{self.TAG}` = '{identity}'")
+        if not runs:
             tags = {self.TAG: identity, "kindling.folder": str(run.folder.absolute())}
             created = client.create_run(experiment, run_name=self.run_name, tags=tags)
             return created.info.run_id, set()
-        run_id: str = known[0].info.run_id
+        run_id: str = runs[0].info.run_id
         return run_id, {
             (name, metric.step)
             for name in (*HISTORY, *TESTED)
@@ -76,19 +76,19 @@ class RunMLflow(RunLogger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         assert step is not None
         now = int(time.time() * 1000)
-        lacking = [
+        missing = [
             self.metric(name, value, now, step)
             for name, value in metrics.items()
-            if (name, step) not in self.held
+            if (name, step) not in self.logged
         ]
-        self.client.log_batch(self.run_id, metrics=lacking)  # all of them or none
+        self.client.log_batch(self.run_id, metrics=missing)  # all of them or none
 
     def finalize(self, status: str) -> None:
         self.client.set_terminated(self.run_id, STATUS.get(status, "FAILED"))
 
 
 def _require_database(file: Path) -> None:
-    """Raises SQLite's error for the file at once; MLflow would try ten times, for minutes."""
+    """Raises SQLite's error for the file at once. MLflow would try ten times, for minutes."""
     if file.exists():
         require_regular(file, file.stat())
     with closing(sqlite3.connect(file)) as connection:

@@ -10,10 +10,10 @@ from src.training.loggers.base import TESTED, RunLogger, Tested, Values
 
 
 class RunTensorBoard(RunLogger):
-    """Event files in <run>/tensorboard, written anew from the history. Their clock is the time of
-    training: the hours between a kill and a resume leave no gap."""
+    """Event files in <run>/tensorboard, written again from the history by a resumed run. Their
+    times count only training, so the hours between a kill and a resume leave no gap."""
 
-    SUFFIX = ".kindling"  # what is deleted is ours
+    SUFFIX = ".kindling"  # only event files with this suffix are deleted
 
     def __init__(self, config: schema.Logger, values: Values, run: Run, seconds: float) -> None:
         super().__init__(config, values, run, seconds)
@@ -25,7 +25,7 @@ class RunTensorBoard(RunLogger):
             old.unlink()
         self.writer = SummaryWriter(folder, filename_suffix=self.SUFFIX)
         names = [name for name in (*HISTORY, *TESTED) if "/" in name]
-        # For its tab of hyperparameters, which is to have a run from its start.
+        # For the tab of hyperparameters, which shows a run from its start on.
         experiment, start, self.end = hparams(values, dict.fromkeys(names, 0.0))  # type: ignore[no-untyped-call]
         self.add_summary = self.writer._get_file_writer().add_summary  # type: ignore[no-untyped-call]
         self.add_summary(experiment)

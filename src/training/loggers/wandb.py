@@ -11,24 +11,24 @@ from src.training.loggers.base import RunLogger, Tested, Values
 
 
 class RunWandb(RunLogger):
-    """An offline run of W&B in <run>/wandb, written anew from the history, under the same id: one
-    that was sent before is replaced on the server by the next `wandb sync`."""
+    """An offline run of W&B in <run>/wandb, written again from the history by a resumed run, under
+    the same id. The next `wandb sync` therefore replaces the run on the server."""
 
     def __init__(self, config: schema.Logger, values: Values, run: Run, seconds: float) -> None:
         super().__init__(config, values, run, seconds)
-        os.environ["WANDB_ERROR_REPORTING"] = "false"  # it reports home, offline too
+        os.environ["WANDB_ERROR_REPORTING"] = "false"  # W&B would send reports, even offline
         import wandb
 
         run.folder.mkdir(parents=True, exist_ok=True)
         identity = run.identity()
         for old in (run.folder / "wandb").glob(f"offline-run-*-{identity}"):
-            gone = old.rename(old.with_name(f".{old.name}"))  # W&B's own process may write still
-            shutil.rmtree(gone, ignore_errors=True)
+            hidden = old.rename(old.with_name(f".{old.name}"))  # W&B's process may still write
+            shutil.rmtree(hidden, ignore_errors=True)
         settings = wandb.Settings(
             silent=True,
-            console="off",  # train.log has it
-            reinit="create_new",  # a notebook's own run of W&B stays its own
-            x_disable_meta=True,  # it would ask a cloud's metadata server
+            console="off",  # train.log has the output
+            reinit="create_new",  # does not change a W&B run of the user's notebook
+            x_disable_meta=True,  # W&B would ask the metadata servers of clouds
         )
         try:
             self.run = wandb.init(
