@@ -8,7 +8,8 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from functools import partial
+from itertools import chain, islice
 from typing import NamedTuple
 
 import torch
@@ -39,15 +40,15 @@ class BatchResults(NamedTuple):
 
 def empty_aligned(batches: int, shape: Sequence[int], like: Tensor) -> Tensor:
     """Uninitialised (batches, *shape); each batch starts at an address divisible by 64. The last
-    bits of a matrix product can depend on its addresses, but must not depend on a batch's place in
-    a block."""
+    bits of a matrix product can depend on the addresses of its operands. Equal alignment makes them
+    independent of a batch's place in a block."""
     size, line = math.prod(shape), 64 // like.element_size()
-    whole = torch.empty(batches, -(-size // line) * line, dtype=like.dtype, device=like.device)
-    return whole[:, :size].view(batches, *shape)
+    padded = torch.empty(batches, -(-size // line) * line, dtype=like.dtype, device=like.device)
+    return padded[:, :size].view(batches, *shape)
 
 
 def aligned(tensor: Tensor) -> Tensor:
-    """The same values (K, …), each batch at an address divisible by 64; a copy only if needed."""
+    """The same values (K, …), each batch at an address divisible by 64. Copies only if needed."""
     stride = tensor.stride(0) * tensor.element_size()
     if stride % 64 == 0 and tensor.data_ptr() % 64 == 0 and tensor[0].is_contiguous():
         return tensor
@@ -90,7 +91,7 @@ class StepPlan:
         return batch % self.accumulate == 0
 
     def completes(self, batch: int) -> bool:
-        """Whether the optimizer steps after this batch."""
+        """Whether an optimizer step follows this batch."""
         return (batch + 1) % self.accumulate == 0 or batch + 1 == self.batches_per_epoch
 
 
@@ -113,16 +114,17 @@ class Steps:
         raise NotImplementedError
 
     def gradients(self) -> list[Tensor]:
-        """The gradients since the last optimizer step: a checkpoint between two has them."""
+        """The gradients since the last optimizer step, for a checkpoint between two steps."""
         raise NotImplementedError
 
     def load_gradients(self, saved: Sequence[Tensor]) -> None:
-        """Restores saved gradients. There are none if a step had just been completed."""
-        for own, value in zip(self.gradients() if saved else [], saved, strict=True):
-            own.copy_(value)
+        """Restores saved gradients. `saved` is empty if a step had just been completed."""
+        for gradient, value in zip(self.gradients() if saved else [], saved, strict=True):
+            gradient.copy_(value)
 
     def set_rates(self, rates: Sequence[float] | Tensor) -> None:
-        """Sets a learning rate for each trial: numbers, or a tensor that a CUDA graph reads."""
+        """Sets the learning rate of each trial: S numbers, or a tensor (S,), which a CUDA graph can
+        read. One of torch's own optimizers trains one trial, at rates[0]."""
         if isinstance(self.optimizer, StackedOptimizer):
             self.optimizer.set_rates(rates)
             return
@@ -134,7 +136,7 @@ class Steps:
 
 
 class AutogradSteps(Steps):
-    """One model of any kind, by torch's autograd. `scaler` scales the loss of 16-bit floats."""
+    """Trains one model of any kind by autograd. `scaler` scales the loss of 16-bit floats."""
 
     def __init__(
         self,
@@ -155,10 +157,8 @@ class AutogradSteps(Steps):
 
     def __call__(self, block: Block, epoch: int, batch: int) -> BatchResults:
         losses, logits = [], []
-        all_features = aligned(block.features[:, 0])
-        for features, labels in zip(
-            all_features.unbind(), block.labels[:, 0].unbind(), strict=True
-        ):
+        all_features, all_labels = aligned(block.features[:, 0]), block.labels[:, 0]
+        for features, labels in zip(all_features.unbind(), all_labels.unbind(), strict=True):
             if self.step_plan.begins(batch):
                 for parameter in self.parameters:
                     parameter.grad = None
@@ -169,7 +169,7 @@ class AutogradSteps(Steps):
             if self.step_plan.completes(batch):
                 self._step(self.step_plan.step_of(epoch, batch))
             batch += 1
-        correct = (torch.stack(logits).argmax(-1) == block.labels[:, 0]).sum(-1, keepdim=True)
+        correct = (torch.stack(logits).argmax(-1) == all_labels).sum(-1, keepdim=True)
         return BatchResults(torch.stack(losses).unsqueeze(1), correct)
 
     def _forward(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
@@ -209,7 +209,7 @@ Forward = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
 
 def _compiled(forward: Forward) -> Forward:
     """Compiles forward and backward once per batch size. A program for all sizes would depend on
-    which size came first, and a resumed run may start with another size."""
+    the first size, and a resumed run may start with another size."""
     from torch._dynamo.exc import BackendCompilerFailed  # slow to import, rarely needed
 
     log.info("the step is compiled, which takes some tens of seconds")
@@ -228,7 +228,7 @@ def _compiled(forward: Forward) -> Forward:
 
 
 class ClosedFormSteps(Steps):
-    """A stack of models, by their closed form.
+    """Trains a stack of models by their closed form.
 
     If nothing comes between gradient and update (SGD without momentum and weight decay, no
     clipping, accumulation or other ranks), no gradient is stored: the deltas are scaled by the
@@ -252,31 +252,27 @@ class ClosedFormSteps(Steps):
         are replayed as CUDA graphs. Without `lanes`, the lanes of the stack take turns."""
         super().__init__(optimizer, schedules, step_plan, average)
         self.stack, self.product_dtype, self.lanes = stack, product_dtype, lanes or Lanes(1)
-        self.updates_in_place = (
+        self.stores_no_gradient = (
             is_plain_sgd(optimizer)
             and step_plan.accumulate == 1
             and step_plan.clip is None
             and step_plan.all_reduce is None
             and product_dtype is None
         )
-        if not self.updates_in_place:
+        if not self.stores_no_gradient:
             for segment in stack.segments:
                 segment.make_gradients()
         device = stack.parameters[0].device
-        self.trials_of = [torch.tensor(segment.trials, device=device) for segment in stack.segments]
-        self.batches_of = [
-            torch.tensor(segment.batches, device=device) for segment in stack.segments
-        ]
-        ends = list(accumulate(len(lane.segments) for lane in stack.lanes))
-        self.numbers_of = [  # for each lane the numbers of its segments in the stack
-            range(end - len(lane.segments), end)
-            for lane, end in zip(stack.lanes, ends, strict=True)
-        ]
-        if len(stack.lanes) > 1:  # they would draw from the global stream in a random order
+        segments = stack.segments
+        self.trials_of_segment = [torch.tensor(each.trials, device=device) for each in segments]
+        self.batches_of_segment = [torch.tensor(each.batches, device=device) for each in segments]
+        numbers = iter(range(len(segments)))
+        self.segments_of_lane = [list(islice(numbers, len(lane.segments))) for lane in stack.lanes]
+        if len(stack.lanes) > 1:  # lanes would draw from the global generator in a random order
             for lane in stack.lanes:
-                stream = torch.Generator(device)
+                generator = torch.Generator(device)
                 for segment in lane.segments:
-                    segment.generator = stream
+                    segment.generator = generator
         self.pending: list[Callable[[], object]] = []  # each waits for an all-reduce
         self.graph: BlockGraph | None = None
         self.why_no_graph: str | None = None  # None if blocks are replayed as a CUDA graph
@@ -295,16 +291,15 @@ class ClosedFormSteps(Steps):
         loss_scale = 1 / (size * self.step_plan.accumulate * self.step_plan.ranks)
         steps = [self.step_plan.step_of(epoch, batch + k) for k in range(len(block.labels))]
         rates = [[schedule(step) for schedule in self.schedules] for step in steps]
-        # For a single trial on a CPU, numbers are faster than tensors.
-        if self.stack.trial_count == 1 and like.device.type == "cpu":
-            found = self._train(*block, rates, loss_scale, epoch, batch)
+        if self.stack.trial_count == 1 and like.device.type == "cpu":  # numbers beat tensors
+            results = self._train(*block, rates, loss_scale, epoch, batch)
         else:
             table = torch.tensor(rates, dtype=like.dtype).to(like.device)
             replayed = self._replayed(block, table, loss_scale, epoch, batch)
-            found = replayed or self._train(*block, table, loss_scale, epoch, batch)
+            results = replayed or self._train(*block, table, loss_scale, epoch, batch)
         self.set_rates(rates[-1])
         self.stack.count_batches(len(block.labels))
-        return found
+        return results
 
     def _replayed(
         self, block: Block, table: Tensor, loss_scale: float, epoch: int, batch: int
@@ -314,15 +309,15 @@ class ClosedFormSteps(Steps):
         if self.why_no_graph is not None:
             return None
         inputs = (block.features, block.labels, table)
-        if len(block.labels) % self.step_plan.accumulate and self.step_plan.accumulate > 1:
+        if len(block.labels) % self.step_plan.accumulate:
             self._use_no_graph("the block size is no multiple of trainer.accumulate_grad_batches")
             return None
         if self.graph is None:
+            # A replay uses the epoch and the batch of this block. This changes nothing: each block
+            # holds whole steps, and only the moving average, which excludes graphs, counts steps.
             try:
                 self.graph = BlockGraph(
-                    lambda features, labels, rates: self._train(
-                        features, labels, rates, loss_scale, epoch, batch
-                    ),
+                    partial(self._train, loss_scale=loss_scale, epoch=epoch, batch=batch),
                     inputs,
                     [*self.stack.parameters, *self.stack.statistics],
                     self.optimizer,
@@ -331,7 +326,7 @@ class ClosedFormSteps(Steps):
             except RuntimeError as error:
                 self._use_no_graph(first_line(error))
                 return None
-        if [own.shape for own in self.graph.inputs] != [given.shape for given in inputs]:
+        if [tensor.shape for tensor in self.graph.inputs] != [tensor.shape for tensor in inputs]:
             return None  # the last block of an epoch may be shorter
         return BatchResults(*self.graph(*inputs))
 
@@ -348,29 +343,30 @@ class ClosedFormSteps(Steps):
         epoch: int,
         batch: int,
     ) -> BatchResults:
-        """The steps of a block. If `rates` is a tensor (K, S), this method never waits for the GPU,
-        so it can be captured. `loss_scale` is 1 / (batch size × accumulated batches × ranks)."""
+        """The steps of a block: features (K, R, B, *shape), labels (K, R, B), rates (K, S) as
+        numbers or as a tensor. With a tensor, this method never waits for the GPU, so it can be
+        captured. `loss_scale` is 1 / (batch size × accumulated batches × ranks)."""
         features = features.flatten(3)
         if self.product_dtype is not None:
             features = features.to(self.product_dtype)
         features = aligned(features)
         like = self.stack.parameters[0]
         classes = self.stack.segments[0].classes
-        targets = F.one_hot(labels, classes).mT.to(like.dtype).unsqueeze(2)
+        targets = F.one_hot(labels, classes).mT.to(like.dtype).unsqueeze(2)  # (K, R, 1, classes, B)
         smoothing = self.step_plan.smoothing
         if smoothing:
             targets = targets.mul_(1 - smoothing).add_(smoothing / classes)
-        seeds = self._stream_seeds(len(features))
+        seeds = self._lane_seeds(len(features))
         scales = self._scales(rates, loss_scale)
 
-        def train(lane: Lane) -> list[BatchResults]:
+        def train_lane(lane: Lane) -> list[BatchResults]:
             work = [
                 (number, *self._inputs(number, features, targets))
-                for number in self.numbers_of[lane.number]
+                for number in self.segments_of_lane[lane.number]
             ]
             for k in range(len(features)):
                 use = self._use_gradient(batch + k)
-                if seeds:
+                if seeds:  # all segments of a lane have the same generator
                     assert lane.segments[0].generator is not None
                     lane.segments[0].generator.manual_seed(seeds[k][lane.number])
                 for number, x, y, logits in work:
@@ -380,38 +376,39 @@ class ClosedFormSteps(Steps):
                     self._finish_step(lane, rates[k], self.step_plan.step_of(epoch, batch + k))
             return [self._batch_results(number, logits, labels) for number, *_, logits in work]
 
-        found = [each for lane in self.lanes.map(train, self.stack.lanes) for each in lane]
-        losses, correct = (self.stack.by_trial(parts, 1) for parts in zip(*found, strict=True))
-        return BatchResults(losses, correct)
+        by_lane = self.lanes.map(train_lane, self.stack.lanes)
+        by_segment = zip(*chain.from_iterable(by_lane), strict=True)
+        return BatchResults(*(self.stack.by_trial(values, 1) for values in by_segment))
 
-    def _stream_seeds(self, batches: int) -> list[list[int]]:
+    def _lane_seeds(self, batches: int) -> list[list[int]]:
         """A seed for each batch and lane, so that the random numbers of a lane depend neither on
-        other lanes nor on the size of a block. A single lane draws from the global stream."""
+        other lanes nor on the size of a block. A single lane draws from the global generator."""
         lanes = len(self.stack.lanes)
         if lanes == 1 or not any(segment.random for segment in self.stack.segments):
             return []
-        drawn: list[list[int]] = torch.empty(batches, lanes, dtype=torch.int64).random_().tolist()
-        return drawn
+        seeds: list[list[int]] = torch.empty(batches, lanes, dtype=torch.int64).random_().tolist()
+        return seeds
 
     def _inputs(
-        self, number: int, features: Tensor, targets: Tensor
+        self, segment_number: int, features: Tensor, targets: Tensor
     ) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor]:
         """A segment's features and targets by batch, and memory for logits (K, S, classes, B)."""
-        segment, batches = self.stack.segments[number], self.batches_of[number]
+        segment = self.stack.segments[segment_number]
+        batches = self.batches_of_segment[segment_number]
         shape = (len(segment.trials), segment.classes, features.shape[2])
         logits = empty_aligned(len(features), shape, self.stack.parameters[0])
         if segment.batches == list(range(self.stack.batch_count)):
             return features.unbind(), targets.unbind(), logits
         first, last = segment.batches[0], segment.batches[-1]
         if segment.batches == list(range(first, last + 1)):
-            own = features[:, first : last + 1]
+            selected = features[:, first : last + 1]
         else:  # in another order, or not adjacent
-            own = features.index_select(1, batches)
-        return aligned(own).unbind(), targets.index_select(1, batches).unbind(), logits
+            selected = features.index_select(1, batches)
+        return aligned(selected).unbind(), targets.index_select(1, batches).unbind(), logits
 
     def _finish_step(self, lane: Lane, rates: Sequence[float] | Tensor, step: int) -> None:
         """Updates a lane once the gradients of a step are complete."""
-        if not self.updates_in_place:
+        if not self.stores_no_gradient:
             self._optimize(lane, rates)
         for segment in lane.segments:
             segment.constrain()
@@ -419,8 +416,9 @@ class ClosedFormSteps(Steps):
             self.average.update(step, lane.number)
 
     def _use_gradient(self, batch: int) -> UseGradient:
-        """Returns the function that `differentiate` calls with each gradient of this batch."""
-        if self.updates_in_place:
+        """Returns the function that `differentiate` calls with each part of a segment and the two
+        arguments of the part's `descend` (src/models/closed_form.py)."""
+        if self.stores_no_gradient:
             return lambda part, first, second: part.descend(first, second)
         overwrite, all_reduce = self.step_plan.begins(batch), self.step_plan.all_reduce
         completes = self.step_plan.completes(batch)
@@ -440,12 +438,12 @@ class ClosedFormSteps(Steps):
         self, rates: "Sequence[Sequence[float]] | Tensor", loss_scale: float
     ) -> list[Sequence[Tensor | float]]:
         """The factors of the deltas, for each segment and batch."""
-        if not self.updates_in_place:
+        if not self.stores_no_gradient:
             return [[loss_scale] * len(rates)] * len(self.stack.segments)
-        if not isinstance(rates, Tensor):
+        if not isinstance(rates, Tensor):  # a stack of one trial, which has one segment
             return [[rate * loss_scale for (rate,) in rates]]
-        table = rates * loss_scale
-        return [table.index_select(1, own)[:, :, None, None].unbind() for own in self.trials_of]
+        scales = (rates * loss_scale)[:, :, None, None]
+        return [scales.index_select(1, trials).unbind() for trials in self.trials_of_segment]
 
     def _optimize(self, lane: Lane, rates: Sequence[float] | Tensor) -> None:
         for wait in self.pending:
@@ -456,26 +454,25 @@ class ClosedFormSteps(Steps):
                 clip_gradients(segment, self.step_plan.clip)
             segment.attach_gradients()
         if isinstance(self.optimizer, StackedOptimizer):
-            numbers = self.numbers_of[lane.number]
-            self.optimizer.set_rates(rates, numbers)
-            self.optimizer.step_segments(numbers)
+            segments = self.segments_of_lane[lane.number]
+            self.optimizer.set_rates(rates, segments)
+            self.optimizer.step_segments(segments)
         else:
             self.set_rates(rates)
             self.optimizer.step()
 
-    def _batch_results(self, number: int, logits: Tensor, labels: Tensor) -> BatchResults:
+    def _batch_results(self, segment_number: int, logits: Tensor, labels: Tensor) -> BatchResults:
         """Losses and correct predictions of a segment, from its logits (K, S, classes, B)."""
-        segment = self.stack.segments[number]
-        shared = len(segment.trials) // len(segment.batches)
-        own = labels.index_select(1, self.batches_of[number]).repeat_interleave(shared, 1)
-        flat, smoothing = logits.flatten(0, 1), self.step_plan.smoothing
-        losses = F.cross_entropy(
-            flat, own.flatten(0, 1), reduction="none", label_smoothing=smoothing
-        )
-        # If logits are equal, the first class wins. Uses max, because argmax over an inner
-        # dimension takes five times as long; this saves a sixth of a step.
-        correct = logits.max(2).indices == own
-        return BatchResults(losses.view(own.shape).mean(-1), correct.sum(-1))
+        segment = self.stack.segments[segment_number]
+        trials_per_batch = len(segment.trials) // len(segment.batches)
+        labels = labels.index_select(1, self.batches_of_segment[segment_number])
+        labels = labels.repeat_interleave(trials_per_batch, 1)  # (K, S, B)
+        flat, smoothing = (logits.flatten(0, 1), labels.flatten(0, 1)), self.step_plan.smoothing
+        losses = F.cross_entropy(*flat, reduction="none", label_smoothing=smoothing)
+        # argmax over an inner dimension takes five times as long as max: a sixth of a step. Both
+        # choose the first of equal logits.
+        correct = logits.max(2).indices == labels
+        return BatchResults(losses.view(labels.shape).mean(-1), correct.sum(-1))
 
 
 def clip_gradients(segment: ClosedForm, bound: float) -> None:
