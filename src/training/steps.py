@@ -306,8 +306,8 @@ class ClosedFormSteps(Steps):
     ) -> BatchResults | None:
         """Trains on the block by a CUDA graph, captured from the first full block of the run.
         Returns None if the block must run without a graph."""
-        if self.why_no_graph is not None:
-            return None
+        if self.why_no_graph is not None or not self.step_plan.begins(batch):
+            return None  # a block begins within a step only in the first epoch after a resume
         inputs = (block.features, block.labels, table)
         if len(block.labels) % self.step_plan.accumulate:
             self._use_no_graph("the block size is no multiple of trainer.accumulate_grad_batches")

@@ -1,6 +1,7 @@
 """Graphs of blocks, as far as a CPU can test them. The tests marked gpu do the rest."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from src.config.compose import compose
+from src.data.loader import Block
 from src.models.stack import Stack
 from src.training.cuda_graph import BlockGraph
 from src.training.optimizers import build_stacked_optimizer
@@ -105,3 +107,18 @@ def test_blocks_on_a_cpu_run_without_a_graph() -> None:
     assert found.losses[0, 0].item() == pytest.approx(
         F.cross_entropy(logits, whole.labels[0, 0]).item(), rel=1e-5
     )
+
+
+def test_a_block_that_begins_within_a_step_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A resumed run may begin between two steps, if its blocks have another size than before."""
+    eager, graphed = (stacked_steps([5, 7], RECIPES["accumulated, clipped"]) for _ in range(2))
+    graphed.why_no_graph = None
+    stand_in = partial(BlockGraph, warm_up=lambda _run: None, capture=lambda run: run)
+    monkeypatch.setattr("src.training.steps.BlockGraph", stand_in)
+    half = Block(*(tensor[: BATCHES // 2] for tensor in block()))
+    for epoch, batch, captured in ((0, 4, False), (1, 0, True)):
+        eager(half, epoch, batch)
+        graphed(half, epoch, batch)
+        assert (graphed.graph is not None) == captured
+    for one, other in zip(values(eager), values(graphed), strict=True):
+        assert torch.allclose(one, other, rtol=1e-5, atol=1e-7)
