@@ -15,8 +15,8 @@ HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 
 
 class Signals:
-    """Handles the first signal: raises Interrupted at once, or, while `patient`, only notes the
-    signal, and the caller calls `interrupt_if_received` after each block.
+    """Handles the first signal: raises Interrupted at once, but only notes the signal while
+    `waits_for_block` is set. Then the caller calls `interrupt_if_received` after each block.
 
     A second signal ends the process at once. A rank ignores it, because the terminal and the
     launcher each send the same signal.
@@ -25,7 +25,7 @@ class Signals:
     def __init__(self, rank: bool) -> None:
         self.rank = rank
         self.received: int | None = None
-        self.patient = False
+        self.waits_for_block = False
 
     def install(self) -> None:
         if threading.current_thread() is threading.main_thread():
@@ -35,7 +35,7 @@ class Signals:
     def wait_for_block(self) -> None:
         """From now on only notes a signal. Installs again, after Lightning's own handlers."""
         self.install()
-        self.patient = True
+        self.waits_for_block = True
 
     def interrupt_if_received(self) -> None:
         if self.received is not None:
@@ -47,7 +47,7 @@ class Signals:
                 os._exit(128 + number)
             return
         self.received = number
-        if not self.patient:
+        if not self.waits_for_block:
             raise Interrupted(number)
 
 

@@ -1,4 +1,4 @@
-"""The callback that decides when a run writes its state, and that writes the files of trials."""
+"""The callback that decides when a run writes its checkpoints, and that writes them."""
 
 import time
 from collections.abc import Sequence
@@ -18,22 +18,22 @@ from src.system.signals import Signals
 from src.training import ranks
 from src.training.classifier import Classifier
 from src.training.lanes import threads_for
-from src.training.trial_status import EARLY
+from src.training.trial_status import EARLY_STOPPING
 
 
-class SlotIO(CheckpointIO):
-    """Writes Lightning's checkpoints into a slot: synced, with a checksum, and the slot keeps the
-    previous checkpoint. Lightning loads `content`, which was checked."""
+class CheckpointPairIO(CheckpointIO):
+    """Writes Lightning's checkpoints by `CheckpointPair`. Lightning loads `content`, which has been
+    checked."""
 
-    def __init__(self, slot: CheckpointPair, content: dict[str, Any] | None) -> None:
-        self.slot, self.content = slot, content
+    def __init__(self, pair: CheckpointPair, content: dict[str, Any] | None) -> None:
+        self.pair, self.content = pair, content
 
     def save_checkpoint(
         self, checkpoint: dict[str, Any], path: Any, storage_options: Any = None
     ) -> None:
         """If `storage_options` is a dictionary, it receives the content, and no file is written."""
         if storage_options is None:
-            self.slot.write(checkpoint)
+            self.pair.write(checkpoint)
         else:
             storage_options.update(checkpoint)
 
@@ -49,7 +49,7 @@ class SlotIO(CheckpointIO):
 
 
 class Best(TypedDict):
-    """The best weights of a trial, with the parameter names that the model has in a single run."""
+    """The best weights of a trial, with the names that they have in a single run."""
 
     value: float
     epoch: int  # from 1
@@ -61,14 +61,14 @@ class Checkpoints(Callback):
     """Writes the state when the configuration says so, and before a signal ends the run.
 
     The best weights of every trial stay in memory and in the state. A single run writes best.ckpt
-    before its state. The trials of a stack share one slot; when a trial ends, it gets the files of
-    a single run. No state is written after the last block of an epoch: Lightning would resume
-    without the validation of that epoch.
+    before its state. The trials of a stack have a common state; when a trial ends, its folder gets
+    the files of a single run. Between the last block of an epoch and its validation, no state is
+    written, because a resumed run would skip that validation.
     """
 
-    def __init__(self, runs: Sequence[Run], slot: CheckpointPair, signals: Signals) -> None:
-        self.runs, self.slot, self.signals = runs, slot, signals
-        self.shared = slot.folder != runs[0].checkpoints
+    def __init__(self, runs: Sequence[Run], pair: CheckpointPair, signals: Signals) -> None:
+        self.runs, self.pair, self.signals = runs, pair, signals
+        self.is_stack = pair.folder != runs[0].checkpoints
         self.best: list[Best | None] = [None] * len(runs)
         self.written_best: int | None = None  # the epoch of a single run's best.ckpt
         self.steps = 0  # optimizer steps at the last checkpoint or block
@@ -88,7 +88,7 @@ class Checkpoints(Callback):
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         assert isinstance(pl_module, Classifier)
-        if pl_module.batch == pl_module.step_plan.batches_per_epoch:
+        if pl_module.batches_done == pl_module.step_plan.batches_per_epoch:
             return
         due, signal = self._due(trainer, pl_module)
         if due or signal:
@@ -103,9 +103,9 @@ class Checkpoints(Callback):
         self._note_best(trainer, pl_module, epoch)
         due |= epoch % settings.every_n_epochs == 0
         if epoch == trainer.max_epochs or trainer.should_stop:
-            due = True  # a finished run can be trained on, too
-        elif self.shared and any(pl_module.status[t].stopped for t in pl_module.stacked):
-            self._drop_finished(trainer, pl_module)
+            due = True  # a finished run can be resumed with a larger trainer.max_epochs
+        elif self.is_stack and any(pl_module.status[n].stop_reason for n in pl_module.stacked):
+            self._drop_ended(trainer, pl_module)
             due = True
         if due or signal:
             self._write(trainer, pl_module)
@@ -113,70 +113,69 @@ class Checkpoints(Callback):
             raise Interrupted(signal)
 
     def _due(self, trainer: Trainer, classifier: Classifier) -> tuple[bool, int]:
-        """Whether steps or time make a checkpoint due, and the signal or 0; equal on all ranks."""
+        """Returns whether steps or time make a checkpoint due, and the number of a received signal,
+        or 0. Both are equal on all ranks."""
         settings = classifier.configs[0].checkpoint
-        steps, before = trainer.global_step, self.steps
-        self.steps = steps
+        earlier_steps, self.steps = self.steps, trainer.global_step
         every = settings.every_n_steps
-        due = every is not None and steps // every > before // every
+        due = every is not None and self.steps // every > earlier_steps // every
         waited = time.monotonic() - self.written
-        late = int(settings.every_seconds is not None and waited >= settings.every_seconds)
+        time_due = int(settings.every_seconds is not None and waited >= settings.every_seconds)
         signal = self.signals.received or 0
         if trainer.world_size > 1:
-            late, signal = ranks.all_max([late, signal], trainer.strategy.root_device)
-        return due or bool(late), signal
+            time_due, signal = ranks.all_max([time_due, signal], trainer.strategy.root_device)
+        return due or bool(time_due), signal
 
     def _note_best(self, trainer: Trainer, classifier: Classifier, epoch: int) -> None:
-        monitor = classifier.configs[0].checkpoint.monitor
+        monitor, step = classifier.configs[0].checkpoint.monitor, trainer.global_step
         for trial, metrics in classifier.metrics.items():
             best, value = self.best[trial], metrics[monitor]
-            before = sort_key(monitor, best["value"] if best else None)
-            diverged = classifier.status[trial].diverged is not None
-            if diverged or sort_key(monitor, value) >= before:
+            bound = sort_key(monitor, best["value"] if best else None)
+            diverged = classifier.status[trial].diverged_step is not None
+            if diverged or sort_key(monitor, value) >= bound:
                 continue
             with classifier.averaged():
                 weights = classifier.trial_weights(trial)
-            self.best[trial] = Best(
-                value=value, epoch=epoch, step=trainer.global_step, weights=weights
-            )
+            self.best[trial] = Best(value=value, epoch=epoch, step=step, weights=weights)
 
     def best_epoch(self, trial: int) -> int | None:
-        """The epoch, from 1, whose weights are kept. None if all monitored values are NaN."""
+        """The epoch of the best weights, from 1. None if all monitored values are NaN."""
         best = self.best[trial]
         return best["epoch"] if best is not None else None
 
     def _write(self, trainer: Trainer, classifier: Classifier) -> None:
-        if not self.shared and trainer.is_global_zero and self.best_epoch(0) != self.written_best:
-            self._write_best(classifier, 0)
-            self.written_best = self.best_epoch(0)
-        if not self.shared and (classifier.status.diverged or classifier.diverges()):
-            return  # the last good state stays
-        trainer.save_checkpoint(self.slot.last)
+        if not self.is_stack:
+            if trainer.is_global_zero and self.best_epoch(0) != self.written_best:
+                self._write_best(classifier, 0)
+                self.written_best = self.best_epoch(0)
+            if classifier.status.diverged_steps or classifier.diverges():
+                return  # the state before the divergence is kept
+        trainer.save_checkpoint(self.pair.last)
         self.written = time.monotonic()
 
     def restore_best(self, classifier: Classifier) -> None:
-        """Puts the best weights of every trial that has any into its model."""
+        """Loads the best weights of each trial, if there are any, into its model."""
         for trial, best in enumerate(self.best):
             if best is not None:
                 classifier.load_trial_weights(trial, best["weights"])
 
     def finish(self, classifier: Classifier) -> None:
-        """Writes the files of the trials that are still stacked, from the last weights."""
-        if self.shared:
-            self._write_trial_files(classifier, classifier.stacked, checkpoint.read(self.slot.last))
+        """Writes the files of the trials that are still stacked, from the last state."""
+        if self.is_stack:
+            self._write_trial_files(classifier, classifier.stacked, checkpoint.read(self.pair.last))
 
-    def _drop_finished(self, trainer: Trainer, classifier: Classifier) -> None:
-        """Writes the files of the trials that have ended, and trains the others without them.
+    def _drop_ended(self, trainer: Trainer, classifier: Classifier) -> None:
+        """Writes the files of the trials that no longer train, and removes them from the stack.
 
-        The state must not be written to disk here, because a resumed run would then train the
-        removed trials again. So the state is built in memory.
+        The state is built in memory, not written to disk: from such a file, a resumed run would
+        train the removed trials again.
         """
         ended = [trial for trial in classifier.stacked if not classifier.status[trial].trains]
         captured: dict[str, Any] = {}
-        trainer.save_checkpoint(self.slot.last, storage_options=captured)
+        trainer.save_checkpoint(self.pair.last, storage_options=captured)
         if trainer.is_global_zero:
             self._write_trial_files(classifier, ended, captured)
-        classifier.drop_finished()
+        classifier.drop_ended()
 
     def _write_trial_files(
         self, classifier: Classifier, trials: Sequence[int], content: dict[str, Any]
@@ -186,16 +185,16 @@ class Checkpoints(Callback):
             status = classifier.status[trial]
             if self.best[trial] is not None:
                 self._write_best(classifier, trial)
-            if status.diverged is not None:
-                continue  # a single run would have kept its last good state
+            if status.diverged_step is not None:
+                continue  # the last state shows the divergence; a single run would not write it
             model, batch = classifier.models[trial], classifier.data.config.batch
-            own = {
+            trial_content = {
                 "state_dict": classifier.trial_weights(trial),
                 "optimizer_states": [classifier.trial_optimizer_state(trial)],
                 "kindling": classifier.metadata[trial],
                 "diverged": {},
-                # A trial that halving dropped may be trained on.
-                "stopped": {0: EARLY} if status.stopped == EARLY else {},
+                # A trial that halving stopped can be resumed.
+                "stopped": {0: EARLY_STOPPING} if status.stop_reason == EARLY_STOPPING else {},
                 "stacked": [0],
                 "threads": threads_for([model], batch, classifier.threads),
                 "average": content["average"][trial : trial + 1],
@@ -204,7 +203,7 @@ class Checkpoints(Callback):
                     "Checkpoints": {"best": [self.best[trial]]},
                 },
             }
-            checkpoint.write(content | own, self.runs[trial].last_checkpoint)
+            checkpoint.write(content | trial_content, self.runs[trial].last_checkpoint)
 
     def _write_best(self, classifier: Classifier, trial: int) -> None:
         best = self.best[trial]

@@ -1,4 +1,4 @@
-"""The LightningModule: trials that train together, a block of optimizer steps per training_step."""
+"""The LightningModule of a run or stack. A training_step trains all trials on a block."""
 
 import logging
 from collections.abc import Sequence
@@ -37,25 +37,26 @@ from src.training.trial_status import TrialStatuses
 
 log = logging.getLogger(__name__)
 
-# A trial has diverged when the mean loss of a batch is NaN or above this bound. Cross entropy of a
-# probability that float32 can represent is at most 104. Runs that later recovered had losses up to
-# some thousands.
+# A trial has diverged when the mean loss of a batch is NaN or above this bound. In float32, the
+# cross entropy of a probability above 0 is at most 104. Some losses of thousands have recovered.
 DIVERGED = 1e6
 MIXED_PRECISION_TYPE = {"bf16-mixed": torch.bfloat16}
 
 
 class Classifier(LightningModule):
-    """Cross entropy over S models from features (N, *shape) to logits (N, classes). S is the number
-    of trials.
+    """Trains S models, one per trial, by cross entropy. Each model maps features (N, *shape) to
+    logits (N, classes).
 
-    The trials share all keys but the fusible ones (src/training/grouping.py). Optimization is
-    manual in Lightning's sense: clipping, accumulation, gradient scaling and the learning rate
-    belong to the steps of a block.
+    The configurations of the trials differ only in the fusible keys (src/training/grouping.py).
+    src/training/steps.py, not Lightning, sets the learning rate and clips, accumulates and scales
+    gradients: Lightning calls this manual optimization.
 
-    `stacked` lists the trials in the stack, in its order. After each validation, `metrics` holds
-    the values of each stacked trial under the names of history.csv, as exact Python floats.
-    `status` records for each trial whether it still trains.
+    `stacked` lists the numbers of the trials in the stack, in ascending order. After each
+    validation, `metrics` holds the values of each stacked trial under the names of history.csv, as
+    exact Python floats. `status` records for each trial whether it still trains.
     """
+
+    steps: Steps  # built in on_fit_start, and again when trials leave the stack
 
     def __init__(
         self,
@@ -81,20 +82,21 @@ class Classifier(LightningModule):
             trainer.gradient_clip_val,
             trainer.label_smoothing,
         )
-        steps = self.step_plan.steps_per_epoch
+        steps_per_epoch = self.step_plan.steps_per_epoch
         self.schedules = [
-            Schedule(each.scheduler, each.optimizer.lr, each.trainer.max_epochs, steps)
+            Schedule(each.scheduler, each.optimizer.lr, each.trainer.max_epochs, steps_per_epoch)
             for each in configs
         ]
         self.status = TrialStatuses(len(configs))
         self.metrics: dict[int, dict[str, float]] = {}
-        self.batch = 0  # batches of this epoch that were trained on
-        self.trained = False  # True after the first block; `restoring` reads it
+        self.batches_done = 0  # in this epoch
+        self.training_began = False  # True from the first training_step on; `restoring` reads it
         self.stack: Stack | None = None
-        self.steps: Steps | None = None
         self.average: Average | None = None
-        self.restored: dict[str, Any] | None = None  # this rank's part of a checkpoint
-        self.arrange(range(len(configs)), threads_for(models, data.config.batch, threads))
+        self.to_restore: dict[str, Any] | None = None  # the state of this rank in a checkpoint
+        self.set_stacked_trials(
+            range(len(configs)), threads_for(models, data.config.batch, threads)
+        )
 
     @property
     def models(self) -> list[nn.Module]:
@@ -102,75 +104,64 @@ class Classifier(LightningModule):
 
     # --- building --------------------------------------------------------------------------------
 
-    def arrange(self, trials: Sequence[int], threads: int) -> None:
+    def set_stacked_trials(self, trials: Sequence[int], threads: int) -> None:
         """Selects the trials to stack, before `fit`.
 
         There is one lane per trial, but at most one per thread. If there are more threads than
-        trials, each lane uses several threads. Ranks have one lane: their gradients need one order.
+        trials, each lane uses several threads. Each rank has one lane, because all ranks must
+        exchange the gradients of the layers in the same order.
         """
         lanes = min(threads, len(self.configs)) if self.data.world_size == 1 else 1
         self.threads, self.lanes = threads, Lanes(lanes, threads // lanes)
         self._select_trials(trials)
 
     def _select_trials(self, trials: Sequence[int]) -> None:
-        """Chooses the trials of the next stack."""
         self.stacked = list(trials)
         self.train_metrics = EpochMetrics(len(trials)).to(self.device)
         self.evaluation_metrics = EpochMetrics(len(trials)).to(self.device)
-        seeds = {self.order_of[trial]: self.configs[trial].seed for trial in trials}
-        self.orders, data = sorted(seeds), self.data
-        data.keep_orders(self.orders)
-        own = [seeds[order] for order in self.orders]
+        seed_of_order = {self.order_of[trial]: self.configs[trial].seed for trial in trials}
+        self.order_numbers, data = sorted(seed_of_order), self.data
+        data.keep_orders(self.order_numbers)
+        seeds = [seed_of_order[number] for number in self.order_numbers]
         self.augmentation = build_augmentation(
-            self.configs[0].augmentation, data.source, own, data.config.batch, data.world_size
+            self.configs[0].augmentation, data.source, seeds, data.config.batch, data.world_size
         )
 
     def configure_optimizers(self) -> Optimizer:
-        """Builds the stack and its optimizer from weights that Lightning has moved and restored."""
+        """Builds the stack and its optimizer. Lightning has already moved the weights."""
         if step_kind(self.configs[0], self.models[0]) == "autograd":
             return build_optimizer(self.configs[0].optimizer, self.model.parameters())
         self.stack = Stack(
             [self.models[trial] for trial in self.stacked],
-            [self.orders.index(self.order_of[trial]) for trial in self.stacked],
+            [self.order_numbers.index(self.order_of[trial]) for trial in self.stacked],
             min(self.lanes.count, len(self.stacked)),
         )
-        chosen = [self.configs[trial].optimizer for trial in self.stacked]
-        return build_stacked_optimizer(chosen, self.stack)
+        settings = [self.configs[trial].optimizer for trial in self.stacked]
+        return build_stacked_optimizer(settings, self.stack)
 
     @property
     def _optimizer(self) -> Optimizer:
-        optimizer = self.optimizers(use_pl_optimizer=False)
-        assert isinstance(optimizer, Optimizer)
-        return optimizer
+        return self.trainer.optimizers[0]
 
     def on_fit_start(self) -> None:
-        self._build_steps(self._optimizer)
-
-    def _build_steps(self, optimizer: Optimizer) -> None:
-        """To be called when the weights lie on the device where they train."""
-        world_size = self.trainer.world_size
+        """Builds the steps. By now, Lightning has moved the weights to the training device."""
+        world_size, config = self.trainer.world_size, self.trainer_config
         # FSDP averages the gradients itself.
-        if world_size > 1 and self.trainer_config.strategy != "fsdp":
+        if world_size > 1 and config.strategy != "fsdp":
             self.step_plan = replace(self.step_plan, ranks=world_size, all_reduce=ranks.all_reduce)
-        decay = self.trainer_config.ema_decay
-        if decay is not None:
-            self.average = Average(decay, *self._averaged_tensors())
+        if config.ema_decay is not None:
+            self.average = Average(config.ema_decay, *self._averaged_tensors())
         schedules = [self.schedules[trial] for trial in self.stacked]
-        common = (optimizer, schedules, self.step_plan, self.average)
+        common = (self._optimizer, schedules, self.step_plan, self.average)
         if self.stack is None:
-            if self.device.type == "cuda" and self.trainer_config.cuda_graph:
+            if self.device.type == "cuda" and config.cuda_graph:
                 log.info("CUDA graphs are not used, because this run uses autograd")
             scaler = getattr(self.trainer.precision_plugin, "scaler", None)
-            compiled = self.trainer_config.compile
-            self.steps = AutogradSteps(self.model, *common, scaler=scaler, compiled=compiled)
+            self.steps = AutogradSteps(self.model, *common, scaler=scaler, compiled=config.compile)
         else:
-            product_dtype = MIXED_PRECISION_TYPE.get(self.trainer_config.precision)
+            dtype = MIXED_PRECISION_TYPE.get(config.precision)
             self.steps = ClosedFormSteps(
-                self.stack,
-                *common,
-                product_dtype=product_dtype,
-                graph=self.trainer_config.cuda_graph,
-                lanes=self.lanes,
+                self.stack, *common, product_dtype=dtype, graph=config.cuda_graph, lanes=self.lanes
             )
 
     def _averaged_tensors(self) -> list[list[Tensor]]:
@@ -179,8 +170,8 @@ class Classifier(LightningModule):
         statistics = [value for value in self.model.buffers() if value.is_floating_point()]
         return [[*self.model.parameters(), *statistics]]
 
-    def drop_finished(self) -> None:
-        """Removes the trials that have ended from the stack; they keep their weights."""
+    def drop_ended(self) -> None:
+        """Removes the trials that no longer train from the stack. Their models keep the weights."""
         remaining = [trial for trial in self.stacked if self.status[trial].trains]
         states = [self.trial_optimizer_state(trial) for trial in remaining]
         averages = self._averages()
@@ -192,7 +183,7 @@ class Classifier(LightningModule):
         assert self.stack is not None
         load_trial_states(optimizer, self.stack, states)
         self.trainer.optimizers = [optimizer]
-        self._build_steps(optimizer)
+        self.on_fit_start()  # builds the steps of the new stack
         with self.averaged():
             for trial in remaining if averages else ():
                 self.models[trial].load_state_dict(averages[trial])
@@ -201,54 +192,54 @@ class Classifier(LightningModule):
 
     def on_train_start(self) -> None:
         to_device(self._optimizer)
-        if self.restored is None:
+        if self.to_restore is None:
             return
-        assert self.steps is not None
-        self.steps.load_gradients(self.restored["gradients"])
-        random_state.restore(self.restored["random"])
+        self.steps.load_gradients(self.to_restore["gradients"])
+        random_state.restore(self.to_restore["random"])
         with self.averaged():
-            for model, weights in zip(self.models, self.restored["average"], strict=False):
-                model.load_state_dict(weights)  # trials that have ended too
-        self.restored = None
+            # The averages of all trials, stacked or not. The list is empty if none are kept.
+            for model, weights in zip(self.models, self.to_restore["average"], strict=False):
+                model.load_state_dict(weights)
+        self.to_restore = None
 
     def on_train_epoch_start(self) -> None:
-        self.batch = 0
+        self.batches_done = 0
         self.train_metrics.reset()
 
     def training_step(self, block: Block) -> dict[str, Tensor]:
-        assert self.steps is not None
-        self.trained = True
-        first, size = self.batch, block.labels.shape[-1]
+        self.training_began = True
+        first, size = self.batches_done, block.labels.shape[-1]
         if self.augmentation is not None:
             self.augmentation(block, self.current_epoch, first, self.global_rank)
-        stepped = self.steps(block, self.current_epoch, first)
-        self.batch += len(block.labels)
-        self.train_metrics.update(stepped.losses * size, stepped.correct, size * len(block.labels))
+        results = self.steps(block, self.current_epoch, first)
+        self.batches_done += len(block.labels)
+        self.train_metrics.update(results.losses * size, results.correct, size * len(block.labels))
         plan = self.step_plan
-        count_steps(self.trainer, plan.steps_before(self.batch) - plan.steps_before(first))
-        return stepped._asdict()
+        count_steps(self.trainer, plan.steps_before(self.batches_done) - plan.steps_before(first))
+        return results._asdict()
 
-    def _first_above(self) -> list[int]:
-        """For each stacked trial the first batch of this epoch that shows divergence. Returns
-        `self.batch` for a trial that has not diverged."""
+    def _first_diverged_batches(self) -> list[int]:
+        """Returns for each stacked trial the first batch of this epoch whose loss shows divergence,
+        or `batches_done` if there is none."""
+        # train_metrics holds the sum, not the mean, of the losses of each batch.
         first = self.train_metrics.first_above(DIVERGED * self.configs[0].data.batch)
         if self.trainer.world_size > 1:
-            ranks.all_min(first)  # all ranks stop together, whichever of them saw it
-        found: list[int] = first.tolist()
-        return found
+            ranks.all_min(first)  # so that all ranks stop together
+        batches: list[int] = first.tolist()
+        return batches
 
     def diverges(self) -> bool:
         """Whether a trial has diverged within this epoch."""
-        return any(batch < self.batch for batch in self._first_above())
+        return any(batch < self.batches_done for batch in self._first_diverged_batches())
 
     # --- evaluation ------------------------------------------------------------------------------
 
     def averaged(self) -> AbstractContextManager[None]:
-        """Within it the models hold the moving averages of their weights, if averages are kept."""
+        """Within the context, the models hold the moving averages of their weights, if any."""
         return nullcontext() if self.average is None else self.average.in_place()
 
     def on_validation_start(self) -> None:
-        """Swaps weights and averages in the models, and back at the end."""
+        """Swaps weights and averages in the models. At the end, swaps them back."""
         if self.average is not None:
             self.average.swap()
 
@@ -261,19 +252,19 @@ class Classifier(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         self.metrics = self._named("val", self.evaluation_metrics)
-        if self.train_metrics.update_called:  # not before training
-            trained = self._named("train", self.train_metrics)
-            self.metrics = {trial: self.metrics[trial] | trained[trial] for trial in trained}
-            for trial, batch in zip(self.stacked, self._first_above(), strict=True):
-                if batch < self.batch:
+        if self.train_metrics.update_called:  # not in the validation before training
+            train = self._named("train", self.train_metrics)
+            self.metrics = {trial: self.metrics[trial] | train[trial] for trial in train}
+            for trial, batch in zip(self.stacked, self._first_diverged_batches(), strict=True):
+                if batch < self.batches_done:
                     step = self.step_plan.step_of(self.current_epoch, batch) + 1
                     self.status.diverge(trial, step)
-            self.trainer.should_stop |= not self.status.training
+            self.trainer.should_stop |= not self.status.active_trials
         if len(self.configs) == 1:
-            self.log_dict(self.metrics[0])  # for a user's own callbacks
+            self.log_dict(self.metrics[0])  # for callbacks of the user
 
     def on_test_start(self) -> None:
-        """Stacks all trials again: every trial is tested, and Lightning may have moved weights."""
+        """Stacks all trials again, because all are tested. Lightning may have moved the weights."""
         if self.stack is not None:
             self.stacked = list(range(len(self.configs)))
             self.evaluation_metrics = EpochMetrics(len(self.configs)).to(self.device)
@@ -285,10 +276,10 @@ class Classifier(LightningModule):
     def validation_step(self, batch: Batch) -> None:
         dtype, stack = self._input_dtype, self.stack
         if stack is not None:
-            found = self.lanes.map(
+            by_lane = self.lanes.map(
                 lambda lane: evaluate(lane.logits, batch, dtype, stack.trial_count), stack.lanes
             )
-            losses, correct = (stack.by_trial(parts, 1) for parts in zip(*found, strict=True))
+            losses, correct = (stack.by_trial(values, 1) for values in zip(*by_lane, strict=True))
         else:
             losses, correct = evaluate(lambda x: self.model(x).mT.unsqueeze(0), batch, dtype)
         self.evaluation_metrics.update(losses, correct, len(batch.labels))
@@ -299,26 +290,27 @@ class Classifier(LightningModule):
         """The classes (N,) that the first trial predicts for features (N, *shape)."""
         features = as_float(features).to(self._input_dtype)
         if self.stack is None:
-            with self.trainer.precision_plugin.forward_context():  # a callback has no autocast
+            with self.trainer.precision_plugin.forward_context():  # callbacks run without autocast
                 return self.model(features).argmax(-1)  # type: ignore[no-any-return]
         return self.stack.lanes[0].logits(features)[0].argmax(0)
 
     @property
     def _input_dtype(self) -> torch.dtype:
-        """With autograd, inputs have the type of the weights, and autocast converts them."""
+        """The dtype of a model's inputs. In closed form, the lower precision of mixed precision;
+        with autograd, the dtype of the weights, because autocast converts the inputs."""
         precision = "" if self.stack is None else self.trainer_config.precision
         return MIXED_PRECISION_TYPE.get(precision, next(self.model.parameters()).dtype)
 
-    def _named(self, part: str, metrics: EpochMetrics) -> dict[int, dict[str, float]]:
+    def _named(self, split: str, metrics: EpochMetrics) -> dict[int, dict[str, float]]:
         return {
-            trial: {f"{part}/{name}": value for name, value in values.items()}
+            trial: {f"{split}/{name}": value for name, value in values.items()}
             for trial, values in zip(self.stacked, metrics.compute(), strict=True)
         }
 
     # --- state -----------------------------------------------------------------------------------
 
     def trial_weights(self, trial: int) -> dict[str, Tensor]:
-        """A copy of one trial's weights under the names of its single run."""
+        """A copy of one trial's weights, with the names that they have in a single run."""
         state = self.models[trial].state_dict()
         return {f"model.{name}": whole(value).detach().clone() for name, value in state.items()}
 
@@ -343,31 +335,31 @@ class Classifier(LightningModule):
             ]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds what Lightning does not know; src/training/resume.py has the type of the whole."""
-        assert self.steps is not None
-        own: dict[str, Any] = {"random": random_state.capture(), "metrics": None, "gradients": []}
-        epoch_ends = self.batch == self.step_plan.batches_per_epoch
+        """Adds the state that Lightning does not know. The class `State` in src/training/resume.py
+        describes the fields."""
+        rank: dict[str, Any] = {"random": random_state.capture(), "metrics": None, "gradients": []}
+        epoch_ends = self.batches_done == self.step_plan.batches_per_epoch
         if not epoch_ends:
-            own["metrics"] = self.train_metrics.sums()
-            if not self.step_plan.begins(self.batch):
-                own["gradients"] = self.steps.gradients()
+            rank["metrics"] = self.train_metrics.sums()
+            if not self.step_plan.begins(self.batches_done):
+                rank["gradients"] = self.steps.gradients()
         epoch = self.current_epoch + epoch_ends
         checkpoint |= self.status.state_dict() | {
             "kindling": self.metadata[0] if len(self.configs) == 1 else self.metadata,
             "stacked": self.stacked,
             "threads": self.threads,
             # Saved here because this class counts the batches, not the data module.
-            "position": {"epoch": epoch, "batch": 0 if epoch_ends else self.batch},
-            "ranks": ranks.gather(own),
+            "position": {"epoch": epoch, "batch": 0 if epoch_ends else self.batches_done},
+            "ranks": ranks.gather(rank),
             "average": self._averages(),
         }
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.status.load_state_dict(checkpoint)
-        self.restored = checkpoint["ranks"][self.trainer.global_rank]
-        self.restored["average"] = checkpoint["average"]
-        if self.restored["metrics"] is not None:
-            self.train_metrics.update(*self.restored["metrics"])
+        rank = checkpoint["ranks"][self.trainer.global_rank]
+        self.to_restore = rank | {"average": checkpoint["average"]}
+        if rank["metrics"] is not None:
+            self.train_metrics.update(*rank["metrics"])
         position = checkpoint["position"]
-        self.batch = position["batch"]
+        self.batches_done = position["batch"]
         self.data.start = (position["epoch"], position["batch"])

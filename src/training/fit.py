@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,19 +21,19 @@ from src.runs.checkpoint import CheckpointPair
 from src.runs.config_files import claim
 from src.runs.folder import Run, resume_command
 from src.system import machine
-from src.system.errors import InputError, Interrupted, storage_faults
+from src.system.errors import InputError, Interrupted, first_line, storage_faults
 from src.system.files import lock_or_fail, require_contained
 from src.system.resources import out_of_memory
 from src.system.signals import Signals, handled
 from src.training import batch_size, ranks
-from src.training.checkpoint_callback import Checkpoints, SlotIO
+from src.training.checkpoint_callback import CheckpointPairIO, Checkpoints
 from src.training.classifier import Classifier
 from src.training.history import History
 from src.training.lanes import available
 from src.training.lightning_internals import quiet_lightning
 from src.training.loggers.callback import Loggers
 from src.training.result import facts, result, shown, summary
-from src.training.resume import find_state, restoring
+from src.training.resume import clear, find_state, restoring
 from src.training.run_log import logging_to
 from src.training.stopping import Stopping
 from src.training.trainer import build_trainer
@@ -46,32 +46,33 @@ LOCK_PATIENCE = 5  # seconds, for a process that is about to end
 def fit(
     config: Config, folder: Path, *, resume: bool = False, callbacks: Sequence[Callback] = ()
 ) -> Run:
-    """Trains, validates and tests as configured; the folder holds everything that the run leaves.
+    """Trains, validates and tests as configured. All files of the run are written to the folder.
 
-    Seeds the global random streams of Python, NumPy and torch. `callbacks` are Lightning's; they
-    must be picklable for several devices, where each rank gets a copy. With `resume` the run
-    continues from the state in the folder and gives what an undisturbed run would have given, bit
-    for bit; `trainer.max_epochs` may be larger than before.
+    Seeds the global random streams of Python, NumPy and torch. `callbacks` are Lightning's; on
+    several devices they must be picklable, because each rank gets a copy. With `resume` the run
+    continues from the checkpoint in the folder, and its result equals that of an uninterrupted run,
+    bit for bit. `trainer.max_epochs` may then be larger than before.
 
-    Raises InputError for data or devices that do not fit the configuration (result.json then has
-    the status `failed`), if the folder contains a run and `resume` is False, or contains a run with
-    another configuration, and if another process writes to the folder. Raises Interrupted after a
-    signal, with the state saved.
+    Raises Interrupted after a signal; the state is then saved. Raises InputError if
+    - data or devices do not fit the configuration (result.json then has the status `failed`);
+    - the folder contains a run and `resume` is False;
+    - the folder contains a run with another configuration;
+    - another process writes to the folder.
     """
     run = Run(folder)
     if run.started and not resume:
-        raise InputError(f"{folder}: holds a run already; type resume={folder} to go on with it")
+        raise InputError(f"{folder}: holds a run already; type resume={folder} to continue it")
     # `resume` is not passed on: fit_stack always continues a run that it finds.
     return fit_stack([config], [folder], callbacks=callbacks)[0]
 
 
 @dataclass(frozen=True)
 class Job:
-    """What each process needs to train. The fields are the arguments of `fit_stack`."""
+    """The arguments of `fit_stack`, which also go to each rank."""
 
     configs: Sequence[Config]
     folders: Sequence[Path]
-    shared: Path | None = None
+    state_folder: Path | None = None
     halving: int | None = None
     callbacks: Sequence[Callback] = ()
 
@@ -80,45 +81,47 @@ class Job:
         return [Run(folder) for folder in self.folders]
 
     @property
-    def slot(self) -> CheckpointPair:
-        return CheckpointPair(self.shared or self.runs[0].checkpoints)
+    def checkpoint_pair(self) -> CheckpointPair:
+        return CheckpointPair(self.state_folder or self.runs[0].checkpoints)
 
 
 def fit_stack(
     configs: Sequence[Config],
     folders: Sequence[Path],
-    shared: Path | None = None,
+    state_folder: Path | None = None,
     halving: int | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> list[Run]:
-    """Trains several configurations as one stack, each into its folder, as `fit` would each alone.
+    """Trains several configurations as one stack. Each folder gets the files of a single run.
 
-    The configurations may differ in the fusible keys only (src/training/grouping.py). `shared` is
-    the folder of their common state until they end, None for a single run. If the folder contains a
-    checkpoint, training continues from it. With `halving` = N, after 1, N, N², … epochs the best
-    trials continue whose parameters are together at most 1/N of all (src/training/stopping.py).
+    The configurations may differ only in the fusible keys (src/training/grouping.py). The stack
+    keeps its checkpoints in `state_folder` until all trials have ended. A single run has no
+    `state_folder`. If there is a checkpoint, training continues from it.
+
+    With `halving` = N, trials are dropped after 1, N, N², … epochs. The best trials continue, as
+    many as together have at most 1/N of all parameters (src/training/stopping.py).
     """
-    runs, first_rank = [Run(folder) for folder in folders], ranks.rank() == 0
-    slot = Job(configs, folders, shared).slot
-    if first_rank:
-        for folder in [*folders, *([shared] if shared else [])]:
-            require_contained(folder)
+    job = Job(configs, folders, state_folder, halving, callbacks)
+    runs, pair, rank_zero = job.runs, job.checkpoint_pair, ranks.is_rank_zero()
     locked: AbstractContextManager[int | None] = nullcontext()
-    if first_rank:
-        locked = lock_or_fail(slot.folder / ".lock", patience=LOCK_PATIENCE)
-    with storage_faults(slot.folder), locked as held:
-        if first_rank:
-            configs = [
+    if rank_zero:
+        for folder in [*folders, *([state_folder] if state_folder else [])]:
+            require_contained(folder)
+        locked = lock_or_fail(pair.folder / ".lock", patience=LOCK_PATIENCE)
+    with storage_faults(pair.folder), locked as lock_descriptor:
+        if rank_zero:
+            claimed = [
                 claim(run, config, partial(_batch_size, run, config))
                 for config, run in zip(configs, runs, strict=True)
             ]
+            job = replace(job, configs=claimed)
         if not all(run.ended for run in runs):
-            _fit_locked(Job(configs, folders, shared, halving, callbacks), held)
-        if shared is not None:
-            slot.remove()
-    if shared is not None:
+            _fit_locked(job, lock_descriptor)
+        if state_folder is not None:
+            pair.remove()
+    if state_folder is not None:
         with suppress(OSError):
-            shared.rmdir()
+            state_folder.rmdir()
     return runs
 
 
@@ -129,9 +132,9 @@ def _batch_size(run: Run, config: Config) -> int:
         return batch_size.choose(config, open_source(config.data))
 
 
-def _fit_locked(job: Job, held: int | None) -> None:
-    """Trains in this process or starts ranks, which inherit this process's lock. Writes the result
-    of a run that failed or was interrupted."""
+def _fit_locked(job: Job, lock_descriptor: int | None) -> None:
+    """Trains in this process, or starts ranks, which inherit the locked file. Writes the results of
+    runs that failed or were interrupted."""
     runs = job.runs
     try:
         trainer = job.configs[0].trainer
@@ -139,27 +142,27 @@ def _fit_locked(job: Job, held: int | None) -> None:
         if devices.world_size == 1 or ranks.is_rank():
             fit_rank(job)
         else:
-            ranks.launch(fit_rank, (job,), devices.count, trainer.max_restarts, held)
+            ranks.launch(fit_rank, (job,), devices.count, trainer.max_restarts, lock_descriptor)
     except Interrupted as interrupted:
-        if ranks.rank():
+        if not ranks.is_rank_zero():
             raise Interrupted(interrupted.number) from None
         _mark_interrupted(runs, interrupted.number)
-        before = runs[0].result
+        progress = runs[0].result
         raise Interrupted(
             interrupted.number,
-            f"stopped after {before.get('epochs', 0)} epochs, {before.get('steps', 0)} steps; "
+            f"stopped after {progress.get('epochs', 0)} epochs, {progress.get('steps', 0)} steps; "
             f"to go on, type\n  {_resume_command(runs[0])}",
         ) from None
     except Exception as error:
         failed = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
-        for run in runs if ranks.rank() == 0 else ():
+        for run in runs if ranks.is_rank_zero() else ():
             if not run.ended:
                 _replace_result(run, failed)
         raise
 
 
 def fit_rank(job: Job) -> None:
-    """Trains in this process: everything, or the part of one rank."""
+    """Trains in this process, as the only process or as one rank."""
     machine.keep_freed_memory()
     with (
         handled(rank=ranks.is_rank()) as signals,
@@ -177,26 +180,29 @@ def _train_and_test(job: Job, signals: Signals) -> None:
         _check_devices(config, devices)
         data = _open_data(config, devices)
         classifier = _build_classifier(job.configs, data, devices)
-        resumed = find_state(job.slot, runs, classifier, devices.world_size)
+        resumed = find_state(job.checkpoint_pair, classifier, devices.world_size)
         if resumed is not None:
-            classifier.arrange(resumed.state.stacked, resumed.state.threads)
+            classifier.set_stacked_trials(resumed.state.stacked, resumed.state.threads)
+        elif ranks.is_rank_zero():
+            for run in runs:
+                clear(run)
         history = History(runs)
-        checkpoints = Checkpoints(runs, job.slot, signals)
+        checkpoints = Checkpoints(runs, job.checkpoint_pair, signals)
         loggers = Loggers(config, runs[0], history, data.source)
         trainer = build_trainer(
             config.trainer,
             devices,
             runs[0],
             [history, loggers, Stopping(history, job.halving), checkpoints, *job.callbacks],
-            SlotIO(job.slot, resumed.content if resumed else None),
+            CheckpointPairIO(job.checkpoint_pair, resumed.content if resumed else None),
             resumed=resumed is not None,
         )
-        if trainer.global_rank:  # each rank draws dropout masks of its own
+        if trainer.global_rank:  # each rank draws its own dropout masks
             torch.manual_seed(config.seed + trainer.global_rank)
         else:
             _log_batch_size(config, devices.world_size)
     try:
-        with loggers.closed(), classifier.lanes.opened():
+        with loggers.closing(), classifier.lanes.running():
             with clock.measuring("fit"), restoring(resumed, classifier), _interruptible(signals):
                 trainer.fit(classifier, data, ckpt_path=resumed.path if resumed else None)
             steps = trainer.global_step
@@ -205,11 +211,11 @@ def _train_and_test(job: Job, signals: Signals) -> None:
             with clock.measuring("test"):
                 checkpoints.restore_best(classifier)
                 trainer.test(classifier, data, verbose=False)
-            shared = facts(classifier, trainer, clock.seconds(history, loggers))
-            for number, run in enumerate(runs if trainer.is_global_zero else ()):
-                if not run.ended:  # a trial that left the stack before an interruption has ended
-                    best = checkpoints.best_epoch(number)
-                    content = result(number, run, classifier, shared, best_epoch=best, steps=steps)
+            common = facts(classifier, trainer, clock.seconds(history, loggers))
+            for trial, run in enumerate(runs if trainer.is_global_zero else ()):
+                if not run.ended:  # an interrupted process may have written some results before
+                    best = checkpoints.best_epoch(trial)
+                    content = result(trial, run, classifier, common, best_epoch=best, steps=steps)
                     loggers.finish(content)
                     run.write_result(content)
     except Interrupted as interrupted:
@@ -225,19 +231,19 @@ def _train_and_test(job: Job, signals: Signals) -> None:
 
 
 def _check_devices(config: Config, devices: machine.Devices) -> None:
-    """Raises InputError for a batch norm on several devices, and warns of slow precision."""
+    """Raises InputError for batch norm on several devices. Warns of a slow precision."""
     if devices.world_size > 1 and getattr(config.model, "norm", None) == "batch":
         raise InputError(
             f"model.norm=batch: each of {devices.world_size} devices would normalise by the "
             "statistics of its own part of a batch; type model.norm=layer or trainer.devices=1"
         )
     slow = machine.slow_precision(config.trainer.precision, devices.accelerator)
-    if slow and not ranks.rank():
+    if slow and ranks.is_rank_zero():
         log.warning("%s", slow)
 
 
 def _open_data(config: Config, devices: machine.Devices) -> DataModule:
-    """The data set. Raises InputError for data that a batch norm cannot train on."""
+    """Loads the data set. Raises InputError for a batch norm whose last batch has one sample."""
     data = DataModule(
         config.data, steps_per_call=config.trainer.steps_per_call, world_size=devices.world_size
     )
@@ -251,9 +257,9 @@ def _open_data(config: Config, devices: machine.Devices) -> DataModule:
     source = data.source
     if source.instead_of:
         text = f"Training on {source.name} instead of {source.instead_of}."
-        line = "!" * 80
-        log.warning("%s\n%s\nType data=mnist to make this an error.\n%s", line, text, line)
-    for text in data.missing_class_warnings() if not ranks.rank() else ():
+        line, advice = "!" * 80, "If training should stop instead, type data=mnist."
+        log.warning("%s\n%s\n%s\n%s", line, text, advice, line)
+    for text in data.missing_class_warnings() if ranks.is_rank_zero() else ():
         log.warning("%s", text)
     return data
 
@@ -261,12 +267,12 @@ def _open_data(config: Config, devices: machine.Devices) -> DataModule:
 def _build_classifier(
     configs: Sequence[Config], data: DataModule, devices: machine.Devices
 ) -> Classifier:
-    """The models, each initialised from its own seed, with the orders of their samples."""
+    """Initialises each model from its own seed. Gives each different seed an order of samples."""
     source, models = data.source, []
-    for trial in configs:
-        seed_everything(trial.seed, verbose=False)
-        models.append(build_model(trial.model, source.shape, source.classes))
-    seeds = list(dict.fromkeys(trial.seed for trial in configs))
+    for config in configs:
+        seed_everything(config.seed, verbose=False)
+        models.append(build_model(config.model, source.shape, source.classes))
+    seeds = list(dict.fromkeys(config.seed for config in configs))
     orders: list[Order] = [SeededOrder(seed) for seed in seeds]
     if data.config.order == "stream":
         orders = [StreamOrder(torch.get_rng_state())]
@@ -276,7 +282,7 @@ def _build_classifier(
 
 
 def _log_batch_size(config: Config, devices: int) -> None:
-    """Logs the effective batch size, if it differs from that of a device."""
+    """Logs the effective batch size if it differs from the batch size of each device."""
     batch, accumulated = config.data.batch, config.trainer.accumulate_grad_batches
     if devices * accumulated > 1:
         log.info(
@@ -290,10 +296,10 @@ def _interruptible(signals: Signals) -> Iterator[None]:
     """Raises Interrupted for a signal that came while the body ran."""
     try:
         yield
-    except SystemExit:  # Lightning's own handler came first; it would end with status 0
+    except SystemExit:  # Lightning's own signal handler was called; it ends with status 0
         signals.interrupt_if_received()
         raise
-    signals.patient = False
+    signals.waits_for_block = False
     signals.interrupt_if_received()
 
 
@@ -310,9 +316,10 @@ class Clock:
         self.phases[phase] = time.perf_counter() - began
 
     def seconds(self, history: History, loggers: Loggers) -> dict[str, float]:
-        """The seconds of each phase: loggers open in setup; `fit` includes what was resumed."""
+        """The seconds of each phase. The opening of loggers counts as setup."""
         return {
             "setup": self.phases["setup"] + loggers.seconds,
+            # history.seconds includes the training before a resume.
             "fit": max(history.seconds, self.phases["fit"] - loggers.seconds),
             "test": self.phases["test"],
         }
@@ -322,23 +329,25 @@ class Clock:
 
 
 def _replace_result(run: Run, content: dict[str, Any]) -> None:
-    """Writes a result that is not a success, and keeps the result of an earlier training in it."""
+    """Writes the result of a failed or interrupted run. An earlier finished result is kept in it,
+    under the key `before`."""
     with suppress(OSError):  # a full disk must not hide the error itself
-        before = run.result
-        kept = {"before": before} if before.get("status") == "finished" else {}
+        earlier = run.result
+        kept = {"before": earlier} if earlier.get("status") == "finished" else {}
         run.write_result(content | kept)
 
 
 def _mark_interrupted(
-    runs: Sequence[Run], number: int, progress: dict[str, int] | None = None
+    runs: Sequence[Run], signal_number: int, progress: dict[str, int] | None = None
 ) -> None:
-    """Writes the results of interrupted runs, unless rank 0 has written them already."""
+    """Writes the results of interrupted runs. Without `progress`, which only a process that trains
+    knows, the results that rank 0 has already written are kept."""
     for run in runs:
         if run.ended or (progress is None and run.result.get("status") == "interrupted"):
             continue
         content = {
             "status": "interrupted",
-            "signal": Interrupted(number).name,
+            "signal": Interrupted(signal_number).name,
             "resume": _resume_command(run),
             **(progress or {"epochs": 0, "steps": 0}),
         }
@@ -363,21 +372,20 @@ def _advice_on_failure(job: Job) -> Iterator[None]:
     except (MemoryError, RuntimeError) as error:
         if not out_of_memory(error):
             raise
-        raise InputError(_less_memory(job.configs[0], str(error))) from error
+        raise InputError(_less_memory(job.configs[0], error)) from error
 
 
-def _less_memory(config: Config, reason: str) -> str:
+def _less_memory(config: Config, error: Exception) -> str:
     batch, accumulate = config.data.batch, config.trainer.accumulate_grad_batches
     advice = []
     if batch > 1:
         advice.append(
             f"data.batch_size={batch // 2} trainer.accumulate_grad_batches={2 * accumulate} "
-            "(the same steps)"
+            "(the same optimizer steps)"
         )
     if getattr(config.model, "gradient_checkpointing", None) is False:
         advice.append("model.gradient_checkpointing=true (activations are computed twice)")
     if hasattr(config.model, "hidden_sizes"):
         advice.append(f"a smaller model.hidden_sizes than {config.model.hidden_sizes}")
-    first = next(iter(reason.splitlines()), "")
     lines = "\n".join(f"  {text}" for text in advice)
-    return f"out of memory ({first}); type one of\n{lines}"
+    return f"out of memory ({first_line(error)}); type one of\n{lines}"

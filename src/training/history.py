@@ -20,32 +20,32 @@ class History(Callback):
     """Appends a row to the history of each trial before training and after each epoch, until the
     epoch in which the trial diverged or stopped.
 
-    A resumed run writes history.csv anew from the rows in its checkpoint, because a killed process
-    may have left the file behind the checkpoint or ahead of it.
+    A resumed run writes history.csv again from the rows in its checkpoint. After a kill, the file
+    may have fewer or more rows than the checkpoint.
     """
 
     def __init__(self, runs: Sequence[Run]) -> None:
         self.runs = runs
         self.rows: list[list[Row]] = [[] for _ in runs]
-        self.before = 0.0  # seconds of training before a resume
+        self.earlier_seconds = 0.0  # of training before a resume
         self.started: float | None = None
 
     @property
     def seconds(self) -> float:
-        """Of training, over all processes that had a part in it."""
-        return self.before + (time.perf_counter() - self.started if self.started else 0.0)
+        """Seconds of training, including the training before a resume."""
+        return self.earlier_seconds + (time.perf_counter() - self.started if self.started else 0.0)
 
     def state_dict(self) -> dict[str, Any]:
         rows = [[[row.get(name) for name in HISTORY] for row in trial] for trial in self.rows]
         return {"seconds": self.seconds, "rows": rows}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.before = state_dict["seconds"]
+        self.earlier_seconds = state_dict["seconds"]
         self.rows = [
             [dict(zip(HISTORY, row, strict=True)) for row in trial] for trial in state_dict["rows"]
         ]
         for run, rows in zip(self.runs, self.rows, strict=True):
-            if rows and not ranks.rank():
+            if rows and ranks.is_rank_zero():
                 run.write_history(rows)
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -59,39 +59,39 @@ class History(Callback):
 
     def _write(self, trainer: Trainer, pl_module: LightningModule, epoch: int) -> None:
         assert isinstance(pl_module, Classifier)
-        lines, seconds = [], self.seconds
+        rows, seconds = [], self.seconds
         for trial, metrics in pl_module.metrics.items():
             rate = pl_module.schedules[trial](trainer.global_step - 1) if epoch else None
             row: Row = {"epoch": epoch, "step": trainer.global_step, "seconds": seconds}
-            lines.append(row | {"lr": rate, **metrics})
-            diverged = pl_module.status[trial].diverged
-            if diverged is None or int(self.rows[trial][-1]["step"] or 0) < diverged:
-                self.rows[trial].append(lines[-1])
+            rows.append(row | {"lr": rate, **metrics})
+            diverged_step = pl_module.status[trial].diverged_step
+            if diverged_step is None or int(self.rows[trial][-1]["step"] or 0) < diverged_step:
+                self.rows[trial].append(rows[-1])
                 if trainer.is_global_zero:
-                    self.runs[trial].append_history(lines[-1])
+                    self.runs[trial].append_history(rows[-1])
         if trainer.is_global_zero:
-            text = _line(
-                lines, trainer.max_epochs or 0, len(self.runs) > 1, len(pl_module.status.diverged)
-            )
-            with tqdm.external_write_mode():  # moves a bar aside
+            diverged = len(pl_module.status.diverged_steps)
+            text = _line(rows, trainer.max_epochs or 0, len(self.runs) > 1, diverged)
+            with tqdm.external_write_mode():  # clears the progress bar while the line is written
                 log.info("%s", text)
 
 
 def _line(rows: Sequence[Row], epochs: int, stacked: bool, diverged: int) -> str:
+    """One line of the log about an epoch. `diverged` is the number of diverged trials."""
     row = rows[0]
     width = len(str(epochs))
     parts = [f"epoch {row['epoch']:>{width}}/{epochs}"]
     if stacked:
-        accuracies = sorted(float(row["val/acc"] or 0) for row in rows)
-        middle = statistics.median(accuracies)
-        parts.append(f"{len(rows)} trials  val acc best {accuracies[-1]:.2%} median {middle:.2%}")
+        accuracies = [float(row["val/acc"] or 0) for row in rows]
+        best, median = max(accuracies), statistics.median(accuracies)
+        parts.append(f"{len(rows)} trials  val acc best {best:.2%} median {median:.2%}")
         if diverged:
             parts.append(f"{diverged} diverged")
     else:
-        for part in ("train", "val"):
-            loss, accuracy = row.get(f"{part}/loss"), row.get(f"{part}/acc")
+        for split in ("train", "val"):
+            loss, accuracy = row.get(f"{split}/loss"), row.get(f"{split}/acc")
             if loss is not None and accuracy is not None:
-                parts.append(f"{part} loss {loss:.4f} acc {accuracy:7.2%}")
+                parts.append(f"{split} loss {loss:.4f} acc {accuracy:7.2%}")
         if row["lr"] is not None:
             parts.append(f"lr {row['lr']:<8.4g}")
     if row["epoch"]:

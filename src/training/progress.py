@@ -1,4 +1,4 @@
-"""What a run shows while it trains: a bar, a line per step, how busy the GPU is."""
+"""Output during training: a progress bar, a line per step, and how busy the GPU is."""
 
 import logging
 import statistics
@@ -17,9 +17,9 @@ log = logging.getLogger(__name__)
 
 
 class Progress(ProgressBar):
-    """A bar over the batches of the whole run: an epoch may last only a tenth of a second."""
+    """A bar over the batches of the whole run, because an epoch may last only 0.1 s."""
 
-    INTERVAL = 0.1  # seconds between drawings; only then is the device asked for values
+    INTERVAL = 0.1  # seconds between drawings; only a drawing reads values from the device
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Classifier)
@@ -27,7 +27,7 @@ class Progress(ProgressBar):
         batches = pl_module.step_plan.batches_per_epoch
         self.bar = tqdm(
             total=batches * (trainer.max_epochs or 0),
-            initial=trainer.current_epoch * batches + pl_module.batch % batches,
+            initial=trainer.current_epoch * batches + pl_module.batches_done % batches,
             unit="batch",
             leave=False,
             dynamic_ncols=True,
@@ -60,7 +60,7 @@ class Progress(ProgressBar):
 
 
 class StepLines(Callback):
-    """A line per optimizer step: epoch, step within it, loss of its (last) batch."""
+    """A line per optimizer step: epoch, step within the epoch, loss of the step's last batch."""
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -70,17 +70,17 @@ class StepLines(Callback):
         losses = outputs["losses"][:, 0].tolist()
         epoch = f"epoch {trainer.current_epoch + 1:03d}/{trainer.max_epochs:03d}"
         with tqdm.external_write_mode():
-            for batch_number, loss in enumerate(losses, pl_module.batch - len(losses)):
+            for batch_number, loss in enumerate(losses, pl_module.batches_done - len(losses)):
                 if plan.completes(batch_number):
                     step = f"{plan.step_of(0, batch_number) + 1:03d}/{plan.steps_per_epoch:03d}"
                     log.info("%s | step %s | train loss %.2f", epoch, step, loss)
 
 
 class Utilisation(Callback):
-    """Says at the end how busy the GPU was, and what to try where it waited more than it worked."""
+    """Logs at the end how busy the GPU was, and advice if the GPU often waited for work."""
 
-    INTERVAL = 0.2  # seconds between samples, each the share of the last moments as NVML has it
-    ENOUGH = 80  # per cent
+    INTERVAL = 0.2  # seconds between samples; NVML averages each over the last moments
+    ENOUGH = 80  # per cent; below, the advice is logged
 
     def __init__(self) -> None:
         self.samples: list[int] = []
@@ -100,7 +100,7 @@ class Utilisation(Callback):
 
     @property
     def mean(self) -> float | None:
-        """Per cent, over the training."""
+        """Mean utilisation during training, in per cent."""
         return statistics.mean(self.samples) if self.samples else None
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

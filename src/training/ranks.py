@@ -48,17 +48,17 @@ class RankError(RuntimeError):
 
 
 def is_rank() -> bool:
-    """Whether this process is a rank."""
+    """Whether a launcher started this process as a rank."""
     return launch_info().launched_by is not None
 
 
-def rank() -> int:
-    """This process's number among all ranks, 0 where there is one process."""
-    return launch_info().rank
+def is_rank_zero() -> bool:
+    """Whether this process is rank 0 or the only process."""
+    return launch_info().rank == 0
 
 
-class Held:
-    """A locked file that goes to the ranks, so that its lock lasts as long as one of them."""
+class InheritedLock:
+    """A locked file that each rank inherits. The lock lasts until the last of them ends."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -67,8 +67,8 @@ class Held:
         return _received, (reduction.DupFd(self.descriptor),)
 
 
-def _received(sent: Any) -> Held:
-    return Held(sent.detach())
+def _received(sent: Any) -> InheritedLock:
+    return InheritedLock(sent.detach())
 
 
 def cluster() -> ClusterEnvironment:
@@ -95,7 +95,7 @@ def launch(
     """Calls a module-level function in each of `ranks` processes of this machine and waits.
 
     When one dies, all are started again, at most `max_restarts` times. `lock` is the descriptor of
-    a locked file that the ranks hold with this process.
+    a locked file that the ranks inherit.
 
     Raises the InputError or Interrupted of a rank, Interrupted when this process was signalled, and
     RankError with the traceback of any other error.
@@ -114,12 +114,12 @@ def launch(
         start_method="forkserver",
     )
     import_for_ranks()
-    before = {number: signal.getsignal(number) for number in HANDLED}
+    handlers = {number: signal.getsignal(number) for number in HANDLED}
     # Without this, restarted ranks would try to connect to the ranks that died.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     try:
         answers = elastic_launch(config, _rank)(
-            function, arguments, None if lock is None else Held(lock)
+            function, arguments, None if lock is None else InheritedLock(lock)
         )
     except SignalException as received:
         raise Interrupted(int(received.sigval)) from None
@@ -129,7 +129,7 @@ def launch(
             raise Interrupted(status - 128) from None
         raise _first_fault(failed) from None
     finally:
-        for number, handler in before.items():  # the launcher does not restore the handlers
+        for number, handler in handlers.items():  # the launcher does not restore the handlers
             signal.signal(number, handler)
     for message, output_fault in answers.values():
         note_output_fault(output_fault)
@@ -148,14 +148,14 @@ def _first_fault(failed: ChildFailedError) -> InputError | RankError:
     reports = {path.parent.name: json.loads(path.read_text())["message"] for path in files}
     if not reports:
         return RankError(f"rank {failure.local_rank} ended with status {failure.exitcode}")
-    rank, told = min(reports.items(), key=lambda report: _precedence(report[1]["message"]))
-    if told["message"].startswith(INPUT_ERROR):
-        return InputError(told["message"].removeprefix(INPUT_ERROR))
-    return RankError(f"rank {rank}: {told['message']}\n{told['extraInfo']['py_callstack']}")
+    rank, report = min(reports.items(), key=lambda item: _precedence(item[1]["message"]))
+    if report["message"].startswith(INPUT_ERROR):
+        return InputError(report["message"].removeprefix(INPUT_ERROR))
+    return RankError(f"rank {rank}: {report['message']}\n{report['extraInfo']['py_callstack']}")
 
 
 def _precedence(message: str) -> int:
-    """What the user can mend comes first, a connection that broke last."""
+    """Errors that the user can mend come first, broken connections last."""
     if message.startswith(INPUT_ERROR):
         return 0
     return 2 if any(text in message for text in ("closed by peer", "reset by peer", "NCCL")) else 1
@@ -165,7 +165,7 @@ def _precedence(message: str) -> int:
 def _rank(
     function: Callable[..., None],
     arguments: tuple[Any, ...],
-    lock: Held | None,  # noqa: ARG001  # the process holds it
+    lock: InheritedLock | None,  # noqa: ARG001  # the process holds the lock
 ) -> tuple[str | None, OSError | None]:
     """The body of a rank. Returns the text of an InputError, and the fault that kept the rank from
     printing. An InputError is returned as text, because the launcher does not keep the type of an
@@ -173,13 +173,13 @@ def _rank(
     """
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     output = open_outputs()
-    level = logging.ERROR if rank() else logging.INFO
+    level = logging.INFO if is_rank_zero() else logging.ERROR
     logging.basicConfig(format="%(message)s", stream=sys.stdout, level=level)
     torch.set_num_threads(max(1, cpu_count() // int(os.environ["LOCAL_WORLD_SIZE"])))
     try:
         function(*arguments)
     except InputError as error:
-        # The launcher hears of the other ranks alone when they lose the connection to this one.
+        # Otherwise the launcher would only hear that other ranks lost the connection to this one.
         get_error_handler().record_exception(error)
         return str(error), output.fault
     except Interrupted as interrupted:
@@ -192,8 +192,8 @@ def _rank(
 
 
 def _end_with_launcher() -> None:
-    """Ends this rank as soon as its launcher has ended: join() returns then. The fork server cannot
-    be used for this, because it lives as long as any rank."""
+    """Ends this rank when its launcher has ended: then join() returns. The fork server cannot be
+    used for this, because the fork server lives as long as any rank."""
     launcher = multiprocessing.parent_process()
     assert launcher is not None
     launcher.join()
@@ -210,21 +210,21 @@ class RanksStrategy(DDPStrategy):
             dist.broadcast(tensor.data, src=0)
 
 
-def gather(own: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns a list with the value of each rank. A single process gets a list of its own value."""
+def gather(value: dict[str, Any]) -> list[dict[str, Any]]:
+    """Returns the values of all ranks. A single process gets a list of its own value."""
     if not dist.is_initialized():
-        return [own]
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, own)
-    return everyone
+        return [value]
+    values: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(values, value)
+    return values
 
 
 def all_max(numbers: list[int], device: torch.device) -> list[int]:
     """Elementwise maximum over all ranks."""
     tensor = torch.tensor(numbers, device=device)
     dist.all_reduce(tensor, dist.ReduceOp.MAX)
-    found: list[int] = tensor.tolist()
-    return found
+    maxima: list[int] = tensor.tolist()
+    return maxima
 
 
 def all_min(numbers: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What a run came to: result.json, and its summary for people."""
+"""The content of result.json, and a summary for people."""
 
 import math
 from pathlib import Path
@@ -13,7 +13,7 @@ from src.system import machine
 from src.system.resources import versions
 from src.training.classifier import Classifier
 from src.training.progress import Utilisation
-from src.training.trial_status import EARLY, LATE
+from src.training.trial_status import EARLY_STOPPING, MAX_TIME
 
 FEW_STEPS = 1000
 FEW_SAMPLES = (
@@ -23,7 +23,7 @@ FEW_SAMPLES = (
 
 
 def facts(classifier: Classifier, trainer: Trainer, seconds: dict[str, float]) -> dict[str, Any]:
-    """What all trials of a stack have in common; seconds are wall time, of the whole stack."""
+    """The entries of result.json that are equal in all trials. `seconds` is wall time by phase."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     data, device = classifier.data, trainer.strategy.root_device
     batch = data.config.batch * trainer.world_size * classifier.step_plan.accumulate
@@ -54,35 +54,35 @@ def result(
     trial: int,
     run: Run,
     classifier: Classifier,
-    shared: dict[str, Any],
+    common: dict[str, Any],
     *,
     best_epoch: int | None,
     steps: int,
 ) -> dict[str, Any]:
-    """What result.json holds; samples_per_second counts validation in. `best_epoch` is the epoch
-    of the weights that were tested."""
+    """The content of result.json. `common` is the result of `facts`. `best_epoch` is the epoch of
+    the weights that were tested. The time in samples_per_second includes validation."""
     config = classifier.configs[trial]
     rows = [row for row in run.history if row["epoch"]]
     status = classifier.status[trial]
     best = next((row for row in rows if row["epoch"] == best_epoch), None)
-    # Batches of an epoch that was cut short.
-    begun = classifier.batch % classifier.step_plan.batches_per_epoch
-    epochs = len(rows) - bool(begun and status.stopped)
-    samples = shared["data"]["train"] * epochs + begun * config.data.batch * shared["ranks"]
+    # Batches of an epoch that max_time cut short.
+    batches = classifier.batches_done % classifier.step_plan.batches_per_epoch
+    epochs = len(rows) - bool(batches and status.stop_reason)
+    samples = common["data"]["train"] * epochs + batches * config.data.batch * common["ranks"]
     return {
-        "status": "finished" if status.diverged is None else "diverged",
-        "diverged_step": status.diverged,
-        "stopped": status.stopped,
+        "status": "finished" if status.diverged_step is None else "diverged",
+        "diverged_step": status.diverged_step,
+        "stopped": status.stop_reason,
         "monitor": config.checkpoint.monitor,
         "best": _values(best),
         "last": _values(rows[-1]),
         **(classifier.metrics[trial] if best else {"test/loss": None, "test/acc": None}),
-        "epochs": epochs,  # whole ones
-        "steps": status.diverged or (rows[-1]["step"] if status.stopped else steps),
+        "epochs": epochs,  # complete epochs
+        "steps": status.diverged_step or (rows[-1]["step"] if status.stop_reason else steps),
         "samples_per_second": samples / float(rows[-1]["seconds"] or 1),
         "parameters": count_parameters(classifier.models[trial]),
         "config_hash": config.hash(),
-        **shared,
+        **common,
     }
 
 
@@ -92,18 +92,17 @@ def _values(row: Row | None) -> Row:
 
 
 def shown(folder: Path) -> Path:
-    """As one would type it: relative where it lies below the current folder."""
+    """The path to type: relative if the folder lies below the current folder."""
     here = Path.cwd()
     return folder.relative_to(here) if folder.is_relative_to(here) else folder
 
 
 def _learnt_little(run: Run) -> bool:
-    """Whether SGD's few steps, mostly too large for few samples, left more than half of the loss
-    that there was before training."""
-    before, *rows = (row["val/loss"] for row in run.history)
-    least = min((loss for loss in rows if loss is not None), default=math.inf)
+    """Whether a few steps of SGD have not halved the validation loss."""
+    initial, *losses = (row["val/loss"] for row in run.history)
+    lowest = min((loss for loss in losses if loss is not None), default=math.inf)
     few = run.config.optimizer.name == "sgd" and run.result["steps"] < FEW_STEPS
-    return few and before is not None and not least < before / 2
+    return few and initial is not None and not lowest < initial / 2
 
 
 def summary(run: Run) -> str:
@@ -121,11 +120,10 @@ def summary(run: Run) -> str:
     if _learnt_little(run):
         rows.append(("!", FEW_SAMPLES))
     if result["stopped"]:
-        trainer = run.config.trainer
-        patience = f"{trainer.early_stopping_patience} epochs"
+        trainer, monitor = run.config.trainer, result["monitor"]
         why = {
-            EARLY: f"{patience} without a better {result['monitor']}",
-            LATE: f"trainer.max_time={trainer.max_time} is over",
+            EARLY_STOPPING: f"{trainer.early_stopping_patience} epochs without a better {monitor}",
+            MAX_TIME: f"trainer.max_time={trainer.max_time} is over",
         }
         rows.append(("stopped", f"early: {why[result['stopped']]}"))
     if best["epoch"] is not None:

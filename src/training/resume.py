@@ -1,4 +1,4 @@
-"""Finds the checkpoint of a run, checks it and gives it to Lightning."""
+"""Finds and checks the checkpoint from which a run is resumed."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ from src.training.classifier import Classifier
 log = logging.getLogger(__name__)
 
 Epoch = Annotated[int, Field(ge=0, le=MAX_EPOCHS)]
-# Lightning's counters, each under the names of its loop.
+# Lightning's progress counters: nested dictionaries, one level per loop.
 Loops = TypeAliasType("Loops", "Count | bool | dict[str, Loops]")
 
 
@@ -55,7 +55,7 @@ class _BestWeights(CheckpointPart):
     best: list[_Best | None]
 
 
-class _Callbacks(CheckpointPart):
+class _Callbacks(CheckpointPart):  # Lightning's keys are the names of the callbacks' classes
     History: _History
     Checkpoints: _BestWeights
 
@@ -75,13 +75,15 @@ class _Random(CheckpointPart):
 
 class _Rank(CheckpointPart):
     random: _Random
+    # The arguments of EpochMetrics.update. None at the end of an epoch.
     metrics: tuple[Tensor, Tensor, Annotated[int, Field(gt=0, lt=2**63)]] | None
     gradients: list[Tensor]
 
 
 class State(CheckpointPart):
     """The fields of a checkpoint that Kindling adds, and the fields of Lightning that Kindling
-    reads. `History.rows` has a list per trial."""
+    reads. `History.rows`, `best` and `average` have an element per trial. The keys of `diverged`
+    and `stopped` are trials; see `TrialStatus` for the values."""
 
     state_dict: dict[str, Tensor]
     optimizer_states: list[dict[str, Any]]
@@ -107,7 +109,7 @@ class State(CheckpointPart):
         if len(best) != len(trials) or len(self.average) not in (0, len(trials)):
             raise ValueError(f"not every one of {len(trials)} trials has its weights")
         for rank in self.ranks:
-            shapes = {tuple(each.shape[1:]) for each in (rank.metrics or ())[:2]}
+            shapes = {tuple(values.shape[1:]) for values in (rank.metrics or ())[:2]}
             if not shapes <= {(len(self.stacked),)}:
                 raise ValueError("ranks.metrics are not those of the stacked trials")
         return self
@@ -115,54 +117,46 @@ class State(CheckpointPart):
 
 @dataclass(frozen=True)
 class Resumed:
-    """A checkpoint to resume from: its file, its whole content, and what was checked of it."""
+    """A checkpoint to resume from: its path, its content, and the checked fields of the content."""
 
     path: Path
     content: dict[str, Any]
     state: State
 
 
-def find_state(
-    slot: CheckpointPair, runs: Sequence[Run], classifier: Classifier, world_size: int
-) -> Resumed | None:
-    """The newest good state in the slot. Returns None if there is no checkpoint; histories and
-    results are then deleted.
-
-    Raises InputError for files that are damaged, lost, or of another run or other devices.
-    """
-    found = slot.read()
-    if found is None:
-        if not ranks.rank():
-            for run in runs:
-                _clear(run)
+def find_state(pair: CheckpointPair, classifier: Classifier, world_size: int) -> Resumed | None:
+    """The newest undamaged checkpoint, or None if there is no checkpoint. Raises InputError if all
+    are damaged, or if another run or another number of devices wrote the checkpoint."""
+    newest = pair.read()
+    if newest is None:
         return None
-    content, path = found
+    content, path = newest
     batches = classifier.step_plan.batches_per_epoch
     state = check_state(content, path, classifier.metadata, world_size, batches)
-    if not ranks.rank():
+    if ranks.is_rank_zero():
         log.info("going on from epoch %d, batch %d", state.position.epoch, state.position.batch)
         _warn_of_new_schedule(classifier.configs[0], content["kindling"])
     return Resumed(path, content, state)
 
 
-def _clear(run: Run) -> None:
+def clear(run: Run) -> None:
     """Deletes the history and result of a run that was killed before its first checkpoint. Raises
-    InputError when a checkpoint must have existed."""
+    InputError if the history shows that there was a checkpoint."""
     if run.ended:
         return
     epochs = run.history[-1]["epoch"] if run.history_file.exists() and run.history else 0
     if (epochs or 0) > run.config.checkpoint.every_n_epochs:
         raise InputError(
-            f"{run.checkpoints}: the checkpoints of a run that came to epoch {epochs} are gone; "
-            f"delete {run.history_file} to train it anew"
+            f"{run.checkpoints}: the checkpoints of this run are missing; it came to epoch "
+            f"{epochs}; delete {run.history_file} to train from the start"
         )
     run.forget()
 
 
 def _warn_of_new_schedule(config: Config, saved: Any) -> None:
     """Warns if the new number of epochs would have given other learning rates from the start."""
-    before = saved[0] if isinstance(saved, list) else saved
-    was, now = before["config"]["trainer"]["max_epochs"], config.trainer.max_epochs
+    first = saved[0] if isinstance(saved, list) else saved
+    was, now = first["config"]["trainer"]["max_epochs"], config.trainer.max_epochs
     if was != now and config.scheduler.depends_on_max_epochs:
         log.warning(
             f"scheduler={config.scheduler.name}: its learning rates are spread over "
@@ -174,13 +168,13 @@ def _warn_of_new_schedule(config: Config, saved: Any) -> None:
 
 @contextmanager
 def restoring(resumed: Resumed | None, classifier: Classifier) -> Iterator[None]:
-    """Names the checkpoint when its state cannot be restored; later exceptions pass as they are. A
-    stranger's checkpoint may pass every check and still hold tensors that torch refuses."""
+    """Names the checkpoint if an exception occurs before the first block. Later exceptions are not
+    changed. A checkpoint can pass every check and still hold tensors that torch refuses."""
     try:
         yield
     except Exception as error:
-        known = isinstance(error, InputError | OSError | MemoryError)
-        if known or resumed is None or classifier.trained:
+        explained = isinstance(error, InputError | OSError | MemoryError)
+        if explained or resumed is None or classifier.training_began:
             raise
         log.info("the state cannot be restored", exc_info=True)
         raise InputError(
@@ -195,25 +189,27 @@ def check_state(
     world_size: int,
     batches: int,
 ) -> State:
-    """The state of the trials. `metadata` is the metadata that these trials would save; only
-    trainer.max_epochs may be larger.
+    """The state of the trials. The saved metadata must equal `metadata`, the metadata of the trials
+    now, except that trainer.max_epochs may be larger now.
 
     Raises InputError for the state of other trials, and for other numbers of ranks and batches.
     """
     saved = content.get("kindling")
-    parts = saved if isinstance(saved, list) else [saved]
+    saved_metadata = saved if isinstance(saved, list) else [saved]
     try:
         state = State.model_validate(content)
     except ValidationError as error:
         raise InputError(
-            f"{path}: holds no state to go on from; missing or wrong: {wrong_fields(error)}"
+            f"{path}: cannot be resumed: these fields are missing or wrong: {wrong_fields(error)}; "
+            "train again in a new folder"
         ) from None
-    if len(parts) != len(metadata):
-        raise InputError(f"{path}: contains {len(parts)} trials, expected {len(metadata)}")
-    for part, own in zip(parts, metadata, strict=True):
-        require_same(require_format(part, path), own, f"{path}: is of another run")
-    if len(state.callbacks.History.rows) != len(metadata) or state.position.batch > batches:
-        raise InputError(f"{path}: holds no state to go on from; it is of another run")
+    trials = len(metadata)
+    if len(saved_metadata) != trials:
+        raise InputError(f"{path}: contains {len(saved_metadata)} trials, expected {trials}")
+    for was, now in zip(saved_metadata, metadata, strict=True):
+        require_same(require_format(was, path), now, f"{path}: is of another run")
+    if len(state.callbacks.History.rows) != trials or state.position.batch > batches:
+        raise InputError(f"{path}: cannot be resumed: another run wrote it")
     if len(state.ranks) != world_size:
         raise InputError(
             f"{path}: was written on {len(state.ranks)} devices; on {world_size} devices the "

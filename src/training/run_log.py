@@ -1,4 +1,4 @@
-"""train.log of every trial, beside whatever the caller logs to."""
+"""Writes the log of the project to the train.log of every trial."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -28,16 +28,16 @@ class _LogFiles(logging.Handler):
 
 @contextmanager
 def logging_to(runs: Sequence[Run]) -> Iterator[None]:
-    """Writes the project's log into train.log too, on rank 0, beside the caller's logging."""
-    if ranks.rank():
+    """On rank 0, also writes the log of the project to train.log. The caller's handlers remain."""
+    if not ranks.is_rank_zero():
         yield
         return
-    ours = logging.getLogger("src")
-    level, files = ours.level, _LogFiles(runs)
-    ours.setLevel(logging.INFO)
-    ours.addHandler(files)
+    logger = logging.getLogger("src")
+    level, files = logger.level, _LogFiles(runs)
+    logger.setLevel(logging.INFO)
+    logger.addHandler(files)
     try:
         yield
     finally:
-        ours.setLevel(level)
-        ours.removeHandler(files)
+        logger.setLevel(level)
+        logger.removeHandler(files)

@@ -1,4 +1,4 @@
-"""When a trial ends before its last epoch: by its own patience, or because others are better."""
+"""Stops trials before their last epoch: by early stopping, by halving, or by max_time."""
 
 import logging
 import math
@@ -13,60 +13,62 @@ from src.models import count_parameters
 from src.runs.folder import Row
 from src.training.classifier import Classifier
 from src.training.history import History
-from src.training.trial_status import EARLY, HALVED, LATE
+from src.training.trial_status import EARLY_STOPPING, HALVING, MAX_TIME
 
 log = logging.getLogger(__name__)
 
 
 class Stopping(Callback):
-    """Ends trials after an epoch by their histories, so that a resume needs no state of this class.
+    """Decides from the histories alone which trials stop. So a resume needs no state of this class.
 
     Lightning's EarlyStopping ends a whole run. Here the other trials of a stack continue. `halving`
-    is the factor of successive halving (Jamieson and Talwalkar 2016), if any.
+    is the factor of successive halving (Jamieson and Talwalkar 2016), or None.
     """
 
     def __init__(self, history: History, halving: int | None) -> None:
         self.history, self.halving = history, halving
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """A resumed run may have come to its end already."""
+        """A resumed run may have no trial that still trains."""
         assert isinstance(pl_module, Classifier)
-        trainer.should_stop |= not pl_module.status.training
+        trainer.should_stop |= not pl_module.status.active_trials
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Classifier)
         config, epoch, status = pl_module.configs[0], trainer.current_epoch + 1, pl_module.status
-        whole = pl_module.batch == pl_module.step_plan.batches_per_epoch
-        if whole and epoch == config.trainer.max_epochs:
+        done, batches = pl_module.batches_done, pl_module.step_plan.batches_per_epoch
+        if done == batches and epoch == config.trainer.max_epochs:
             return
         if _time_is_over(trainer):
-            status.stop(status.training, LATE)
+            status.stop(status.active_trials, MAX_TIME)
             log.info(
-                f"trainer.max_time={config.trainer.max_time} is over, after {pl_module.batch} of "
-                f"{pl_module.step_plan.batches_per_epoch} batches of epoch {epoch}"
+                f"trainer.max_time={config.trainer.max_time} is over, after {done} of {batches} "
+                f"batches of epoch {epoch}"
             )
-        rows = {trial: self.history.rows[trial] for trial in status.training}
-        status.stop((trial for trial in rows if out_of_patience(rows[trial], config)), EARLY)
+        rows = {trial: self.history.rows[trial] for trial in status.active_trials}
+        not_improving = [trial for trial in rows if out_of_patience(rows[trial], config)]
+        status.stop(not_improving, EARLY_STOPPING)
         if self.halving and epoch in rungs(config.trainer.max_epochs, self.halving):
             monitor = config.checkpoint.monitor
             sort_keys = {trial: sort_key(monitor, rows[trial][-1][monitor]) for trial in rows}
             costs = {trial: count_parameters(pl_module.models[trial]) for trial in rows}
-            status.stop(set(sort_keys) - best(sort_keys, costs, self.halving), HALVED)
-            log.info("halving: %d of %d trials go on", len(status.training), len(sort_keys))
-        trainer.should_stop |= not status.training
+            status.stop(set(sort_keys) - best(sort_keys, costs, self.halving), HALVING)
+            log.info("halving: %d of %d trials go on", len(status.active_trials), len(sort_keys))
+        trainer.should_stop |= not status.active_trials
 
 
 def _time_is_over(trainer: Trainer) -> bool:
-    """Whether trainer.max_time is over, the same on all ranks."""
-    timers = [callback for callback in trainer.callbacks if isinstance(callback, Timer)]  # type: ignore[attr-defined]
-    remaining = timers[0].time_remaining() if timers else None
+    """Whether trainer.max_time is over on any rank."""
+    callbacks = trainer.callbacks  # type: ignore[attr-defined]
+    timer = next((callback for callback in callbacks if isinstance(callback, Timer)), None)
+    remaining = timer.time_remaining() if timer else None
     if remaining is None:
         return False
     return trainer.strategy.reduce_boolean_decision(remaining <= 0, all=False)
 
 
 def out_of_patience(rows: Sequence[Row], config: Config) -> bool:
-    """Whether the best epoch is `patience` epochs ago; row 0 is before training."""
+    """Whether the best epoch is early_stopping_patience epochs ago. Row 0 is before training."""
     patience, monitor = config.trainer.early_stopping_patience, config.checkpoint.monitor
     sort_keys = [sort_key(monitor, row[monitor]) for row in rows[1:]]
     if patience is None or not sort_keys:
@@ -75,8 +77,8 @@ def out_of_patience(rows: Sequence[Row], config: Config) -> bool:
 
 
 def rungs(epochs: int, factor: int) -> list[int]:
-    """The epochs after which trials are dropped: 1, factor, factor², … before the last. More epochs
-    change none of them, so that a sweep may be resumed for more."""
+    """The epochs after which trials are dropped: 1, factor, factor², …, without the last epoch. A
+    larger number of epochs only adds rungs, so a sweep can be resumed with more epochs."""
     found, rung = [], 1
     while rung < epochs:
         found.append(rung)
@@ -85,11 +87,12 @@ def rungs(epochs: int, factor: int) -> list[int]:
 
 
 def best(sort_keys: Mapping[int, float], costs: Mapping[int, int], factor: int) -> set[int]:
-    """As many of the best trials as together cost at most 1/factor of all, and at least one; of
-    equals the first. A trial whose value is not a number continues only as that one.
+    """The best trials, as many as together cost at most 1/factor of all, but at least one. Equal
+    trials are ordered by number. A trial without a finite value is only kept as the single one.
 
-    The cost of a trial is its number of parameters. By number of trials, a sweep over widths would
-    save less: the best are the widest, and the README's best eighth does a fifth of the arithmetic.
+    The cost of a trial is its number of parameters. Counting trials instead would save less in a
+    sweep over widths, where the widest trials are the best: in the README's sweep, the best eighth
+    of the trials does a fifth of the arithmetic.
     """
     ranked = sorted(sort_keys, key=lambda trial: (sort_keys[trial], trial))
     bound = sum(costs.values()) // factor

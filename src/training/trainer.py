@@ -26,9 +26,9 @@ def build_trainer(
     *,
     resumed: bool,
 ) -> Trainer:
-    """`callbacks` are called in their order, after those that the configuration asks for."""
+    """`callbacks` are called in their order, after the callbacks of the configuration."""
     wanted = sys.stderr.isatty() if config.progress_bar == "auto" else config.progress_bar
-    bar = wanted and not ranks.rank()
+    bar = wanted and ranks.is_rank_zero()
     shown: list[Callback] = [Progress()] if bar else []
     shown += [StepLines()] if config.log_every_step else []
     shown += [Utilisation()] if devices.accelerator == "cuda" else []
@@ -41,8 +41,8 @@ def build_trainer(
         max_epochs=config.max_epochs,
         max_time=config.max_time,
         deterministic=config.deterministic,
-        # Not Lightning's: it sends each epoch at once, and after a kill the epochs since the last
-        # checkpoint come twice. src/training/loggers brings each logger to the rows of the history.
+        # Lightning sends each epoch to its loggers at once. After a kill, the epochs since the last
+        # checkpoint would be sent twice. src/training/loggers sends each epoch once.
         logger=False,
         callbacks=[*shown, *callbacks],
         profiler=_profiler(config.profiler, run),
@@ -64,8 +64,8 @@ def _strategy(config: schema.Trainer, devices: machine.Devices) -> Strategy | st
 
 
 def _profiler(kind: str | None, run: Run) -> Profiler | None:
-    """A profiler that writes into the run folder: `simple` seconds by hook, `pytorch` seconds by
-    operator and a trace."""
+    """A profiler that writes into the run folder. `simple` measures the seconds of each hook,
+    `pytorch` the seconds of each operator, with a trace."""
     if kind == "simple":
         return SimpleProfiler(run.folder, "profile", extended=True)
     return PyTorchProfiler(run.folder, "profile", export_to_chrome=True) if kind else None

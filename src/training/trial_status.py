@@ -1,28 +1,29 @@
-"""The life of a trial: it trains until it has finished, diverged, stopped or been dropped."""
+"""Which trials still train. A trial ends when it diverges, when it is stopped (early stopping,
+halving or max_time), or with its last epoch."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# Why a trial stopped before its last epoch, as result.json and the reports have it.
-EARLY, HALVED, LATE = "early_stopping", "halving", "max_time"
+# Reasons to stop a trial before its last epoch: the values of `stopped` in result.json.
+EARLY_STOPPING, HALVING, MAX_TIME = "early_stopping", "halving", "max_time"
 
 
 @dataclass
 class TrialStatus:
-    """The step, counted from 1, that showed divergence, and why the trial stopped early, if so."""
+    """Whether and why a trial no longer trains."""
 
-    diverged: int | None = None
-    stopped: str | None = None
+    diverged_step: int | None = None  # counted from 1; None if the trial has not diverged
+    stop_reason: str | None = None  # None if the trial has not been stopped
 
     @property
     def trains(self) -> bool:
-        """Whether the trial has epochs left, unless it has come to its last one."""
-        return self.diverged is None and self.stopped is None
+        """Whether the trial has neither diverged nor been stopped. True after its last epoch."""
+        return self.diverged_step is None and self.stop_reason is None
 
 
 class TrialStatuses:
-    """The statuses of the trials that began together, in the order of their numbers."""
+    """The statuses of the trials of a run or of a stack, by the number of the trial."""
 
     def __init__(self, trials: int) -> None:
         self._statuses = [TrialStatus() for _ in range(trials)]
@@ -31,32 +32,30 @@ class TrialStatuses:
         return self._statuses[trial]
 
     @property
-    def training(self) -> list[int]:
+    def active_trials(self) -> list[int]:
         return [trial for trial, status in enumerate(self._statuses) if status.trains]
 
     @property
-    def diverged(self) -> dict[int, int]:
-        """Trial to the step that showed divergence."""
-        found = enumerate(self._statuses)
-        return {trial: each.diverged for trial, each in found if each.diverged is not None}
+    def diverged_steps(self) -> dict[int, int]:
+        """For each trial that has diverged, the step that showed it, counted from 1."""
+        return {trial: s.diverged_step for trial, s in enumerate(self._statuses) if s.diverged_step}
 
     def stop(self, trials: Iterable[int], reason: str) -> None:
-        """Ends those of the trials that still train."""
+        """Stops those of `trials` that still train."""
         for trial in trials:
             if self._statuses[trial].trains:
-                self._statuses[trial].stopped = reason
+                self._statuses[trial].stop_reason = reason
 
     def diverge(self, trial: int, step: int) -> None:
-        """Notes the first step that showed divergence; later ones change nothing."""
-        if self._statuses[trial].diverged is None:
-            self._statuses[trial].diverged = step
+        """Notes the step that showed divergence, unless an earlier step is noted already."""
+        if self._statuses[trial].diverged_step is None:
+            self._statuses[trial].diverged_step = step
 
     def state_dict(self) -> dict[str, Any]:
-        found = enumerate(self._statuses)
-        stopped = {trial: each.stopped for trial, each in found if each.stopped is not None}
-        return {"diverged": self.diverged, "stopped": stopped}
+        stopped = {trial: s.stop_reason for trial, s in enumerate(self._statuses) if s.stop_reason}
+        return {"diverged": self.diverged_steps, "stopped": stopped}
 
     def load_state_dict(self, state: Mapping[str, Mapping[int, Any]]) -> None:
         for trial, status in enumerate(self._statuses):
-            status.diverged = state["diverged"].get(trial)
-            status.stopped = state["stopped"].get(trial)
+            status.diverged_step = state["diverged"].get(trial)
+            status.stop_reason = state["stopped"].get(trial)

@@ -350,7 +350,7 @@ def test_only_training_batches_are_augmented(
     step, evaluate = Classifier.training_step, Classifier.validation_step
 
     def training_step(self: Classifier, block: Block) -> dict[str, Tensor]:
-        expected = augmented(own, block, self.current_epoch, self.batch)
+        expected = augmented(own, block, self.current_epoch, self.batches_done)
         assert not torch.equal(expected, block.features)
         found = step(self, block)
         assert torch.equal(block.features, expected)

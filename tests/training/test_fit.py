@@ -283,13 +283,13 @@ def test_a_part_of_an_epoch_is_no_whole_one(
     """Time is over after so many blocks and one more. An epoch has six: five of two batches, the
     last of one."""
     clock = iter([*[0.0] * blocks, *[99.0] * 100])
-    monkeypatch.setattr(History, "seconds", property(lambda self: self.before))
+    monkeypatch.setattr(History, "seconds", property(lambda self: self.earlier_seconds))
     trained, now = History.on_train_batch_end, 0.0
     monkeypatch.setattr(Timer, "time_elapsed", lambda *_: now)
 
     def tick(self: History, *arguments: Any) -> None:
         nonlocal now
-        now = self.before = next(clock)
+        now = self.earlier_seconds = next(clock)
         trained(self, *arguments)
 
     monkeypatch.setattr(History, "on_train_batch_end", tick)

@@ -71,7 +71,7 @@ def notes_what_it_holds(job: Job) -> None:
         (folder / f"shapes{rank}").write_text(json.dumps(shapes))
         after_batch(self, trainer, classifier, *others)  # a checkpoint, every second batch
         mark = folder / "died"
-        within = classifier.batch == 4 and trainer.current_epoch == 1
+        within = classifier.batches_done == 4 and trainer.current_epoch == 1
         if rank == 1 and within and not mark.exists():
             mark.touch()
             os.kill(os.getpid(), signal.SIGKILL)

@@ -15,7 +15,7 @@ def test_one_thread_is_enough_for_little_work() -> None:
     assert lanes.threads_for(small * 64, 100, 2) == 2
     assert lanes.threads_for([torch.nn.Conv2d(1, 8, 5)], 100, 4) == 1
     before = torch.get_num_threads()
-    with lanes.Lanes(2, 1).opened():
+    with lanes.Lanes(2, 1).running():
         assert torch.get_num_threads() == 1
     assert torch.get_num_threads() == before
 
@@ -31,7 +31,7 @@ def test_errors_of_lanes_are_raised() -> None:
         return number
 
     pool = lanes.Lanes(3)
-    with pool.opened():
+    with pool.running():
         assert pool.map(lambda number: 2 * number, [0, 1, 2]) == [0, 2, 4]
         with pytest.raises(ValueError, match="lane 1"):
             pool.map(fail, [0, 1, 2])

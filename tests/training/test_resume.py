@@ -260,15 +260,15 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used(
 
 def test_without_any_good_checkpoint_nothing_is_overwritten(stopped: tuple[Config, Run]) -> None:
     config, run = stopped
-    slot = CheckpointPair(run.checkpoints)
-    for path in (slot.last, slot.previous):
+    pair = CheckpointPair(run.checkpoints)
+    for path in (pair.last, pair.previous):
         path.write_bytes(path.read_bytes()[:1000])
     history = run.history_file.read_bytes()
     with pytest.raises(InputError, match="no checkpoint is left to resume from"):
         fit(config, run.folder, resume=True)
-    for path in (slot.last, slot.previous):
+    for path in (pair.last, pair.previous):
         path.unlink()
-    with pytest.raises(InputError, match=r"came to epoch 2 are gone; delete .*history\.csv"):
+    with pytest.raises(InputError, match=r"it came to epoch 2; delete .*history\.csv"):
         fit(config, run.folder, resume=True)
     assert run.history_file.read_bytes() == history
 
@@ -350,7 +350,7 @@ def test_out_of_memory_says_what_to_try(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="out of memory") as caught:
         fit(config, tmp_path / "run")
     assert str(caught.value).splitlines()[1:] == [
-        "  data.batch_size=32 trainer.accumulate_grad_batches=6 (the same steps)",
+        "  data.batch_size=32 trainer.accumulate_grad_batches=6 (the same optimizer steps)",
         "  model.gradient_checkpointing=true (activations are computed twice)",
         "  a smaller model.hidden_sizes than [2000000000]",
     ]

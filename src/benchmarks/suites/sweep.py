@@ -102,7 +102,7 @@ def fused(train: Split, seeds: Sequence[int]) -> Callable[[], float]:
     steps = ClosedFormSteps(stack, optimizer, schedules, StepPlan(sampler.batches), lanes=lanes)
 
     def epoch() -> float:
-        with lanes.opened():
+        with lanes.running():
             began, batch = time.perf_counter(), 0
             for block in loader:
                 steps(block, 0, batch)

@@ -1,7 +1,7 @@
-"""Brings the chosen loggers to hold exactly the rows of a run's history, on rank 0.
+"""Sends each row of a run's history once to the chosen loggers, on rank 0.
 
-Lightning's Trainer does not know the loggers: after a kill, it would send the epochs since the last
-checkpoint twice.
+Lightning's Trainer does not get the loggers, because after a kill it would send the epochs since
+the last checkpoint twice.
 """
 
 import logging
@@ -29,21 +29,21 @@ log = logging.getLogger(__name__)
 
 
 class Loggers(Callback):
-    """Hands each row of the history to the loggers that the configuration chose.
+    """Sends each row of the history to the loggers of the configuration.
 
-    Opened before training begins, so that what is wrong is told by then: all ranks raise the
-    InputError of rank 0, which alone has loggers. A logger that fails later is left out with a
-    warning and ends no run.
+    Only rank 0 has loggers. They are opened before training begins; if one fails then, all ranks
+    raise the InputError of rank 0. If a logger fails later, it is dropped with a warning, and the
+    run continues.
     """
 
     def __init__(self, config: Config, run: Run, history: History, source: Source) -> None:
         self.config, self.run, self.history, self.source = config, run, history, source
         self.loggers: dict[str, RunLogger] = {}
-        self.given, self.status = 0, "failed"
-        self.seconds = 0.0  # that opening took
+        self.rows_sent, self.status = 0, "failed"
+        self.seconds = 0.0  # the time that opening the loggers took
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Opens the loggers: Lightning has restored the history by now."""
+        """Opens the loggers. By now, Lightning has restored the history."""
         if not self.config.logger.chosen:
             return
         began, fault = time.perf_counter(), None
@@ -72,7 +72,7 @@ class Loggers(Callback):
             )
 
     @contextmanager
-    def closed(self) -> Iterator[None]:
+    def closing(self) -> Iterator[None]:
         """Closes the loggers at the end of the body."""
         try:
             yield
@@ -83,25 +83,25 @@ class Loggers(Callback):
             self._each("close", lambda logger: logger.finalize(self.status))
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.counted = MulticlassConfusionMatrix(self.source.classes).to(pl_module.device)
+        self.matrix = MulticlassConfusionMatrix(self.source.classes).to(pl_module.device)
 
     def on_test_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, *_: Any
     ) -> None:
         assert isinstance(pl_module, Classifier)
         if self.config.logger.chosen:
-            self.counted.update(pl_module.predict_classes(batch.features), batch.labels)
+            self.matrix.update(pl_module.predict_classes(batch.features), batch.labels)
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.config.logger.chosen:
-            self.confusion = self.counted.compute().cpu().numpy()  # over all ranks
+            self.confusion = self.matrix.compute().cpu().numpy()  # over all ranks
 
     def _catch_up(self) -> None:
-        """Hands over the rows since the last call; at first those that were restored."""
+        """Sends the rows since the last call. The first call also sends the restored rows."""
         rows = self.history.rows[0]
-        for row in rows[self.given :]:
+        for row in rows[self.rows_sent :]:
             self._write(row)
-        self.given = len(rows)
+        self.rows_sent = len(rows)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._catch_up()
@@ -114,10 +114,10 @@ class Loggers(Callback):
         self._each("write", lambda logger: logger.log_metrics(metrics, step))
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """Hands over what the test came to, before result.json says that all is done."""
+        """Sends the result of the test, before result.json is written."""
         if not self.loggers:
             return
-        self._catch_up()  # a run that went on from its end has no epoch left
+        self._catch_up()  # a run that was resumed after its last epoch has not sent its rows yet
         metrics = {name: result[name] for name in TESTED if result[name] is not None}
         tested = Tested(metrics, result["steps"], self.confusion, self.source.labels)
         self._each("finish", lambda logger: logger.log_test(tested))
@@ -138,9 +138,9 @@ class Loggers(Callback):
 def _logger_class(name: str) -> type[RunLogger]:
     """The class of src/training/loggers/NAME.py."""
     module = import_module(f"src.training.loggers.{name}")
-    (found,) = (
+    (logger_class,) = (
         value
         for value in vars(module).values()
         if isinstance(value, type) and issubclass(value, RunLogger) and value is not RunLogger
     )
-    return found
+    return logger_class
