@@ -44,6 +44,12 @@ def train(tmp_path: Path) -> Train:
 
 
 @pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A finished run, which no test writes into."""
+    return fit(compose(*SMALL), tmp_path_factory.mktemp("finished") / "run")
+
+
+@pytest.fixture(scope="session")
 def warm() -> Iterator[Warm]:
     runner = Warm()
     yield runner

@@ -316,11 +316,11 @@ class Clock:
         self.phases[phase] = time.perf_counter() - began
 
     def seconds(self, history: History, loggers: Loggers) -> dict[str, float]:
-        """The seconds of each phase. The opening of loggers counts as setup."""
+        """The seconds of each phase: `fit` has the training before a resume too, setup has the
+        opening of loggers."""
         return {
             "setup": self.phases["setup"] + loggers.seconds,
-            # history.seconds includes the training before a resume.
-            "fit": max(history.seconds, self.phases["fit"] - loggers.seconds),
+            "fit": history.earlier_seconds + self.phases["fit"] - loggers.seconds,
             "test": self.phases["test"],
         }
 

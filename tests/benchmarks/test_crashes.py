@@ -6,8 +6,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
+import torch
 
-from src.benchmarks.crashes import Torture, describe, torture
+from src.benchmarks.crashes import Torture, describe, digest, torture
 from src.runs.folder import Run
 from src.torture import main as torture_main
 from tests.helpers.commands import Command
@@ -83,3 +84,10 @@ def test_two_hundred_kills() -> None:
 def test_killed_ranks_end_as_an_undisturbed_run() -> None:
     (tally,) = torture(10, ["ranks"])
     assert (tally.kills, tally.identical) == (10, tally.runs)
+
+
+def test_digests_see_the_last_bit() -> None:
+    weights = {"a": torch.zeros(3), "b": [1, 2.0, None]}
+    changed = {"a": torch.tensor([0.0, 0.0, 1e-45]), "b": [1, 2.0, None]}
+    assert digest(weights) == digest({"a": torch.zeros(3), "b": [1, 2.0, None]})
+    assert len({digest(weights), digest(changed), digest(weights | {"b": [1, 2, None]})}) == 3

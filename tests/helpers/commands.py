@@ -10,6 +10,9 @@ from pathlib import Path
 from src.runs.folder import Run
 
 ROOT = Path(__file__).parent.parent.parent
+COMMANDS = sorted(
+    path.stem for path in (ROOT / "src").glob("*.py") if "__main__" in path.read_text()
+)
 SMALL = ("data=digits", "trainer=cpu", "trainer.max_epochs=2")
 
 Train = Callable[..., Run]

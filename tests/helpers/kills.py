@@ -1,13 +1,19 @@
-"""Processes that die at a write."""
+"""Processes that die at a write, and what their runs must come to."""
 
 import itertools
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from src.benchmarks.crashes import fingerprint
+from src.config.schema import Config
+from src.runs import checkpoint
 from src.runs.checkpoint import CheckpointPair
+from src.runs.folder import Run
+from src.training.fit import fit
 
 
 class Killed(BaseException):
@@ -36,3 +42,14 @@ def die_at_sync(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         sync(descriptor)
 
     monkeypatch.setattr("os.fsync", fatal)
+
+
+def position(run: Run) -> tuple[int, int]:
+    """Epoch and batch of the last checkpoint."""
+    found = checkpoint.read(run.last_checkpoint)["position"]
+    return found["epoch"], found["batch"]
+
+
+def undisturbed(config: Config, tmp_path: Path) -> dict[str, str]:
+    """The fingerprint of a run that nothing stopped."""
+    return fingerprint(fit(config, tmp_path / "undisturbed"))

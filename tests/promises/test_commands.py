@@ -10,11 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from src.config.compose import compose
 from src.runs.bundle import write_bundle
 from src.runs.folder import Run
-from src.training.fit import fit
-from tests.helpers.commands import ROOT, SMALL, Command, Train
+from tests.helpers.commands import COMMANDS, SMALL, Command, Train
 
 
 def test_a_run_from_the_command_line(cold_command: Command, tmp_path: Path) -> None:
@@ -50,11 +48,6 @@ def test_a_sweep_continues_after_a_failed_trial_and_reports_it(
         f"data.batch_size={best['data.batch_size']}"
         in done.stdout.partition("to train it alone: ")[2].splitlines()[0]
     )
-
-
-COMMANDS = sorted(
-    path.stem for path in (ROOT / "src").glob("*.py") if "__main__" in path.read_text()
-)
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -100,49 +93,6 @@ def test_evaluate_repeats_what_the_run_recorded(command: Command, train: Train) 
 
 
 # --- outputs and disks that nothing can be written to ------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A finished run, which no test writes into."""
-    return fit(compose(*SMALL), tmp_path_factory.mktemp("finished") / "run")
-
-
-@pytest.mark.parametrize(
-    ("stdout", "arguments"),
-    [
-        ("full", "src.devices"),
-        ("closed", "src.devices"),
-        ("broken", "src.devices"),
-        ("full", "src.train resume=RUN"),  # by a handler of logging, which has errors of its own
-    ],
-)
-def test_an_output_that_cannot_be_written(
-    stdout: str, arguments: str, command: Command, finished: Run
-) -> None:
-    """A reader that has closed its end is not a fault. On a full disk or a closed output the
-    command prints one line and fails."""
-    done = command(*arguments.replace("RUN", str(finished.folder)).split(), stdout=stdout)
-    reason = {"full": "No space left on device", "closed": "Bad file descriptor", "broken": None}
-    assert (done.returncode, done.stderr) == _told(reason[stdout])
-
-
-def _told(reason: str | None) -> tuple[int, str]:
-    if reason is None:
-        return 0, ""
-    return 1, f"error: the standard output cannot be written ({reason}); its lines are dropped\n"
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_fails_when_its_output_is_lost(name: str, command: Command) -> None:
-    done = command(f"src.{name}", "--help", stdout="full")
-    assert (done.returncode, done.stderr) == _told("No space left on device")
-
-
-def test_a_run_continues_when_nobody_reads_its_output(command: Command, tmp_path: Path) -> None:
-    done = command("src.train", *SMALL, "hydra.run.dir=run", stdout="broken")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert Run(tmp_path / "run").result["status"] == "finished"
 
 
 WRITING = {  # a limit of some KB is met later than the first file

@@ -95,6 +95,23 @@ def test_files_that_the_tools_run_exist(name: str) -> None:
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
+def test_the_tests_of_a_module_are_found_by_its_name() -> None:
+    """Or by the table of CONTRIBUTING.md, which lists no module with a test file of its name."""
+    listed: list[str] = []
+    for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines():
+        if line.startswith("| `src/"):
+            modules, tests = line.strip("| ").split("|")
+            assert (ROOT / tests.strip(" `")).exists(), tests
+            listed += re.findall("`(src/[^`]+)`", modules)
+    for path in sorted((ROOT / "src").rglob("[!_]*.py")):
+        name, folder = str(path.relative_to(ROOT)), path.parent.relative_to(ROOT / "src")
+        if folder == Path():  # a command
+            continue
+        own = ROOT / "tests" / folder / f"test_{path.name}"
+        excepted = name in listed or f"src/{folder}/" in listed
+        assert own.exists() != excepted, name
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_lines_of_blocks_are_at_most_100_characters(page: Path) -> None:
     lines = [line for block in blocks(page) for line in block.splitlines()]

@@ -1,6 +1,8 @@
 """The two newest checkpoints of a run."""
 
+import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,8 @@ import torch
 
 from src.runs import checkpoint
 from src.runs.checkpoint import CheckpointPair
+from src.runs.loading import open_trained
+from tests.helpers.commands import Train
 
 
 def test_at_every_instant_one_of_the_two_checkpoints_is_whole(
@@ -40,3 +44,13 @@ def test_at_every_instant_one_of_the_two_checkpoints_is_whole(
     monkeypatch.undo()
     assert pair.previous.exists()
     assert checkpoint.read(pair.previous)["n"] == 1
+
+
+def test_weights_of_a_checkpoint_open_as_a_plain_model(train: Train) -> None:
+    run = train()
+    content = torch.load(run.last_checkpoint, weights_only=True)  # any reader of torch's files
+    model = open_trained(run.last_checkpoint).model
+    for name, value in model.state_dict().items():
+        assert torch.equal(content["state_dict"][f"model.{name}"], value)
+    assert json.dumps(content["kindling"])
+    assert time.time() > run.last_checkpoint.stat().st_mtime

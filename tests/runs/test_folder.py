@@ -25,3 +25,12 @@ def test_json_of_a_result_has_no_nan(tmp_path: Path) -> None:
     run = Run(tmp_path)
     run.write_result({"a": float("nan"), "b": {"c": float("inf")}})
     assert json.loads(run.result_file.read_text()) == {"a": None, "b": {"c": None}}
+
+
+def test_an_identity_is_kept_and_checked(tmp_path: Path) -> None:
+    run = Run(tmp_path)
+    assert run.identity() == Run(tmp_path).identity()
+    assert run.identity() != Run(tmp_path / "other").identity()
+    run.identity_file.write_text("../../elsewhere")
+    with pytest.raises(InputError, match=r"\.identity: is not a run's identity; delete it"):
+        run.identity()

@@ -33,7 +33,6 @@ from src.inference.evaluation import evaluate_path
 from src.runs.folder import HISTORY, Run
 from src.runs.loading import open_trained
 from src.sweeps.command_line import check_command_line
-from src.system import extras
 from src.system.errors import InputError
 from src.training import ranks
 from src.training.fit import fit
@@ -397,22 +396,6 @@ def test_what_is_not_installed_is_named_at_once(absent: None, run: Run, tmp_path
     assert open_trained(run.folder).data == "digits"  # to look at a run, none of them is needed
 
 
-def test_every_extra_is_one_of_pip() -> None:
-    text = (ROOT / "pyproject.toml").read_text()
-    for extra, packages in extras.LOGGERS.items():
-        assert f"\n{extra} = [" in text
-        assert extras.missing_loggers([extra]) == [], packages
-
-
-def test_a_folder_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "sheep").mkdir()
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setitem(extras.LOGGERS, "wool", ("sheep", "json"))
-    assert extras.missing_loggers(["wool"]) == [
-        'logger=wool: needs sheep; type pip install -e ".[wool]"'
-    ]
-
-
 @pytest.mark.parametrize("kind", ["damaged", "folder"])
 def test_a_database_that_is_none_is_told_before_training(kind: str, tmp_path: Path) -> None:
     file = tmp_path / "runs.db"
@@ -426,15 +409,6 @@ def test_a_database_that_is_none_is_told_before_training(kind: str, tmp_path: Pa
     assert "\n" not in str(caught.value)
     assert not Run(tmp_path / "run").history_file.exists()
     assert file.is_dir() or file.read_bytes() == b"no database" * 1000
-
-
-def test_an_identity_is_kept_and_checked(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    assert run.identity() == Run(tmp_path).identity()
-    assert run.identity() != Run(tmp_path / "other").identity()
-    run.identity_file.write_text("../../elsewhere")
-    with pytest.raises(InputError, match=r"\.identity: is not a run's identity; delete it"):
-        run.identity()
 
 
 def faults(*argv: str) -> str:

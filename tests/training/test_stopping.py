@@ -9,18 +9,20 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.pytorch.callbacks import EarlyStopping
+from lightning.pytorch.callbacks import EarlyStopping, Timer
 
 from src.benchmarks.crashes import fingerprint
 from src.config.compose import compose
+from src.config.faults import check
 from src.config.schema import Config, sort_key
 from src.runs.folder import Row, Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps.trials import train_trials
 from src.training import lanes
 from src.training.fit import fit, fit_stack
+from src.training.history import History
 from src.training.stopping import best, out_of_patience, rungs
-from tests.helpers.commands import SMALL, Command
+from tests.helpers.commands import SMALL, Command, Train
 from tests.helpers.kills import Killed, die_after_writing
 from tests.helpers.weights import weights
 
@@ -274,3 +276,47 @@ def test_halving_from_the_command_line(command: Command) -> None:
     assert done.returncode == 0, done.stderr
     assert "halving: 1 of 2 trials go on" in done.stdout
     assert "trial  status      optimizer.lr" in done.stdout
+
+
+def test_max_time_ends_a_run_early(train: Train) -> None:
+    run = train("trainer.max_epochs=100000", "trainer.max_time='00:00:00:01'")
+    assert 1 <= run.result["epochs"] < 100_000
+    assert (run.result["status"], run.result["stopped"]) == ("finished", "max_time")
+    values = run.config.to_primitives()
+    values["trainer"]["max_epochs"] *= 2
+    more = fit(check(values), run.folder, resume=True)
+    assert more.result["epochs"] == run.result["epochs"]  # its time is over
+
+
+@pytest.mark.parametrize("blocks", [0, 1, 5, 6, 7, 12])
+def test_a_part_of_an_epoch_is_no_whole_one(
+    blocks: int, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Time is over after so many blocks and one more. An epoch has six: five of two batches, the
+    last of one."""
+    clock = iter([*[0.0] * blocks, *[99.0] * 100])
+    monkeypatch.setattr(History, "seconds", property(lambda self: self.earlier_seconds))
+    trained, now = History.on_train_batch_end, 0.0
+    monkeypatch.setattr(Timer, "time_elapsed", lambda *_: now)
+
+    def tick(self: History, *arguments: Any) -> None:
+        nonlocal now
+        now = self.earlier_seconds = next(clock)
+        trained(self, *arguments)
+
+    monkeypatch.setattr(History, "on_train_batch_end", tick)
+    run = train(
+        "trainer.max_epochs=9", "trainer.max_time='00:00:00:50'", "trainer.steps_per_call=2",
+        "data.drop_last=true",
+    )  # fmt: skip
+    result, (whole, rest) = run.result, divmod(blocks + 1, 6)
+    steps = 11 * whole + 2 * rest
+    assert (result["epochs"], result["steps"]) == (whole, steps)
+    assert result["stopped"] == "max_time"
+    assert [row["step"] for row in run.history[1:]] == [
+        *(11 * epoch for epoch in range(1, whole + 1)),
+        *([steps] if rest else []),
+    ]
+    assert result["last"]["epoch"] == whole + bool(rest)
+    samples = whole * result["data"]["train"] + 200 * rest
+    assert result["samples_per_second"] == pytest.approx(samples / 99)

@@ -148,18 +148,6 @@ def test_folders_without_classes_or_pictures(tmp_path: Path) -> None:
     assert f"{tmp_path / 'c'}: has no picture" in str(caught.value)
 
 
-def test_a_class_without_samples_in_a_split_is_reported(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    write_pictures(tmp_path / "data", {"many": 9, "once": 1})
-    config = compose(
-        "data=image_folder", f"data.path={tmp_path}/data", "data.size=4", "trainer=cpu",
-        "trainer.max_epochs=1",
-    )  # fmt: skip
-    fit(config, tmp_path / "run")
-    assert "set has no sample of once" in caplog.text
-
-
 def test_pictures_train_well_by_default(tmp_path: Path) -> None:
     write_pictures(tmp_path / "data", {"a": 40, "b": 40, "c": 40})
     config = compose("data=image_folder", f"data.path={tmp_path}/data", "trainer=cpu")

@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import sklearn.datasets
 import torch
 from PIL import Image
 
@@ -32,22 +31,6 @@ def test_explicit_settings_override_the_recipe_for_few_samples() -> None:
     assert (chosen.optimizer.name, chosen.trainer.max_epochs) == ("sgd", 3)
     assert compose(*own, "experiment=mlp_tuned").optimizer.name == "adamw"
     assert compose().optimizer.name == "sgd"
-
-
-def test_a_run_that_hardly_learns_says_what_to_type(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    features, labels = sklearn.datasets.load_iris(return_X_y=True)
-    np.savez(tmp_path / "a.npz", x=features, y=labels)
-    few = ["data=npz", f"data.path={tmp_path}/a.npz", "trainer=cpu", "trainer.max_epochs=3"]
-    default = ["optimizer=sgd", "optimizer.lr=0.5", "data.batch_size=100"]
-    with caplog.at_level("INFO", "src"):
-        fit(compose(*few, *default), tmp_path / "default")
-    assert "type experiment=few_samples" in caplog.text
-    caplog.clear()
-    with caplog.at_level("INFO", "src"):
-        fit(compose("data=toy", "trainer=cpu"), tmp_path / "toy")
-    assert "few_samples" not in caplog.text
 
 
 def _run_on(kind: str, root: Path) -> tuple[Any, Path, Callable[[], Any]]:

@@ -1,0 +1,98 @@
+"""Runs and sweeps that are resumed from the command line."""
+
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from src.benchmarks.crashes import fingerprint
+from src.config.compose import compose
+from src.runs.folder import Run
+from src.sweeps.command_line import check_command_line
+from src.system.errors import InputError
+from src.training.fit import fit, fit_stack
+from tests.helpers.commands import ROOT, SMALL, Command, Train, started
+
+
+def test_resume_from_the_command_line(command: Command, tmp_path: Path) -> None:
+    done = command("src.train", *SMALL, "hydra.run.dir=run", "resume=auto")
+    assert done.returncode == 0, done.stderr
+    again = command("src.train", *SMALL, "hydra.run.dir=run", "resume=auto")
+    assert again.returncode == 0
+    assert "run: finished after 2 epochs" in again.stdout
+    more = command("src.train", "resume=run", "trainer.max_epochs=4")
+    assert more.returncode == 0, more.stderr
+    assert "going on from epoch 2, batch 0" in more.stdout
+    run = Run(tmp_path / "run")
+    assert [row["epoch"] for row in run.history] == [0, 1, 2, 3, 4]
+    assert fingerprint(run) == fingerprint(fit(run.config, tmp_path / "whole"))
+
+
+def test_faults_of_resume_cost_no_torch(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = train("model=logistic_regression")
+    folder = run.folder
+
+    def fault(*argv: str) -> str:
+        with pytest.raises(InputError) as caught:
+            check_command_line(argv)
+        return str(caught.value)
+
+    assert "trainer.max_epochs alone may grow\n  optimizer.lr: it was 0.5, now 0.1" in fault(
+        f"resume={folder}", "optimizer.lr=0.1", "trainer.max_epochs=5"
+    )
+    assert "trainer.max_epochs: it was 2, now 1" in fault(
+        f"resume={folder}", "trainer.max_epochs=1"
+    )
+    assert "its model is not mlp; leave out model=mlp" in fault(f"resume={folder}", "model=mlp")
+    assert "leave out -m" in fault("-m", f"resume={folder}", "seed=1,2")
+    assert "is not a run or sweep folder" in fault(f"resume={tmp_path}")
+    assert "type hydra.run.dir=FOLDER too" in fault("resume=auto")
+    assert "type hydra.sweep.dir=FOLDER too" in fault("-m", "resume=auto", "seed=1,2")
+    assert f"type resume={folder} to resume it" in fault(f"hydra.run.dir={folder}")
+    assert "optimizer.lr: it was 0.5, now 0.2" in fault(
+        *SMALL, "model=logistic_regression", "optimizer.lr=0.2", "resume=auto",
+        f"hydra.run.dir={folder}",
+    )  # fmt: skip
+    code = (
+        "import sys; from src.sweeps.command_line import check_command_line\n"
+        f"check_command_line(['resume={folder}', 'trainer.max_epochs=7'])\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("launcher", ["basic", "fused"])
+def test_a_sweep_is_resumed_by_its_folder(launcher: str, command: Command, tmp_path: Path) -> None:
+    """Interrupted in its first stack or trial, gone on with by the command that it names."""
+    common = ("data=digits", "trainer=cpu", "trainer.max_epochs=50")
+    arguments = ("-m", *common, "optimizer.lr=0.05,0.1", f"hydra/launcher={launcher}")
+    process = started(tmp_path, *arguments, "hydra.sweep.dir=sweep")
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 143, errors
+    assert "python -m src.train resume=sweep" in errors
+    statuses = [Run(tmp_path / "sweep" / trial).result.get("status") for trial in "01"]
+    assert statuses == ["interrupted", "interrupted" if launcher == "fused" else None]
+    refused = command("src.train", *arguments, "hydra.sweep.dir=sweep")
+    assert refused.returncode == 2
+    assert "type resume=sweep to resume it" in refused.stderr
+    alone = command("src.train", "resume=sweep/0")
+    assert alone.returncode == 2
+    assert "type python -m src.train resume=sweep" in alone.stderr
+    done = command("src.train", "resume=sweep")
+    assert done.returncode == 0, done.stderr
+    assert "going on from epoch" in done.stdout
+    assert "best trial, to train it alone: python -m src.train" in done.stdout
+    configs = [compose(*common, f"optimizer.lr={rate}") for rate in (0.05, 0.1)]
+    folders = [tmp_path / "whole" / trial for trial in "01"]
+    if launcher == "fused":
+        fit_stack(configs, folders, tmp_path / "whole" / "stack")
+    else:
+        for config, folder in zip(configs, folders, strict=True):
+            fit(config, folder)
+    for folder in folders:
+        assert fingerprint(Run(tmp_path / "sweep" / folder.name)) == fingerprint(Run(folder))

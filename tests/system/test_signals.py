@@ -1,0 +1,130 @@
+"""Signals that stop a run, which then continues as if nothing had happened."""
+
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src.benchmarks.crashes import fingerprint
+from src.config.compose import compose
+from src.runs import checkpoint
+from src.runs.checkpoint import CheckpointPair
+from src.runs.folder import Run
+from src.system.errors import InputError, Interrupted
+from src.training.checkpoint_callback import Checkpoints
+from src.training.fit import fit
+from tests.helpers.commands import LONG, SMALL, started
+from tests.helpers.kills import position, undisturbed
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_ends_after_the_running_block(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = compose(*SMALL, "trainer.steps_per_call=2", "model.dropout=0.3")
+    end_of_block = Checkpoints.on_train_batch_end
+    blocks = []
+
+    def signalled(self: Checkpoints, *arguments: Any) -> None:
+        blocks.append(1)
+        if len(blocks) == 9:
+            os.kill(os.getpid(), number)
+        end_of_block(self, *arguments)
+
+    before = signal.getsignal(number)
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "on_train_batch_end", signalled)
+        with pytest.raises(Interrupted) as caught:
+            fit(config, tmp_path / "run")
+    run = Run(tmp_path / "run")
+    assert caught.value.number == number
+    assert len(blocks) == 9
+    assert run.result == {
+        "status": "interrupted",
+        "signal": signal.Signals(number).name,
+        "resume": f"python -m src.train resume={run.folder}",
+        "epochs": 1,
+        "steps": 16,
+    }
+    assert position(run) == (1, 4)
+    assert signal.getsignal(number) == before
+    fit(config, run.folder, resume=True)
+    assert fingerprint(run) == undisturbed(config, tmp_path)
+
+
+def test_a_signal_when_the_result_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run has ended, and stays so; its command still says what to type."""
+    write = Run.write_result
+
+    def signalled(self: Run, result: dict[str, Any]) -> None:
+        write(self, result)
+        if result["status"] == "finished":
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Run, "write_result", signalled)
+    with pytest.raises(Interrupted, match="stopped after 2 epochs, 24 steps; to go on"):
+        fit(compose(*SMALL), tmp_path / "run")
+    assert Run(tmp_path / "run").ended
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_the_command_and_a_signal(number: int, status: int, tmp_path: Path) -> None:
+    process = started(tmp_path, *LONG, "hydra.run.dir=run")
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == status
+    assert "python -m src.train resume=run" in errors
+    assert "Traceback" not in errors
+    assert Run(tmp_path / "run").result["status"] == "interrupted"
+
+
+def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
+    """In the middle of a block of a minute: the first waits for its end, the second does not."""
+    slow = (
+        "data=synthetic",
+        "data.samples=100000",
+        "data.shape=[16]",
+        "trainer.steps_per_call=9999",
+    )
+    wide = ("model.hidden_sizes=[2048,2048]", "trainer=cpu", "hydra.run.dir=run")
+    process = started(tmp_path, *slow, *wide, epoch=0)
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    time.sleep(1)
+    assert process.poll() is None
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert "Traceback" not in errors
+    run = Run(tmp_path / "run")
+    assert [row["epoch"] for row in run.history] == [0]
+    assert run.result == {}
+    assert CheckpointPair(run.checkpoints).read() is None
+
+
+def test_ranks_end_in_good_order_and_go_on(tmp_path: Path) -> None:
+    both = (*LONG[:2], "model.dropout=0.1", "trainer.devices=2", "trainer.strategy=ddp")
+    process = started(tmp_path, *both, "trainer.max_epochs=15", "hydra.run.dir=run")
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does: to everyone
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    run = Run(tmp_path / "run")
+    stopped_at = run.result["steps"]
+    assert run.result["status"] == "interrupted"
+    assert len(checkpoint.read(run.last_checkpoint)["ranks"]) == 2
+    config = compose(*both, "trainer.max_epochs=15")
+    with pytest.raises(InputError, match=r"trainer\.devices: it was 2, now 1"):
+        fit(
+            compose(*LONG[:2], "model.dropout=0.1", "trainer.max_epochs=15"),
+            run.folder,
+            resume=True,
+        )
+    fit(config, run.folder, resume=True)
+    whole = fit(config, tmp_path / "whole")
+    assert 0 < stopped_at < whole.result["steps"]
+    assert fingerprint(run) == fingerprint(whole)

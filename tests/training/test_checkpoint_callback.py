@@ -1,0 +1,106 @@
+"""When checkpoints are written, and which epoch is the best."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from src.config.compose import compose
+from src.inference.evaluation import evaluate_path
+from src.runs.checkpoint import CheckpointPair
+from src.training.classifier import Classifier
+from src.training.fit import fit
+from src.training.metrics import EpochMetrics
+from src.training.result import summary
+from tests.helpers.commands import SMALL, Train
+
+
+def test_monitoring_the_loss_keeps_the_least(train: Train) -> None:
+    run = train(
+        "trainer.max_epochs=4",
+        "optimizer.lr=1.5",
+        "scheduler=none",
+        "checkpoint.monitor=val/loss",
+        "checkpoint.mode=min",
+    )
+    losses = [float(row["val/loss"] or 0) for row in run.history[1:]]
+    assert run.monitored == min(losses)
+    saved = torch.load(run.best_checkpoint, weights_only=True)["epoch"]
+    assert losses[saved] == min(losses)
+
+
+def test_checkpoints_every_n_epochs(train: Train) -> None:
+    run = train("trainer.max_epochs=5", "checkpoint.every_n_epochs=2")
+    assert torch.load(run.last_checkpoint, weights_only=True)["epoch"] == 4  # the end, always
+    assert torch.load(run.checkpoints / "previous.ckpt", weights_only=True)["epoch"] == 3
+    accuracies = [row["val/acc"] for row in run.history[1:]]
+    assert run.result["best"]["epoch"] == accuracies.index(run.monitored) + 1
+
+
+NAN, INF = math.nan, math.inf
+
+
+@pytest.mark.parametrize("every", [1, 2, 3, 9])
+@pytest.mark.parametrize(
+    ("values", "best"),
+    [
+        ([0.5, NAN, 0.4, 0.3], 4),
+        ([NAN, 0.5, NAN, 0.6], 2),
+        ([0.5, INF, -INF, 0.6], 1),
+        ([0.3, 0.2, 0.2, NAN], 2),
+        ([NAN, NAN, INF, NAN], None),
+    ],
+)
+def test_no_number_at_all_is_never_the_best(
+    values: list[float], best: int | None, every: int, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best epoch is that of the weights which are kept and tested, however often the state is
+    written."""
+    named, given = Classifier._named, iter([1.0, *values])
+
+    def spoilt(self: Classifier, part: str, metrics: EpochMetrics) -> dict[int, dict[str, float]]:
+        found = named(self, part, metrics)
+        return {0: found[0] | {"val/loss": next(given)}} if part == "val" else found
+
+    monkeypatch.setattr(Classifier, "_named", spoilt)
+    run = train(
+        "trainer.max_epochs=4", "checkpoint.monitor=val/loss", "checkpoint.mode=min",
+        f"checkpoint.every_n_epochs={every}",
+    )  # fmt: skip
+    result = run.result
+    assert (result["status"], result["best"]["epoch"]) == ("finished", best)
+    assert run.best_checkpoint.exists() == (best is not None)
+    if best is None:
+        assert (result["test/acc"], math.isnan(run.monitored)) == (None, True)
+    else:
+        assert run.monitored == values[best - 1]
+        assert torch.load(run.best_checkpoint, weights_only=True)["epoch"] == best - 1
+        assert evaluate_path(run.folder, None).accuracy == result["test/acc"]
+    assert "accuracy" in summary(run) or best is None
+
+
+def test_checkpoints_hold_primitives_and_tensors_alone(train: Train) -> None:
+    content = torch.load(train().best_checkpoint, weights_only=True)
+    assert content["kindling"]["shape"] == [1, 28, 28]
+    assert json.dumps(content["kindling"])
+
+
+def test_checkpoints_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every block is later than the last one by more than that; the last of an epoch is its end."""
+    written = []
+    write = CheckpointPair.write
+
+    def noted(self: CheckpointPair, content: dict[str, Any]) -> None:
+        written.append((content["position"]["epoch"], content["position"]["batch"]))
+        write(self, content)
+
+    monkeypatch.setattr(CheckpointPair, "write", noted)
+    blocks = ("trainer.steps_per_call=4", "trainer.max_epochs=1")
+    fit(compose(*SMALL, *blocks, "checkpoint.every_seconds=1e-9"), tmp_path / "often")
+    assert written == [(0, 4), (0, 8), (0, 11), (1, 0)]
+    written.clear()
+    fit(compose(*SMALL, *blocks, "checkpoint.every_seconds=null"), tmp_path / "seldom")
+    assert written == [(1, 0)]

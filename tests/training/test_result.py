@@ -1,0 +1,89 @@
+"""What result.json and the summary say about a run."""
+
+import logging
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import sklearn.datasets
+import torch
+
+from src.config.compose import compose
+from src.data.sources import mnist
+from src.data.sources.downloads import UnavailableError
+from src.data.sources.source import Source
+from src.runs.loading import open_trained
+from src.training.classifier import Classifier
+from src.training.fit import fit
+from tests.helpers.commands import Train
+
+
+def test_the_result_agrees_with_history_and_checkpoint(train: Train) -> None:
+    run = train("trainer.max_epochs=4", "optimizer.lr=0.5", "scheduler=none")
+    result, rows = run.result, run.history[1:]
+    best = max(rows, key=lambda row: row["val/acc"] or 0)
+    assert result["status"] == "finished"
+    assert result["best"]["epoch"] == best["epoch"]
+    assert result["best"]["val/acc"] == best["val/acc"] == run.monitored
+    assert result["last"]["val/loss"] == rows[-1]["val/loss"]
+    assert (result["epochs"], result["steps"], result["parameters"]) == (4, 48, 25_450)
+    sizes = {key: result["data"][key] for key in ("name", "train", "val", "test")}
+    assert sizes == {"name": "digits", "train": 1150, "val": 288, "test": 359}
+    assert result["config_hash"] == run.config.hash()
+    assert set(result["seconds"]) == {"setup", "fit", "test"}
+    assert result["versions"]["torch"] == torch.__version__.partition("+")[0]
+    assert result["stacked"] == 1
+    assert torch.load(run.best_checkpoint, weights_only=True)["epoch"] + 1 == best["epoch"]
+    assert torch.load(run.last_checkpoint, weights_only=True)["epoch"] + 1 == 4
+
+
+def test_accumulated_batches_and_memory_are_reported(train: Train) -> None:
+    run = train("trainer.accumulate_grad_batches=3", "data.batch_size=50")
+    assert run.result["effective_batch_size"] == 150
+    assert 2**26 < run.result["peak_memory_bytes"] < 2**36
+    assert "effective batch size 150: 50 on each of 1 device(s), 3 accumulated" in (
+        run.log_file.read_text()
+    )
+
+
+def test_the_fallback_is_told_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(name: str, root: Path) -> Source:
+        raise UnavailableError("the download failed (no network)")
+
+    monkeypatch.setattr(mnist, "read_idx_set", fail)
+    monkeypatch.delenv("DATA_ROOT", raising=False)
+    with caplog.at_level(logging.INFO, "src"):
+        run = fit(compose("trainer=cpu", "trainer.max_epochs=1"), tmp_path / "run")
+    reason = "mnist, because the download failed (no network)"
+    assert run.result["data"]["instead_of"] == reason
+    assert f"Training on digits instead of {reason}" in caplog.records[0].getMessage()
+    assert f"instead of {reason}" in caplog.records[-1].getMessage()
+    assert reason in run.log_file.read_text()
+    assert open_trained(run.folder).data == "digits"
+
+
+def test_a_run_that_hardly_learns_says_what_to_type(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    features, labels = sklearn.datasets.load_iris(return_X_y=True)
+    np.savez(tmp_path / "a.npz", x=features, y=labels)
+    few = ["data=npz", f"data.path={tmp_path}/a.npz", "trainer=cpu", "trainer.max_epochs=3"]
+    default = ["optimizer=sgd", "optimizer.lr=0.5", "data.batch_size=100"]
+    with caplog.at_level("INFO", "src"):
+        fit(compose(*few, *default), tmp_path / "default")
+    assert "type experiment=few_samples" in caplog.text
+    caplog.clear()
+    with caplog.at_level("INFO", "src"):
+        fit(compose("data=toy", "trainer=cpu"), tmp_path / "toy")
+    assert "few_samples" not in caplog.text
+
+
+def test_the_phases_do_not_overlap(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Classifier, "on_test_epoch_start", lambda _: time.sleep(1))
+    began = time.perf_counter()
+    seconds = train().result["seconds"]
+    assert seconds["test"] > 1
+    assert sum(seconds.values()) <= time.perf_counter() - began
