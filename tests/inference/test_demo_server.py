@@ -214,6 +214,26 @@ def test_the_page_says_when_the_server_has_ended(browser: Browser, served: Serve
     page.locator("#paper").click()
     page.wait_for_function("() => trouble && document.getElementById('trouble').textContent")
     assert "is the command still running?" in page.inner_text("[role=alert]")
+    page.wait_for_function("() => !asking")  # a click has two requests
+    page.unroute("**/predict")
+    page.locator("#paper").click()
+    page.wait_for_function("() => document.getElementById('trouble').textContent === ''")
+    page.close()
+
+
+def test_the_page_says_when_the_server_does_not_answer(browser: Browser, served: Served) -> None:
+    page = browser.new_page()
+    page.add_init_script(
+        "const wait = AbortSignal.timeout;"
+        "AbortSignal.timeout = (ms) => wait.call(AbortSignal, ms / 100);"
+    )
+    page.goto(served.url)
+    page.wait_for_selector("#classes li")
+    page.route("**/predict", lambda _: None)
+    page.locator("#paper").click()
+    page.wait_for_function("() => trouble && document.getElementById('trouble').textContent")
+    assert "is the command still running?" in page.inner_text("[role=alert]")
+    page.wait_for_function("() => !asking")
     page.unroute("**/predict")
     page.locator("#paper").click()
     page.wait_for_function("() => document.getElementById('trouble').textContent === ''")
