@@ -109,8 +109,8 @@ def open_model(path: Path, checkpoint: Path) -> OnnxModel:
         try:
             export(Plan(checkpoint, "onnx", temporary))
         except InputError as error:
-            reason = str(error).removeprefix(f"{temporary}: ").removesuffix(ANOTHER)
-            raise InputError(f"{path}: cannot be shown, its ONNX model {reason}") from None
+            reason = str(error).removesuffix(ANOTHER).replace(f"{temporary}:", "its ONNX model")
+            raise InputError(f"{path}: cannot be shown: {reason}") from None
         return open_onnx(temporary, threads=1)
 
 

@@ -399,7 +399,7 @@ def test_an_export_of_the_same_weights_is_used(
         keeps = f"exporting the model for this demo (to keep an export: {command}"
         exported.write_bytes(before[:1000])
         with pytest.raises(
-            InputError, match=r"cannot be shown, its ONNX model was not written: no$"
+            InputError, match=r"cannot be shown: its ONNX model was not written: no$"
         ):
             open_model(run.folder, run.best_checkpoint)
         told = capsys.readouterr().out
