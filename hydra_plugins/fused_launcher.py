@@ -41,4 +41,7 @@ class FusedLauncher(Launcher):
     ) -> Sequence[JobReturn]:
         from src.sweeps.launcher import launch_fused
 
-        return launch_fused(self, job_overrides, initial_job_idx)
+        return launch_fused(
+            job_overrides, initial_job_idx, self.config, self.context, self.task,
+            max_trials=self.max_trials, halving=self.halving,
+        )  # fmt: skip

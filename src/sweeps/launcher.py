@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from hydra.core.utils import JobReturn, JobStatus, configure_log, run_job, setup_globals
+from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 
-from hydra_plugins.fused_launcher import FusedLauncher
 from src.config.compose import job_config
 from src.config.faults import config_error
 from src.config.schema import Config
@@ -15,12 +15,18 @@ from src.system.process import importing
 
 
 def launch_fused(
-    launcher: FusedLauncher, job_overrides: Sequence[Sequence[str]], first: int
+    job_overrides: Sequence[Sequence[str]],
+    first: int,
+    config: DictConfig,
+    context: HydraContext,
+    task: TaskFunction,
+    *,
+    max_trials: int | None,
+    halving: int | None,
 ) -> list[JobReturn]:
     """Runs the jobs of a sweep, numbered from `first`. Jobs of this project train as stacks. Jobs
     of another Hydra application run one after the other, without torch. Raises InputError with
     every fault of all jobs before anything trains."""
-    context, config = launcher.context, launcher.config
     setup_globals()
     configure_log(config.hydra.hydra_logging, config.hydra.verbose)
     folder = Path(config.hydra.sweep.dir)
@@ -35,7 +41,7 @@ def launch_fused(
         returns = []
         for job in jobs:
             keys = ("hydra.sweep.dir", "hydra.sweep.subdir")  # of the folder of the job
-            returns.append(run_job(launcher.task, job, *keys, context))
+            returns.append(run_job(task, job, *keys, context))
             # run_job has set up the log of the job; go back to the log of the sweep.
             configure_log(config.hydra.hydra_logging, config.hydra.verbose)
         return returns
@@ -45,9 +51,12 @@ def launch_fused(
 
     checked = _checked(jobs, first)
     folders = [folder / str(job.hydra.sweep.subdir) for job in jobs]
-    returns = [_begin_job(launcher, *each) for each in zip(jobs, folders, strict=True)]
+    returns = []
+    for job, job_folder in zip(jobs, folders, strict=True):
+        returns.append(_begin_job(job, job_folder))
+        context.callbacks.on_job_start(config=job, task_function=task)
     configure_log(jobs[0].hydra.job_logging, config.hydra.verbose)
-    values = train_trials(checked, folders, Sweep(folder), launcher.max_trials, launcher.halving)
+    values = train_trials(checked, folders, Sweep(folder), max_trials, halving)
     for job, returned, value in zip(jobs, returns, values, strict=True):
         returned.return_value, returned.status = value, JobStatus.COMPLETED
         context.callbacks.on_job_end(config=job, job_return=returned)
@@ -62,14 +71,13 @@ def _checked(jobs: Sequence[DictConfig], first: int) -> list[Config]:
     return [config for config, _ in checked if config is not None]
 
 
-def _begin_job(launcher: FusedLauncher, job: DictConfig, folder: Path) -> JobReturn:
+def _begin_job(job: DictConfig, folder: Path) -> JobReturn:
     """Makes the folder of a job and returns Hydra's record of the job. This takes a third of the
     time of Hydra's run_job."""
     with flag_override(job, ["readonly", "struct"], False):
         job.hydra.runtime.output_dir = str(folder.absolute())
     config = OmegaConf.masked_copy(job, [str(key) for key in job if key != "hydra"])
     begin_job(folder, config, job.hydra)
-    launcher.context.callbacks.on_job_start(config=job, task_function=launcher.task)
     return JobReturn(
         overrides=[str(text) for text in job.hydra.overrides.task],
         cfg=config,
