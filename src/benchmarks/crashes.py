@@ -183,8 +183,7 @@ class Torture:
         self._finish(self._start(folder), folder)
 
     def _killed(self, folder: Path) -> tuple[BaseProcess, bool]:
-        """Starts and kills a process, unless it ends first. Returns the process, and whether it was
-        writing a file."""
+        """Starts and kills a process, unless it ends first; whether it was writing a file."""
         slow = self.random.random() < 0.5
         wait = self.random.uniform(0, 0.6 * self.duration)  # start-up included
         with _pipe(self.base / "pipe") as writes:

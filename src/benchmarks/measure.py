@@ -36,8 +36,7 @@ Seconds = dict[str, list[float]]
 def interleave(
     contenders: Mapping[str, Callable[[], float]], rounds: int, *, warm_up: bool = True
 ) -> Seconds:
-    """Seconds of each contender. Contenders take turns in each round, so that all see the same
-    machine. Warm-ups do not count."""
+    """Seconds of each contender; all take turns in each round. Warm-ups do not count."""
     seconds: Seconds = {name: [] for name in contenders}
     numbers = range(0 if warm_up else 1, rounds + 1)
     jobs = tqdm(list(product(numbers, contenders)), unit="run", leave=False, disable=None)

@@ -141,7 +141,9 @@ class Composer(ConfigLoaderImpl):
                 template = self._bare_template(choices)
             except (HydraException, OmegaConfBaseException) as error:
                 failed.add(choices)
-                faults[" ".join(str(error).split())] = None  # further lines have the remedy
+                # Further lines have the remedy, then Hydra's search path.
+                text = " ".join(str(error).split())
+                faults[text.partition(" Config search path")[0]] = None
                 continue
             try:
                 points.append(self._point(template, [t for t in texts if t not in choices]))

@@ -28,6 +28,10 @@ def _item(value: Any) -> str:
     return f'"{escaped}"'
 
 
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def shortened(value: Any) -> str:
     """The beginning of the written value, for messages."""
     text = written(value)

@@ -73,8 +73,7 @@ class DataModule(LightningDataModule):
             )
 
     def set_orders(self, orders: Sequence[Order], trial_count: int) -> None:
-        """Sets the orders of samples, one per distinct seed. A block has batches of each order.
-        `trial_count` trials train on them."""
+        """Sets the orders of samples, one per distinct seed; a block has batches of each."""
         self.trial_count, self.all_orders = trial_count, orders
         self.orders = list(orders)  # the loader refers to this list
 

@@ -93,8 +93,7 @@ class TextColumn(_Learned):
 
 
 class Columns(_Learned):
-    """How a row of a table becomes the features of a sample: its columns in order, each with what
-    was learned from the training samples."""
+    """How a row becomes the features of a sample: its columns, with what was learned of each."""
 
     columns: list[NumberColumn | TextColumn]
 

@@ -100,8 +100,7 @@ def read_inputs(paths: Sequence[Path], invert: Invert = "auto") -> list[Input]:
 
 
 def left_out(paths: Sequence[Path]) -> list[str]:
-    """A line for each folder that holds other files than pictures, with the names of the first.
-    Hidden files do not count."""
+    """A line for each folder with other visible files than pictures, with the first names."""
     lines = []
     for path in paths:
         if not path.is_dir():

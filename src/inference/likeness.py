@@ -46,8 +46,7 @@ class Likeness:
         self.bounds = bounds * _bound((distances / bounds).amax(1))
 
     def unlikeness(self, features: Tensor, classes: Tensor) -> list[float]:
-        """For features (N, *shape) and their predicted classes (N,): values (N,), above 1 where a
-        distance is beyond its bound."""
+        """Values (N,) for features (N, *shape) of classes (N,): above 1 beyond a bound."""
         return (self._distances(features, classes) / self.bounds).amax(1).tolist()
 
     def _distances(self, features: Tensor, classes: Tensor) -> Tensor:

@@ -69,8 +69,7 @@ class Guess:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The prediction for one picture, or for one row of a table or an .npz file. If the file could
-    not be used, `fault` says why."""
+    """The prediction for one picture or row. If its file could not be used, `fault` says why."""
 
     path: Path
     row: int | None

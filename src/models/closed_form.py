@@ -132,8 +132,7 @@ class ClosedForm:
         self.gradients = [gradient for part in self.parts for gradient in part.make_gradients()]
 
     def attach_gradients(self) -> None:
-        """Sets `parameter.grad` for an optimizer. Called before each step, because Lightning may
-        set `parameter.grad` to None."""
+        """Sets `parameter.grad` before each step: Lightning may have set it to None."""
         for parameter, gradient in zip(self.parameters, self.gradients, strict=True):
             parameter.grad = gradient
 

@@ -309,8 +309,7 @@ class Mlp(nn.Module):
         return logits
 
     def constrain(self) -> None:
-        """Scales down the weights into each hidden unit whose 2-norm exceeds `max_norm`. Called
-        after each step of an optimizer."""
+        """Called after each optimizer step. Bounds the weights into each hidden unit."""
         if self.max_norm is not None:
             *hidden, _ = (layer for layer in self.layers if isinstance(layer, nn.Linear))
             for layer in hidden:

@@ -195,8 +195,7 @@ def stack_norms(norms: Sequence[NormModule]) -> Norm:
 
 
 def _stack_parameters(modules: Sequence[nn.Linear | NormModule]) -> list[nn.Parameter]:
-    """The stacked weight and, if the modules have a bias, the stacked bias. A single module's
-    parameters are returned as they are."""
+    """The stacked weight and, if there is one, bias; a single module's own parameters."""
     names = ["weight"] if modules[0].bias is None else ["weight", "bias"]
     if len(modules) == 1:
         return [getattr(modules[0], name) for name in names]

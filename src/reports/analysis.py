@@ -57,8 +57,7 @@ def effects(sweep: SweepEntries) -> list[Effect]:
 
 
 def grid(sweep: SweepEntries) -> Grid | None:
-    """Means over the two keys with the strongest effects; None with fewer than two keys. `seed` is
-    used only when there is no other key."""
+    """Means over the two strongest keys, `seed` last. None if there are fewer than two keys."""
     keys = [effect.key for effect in effects(sweep)]
     keys.sort(key=lambda key: key == "seed")
     if len(keys) < 2:

@@ -69,8 +69,7 @@ def pictures(entry: Entry, name: str) -> Iterator[Picture]:
 
 
 def augmented_samples(config: Config, source: Source) -> torch.Tensor | None:
-    """The first training samples, (SEEN, 1 + SEEN, C, H, W): each unchanged, then SEEN times
-    augmented. None without augmentation."""
+    """Training samples and augmented ones, (SEEN, 1 + SEEN, C, H, W). None without augmentation."""
     first = source.train.take(slice(SEEN))
     samples = as_float(first.features)
     augmentation = build_augmentation(config.augmentation, source, [config.seed], len(samples), 1)

@@ -128,7 +128,8 @@ def _config_here(run: Run, accelerator: str | None) -> Config:
 def _read(bundle: Path) -> tuple[dict[str, bytes], Manifest]:
     if not bundle.is_file():
         raise InputError(f"{bundle}: there is no such file; name a file that --bundle wrote")
-    with parsing(f"{bundle}: is not a bundle of this project"):
+    advice = "; name a file that --bundle wrote"
+    with parsing(f"{bundle}: is not a bundle of this project", advice):
         with zipfile.ZipFile(bundle) as archive:
             contents = _checked(archive, bundle.stat().st_size)
         manifest = Manifest.model_validate_json(contents.pop(MANIFEST))

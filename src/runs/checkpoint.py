@@ -204,8 +204,7 @@ def wrong_fields(error: ValidationError) -> str:
 
 
 def require_format(saved: Any, path: Path) -> dict[str, Any]:
-    """Returns `saved`, the value of content["kindling"] in a checkpoint. Raises InputError when
-    another version of the project wrote it."""
+    """Returns `saved`, a checkpoint's "kindling" part. Raises InputError for another version's."""
     version = saved.get("format") if isinstance(saved, dict) else None
     if isinstance(saved, dict) and version == FORMAT:
         return saved
@@ -228,8 +227,7 @@ class CheckpointPair:
         return not (self.last.exists() or self.previous.exists())
 
     def write(self, content: dict[str, Any]) -> None:
-        """Writes last.ckpt and keeps the old one as previous.ckpt. At every instant, at least one
-        of the two is complete."""
+        """Writes last.ckpt, and keeps the old one as previous.ckpt: one is always complete."""
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.last.exists():
             temporary = temporary_path(self.previous)

@@ -121,14 +121,16 @@ class Run:
 
     @property
     def overrides(self) -> dict[str, str]:
-        """The keys that the command line set, with their values as typed. Empty without Hydra."""
+        """The keys that the command line set, with their values as typed. Empty without Hydra.
+        `resume` is left out: it is not part of a run."""
         if not self.overrides_file.exists():
             return {}
         texts = read_yaml(self.overrides_file)
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise InputError(f"{self.overrides_file}: is not a list of overrides")
-        pairs = (text.partition("=") for text in texts)
-        return {key.lstrip("+"): value for key, _, value in pairs}
+        values = {key.lstrip("+"): value for key, _, value in (t.partition("=") for t in texts)}
+        values.pop("resume", None)
+        return values
 
     @property
     def command(self) -> str:
@@ -138,8 +140,7 @@ class Run:
 
     @property
     def history(self) -> list[Row]:
-        """One row per epoch; row 0 is before training. None means not measured. An incomplete last
-        row is left out."""
+        """One row per epoch, 0 before training. None: not measured. Leaves out half a last row."""
         header = ",".join(HISTORY)
         content = read_bounded(self.history_file, HISTORY_LIMIT)
         rows: list[Row] = []
@@ -282,7 +283,7 @@ def checkpoint_of(path: Path) -> Path:
             return file
         exists = path.exists()
     if not exists:
-        raise InputError(f"{path}: there is no such file or folder")
+        raise InputError(f"{path}: there is no such file or folder; name a run, runs/DATE/TIME")
     raise InputError(
         f"{path}: is not a run folder, it has no checkpoints/best.ckpt; name a folder that "
         "`python -m src.train` wrote (runs/<date>/<time>) or a .ckpt file"

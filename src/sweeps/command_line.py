@@ -154,8 +154,7 @@ def _argument_parser() -> argparse.ArgumentParser:
 
 
 def _checked_flags(arguments: Namespace) -> list[str]:
-    """The given flags, in their long form. Raises InputError for flags that are not supported, and
-    for flags that exclude each other."""
+    """The given flags, in their long form. Raises InputError for unsupported or exclusive flags."""
     if arguments.experimental_rerun is not None:
         raise InputError(
             "--experimental-rerun: the file is a pickle, which runs any code that is in it, and "

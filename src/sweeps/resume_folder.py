@@ -17,6 +17,7 @@ from src.system.errors import InputError
 from src.system.extras import missing_loggers
 from src.system.files import read_yaml, require_contained
 
+NAMES = "a run, runs/DATE/TIME, or a sweep, sweeps/DATE/TIME"
 LAUNCHERS = ("basic", "fused", "joblib")
 LAUNCHER_KEYS = (
     "hydra/launcher",
@@ -90,16 +91,17 @@ def sweep_to_resume(folder: Path, others: Sequence[str], config_dir: str | None)
 def run_to_resume(folder: Path, others: Sequence[str], arguments: Namespace) -> Config:
     """The configuration of a run that continues, perhaps with more epochs.
 
-    Raises InputError when the folder holds no single run or a different one, and when this machine
-    lacks something that the run needs.
+    Raises InputError for a folder without a run, for another run, and for what this machine lacks.
     """
     run = Run(folder)
     if is_search(folder):
         raise InputError(f"resume={folder}: is a search; type {resume_command(folder)}")
+    if not folder.exists():
+        raise InputError(f"resume={folder}: there is no such folder; name {NAMES}")
     if not run.config_file.exists():
         raise InputError(
             f"resume={folder}: is not a run or sweep folder; it has neither .hydra/config.yaml nor "
-            "multirun.yaml"
+            f"multirun.yaml; name {NAMES}"
         )
     if arguments.multirun:
         raise InputError(f"resume={folder}: is one run, not a sweep; leave out -m")

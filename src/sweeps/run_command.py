@@ -2,8 +2,11 @@
 
 import logging
 import math
+import signal
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -17,11 +20,11 @@ from src.config.compose import MAIN, Composer, job_config
 from src.config.faults import config_error
 from src.config.overrides import key_of
 from src.config.schema import Config
-from src.runs.folder import Run
+from src.runs.folder import Run, resume_command
 from src.runs.sweep_folder import Sweep
 from src.sweeps.command_line import Command
 from src.sweeps.hydra_files import write_durably_for_hydra
-from src.system.errors import InputError, exit_on_error, exit_on_interruption
+from src.system.errors import InputError, Interrupted, exit_on_error, exit_on_interruption
 from src.system.launch import launch_info
 from src.system.process import import_for_ranks, importing
 
@@ -50,11 +53,10 @@ def train_job(composed: DictConfig) -> float:
     sweep continues. A single run ends the process: with status 2 after an InputError, with 1 when
     it diverged, with 128 + the number of a signal. A signal ends a sweep in the same way.
     """
-    with importing():
-        from src.training.fit import fit
-
     hydra = HydraConfig.get()
     folder = Path(hydra.runtime.output_dir)
+    with exit_on_interruption(), stopped_by_ctrl_c(Run(folder)), importing():
+        from src.training.fit import fit
 
     def train() -> Run:
         config, faults = job_config(composed, hydra.overrides.task)
@@ -76,6 +78,17 @@ def train_job(composed: DictConfig) -> float:
         finally:
             Sweep(Path(hydra.sweep.dir)).write_results()
     return math.nan
+
+
+@contextmanager
+def stopped_by_ctrl_c(run: Run) -> Iterator[None]:
+    """Says how to go on when Ctrl-C comes before training can handle it."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        command = resume_command(run.resume_folder)
+        told = f"stopped before training; to go on, type\n  {command}"
+        raise Interrupted(signal.SIGINT, told) from None
 
 
 def _exit_if_diverged(run: Run) -> None:

@@ -99,8 +99,8 @@ def _sorted_out(
             fault = f"{text}: trials are compared by this key; type one value"
         elif swept:
             try:
-                space[key] = parameter_of(override)
                 fault = override_fault(override)
+                space |= {} if fault else {key: parameter_of(override)}
             except InputError as error:
                 fault = str(error)
         elif key not in known_keys() and key in Search.model_fields:

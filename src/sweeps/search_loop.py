@@ -22,9 +22,8 @@ log = logging.getLogger(__name__)
 class Search:
     """Trains the remaining trials of a search, and ends with its table and its report.
 
-    Other processes may do the same; the last one to end writes the report. Raises InputError when
-    no trial of the first batch can be trained, Interrupted after a signal, and SystemExit with
-    status 1 when a trial failed.
+    Other processes may do the same; the last one to end writes the report. Raises InputError if the
+    whole first batch fails, Interrupted after a signal, and SystemExit(1) if a trial failed.
     """
 
     def __init__(self, command: Command, study: Study) -> None:

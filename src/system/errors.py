@@ -10,8 +10,7 @@ FAULTS_SHOWN = 20
 
 
 class InputError(Exception):
-    """A wrong key, file or machine. The message names the key, the value, what is allowed, and what
-    to type instead."""
+    """A wrong key, file or machine. The message names it, what is allowed, and what to type."""
 
 
 def first_line(error: BaseException) -> str:

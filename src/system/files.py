@@ -85,8 +85,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def append_line(path: Path, line: str) -> None:
-    """Adds a line in one write, so that a kill leaves all of the line or nothing. Raises InputError
-    as `require_single_name`."""
+    """Adds a line in one write: a kill leaves all or nothing. Raises as `require_single_name`."""
     data = line.encode(errors="backslashreplace")
     with os.fdopen(open_in_place(path, os.O_WRONLY | os.O_APPEND), "ab", buffering=0) as file:
         if file.write(data) < len(data):
@@ -94,8 +93,7 @@ def append_line(path: Path, line: str) -> None:
 
 
 def open_in_place(path: Path, flags: int) -> int:
-    """Opens a file to write in place, and creates it if needed. Raises InputError as
-    `require_single_name`."""
+    """Opens or creates a file to write in place. Raises InputError as `require_single_name`."""
     with suppress(FileNotFoundError):  # before opening, because opening a device may have effects
         require_single_name(path, path.lstat())
     flags |= os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -307,8 +305,7 @@ def _has_ended(holder: str) -> bool:
 
 @contextmanager
 def wait_for_lock(path: Path) -> Iterator[None]:
-    """Locks a file, however long another process holds its lock; the file stays. Raises InputError
-    as `require_single_name`."""
+    """Locks a file, however long that takes; the file stays. Raises as `require_single_name`."""
     with os.fdopen(open_in_place(path, os.O_RDWR), "r+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield

@@ -148,6 +148,7 @@ def run(main: Callable[[], None]) -> None:
         status = status or 1
     if any(not t.daemon for t in threading.enumerate() if t is not threading.main_thread()):
         sys.exit(status)
+    logging.disable()  # torch's exit functions log
     atexit._run_exitfuncs()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -22,8 +22,7 @@ FIRST = 64
 
 
 def largest(limit: int, fits: Callable[[int], bool]) -> int:
-    """The largest of 64, 128, 256, … up to `limit` that fits, or a `limit` below 64. Raises
-    InputError if not even the first fits."""
+    """The largest of 64, 128, … and at most `limit` that fits. Raises InputError if none fits."""
     size = min(FIRST, limit)
     if not fits(size):
         raise InputError(

@@ -22,8 +22,7 @@ from src.training.trial_status import EARLY_STOPPING
 
 
 class CheckpointPairIO(CheckpointIO):
-    """Writes Lightning's checkpoints by `CheckpointPair`. Lightning loads `content`, which has been
-    checked."""
+    """Writes Lightning's checkpoints by `CheckpointPair`; Lightning loads the checked `content`."""
 
     def __init__(self, pair: CheckpointPair, content: dict[str, Any] | None) -> None:
         self.pair, self.content = pair, content
@@ -113,8 +112,7 @@ class Checkpoints(Callback):
             raise Interrupted(signal)
 
     def _due(self, trainer: Trainer, classifier: Classifier) -> tuple[bool, int]:
-        """Returns whether steps or time make a checkpoint due, and the number of a received signal,
-        or 0. Both are equal on all ranks."""
+        """Whether a checkpoint is due, and a received signal or 0; the same on all ranks."""
         settings = classifier.configs[0].checkpoint
         earlier_steps, self.steps = self.steps, trainer.global_step
         every = settings.every_n_steps

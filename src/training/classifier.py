@@ -335,8 +335,7 @@ class Classifier(LightningModule):
             ]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Adds the state that Lightning does not know. The class `State` in src/training/resume.py
-        describes the fields."""
+        """Adds the state that Lightning does not know: src/training/resume.py, `State`."""
         rank: dict[str, Any] = {"random": random_state.capture(), "metrics": None, "gradients": []}
         epoch_ends = self.batches_done == self.step_plan.batches_per_epoch
         if not epoch_ends:

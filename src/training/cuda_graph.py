@@ -1,5 +1,4 @@
-"""Trains on a block by one CUDA graph. In a small network, launching the kernels one by one takes
-most of the time of a step."""
+"""Trains on a block by one CUDA graph: launching kernels takes most of a small network's step."""
 
 import logging
 from collections.abc import Callable, Sequence

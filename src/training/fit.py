@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch import Callback, seed_everything
 
 from src.config.schema import Config
+from src.config.written import counted
 from src.data.loader import Order, SeededOrder, StreamOrder
 from src.data.module import DataModule
 from src.data.sources.catalogue import open_source
@@ -61,7 +62,10 @@ def fit(
     """
     run = Run(folder)
     if run.started and not resume:
-        raise InputError(f"{folder}: holds a run already; type resume={folder} to continue it")
+        raise InputError(
+            f"{folder}: holds a run already; continue it by fit(..., resume=True), or name another "
+            "folder"
+        )
     # `resume` is not passed on: fit_stack always continues a run that it finds.
     return fit_stack([config], [folder], callbacks=callbacks)[0]
 
@@ -133,8 +137,7 @@ def _batch_size(run: Run, config: Config) -> int:
 
 
 def _fit_locked(job: Job, lock_descriptor: int | None) -> None:
-    """Trains in this process, or starts ranks, which inherit the locked file. Writes the results of
-    runs that failed or were interrupted."""
+    """Trains here, or starts ranks with the locked file. Writes results of unsuccessful runs."""
     runs = job.runs
     try:
         trainer = job.configs[0].trainer
@@ -150,7 +153,8 @@ def _fit_locked(job: Job, lock_descriptor: int | None) -> None:
         progress = runs[0].result
         raise Interrupted(
             interrupted.number,
-            f"stopped after {progress.get('epochs', 0)} epochs, {progress.get('steps', 0)} steps; "
+            f"stopped after {counted(progress.get('epochs', 0), 'epoch')}, "
+            f"{counted(progress.get('steps', 0), 'step')}; "
             f"to go on, type\n  {_resume_command(runs[0])}",
         ) from None
     except Exception as error:
@@ -220,7 +224,7 @@ def _train_and_test(job: Job, signals: Signals) -> None:
                     run.write_result(content)
     except Interrupted as interrupted:
         if trainer.is_global_zero:
-            progress = {"epochs": trainer.current_epoch, "steps": trainer.global_step}
+            progress = {"epochs": history.epochs, "steps": trainer.global_step}
             _mark_interrupted(runs, interrupted.number, progress)
         raise
     if trainer.is_global_zero and len(runs) == 1:
@@ -316,8 +320,7 @@ class Clock:
         self.phases[phase] = time.perf_counter() - began
 
     def seconds(self, history: History, loggers: Loggers) -> dict[str, float]:
-        """The seconds of each phase: `fit` has the training before a resume too, setup has the
-        opening of loggers."""
+        """Seconds by phase: `fit` has those before a resume, setup those of opening loggers."""
         return {
             "setup": self.phases["setup"] + loggers.seconds,
             "fit": history.earlier_seconds + self.phases["fit"] - loggers.seconds,
@@ -329,8 +332,7 @@ class Clock:
 
 
 def _replace_result(run: Run, content: dict[str, Any]) -> None:
-    """Writes the result of a failed or interrupted run. An earlier finished result is kept in it,
-    under the key `before`."""
+    """Writes the result of an unsuccessful run; `before` keeps an earlier finished result."""
     with suppress(OSError):  # a full disk must not hide the error itself
         earlier = run.result
         kept = {"before": earlier} if earlier.get("status") == "finished" else {}

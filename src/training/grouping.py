@@ -81,8 +81,7 @@ def _key(config: Config) -> str:
 
 def bytes_per_trial(config: Config, shape: Sequence[int], classes: int, batch: int) -> int:
     """An upper bound of the memory of one trial in a stack: weights, gradients, two moments, best
-    weights and moving average; activations of a batch and of a chunk of an evaluation; samples of a
-    batch."""
+    weights and moving average; activations of a batch and of a chunk of an evaluation; a batch."""
     cost = model_cost(config.model, shape, classes)
     copies = 5 + (config.trainer.ema_decay is not None)
     floats = copies * cost.model + cost.evaluated_sample * CHUNK + cost.trained_sample * batch

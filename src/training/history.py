@@ -35,6 +35,11 @@ class History(Callback):
         """Seconds of training, including the training before a resume."""
         return self.earlier_seconds + (time.perf_counter() - self.started if self.started else 0.0)
 
+    @property
+    def epochs(self) -> int:
+        """The number of epochs that have a row."""
+        return max(int(rows[-1]["epoch"] or 0) if rows else 0 for rows in self.rows)
+
     def state_dict(self) -> dict[str, Any]:
         rows = [[[row.get(name) for name in HISTORY] for row in trial] for trial in self.rows]
         return {"seconds": self.seconds, "rows": rows}

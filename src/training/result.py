@@ -7,6 +7,7 @@ from typing import Any
 from lightning.pytorch import Callback, Trainer
 from tabulate import tabulate
 
+from src.config.written import counted
 from src.models import count_parameters
 from src.runs.folder import Row, Run
 from src.system import machine
@@ -131,9 +132,9 @@ def summary(run: Run) -> str:
             ("best validation", f"accuracy {best['val/acc']:.2%}, epoch {best['epoch']}"),
             ("test", f"accuracy {result['test/acc']:.2%}, loss {result['test/loss']:.4f}"),
         ]
-    step = result["step"].replace("_", " ")
+    step, epochs = result["step"].replace("_", " "), counted(result["epochs"], "epoch")
     rows += [
-        ("trained", f"{result['epochs']} epochs, {result['steps']} steps, {step}"),
+        ("trained", ", ".join([epochs, counted(result["steps"], "step"), step])),
         ("time", ", ".join(f"{name} {s:.1f} s" for name, s in result["seconds"].items())),
         ("speed", f"{result['samples_per_second']:,.0f} samples/s"),
         ("folder", str(shown(run.folder))),

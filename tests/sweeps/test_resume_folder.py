@@ -87,6 +87,8 @@ def test_a_sweep_is_resumed_by_its_folder(launcher: str, command: Command, tmp_p
     assert done.returncode == 0, done.stderr
     assert "going on from epoch" in done.stdout
     assert "best trial, to train it alone: python -m src.train" in done.stdout
+    assert "resume" not in done.stdout.partition("trial, to train it alone: ")[2].splitlines()[0]
+    assert "resume" not in (tmp_path / "sweep" / "results.csv").read_text()
     configs = [compose(*common, f"optimizer.lr={rate}") for rate in (0.05, 0.1)]
     folders = [tmp_path / "whole" / trial for trial in "01"]
     if launcher == "fused":

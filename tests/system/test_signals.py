@@ -12,8 +12,9 @@ from src.benchmarks.crashes import fingerprint
 from src.config.compose import compose
 from src.runs import checkpoint
 from src.runs.checkpoint import CheckpointPair
-from src.runs.folder import Run
-from src.system.errors import InputError, Interrupted
+from src.runs.folder import Row, Run
+from src.sweeps.run_command import stopped_by_ctrl_c
+from src.system.errors import InputError, Interrupted, exit_on_interruption
 from src.training.checkpoint_callback import Checkpoints
 from src.training.fit import fit
 from tests.helpers.commands import LONG, SMALL, started
@@ -53,6 +54,36 @@ def test_a_signal_ends_after_the_running_block(
     assert signal.getsignal(number) == before
     fit(config, run.folder, resume=True)
     assert fingerprint(run) == undisturbed(config, tmp_path)
+
+
+def test_a_signal_at_the_end_of_an_epoch_counts_the_epoch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The row of the epoch is written, and Lightning has not begun the next epoch."""
+    write = Run.append_history
+
+    def signalled(self: Run, row: Row) -> None:
+        write(self, row)
+        if row["epoch"] == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr(Run, "append_history", signalled)
+    with pytest.raises(Interrupted, match="stopped after 1 epoch, 12 steps; to go on"):
+        fit(compose(*SMALL), tmp_path / "run")
+    run = Run(tmp_path / "run")
+    assert (run.result["epochs"], run.result["steps"]) == (1, 12)
+    assert position(run) == (1, 0)
+
+
+def test_ctrl_c_before_training_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run(tmp_path / "run")
+    with pytest.raises(SystemExit) as end, exit_on_interruption(), stopped_by_ctrl_c(run):
+        raise KeyboardInterrupt
+    assert end.value.code == 130
+    told = f"stopped before training; to go on, type\n  python -m src.train resume={run.folder}\n"
+    assert capsys.readouterr().err == f"SIGINT: {told}"
 
 
 def test_a_signal_when_the_result_is_written(

@@ -23,8 +23,7 @@ def open_source(config: schema.Data) -> Source:
 
 
 def describe(config: schema.Data) -> Description:
-    """The shape of a sample and the number of classes, without reading the data where possible.
-    Raises InputError as `open_source`."""
+    """The shape of a sample, and the number of classes. Raises InputError as `open_source`."""
     module = _module(config)
     if hasattr(module, "describe"):
         description: Description = module.describe(config)

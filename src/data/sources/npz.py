@@ -20,8 +20,7 @@ from src.system.resources import free_memory
 
 
 def open_source(config: schema.Npz) -> Source:
-    """Pictures (N, H, W) get a channel: (N, 1, H, W). Floats become float32. Raises InputError with
-    all faults of the arrays at once."""
+    """Pictures (N, H, W) get a channel: (N, 1, H, W). Raises InputError with all faults at once."""
     path = Path(config.path)
     limit = free_memory() // COPIES
     found = read_arrays(path, ("x", "y", "x_test", "y_test"), limit)

@@ -55,8 +55,7 @@ class Split:
 
 @dataclass(frozen=True)
 class Source:
-    """A data set. The validation set is drawn from the training set; only the final test uses the
-    test set."""
+    """A data set. The validation set is drawn from `train`; only the final test uses `test`."""
 
     name: str
     train: Split

@@ -10,8 +10,7 @@ from src.system.resources import require_memory
 
 
 def open_source(config: schema.Synthetic) -> Source:
-    """Features (N, *shape), labels uniform; the same numbers on every machine. Raises InputError
-    when they do not fit into memory."""
+    """Features (N, *shape), uniform labels. Raises InputError when memory is too small for them."""
     samples = config.samples + config.test_samples
     require_memory(
         f"data.samples={config.samples} data.test_samples={config.test_samples}: their features "
