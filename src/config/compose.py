@@ -64,8 +64,8 @@ def combine(
 ) -> tuple[list[Sequence[str]], list[Override], list[str]]:
     """The overrides of each point, the overrides without a fault, and a message for each fault.
 
-    A point and its trial have the same number. The list of points is empty if a sweeper such as
-    Optuna chooses the values during the sweep.
+    A point and its trial have the same number. The list is empty if a sweeper such as Optuna
+    chooses values as it goes, and for more than MOST_POINTS points.
     """
     valid: list[Override] = []
     faults: list[str] = []

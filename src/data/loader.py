@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 from src.config import schema
 from src.data.sources.source import Split, as_float
 
-# Features of one block on a CPU. 20 to 50 batches of 100 MNIST images were fastest on two cores;
-# larger blocks leave the cache (480 batches at once: 1.3 times the time).
+# Features and logits of a block on a CPU. 20 to 50 batches of 100 MNIST images were fastest on two
+# cores; larger blocks leave the cache (480 batches at once: 1.3 times the time).
 BLOCK_BYTES_CPU = 10 * 2**20
 BLOCK_BYTES_GPU = 256 * 2**20
 SLICE_VALUES = 64 * 2**20  # the largest number of feature values in a slice

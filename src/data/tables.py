@@ -41,8 +41,7 @@ class _Learned(BaseModel):
 
 
 class NumberColumn(_Learned):
-    """A column of numbers: one feature, (number - mean) / deviation. Empty cells are read as
-    `fill`, and refused when `fill` is None."""
+    """A feature, (number - mean) / deviation. Empty cells become `fill`; None refuses them."""
 
     name: str
     fill: FiniteFloat | None

@@ -46,7 +46,7 @@ class StackedParameters:
         return [view.view_as(p) for view, p in zip(pieces, self.parameters, strict=True)]
 
     def descend(self, weight_gradient: Tensor, bias_gradient: Tensor, /) -> None:
-        """Subtracts the gradients from weight and bias, in place. `Layer` takes other tensors."""
+        """Subtracts them in place; they contain the rate. A `Layer` takes (delta, inputs)."""
         self.weight.sub_(weight_gradient.view_as(self.weight))
         if self.bias is not None:
             self.bias.sub_(bias_gradient.view_as(self.bias))
@@ -81,7 +81,7 @@ class ClosedForm:
     def __init__(
         self, trials: Sequence[int], models: Sequence[nn.Module], batches: Sequence[int]
     ) -> None:
-        """`trials` are the numbers of the models in the stack. `batches` are the numbers of the R
+        """`trials` are the models' places in the stack. `batches` are the numbers of the R
         distinct batches that this segment trains on: the first S/R trials train on batches[0], the
         next S/R trials on batches[1], and so on."""
         self.trials, self.batches = list(trials), list(batches)

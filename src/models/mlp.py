@@ -236,8 +236,8 @@ class _Buffers:
         self.delta_shaped = stacked.layers[-1].shaped(self.delta)
         # For each hidden layer: its outputs in the shape that the layer writes, and in the shape
         # that the next layer reads; the gradient of these outputs in the shape that the next layer
-        # writes, and in the shape that the layer reads. None in mixed precision, where each step
-        # allocates memory.
+        # writes, and in the shape that the layer reads. In mixed precision each step allocates
+        # memory: two lists hold None, the other two are empty.
         self.output: list[Tensor | None] = []
         self.output_for_next: list[Tensor] = []
         self.gradient_from_next: list[Tensor | None] = []

@@ -11,9 +11,9 @@ from src.config.closed_form import not_covered
 from src.config.schema import Config
 from src.models.closed_form import ClosedForm, closed_form_of
 
-# The largest number of segments in a lane. Above it, widths are rounded up to multiples of
-# ROUNDING, so that models of similar width share a segment.
-MOST_SEGMENTS = 8
+# If a lane has more different shapes than this, widths are rounded up to multiples of ROUNDING, so
+# that models of similar width share a segment.
+MOST_EXACT_SHAPES = 8
 ROUNDING = 16
 
 
@@ -116,7 +116,7 @@ def _segments(
     """Divides the trials of a lane into segments: (trials, batches) of each. In a segment, models
     have the same key, and each batch has the same number of trials."""
     exact = {kind.segment_key(models[trial], 1) for trial in lane}
-    rounding = ROUNDING if len(exact) > MOST_SEGMENTS else 1
+    rounding = ROUNDING if len(exact) > MOST_EXACT_SHAPES else 1
     by_key: dict[tuple[object, ...], dict[int, list[int]]] = {}  # key → batch → trials
     for trial in lane:
         by_batch = by_key.setdefault(kind.segment_key(models[trial], rounding), {})

@@ -69,8 +69,7 @@ class Layer(StackedParameters):
         return product(weight, delta, out=out)
 
     def descend(self, delta: Tensor, inputs: Tensor, /) -> None:
-        """Subtracts the weight gradient, the product of `delta` and `inputs`, without storing it.
-        `delta` is the gradient of the outputs."""
+        """Subtracts `delta`, the outputs' gradient, times `inputs`, without storing that."""
         if self.groups > 1:
             self.weight.baddbmm_(delta, inputs.mT, alpha=-1)
         else:

@@ -69,7 +69,7 @@ def require_same_config(run: Run, config: Config) -> Config | None:
 
 def require_same(saved: Any, now: Any, refusal: str) -> None:
     """Raises InputError with `refusal` and a line for each key that differs between two nested
-    values. A resumed run may have more epochs (`trainer.max_epochs`). `resume` is not compared."""
+    values. A resumed run may have more epochs, and `auto` as batch size. Ignores `resume`."""
     lines = _differences(saved, now, "")
     if lines:
         raise InputError("\n  ".join([refusal, *lines]))

@@ -24,9 +24,9 @@ def launch_fused(
     max_trials: int | None,
     halving: int | None,
 ) -> list[JobReturn]:
-    """Runs the jobs of a sweep, numbered from `first`. Jobs of this project train as stacks. Jobs
-    of another Hydra application run one after the other, without torch. Raises InputError with
-    every fault of all jobs before anything trains."""
+    """Runs the jobs of a sweep, numbered from `first`: those of this project as stacks, those of
+    another Hydra application one by one, without torch. FusedLauncherConf describes `max_trials`
+    and `halving`. Raises InputError with all faults before anything trains."""
     setup_globals()
     configure_log(config.hydra.hydra_logging, config.hydra.verbose)
     folder = Path(config.hydra.sweep.dir)

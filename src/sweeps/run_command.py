@@ -1,4 +1,4 @@
-"""Runs a checked command. Hydra runs it, except for a resumed run and for ranks other than 0."""
+"""Runs a checked command: by Hydra, except for a resumed single run and for ranks other than 0."""
 
 import logging
 import math
@@ -139,7 +139,7 @@ def _resume(folder: Path, config: Config) -> None:
 
 def _train_as_other_rank(command: Command) -> None:
     """Takes part in every run of a command that torchrun or srun started, as a rank other than 0.
-    This rank reads the state to resume from in rank 0's folder, and writes to a temporary one."""
+    In a sweep with resume=auto it reads rank 0's folders, else it uses a temporary folder."""
     with importing():
         from src.training.fit import fit
 

@@ -86,8 +86,8 @@ def parsing(fault: str, remedy: str = "") -> Iterator[None]:
 
 
 class Interrupted(BaseException):
-    """A signal stopped a run, after a checkpoint. Not an Exception, so that code which catches the
-    failure of a trial does not catch it. The message says what to type to resume the run."""
+    """A signal stopped a run; once training has begun there is a checkpoint. Not an Exception, so
+    that no failure of a trial is caught instead. The message, if any, says how to go on."""
 
     def __init__(self, number: int, message: str = "") -> None:
         super().__init__(message)

@@ -37,10 +37,11 @@ from src.training.trial_status import TrialStatuses
 
 log = logging.getLogger(__name__)
 
-# A trial has diverged when the mean loss of a batch is NaN or above this bound. In float32, the
-# cross entropy of a probability above 0 is at most 104. Some losses of thousands have recovered.
+# A trial has diverged when the loss of a batch, summed over samples and divided by data.batch_size,
+# is NaN or above this bound. In float32, the cross entropy of a probability above 0 is at most 104.
+# Some losses of thousands have recovered.
 DIVERGED = 1e6
-MIXED_PRECISION_TYPE = {"bf16-mixed": torch.bfloat16}
+MIXED_PRECISION_TYPE = {"bf16-mixed": torch.bfloat16}  # 16-mixed always uses autograd
 
 
 class Classifier(LightningModule):
@@ -66,7 +67,7 @@ class Classifier(LightningModule):
         order_of: Sequence[int],
         threads: int = 1,
     ) -> None:
-        """Trial s uses the sample order `data.orders[order_of[s]]`."""
+        """Trial s uses the sample order `data.all_orders[order_of[s]]`."""
         super().__init__()
         self.automatic_optimization = False
         self.configs, self.data, self.order_of = configs, data, order_of
@@ -107,9 +108,9 @@ class Classifier(LightningModule):
     def set_stacked_trials(self, trials: Sequence[int], threads: int) -> None:
         """Selects the trials to stack, before `fit`.
 
-        There is one lane per trial, but at most one per thread. If there are more threads than
-        trials, each lane uses several threads. Each rank has one lane, because all ranks must
-        exchange the gradients of the layers in the same order.
+        There is one lane per trial of the run, but at most one per thread. If there are more
+        threads than trials, each lane uses several threads. Each rank has one lane, because all
+        ranks must exchange the gradients of the layers in the same order.
         """
         lanes = min(threads, len(self.configs)) if self.data.world_size == 1 else 1
         self.threads, self.lanes = threads, Lanes(lanes, threads // lanes)
@@ -197,7 +198,7 @@ class Classifier(LightningModule):
         self.steps.load_gradients(self.to_restore["gradients"])
         random_state.restore(self.to_restore["random"])
         with self.averaged():
-            # The averages of all trials, stacked or not. The list is empty if none are kept.
+            # One per trial: the average, or the last weights of a trial that has left the stack.
             for model, weights in zip(self.models, self.to_restore["average"], strict=False):
                 model.load_state_dict(weights)
         self.to_restore = None
@@ -219,8 +220,7 @@ class Classifier(LightningModule):
         return results._asdict()
 
     def _first_diverged_batches(self) -> list[int]:
-        """Returns for each stacked trial the first batch of this epoch whose loss shows divergence,
-        or `batches_done` if there is none."""
+        """For each stacked trial the first batch of this epoch that diverged, or `batches_done`."""
         # train_metrics holds the sum, not the mean, of the losses of each batch.
         first = self.train_metrics.first_above(DIVERGED * self.configs[0].data.batch)
         if self.trainer.world_size > 1:

@@ -72,7 +72,7 @@ def fit(
 
 @dataclass(frozen=True)
 class Job:
-    """The arguments of `fit_stack`, which also go to each rank."""
+    """All runs of one stack: the arguments of `fit_stack`, which also go to each rank."""
 
     configs: Sequence[Config]
     folders: Sequence[Path]
@@ -102,8 +102,8 @@ def fit_stack(
     keeps its checkpoints in `state_folder` until all trials have ended. A single run has no
     `state_folder`. If there is a checkpoint, training continues from it.
 
-    With `halving` = N, trials are dropped after 1, N, N², … epochs. The best trials continue, as
-    many as together have at most 1/N of all parameters (src/training/stopping.py).
+    With `halving` = N, trials are dropped after 1, N, N², … epochs. The best trials continue: one,
+    or as many as have at most 1/N of the parameters that still train (src/training/stopping.py).
     """
     job = Job(configs, folders, state_folder, halving, callbacks)
     runs, pair, rank_zero = job.runs, job.checkpoint_pair, ranks.is_rank_zero()
@@ -278,7 +278,7 @@ def _build_classifier(
         models.append(build_model(config.model, source.shape, source.classes))
     seeds = list(dict.fromkeys(config.seed for config in configs))
     orders: list[Order] = [SeededOrder(seed) for seed in seeds]
-    if data.config.order == "stream":
+    if data.config.order == "stream":  # such a run trains alone, so there is one seed
         orders = [StreamOrder(torch.get_rng_state())]
     data.set_orders(orders, len(configs))
     threads = available() if devices.accelerator == "cpu" else 1
@@ -303,7 +303,7 @@ def _interruptible(signals: Signals) -> Iterator[None]:
     except SystemExit:  # Lightning's own signal handler was called; it ends with status 0
         signals.interrupt_if_received()
         raise
-    signals.waits_for_block = False
+    signals.waits_for_block = False  # `Checkpoints` has set it: now a signal interrupts at once
     signals.interrupt_if_received()
 
 

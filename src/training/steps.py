@@ -304,13 +304,17 @@ class ClosedFormSteps(Steps):
     def _replayed(
         self, block: Block, table: Tensor, loss_scale: float, epoch: int, batch: int
     ) -> BatchResults | None:
-        """Trains on the block by a CUDA graph, captured from the first full block of the run.
+        """Trains on the block by a CUDA graph, captured from the first full block of this process.
         Returns None if the block must run without a graph."""
         if self.why_no_graph is not None or not self.step_plan.begins(batch):
             return None  # a block begins within a step only in the first epoch after a resume
         inputs = (block.features, block.labels, table)
-        if len(block.labels) % self.step_plan.accumulate:
+        # The last block of an epoch may be shorter than the others.
+        last = batch + len(block.labels) == self.step_plan.batches_per_epoch
+        whole = len(block.labels) % self.step_plan.accumulate == 0
+        if not whole and not last:
             self._use_no_graph("the block size is no multiple of trainer.accumulate_grad_batches")
+        if not whole or (self.graph is None and last and batch):
             return None
         if self.graph is None:
             # A replay uses the epoch and the batch of this block. This changes nothing: each block
@@ -327,7 +331,7 @@ class ClosedFormSteps(Steps):
                 self._use_no_graph(first_line(error))
                 return None
         if [tensor.shape for tensor in self.graph.inputs] != [tensor.shape for tensor in inputs]:
-            return None  # the last block of an epoch may be shorter
+            return None
         return BatchResults(*self.graph(*inputs))
 
     def _use_no_graph(self, reason: str) -> None:

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from torch.optim import SGD
 
 from src.config.compose import compose
-from src.models.stack import MOST_SEGMENTS, Stack, step_kind
+from src.models.stack import MOST_EXACT_SHAPES, Stack, step_kind
 from tests.helpers.stacks import BATCH, CLASSES, INPUTS, accumulate_all, batches, models_of
 
 STACKS: dict[str, tuple[list[list[int]], list[int]]] = {
@@ -98,7 +98,7 @@ def test_equal_widths_share_a_product_and_many_widths_are_rounded() -> None:
         [1],
     ]
     many = Stack(models_of([[width] for width in range(3, 20)]), [0] * 17)
-    assert len(many.segments) <= MOST_SEGMENTS
+    assert len(many.segments) <= MOST_EXACT_SHAPES
     shared = Stack(models_of([[4]] * 3), [0, 0, 0]).segments[0]
     assert shared.parts[0].weight.shape == (12, INPUTS)  # one product over all units, no padding
     own = Stack(models_of([[4]] * 3), [0, 1, 2]).segments[0]

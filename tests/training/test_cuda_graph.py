@@ -122,3 +122,17 @@ def test_a_block_that_begins_within_a_step_is_not_captured(monkeypatch: pytest.M
         assert (graphed.graph is not None) == captured
     for one, other in zip(values(eager), values(graphed), strict=True):
         assert torch.allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+def test_a_short_last_block_is_not_captured_and_ends_no_use_of_graphs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for overrides, batch in (((), 8), (("trainer.accumulate_grad_batches=5",), 10)):
+        steps = stacked_steps([5, 7], overrides)
+        steps.why_no_graph = None
+        stand_in = partial(BlockGraph, warm_up=lambda _run: None, capture=lambda run: run)
+        monkeypatch.setattr("src.training.steps.BlockGraph", stand_in)
+        steps(Block(*(tensor[: BATCHES - batch] for tensor in block())), 0, batch)
+        assert (steps.graph, steps.why_no_graph) == (None, None)
+        steps(Block(*(tensor[:5] for tensor in block())), 1, 0)
+        assert steps.graph is not None
