@@ -49,7 +49,7 @@ def test_arguments_cost_no_torch(run: Run, tmp_path: Path) -> None:
     taken = tmp_path / "model.pt2"
     taken.write_text("the user's")
     told = {
-        ("nowhere",): "error: nowhere: there is no such file or folder",
+        ("nowhere",): "error: nowhere: there is no such file or folder; name a run, runs/DATE/TIME",
         (str(tmp_path),): "is not a run folder, it has no checkpoints/best.ckpt; name a folder",
         (str(run.folder), "--format", "torch", "--output", str(taken)): (
             f"error: --output {taken}: exists already; name another file, or type --force to "
@@ -80,7 +80,7 @@ def test_every_fault_at_once(run: Run, tmp_path: Path, monkeypatch: pytest.Monke
         plan(tmp_path / "nowhere", "onnx", tmp_path / "away" / "model.pt2", force=False)
     assert str(raised.value).splitlines() == [
         "4 faults, nothing was exported",
-        f"  {tmp_path / 'nowhere'}: there is no such file or folder",
+        f"  {tmp_path / 'nowhere'}: there is no such file or folder; name a run, runs/DATE/TIME",
         '  --format onnx: needs onnxruntime; type pip install -e ".[export]"',
         f"  --output {tmp_path / 'away/model.pt2'}: names another format; type --format torch, or "
         f"--output {tmp_path / 'away/model.onnx'}",

@@ -95,7 +95,8 @@ def test_faults_are_reported_before_torch_is_imported(
         return done.stderr
 
     assert message("seven.png", "seven.png").startswith("error: seven.png: is not a run; name one")
-    assert message("nowhere", "seven.png") == "error: nowhere: there is no such file or folder\n"
+    absent = "nowhere: there is no such file or folder; name a run, runs/DATE/TIME"
+    assert message("nowhere", "seven.png") == f"error: {absent}\n"
     assert message("without", "seven.png").startswith("error: without: is not a run folder")
     assert message(run, "no.png") == "error: no.png: there is no such file or folder\n"
     assert message(run, "seven.png", "--csv", "found.csv") == (
