@@ -111,10 +111,10 @@ class Composer(ConfigLoaderImpl):
             after = SearchPathQuery(provider="schema")
             search_path.prepend("command-line", f"file://{config_dir}", after)
         super().__init__(search_path)
-        # Runs the jobs. Creating it also registers the resolvers and the name that composing needs.
+        # Runs the jobs. Creating it registers the resolvers and the name that composing needs.
         self.hydra = Hydra(MAIN, self)
         self._config_dir = config_dir
-        # The keys of these dictionaries are overrides, as typed.
+        # Keys: overrides as typed. Checked jobs omit Hydra's own; bare templates have all of them.
         self._checked_by_job: dict[tuple[str, ...], Config] = {}
         self._composed_by_job: dict[tuple[str, ...], DictConfig] = {}
         self._template_by_choices: dict[tuple[str, ...], DictConfig] = {}

@@ -210,7 +210,7 @@ class DenseClosedForm(ClosedForm):
         return tensor.view(len(self.trials), -1, tensor.shape[-1])
 
     def _regroup(self, tensor: Tensor, layer: Layer) -> Tensor:
-        """A view in the shape of another layer."""
+        """A view in a layer's shape: (G, S/G * units, B), or (S * units, B) if G = 1."""
         return layer.shaped(self._by_trial(tensor))
 
     def _buffers_for(self, features: Tensor) -> "_Buffers":
