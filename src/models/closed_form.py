@@ -46,7 +46,7 @@ class StackedParameters:
         return [view.view_as(p) for view, p in zip(pieces, self.parameters, strict=True)]
 
     def descend(self, weight_gradient: Tensor, bias_gradient: Tensor, /) -> None:
-        """Subtracts them in place; they contain the rate. A `Layer` takes (delta, inputs)."""
+        """Subtracts gradients times rate, in place. A `Layer` takes (delta, inputs) instead."""
         self.weight.sub_(weight_gradient.view_as(self.weight))
         if self.bias is not None:
             self.bias.sub_(bias_gradient.view_as(self.bias))

@@ -69,7 +69,7 @@ class Layer(StackedParameters):
         return product(weight, delta, out=out)
 
     def descend(self, delta: Tensor, inputs: Tensor, /) -> None:
-        """Subtracts `delta`, the outputs' gradient, times `inputs`, without storing that."""
+        """Subtracts `delta`, the outputs' gradient, times `inputs`, without storing the product."""
         if self.groups > 1:
             self.weight.baddbmm_(delta, inputs.mT, alpha=-1)
         else:

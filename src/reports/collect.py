@@ -143,7 +143,7 @@ def _sweeps(folder: Path, trials: Sequence[Entry], base: Path) -> Iterator[Sweep
 
 
 def _part(folder: Path, name: str, trials: Sequence[Entry]) -> SweepEntries:
-    """Labels use the keys of the command line; without overrides.yaml, those that differ."""
+    """Labels use the keys of the command line; without overrides.yaml, the keys that differ."""
     typed = differing([trial.overrides for trial in trials])
     keys = typed or differing([trial.settings for trial in trials])
     found = []

@@ -86,8 +86,8 @@ def parsing(fault: str, remedy: str = "") -> Iterator[None]:
 
 
 class Interrupted(BaseException):
-    """A signal stopped a run; once training has begun there is a checkpoint. Not an Exception, so
-    that no failure of a trial is caught instead. The message, if any, says how to go on."""
+    """A signal stopped a run; once training has begun there is a checkpoint. Not an Exception:
+    code that catches the failure of a trial lets a signal pass. The message says how to go on."""
 
     def __init__(self, number: int, message: str = "") -> None:
         super().__init__(message)

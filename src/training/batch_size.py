@@ -22,7 +22,7 @@ FIRST = 64
 
 
 def largest(limit: int, fits: Callable[[int], bool]) -> int:
-    """The largest of 64, 128, … and at most `limit` that fits. Raises InputError if none fits."""
+    """The largest of 64, 128, … that fits, at most `limit`. Raises InputError if none fits."""
     size = min(FIRST, limit)
     if not fits(size):
         raise InputError(

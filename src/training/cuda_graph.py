@@ -43,7 +43,7 @@ class BlockGraph:
     """A CUDA graph that trains on a block as `run(features, labels, table)` does. Each block is
     copied to fixed addresses, from which the kernels read.
 
-    The constructor changes no weights. It raises RuntimeError if a replay differs from `run`.
+    The constructor restores weights and optimizer. Raises RuntimeError if a replay differs.
     """
 
     def __init__(

@@ -291,7 +291,7 @@ class ClosedFormSteps(Steps):
         loss_scale = 1 / (size * self.step_plan.accumulate * self.step_plan.ranks)
         steps = [self.step_plan.step_of(epoch, batch + k) for k in range(len(block.labels))]
         rates = [[schedule(step) for schedule in self.schedules] for step in steps]
-        if self.stack.trial_count == 1 and like.device.type == "cpu":  # numbers beat tensors
+        if self.stack.trial_count == 1 and like.device.type == "cpu":  # numbers are faster
             results = self._train(*block, rates, loss_scale, epoch, batch)
         else:
             table = torch.tensor(rates, dtype=like.dtype).to(like.device)

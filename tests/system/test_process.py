@@ -1,11 +1,13 @@
 """Outputs that cannot be written."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from src.runs.folder import Run
-from tests.helpers.commands import COMMANDS, SMALL, Command
+from tests.helpers.commands import COMMANDS, ROOT, SMALL, Command
 
 
 @pytest.mark.parametrize(
@@ -43,3 +45,19 @@ def test_a_run_continues_when_nobody_reads_its_output(command: Command, tmp_path
     done = command("src.train", *SMALL, "hydra.run.dir=run", stdout="broken")
     assert (done.returncode, done.stderr) == (0, "")
     assert Run(tmp_path / "run").result["status"] == "finished"
+
+
+def test_exit_functions_that_log_print_nothing() -> None:
+    """torch has such a function. Its level of logging is not set in a command that ends early."""
+    code = (
+        "import atexit, logging\n"
+        "from src.system.process import run\n"
+        "logging.basicConfig(level=logging.INFO)\n"
+        "atexit.register(lambda: logging.info('statistics'))\n"
+        "atexit.register(lambda: print('ended'))\n"
+        "run(lambda: print('done'))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert (done.stdout, done.stderr) == ("done\nended\n", "")
