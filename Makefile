@@ -5,6 +5,7 @@
 PYTHON ?= python3
 VENV := .venv
 READY := $(VENV)/.ready
+ENGINE := $(VENV)/.engine
 ARGS ?=
 QUICK := tests/promises/test_environments.py \
 	tests/sweeps/test_search_command.py tests/sweeps/test_search_loop.py tests/sweeps/test_search_study.py \
@@ -13,7 +14,7 @@ QUICK := tests/promises/test_environments.py \
 .PHONY: setup train test quick torture gpu-check lint bench constraints
 .DEFAULT_GOAL := setup
 
-setup: $(READY)
+setup: $(ENGINE)
 
 $(READY): pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
@@ -22,22 +23,30 @@ $(READY): pyproject.toml constraints.txt
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $(READY)
 
-train: $(READY)
+# The engine for CPUs, by this machine's C compiler, else by the one that PyPI has. Without either,
+# everything works more slowly, and python -m src.devices says why.
+$(ENGINE): $(READY) $(wildcard src/native/*.[ch]) src/native/compiler.py
+	$(VENV)/bin/python -m src.build || { $(VENV)/bin/python -m pip install --quiet \
+		--disable-pip-version-check -c constraints.txt ziglang && $(VENV)/bin/python -m src.build; } \
+		|| echo "training goes on without the engine"
+	touch $(ENGINE)
+
+train: $(ENGINE)
 	$(VENV)/bin/python -m src.train $(ARGS)
 
-test: $(READY)
+test: $(ENGINE)
 	$(VENV)/bin/python -m pytest $(ARGS)
 
-quick: $(READY)
+quick: $(ENGINE)
 	$(VENV)/bin/python -m pytest $(QUICK) $(ARGS)
 
 # Two hundred kills, a hundred thousand mutated files, a thousand random configurations.
-torture: $(READY)
+torture: $(ENGINE)
 	TORTURE=1 $(VENV)/bin/python -m pytest -n0 -m "torture or not torture" \
 		tests/benchmarks/test_crashes.py tests/promises/test_hostile_files.py tests/promises/test_properties.py $(ARGS)
 
 # What needs a CUDA GPU: tests, benchmarks, a sweep; writes gpu_check.json.
-gpu-check: $(READY)
+gpu-check: $(ENGINE)
 	$(VENV)/bin/python -m src.benchmark suite=gpu_check rounds=1 $(ARGS)
 
 lint: $(READY)
@@ -46,7 +55,7 @@ lint: $(READY)
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-logo
 
-bench: $(READY)
+bench: $(ENGINE)
 	$(VENV)/bin/python -m src.benchmark suite=loops $(ARGS)
 
 # After an upgrade that was tested: pins what the environment holds.

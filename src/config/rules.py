@@ -120,10 +120,12 @@ def _data(v: Values) -> Iterator[str]:
 
 
 def _trainer(v: Values) -> Iterator[str]:
-    if v["trainer.step"] == "closed_form":
-        for setting, reason in not_covered_values(v.__getitem__).items():
+    step = v["trainer.step"]
+    if step in ("native", "closed_form"):
+        reasons = not_covered_values(v.__getitem__)
+        for setting, reason in (reasons | _not_native(v) if step == "native" else reasons).items():
             yield (
-                f"trainer.step=closed_form {reason}, and does not go with {setting}; "
+                f"trainer.step={step} {reason}, and does not go with {setting}; "
                 "type trainer.step=auto"
             )
     if v["trainer.strategy"] == "fsdp":
@@ -154,6 +156,20 @@ def _trainer(v: Values) -> Iterator[str]:
             f"trainer.devices={devices}: this program may use {cpu_count()} CPU cores; "
             f"type trainer.devices={cpu_count()} or less"
         )
+
+
+def _not_native(v: Values) -> dict[str, str]:
+    """The settings that the engine does not cover though the closed form does, with the reasons."""
+    accelerator, precision = v["trainer.accelerator"], v["trainer.precision"]
+    found = {}
+    if accelerator in ("cuda", "mps"):
+        found[f"trainer.accelerator={accelerator}"] = "trains on a CPU"
+    if precision == "bf16-mixed":
+        found[f"trainer.precision={precision}"] = "has no 16-bit products"
+    for key in ("trainer.devices", "trainer.num_nodes"):
+        if v.number(key) > 1:
+            found[f"{key}={v[key]}"] = "exchanges no gradients"
+    return found
 
 
 def _whole_numbers(value: Any) -> bool:

@@ -243,7 +243,7 @@ class Trainer(Section):
     ema_decay: Fraction | None
     early_stopping_patience: PositiveInt | None
     deterministic: bool
-    step: Literal["auto", "closed_form", "autograd"]
+    step: Literal["auto", "native", "closed_form", "autograd"]
     steps_per_call: PositiveInt | Literal["auto"]
     compile: bool
     cuda_graph: bool

@@ -25,10 +25,39 @@ CHUNK = 1000  # samples of an evaluation that go through a model at once, to sta
 
 class Block(NamedTuple):
     """K training batches for each of R orders: features (K, R, B, *shape) float32, labels
-    (K, R, B) int64. A single run has one order. A stack has one order per seed of its trials."""
+    (K, R, B) int64. A single run has one order. A stack has one order per seed of its trials.
+    """
 
     features: Tensor
     labels: Tensor
+
+    @property
+    def batches(self) -> int:
+        return self.labels.shape[0]
+
+    @property
+    def size(self) -> int:
+        """The samples of a batch."""
+        return self.labels.shape[-1]
+
+
+class Rows:
+    """A block that copies nothing: features (N, *shape), uint8 or float32, and labels (N,) are
+    those of the whole split, and `rows` (K, R, B) int64 are the samples of the batches.
+
+    No tuple, because Lightning would convert all features to the precision of the run."""
+
+    def __init__(self, features: Tensor, labels: Tensor, rows: Tensor) -> None:
+        self.features, self.labels, self.rows = features, labels, rows
+
+    @property
+    def batches(self) -> int:
+        return self.rows.shape[0]
+
+    @property
+    def size(self) -> int:
+        """The samples of a batch."""
+        return self.rows.shape[-1]
 
 
 # (epoch, samples) → the order of the epoch: a permutation of range(samples), (samples,) int64
@@ -136,20 +165,33 @@ class Blocks(Dataset[Block]):
         return Block(features.view(*shape, *features.shape[1:]), chosen.labels.view(shape))
 
 
-class ResidentLoader:
-    """Blocks of a split that stays on the device."""
+class _Resident:
+    """What Lightning needs of a loader whose split stays on the device."""
 
     batch_sampler = None  # Lightning requires this attribute. It calls `sampler.set_epoch`.
 
     def __init__(self, split: Split, sampler: BlockSampler, device: torch.device) -> None:
-        self.blocks, self.sampler, self.device = Blocks(split.to(device)), sampler, device
+        self.split, self.sampler, self.device = split.to(device), sampler, device
 
     def __len__(self) -> int:
         return len(self.sampler)
 
+
+class ResidentLoader(_Resident):
+    """Blocks of a split that stays on the device."""
+
     def __iter__(self) -> Iterator[Block]:
+        blocks = Blocks(self.split)
         for indices in self.sampler:
-            yield self.blocks[indices.to(self.device)]
+            yield blocks[indices.to(self.device)]
+
+
+class RowLoader(_Resident):
+    """The same blocks as rows of the split."""
+
+    def __iter__(self) -> Iterator[Rows]:
+        for indices in self.sampler:
+            yield Rows(self.split.features, self.split.labels, indices.to(self.device))
 
 
 class Batch(NamedTuple):

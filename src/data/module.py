@@ -13,6 +13,8 @@ from src.data.loader import (
     BlockSampler,
     Order,
     ResidentLoader,
+    RowLoader,
+    Rows,
     SeededOrder,
     Slices,
     batches_per_block,
@@ -21,6 +23,10 @@ from src.data.loader import (
 from src.data.sources.catalogue import open_source
 from src.data.sources.source import Source, Split, split_off_validation
 from src.system.errors import InputError
+
+# Operations of a block that copies nothing: a tenth of a second or two, so that signals, progress
+# and timed checkpoints do not wait longer.
+OPERATIONS = 2 * 10**10
 
 
 class DataModule(LightningDataModule):
@@ -40,6 +46,7 @@ class DataModule(LightningDataModule):
         super().__init__()
         self.config, self.steps_per_call, self.world_size = config, steps_per_call, world_size
         self.start = (0, 0)  # epoch and batch where training begins
+        self.operations: int | None = None  # see `use_rows`
         self.set_orders([SeededOrder(0)], trial_count=1)
 
     def setup(self, stage: str = "fit") -> None:  # noqa: ARG002, Lightning's argument
@@ -81,6 +88,12 @@ class DataModule(LightningDataModule):
         """Keeps only these orders from the next epoch on, because no trial uses the others."""
         self.orders[:] = [self.all_orders[number] for number in numbers]
 
+    def use_rows(self, operations: int | None, most: int | None = None) -> None:
+        """Sets whether blocks are Rows, which resident data can be: at most `most` batches, and as
+        many as their number of operations allows. If `operations` is None, blocks are copies."""
+        self.operations = operations if self.config.loader == "resident" else None
+        self.most_batches = most or self.batches_per_epoch
+
     def origin(self) -> dict[str, Any]:
         """The data set's record in a checkpoint. A run is resumed only when the records agree."""
         source = self.source
@@ -107,7 +120,8 @@ class DataModule(LightningDataModule):
     def train_dataloader(self) -> Any:
         sampler = self._sampler(self._rank)
         if self.config.loader == "resident":
-            return ResidentLoader(self.train, sampler, self._device)
+            loader = ResidentLoader if self.operations is None else RowLoader
+            return loader(self.train, sampler, self._device)
         return worker_loader(Blocks(self.train), sampler, self.config)
 
     def val_dataloader(self) -> Any:
@@ -122,6 +136,8 @@ class DataModule(LightningDataModule):
         device: torch.device,
         dataloader_idx: int,  # noqa: ARG002
     ) -> Any:
+        if isinstance(batch, Rows):  # the loader has moved them
+            return batch
         return type(batch)(*(tensor.to(device, non_blocking=True) for tensor in batch))
 
     def _sampler(self, rank: int) -> BlockSampler:
@@ -134,6 +150,8 @@ class DataModule(LightningDataModule):
     def _batches_per_block(self) -> int:
         if self.steps_per_call != "auto":
             return int(self.steps_per_call)
+        if self.operations is not None:
+            return max(1, min(self.most_batches, OPERATIONS // self.operations))
         features = len(self.orders) * math.prod(self.source.shape)
         logits = self.trial_count * self.source.classes  # kept until the block ends
         return batches_per_block(4 * self.config.batch * (features + logits), self._device)

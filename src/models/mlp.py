@@ -68,7 +68,7 @@ class DenseClosedForm(ClosedForm):
     """
 
     def stack(self, models: Sequence[nn.Module]) -> Sequence[StackedParameters]:
-        architectures = [_architecture(model) for model in models]
+        architectures = [architecture_of(model) for model in models]
         first = architectures[0]
         self.activation, self.max_norm = first.activation, first.max_norm
         self.dropouts, self.input_dropout = first.dropouts, first.input_dropout
@@ -99,7 +99,7 @@ class DenseClosedForm(ClosedForm):
     @classmethod
     def segment_key(cls, model: nn.Module, rounding: int) -> tuple[Any, ...]:
         """The widths of all layers, those of hidden layers rounded up."""
-        architecture = _architecture(model)
+        architecture = architecture_of(model)
         *hidden, classes = (layer.out_features for layer in architecture.layers)
         if any(isinstance(norm, nn.LayerNorm) for norm in architecture.norms):
             rounding = 1
@@ -220,7 +220,7 @@ class DenseClosedForm(ClosedForm):
         return self._buffers[key]
 
 
-def _architecture(model: nn.Module) -> Architecture:
+def architecture_of(model: nn.Module) -> Architecture:
     architecture: Architecture = model.architecture()  # type: ignore[operator]
     return architecture
 

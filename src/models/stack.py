@@ -7,8 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from src.config.closed_form import not_covered
-from src.config.schema import Config
 from src.models.closed_form import ClosedForm, closed_form_of
 
 # If a lane has more different shapes than this, widths are rounded up to multiples of ROUNDING, so
@@ -80,12 +78,6 @@ class Stack:
     def logits(self, features: Tensor) -> Tensor:
         """Evaluates all trials on the same features (N, *shape): logits (S, classes, N)."""
         return self.by_trial([lane.logits(features) for lane in self.lanes], 0)
-
-
-def step_kind(config: Config, model: nn.Module) -> str:
-    """`closed_form` if the model has one and the configuration allows it, else `autograd`."""
-    refused = config.trainer.step == "autograd" or not_covered(config)
-    return "autograd" if refused or closed_form_of(model) is None else "closed_form"
 
 
 def _lanes(

@@ -5,6 +5,7 @@ from typing import Any
 from src.config.faults import find_faults
 from src.config.schema import Config
 from src.data.paths import path_faults
+from src.native.engine import why_absent
 from src.system.errors import InputError
 from src.system.extras import missing_loggers
 from src.system.launch import launch_info
@@ -15,6 +16,8 @@ def find_all_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
     config, faults = find_faults(point)
     if config is not None:
         faults += missing_loggers(config.logger.chosen)
+        if config.trainer.step == "native" and (reason := why_absent()):
+            faults.append(f"trainer.step=native: {reason}; or type trainer.step=auto")
     section = point.get("data")
     if isinstance(section, dict):
         faults += path_faults(section)

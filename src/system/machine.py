@@ -14,7 +14,7 @@ import torch
 
 from src.system.errors import InputError
 from src.system.launch import launch_info
-from src.system.resources import cpu_count
+from src.system.resources import cpu_count, cpu_flags, cpuinfo
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 KEPT = 128 * 2**20  # bytes
@@ -113,21 +113,6 @@ def keep_freed_memory() -> None:
         libc.mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
 
 
-def cpu_flags() -> set[str]:
-    """The instruction sets of the CPU by their names in Linux; empty on other systems."""
-    return set(_cpuinfo("flags", "Features").split())
-
-
-def _cpuinfo(*names: str) -> str:
-    """The first value in /proc/cpuinfo under one of the names; empty where there is none."""
-    info = Path("/proc/cpuinfo")
-    for line in info.read_text().splitlines() if info.exists() else ():
-        name, _, value = line.partition(":")
-        if name.strip() in names:
-            return value.strip()
-    return ""
-
-
 def slow_precision(precision: str, accelerator: str) -> str | None:
     """The warning for a precision that the device emulates, or None."""
     flags = cpu_flags()
@@ -167,7 +152,7 @@ def hardware(device: torch.device) -> dict[str, Any]:
     """The device of a run, and the CPU of its machine."""
     described: dict[str, Any] = {
         "device": device.type,
-        "cpu": _cpuinfo("model name") or platform.processor() or platform.machine(),
+        "cpu": cpuinfo("model name") or platform.processor() or platform.machine(),
         "cores": cpu_count(),
         "threads": torch.get_num_threads(),
     }

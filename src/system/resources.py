@@ -18,6 +18,21 @@ def cpu_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def cpu_flags() -> set[str]:
+    """The instruction sets of the CPU by their names in Linux; empty on other systems."""
+    return set(cpuinfo("flags", "Features").split())
+
+
+def cpuinfo(*names: str) -> str:
+    """The first value in /proc/cpuinfo under one of the names; empty where there is none."""
+    info = Path("/proc/cpuinfo")
+    for line in info.read_text().splitlines() if info.exists() else ():
+        name, _, value = line.partition(":")
+        if name.strip() in names:
+            return value.strip()
+    return ""
+
+
 def free_memory() -> int:
     """Bytes of memory that are available now; 4 GiB where the system has no simple way to ask."""
     meminfo = Path("/proc/meminfo")

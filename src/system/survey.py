@@ -8,7 +8,7 @@ import torch
 from tabulate import tabulate
 
 from src.system import machine
-from src.system.resources import cpu_count, versions
+from src.system.resources import cpu_count, cpu_flags, versions
 
 # Vector instructions for matrix products, by their names in /proc/cpuinfo on x86 and Arm.
 VECTOR = ("avx", "avx2", "fma", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8")
@@ -21,7 +21,7 @@ def survey() -> dict[str, Any]:
 
 
 def _cpu() -> dict[str, Any]:
-    flags = machine.cpu_flags()
+    flags = cpu_flags()
     return {
         "model": machine.hardware(torch.device("cpu"))["cpu"],
         "architecture": platform.machine(),

@@ -6,33 +6,26 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from src.config.schema import Config
 from src.data.augmentation import build_augmentation
-from src.data.loader import Batch, Block
+from src.data.loader import Batch, Block, Rows
 from src.data.module import DataModule
-from src.data.sources.source import as_float
-from src.models.stack import Stack, step_kind
+from src.models import count_parameters
 from src.runs.checkpoint import FORMAT
 from src.training import random_state, ranks
 from src.training.averaging import Average
 from src.training.fsdp import whole
 from src.training.lanes import Lanes, threads_for
+from src.training.learners import LEARNERS, Learner, contiguous
 from src.training.lightning_internals import count_steps
-from src.training.metrics import EpochMetrics, evaluate
-from src.training.optimizers import (
-    build_optimizer,
-    build_stacked_optimizer,
-    load_trial_states,
-    to_device,
-    trial_state,
-)
+from src.training.metrics import EpochMetrics
 from src.training.schedule import Schedule
-from src.training.steps import AutogradSteps, ClosedFormSteps, StepPlan, Steps
+from src.training.step_choice import AUTOGRAD, NATIVE, StepChoice
+from src.training.steps import StepPlan, Steps
 from src.training.trial_status import TrialStatuses
 
 log = logging.getLogger(__name__)
@@ -41,7 +34,6 @@ log = logging.getLogger(__name__)
 # is NaN or above this bound. In float32, the cross entropy of a probability above 0 is at most 104.
 # Some losses of thousands have recovered.
 DIVERGED = 1e6
-MIXED_PRECISION_TYPE = {"bf16-mixed": torch.bfloat16}  # 16-mixed always uses autograd
 
 
 class Classifier(LightningModule):
@@ -57,6 +49,7 @@ class Classifier(LightningModule):
     exact Python floats. `status` records for each trial whether it still trains.
     """
 
+    learner: Learner  # built in configure_optimizers, and again when trials leave the stack
     steps: Steps  # built in on_fit_start, and again when trials leave the stack
 
     def __init__(
@@ -65,12 +58,13 @@ class Classifier(LightningModule):
         models: Sequence[nn.Module],
         data: DataModule,
         order_of: Sequence[int],
+        step: StepChoice,
         threads: int = 1,
     ) -> None:
         """Trial s uses the sample order `data.all_orders[order_of[s]]`."""
         super().__init__()
         self.automatic_optimization = False
-        self.configs, self.data, self.order_of = configs, data, order_of
+        self.configs, self.data, self.order_of, self.step = configs, data, order_of, step
         self.trainer_config = trainer = configs[0].trainer
         self.model = models[0] if len(models) == 1 else nn.ModuleList(models)
         self.metadata = [
@@ -92,9 +86,9 @@ class Classifier(LightningModule):
         self.metrics: dict[int, dict[str, float]] = {}
         self.batches_done = 0  # in this epoch
         self.training_began = False  # True from the first training_step on; `restoring` reads it
-        self.stack: Stack | None = None
         self.average: Average | None = None
         self.to_restore: dict[str, Any] | None = None  # the state of this rank in a checkpoint
+        self.available_threads = threads
         self.set_stacked_trials(
             range(len(configs)), threads_for(models, data.config.batch, threads)
         )
@@ -110,8 +104,13 @@ class Classifier(LightningModule):
 
         There is one lane per trial of the run, but at most one per thread. If there are more
         threads than trials, each lane uses several threads. Each rank has one lane, because all
-        ranks must exchange the gradients of the layers in the same order.
+        ranks must exchange the gradients of the layers in the same order. The engine's results do
+        not depend on threads, so it takes all that there are now.
         """
+        if self.step.kind == NATIVE:
+            self.threads, self.lanes = self.available_threads, Lanes(self.available_threads)
+            self._select_trials(trials)
+            return
         lanes = min(threads, len(self.configs)) if self.data.world_size == 1 else 1
         self.threads, self.lanes = threads, Lanes(lanes, threads // lanes)
         self._select_trials(trials)
@@ -127,22 +126,29 @@ class Classifier(LightningModule):
         self.augmentation = build_augmentation(
             self.configs[0].augmentation, data.source, seeds, data.config.batch, data.world_size
         )
-
-    def configure_optimizers(self) -> Optimizer:
-        """Builds the stack and its optimizer. Lightning has already moved the weights."""
-        if step_kind(self.configs[0], self.models[0]) == "autograd":
-            return build_optimizer(self.configs[0].optimizer, self.model.parameters())
-        self.stack = Stack(
-            [self.models[trial] for trial in self.stacked],
-            [self.order_numbers.index(self.order_of[trial]) for trial in self.stacked],
-            min(self.lanes.count, len(self.stacked)),
+        by_rows = self.step.kind == NATIVE and self.augmentation is None
+        sizes = [count_parameters(self.models[trial]) for trial in trials]
+        every = self.configs[0].checkpoint.every_n_steps
+        data.use_rows(
+            6 * data.config.batch * sum(sizes) if by_rows else None,
+            every and every * self.step_plan.accumulate,
         )
-        settings = [self.configs[trial].optimizer for trial in self.stacked]
-        return build_stacked_optimizer(settings, self.stack)
 
-    @property
-    def _optimizer(self) -> Optimizer:
-        return self.trainer.optimizers[0]
+    def configure_optimizers(self) -> list[Optimizer]:
+        """Builds the learner of the stacked trials. Lightning has already moved the weights."""
+        self.learner = self._build_learner(self.stacked)
+        return self.learner.optimizers
+
+    def _build_learner(self, trials: Sequence[int]) -> Learner:
+        orders = [self.order_of[trial] for trial in trials]
+        numbers = sorted(set(orders))
+        return LEARNERS[self.step.kind](
+            [self.configs[trial] for trial in trials],
+            [self.models[trial] for trial in trials],
+            [numbers.index(order) for order in orders],
+            self.lanes,
+            self.trainer.precision_plugin,
+        )
 
     def on_fit_start(self) -> None:
         """Builds the steps. By now, Lightning has moved the weights to the training device."""
@@ -151,25 +157,11 @@ class Classifier(LightningModule):
         if world_size > 1 and config.strategy != "fsdp":
             self.step_plan = replace(self.step_plan, ranks=world_size, all_reduce=ranks.all_reduce)
         if config.ema_decay is not None:
-            self.average = Average(config.ema_decay, *self._averaged_tensors())
+            self.average = Average(config.ema_decay, *self.learner.averaged_tensors())
+        if self.step.kind == AUTOGRAD and self.device.type == "cuda" and config.cuda_graph:
+            log.info("CUDA graphs are not used, because this run uses autograd")
         schedules = [self.schedules[trial] for trial in self.stacked]
-        common = (self._optimizer, schedules, self.step_plan, self.average)
-        if self.stack is None:
-            if self.device.type == "cuda" and config.cuda_graph:
-                log.info("CUDA graphs are not used, because this run uses autograd")
-            scaler = getattr(self.trainer.precision_plugin, "scaler", None)
-            self.steps = AutogradSteps(self.model, *common, scaler=scaler, compiled=config.compile)
-        else:
-            dtype = MIXED_PRECISION_TYPE.get(config.precision)
-            self.steps = ClosedFormSteps(
-                self.stack, *common, product_dtype=dtype, graph=config.cuda_graph, lanes=self.lanes
-            )
-
-    def _averaged_tensors(self) -> list[list[Tensor]]:
-        if self.stack is not None:
-            return [lane.tensors_to_average for lane in self.stack.lanes]
-        statistics = [value for value in self.model.buffers() if value.is_floating_point()]
-        return [[*self.model.parameters(), *statistics]]
+        self.steps = self.learner.steps(schedules, self.step_plan, self.average)
 
     def drop_ended(self) -> None:
         """Removes the trials that no longer train from the stack. Their models keep the weights."""
@@ -180,10 +172,8 @@ class Classifier(LightningModule):
             for tensor in self.models[trial].state_dict(keep_vars=True).values():
                 tensor.data = tensor.data.clone()  # a view would keep the whole stack in memory
         self._select_trials(remaining)
-        optimizer = self.configure_optimizers()
-        assert self.stack is not None
-        load_trial_states(optimizer, self.stack, states)
-        self.trainer.optimizers = [optimizer]
+        self.trainer.optimizers = self.configure_optimizers()
+        self.learner.load_optimizer_states(states)
         self.on_fit_start()  # builds the steps of the new stack
         with self.averaged():
             for trial in remaining if averages else ():
@@ -192,7 +182,7 @@ class Classifier(LightningModule):
     # --- training --------------------------------------------------------------------------------
 
     def on_train_start(self) -> None:
-        to_device(self._optimizer)
+        self.learner.optimizers_restored()
         if self.to_restore is None:
             return
         self.steps.load_gradients(self.to_restore["gradients"])
@@ -207,14 +197,15 @@ class Classifier(LightningModule):
         self.batches_done = 0
         self.train_metrics.reset()
 
-    def training_step(self, block: Block) -> dict[str, Tensor]:
+    def training_step(self, block: Block | Rows) -> dict[str, Tensor]:
         self.training_began = True
-        first, size = self.batches_done, block.labels.shape[-1]
+        first, size, count = self.batches_done, block.size, block.batches
         if self.augmentation is not None:
+            assert isinstance(block, Block)
             self.augmentation(block, self.current_epoch, first, self.global_rank)
         results = self.steps(block, self.current_epoch, first)
-        self.batches_done += len(block.labels)
-        self.train_metrics.update(results.losses * size, results.correct, size * len(block.labels))
+        self.batches_done += count
+        self.train_metrics.update(results.losses * size, results.correct, size * count)
         plan = self.step_plan
         count_steps(self.trainer, plan.steps_before(self.batches_done) - plan.steps_before(first))
         return results._asdict()
@@ -265,41 +256,24 @@ class Classifier(LightningModule):
 
     def on_test_start(self) -> None:
         """Stacks all trials again, because all are tested. Lightning may have moved the weights."""
-        if self.stack is not None:
-            self.stacked = list(range(len(self.configs)))
-            self.evaluation_metrics = EpochMetrics(len(self.configs)).to(self.device)
-            self.stack = Stack(self.models, self.order_of, self.lanes.count)
+        if self.step.kind == AUTOGRAD:
+            return
+        self.stacked = list(range(len(self.configs)))
+        self.evaluation_metrics = EpochMetrics(len(self.configs)).to(self.device)
+        self.learner = self._build_learner(self.stacked)
 
     def on_test_epoch_end(self) -> None:
         self.metrics = self._named("test", self.evaluation_metrics)
 
     def validation_step(self, batch: Batch) -> None:
-        dtype, stack = self._input_dtype, self.stack
-        if stack is not None:
-            by_lane = self.lanes.map(
-                lambda lane: evaluate(lane.logits, batch, dtype, stack.trial_count), stack.lanes
-            )
-            losses, correct = (stack.by_trial(values, 1) for values in zip(*by_lane, strict=True))
-        else:
-            losses, correct = evaluate(lambda x: self.model(x).mT.unsqueeze(0), batch, dtype)
+        losses, correct = self.learner.evaluate(batch)
         self.evaluation_metrics.update(losses, correct, len(batch.labels))
 
     test_step = validation_step
 
     def predict_classes(self, features: Tensor) -> Tensor:
         """The classes (N,) that the first trial predicts for features (N, *shape)."""
-        features = as_float(features).to(self._input_dtype)
-        if self.stack is None:
-            with self.trainer.precision_plugin.forward_context():  # callbacks run without autocast
-                return self.model(features).argmax(-1)  # type: ignore[no-any-return]
-        return self.stack.lanes[0].logits(features)[0].argmax(0)
-
-    @property
-    def _input_dtype(self) -> torch.dtype:
-        """The dtype of a model's inputs. In closed form, the lower precision of mixed precision;
-        with autograd, the dtype of the weights, because autocast converts the inputs."""
-        precision = "" if self.stack is None else self.trainer_config.precision
-        return MIXED_PRECISION_TYPE.get(precision, next(self.model.parameters()).dtype)
+        return self.learner.logits(features).argmax(-1)
 
     def _named(self, split: str, metrics: EpochMetrics) -> dict[int, dict[str, float]]:
         return {
@@ -312,7 +286,7 @@ class Classifier(LightningModule):
     def trial_weights(self, trial: int) -> dict[str, Tensor]:
         """A copy of one trial's weights, with the names that they have in a single run."""
         state = self.models[trial].state_dict()
-        return {f"model.{name}": whole(value).detach().clone() for name, value in state.items()}
+        return {f"model.{n}": contiguous(whole(value).detach()) for n, value in state.items()}
 
     def load_trial_weights(self, trial: int, weights: dict[str, Tensor]) -> None:
         plain = {name.removeprefix("model."): value for name, value in weights.items()}
@@ -320,17 +294,14 @@ class Classifier(LightningModule):
 
     def trial_optimizer_state(self, trial: int) -> dict[str, Any]:
         """The state of one trial's optimizer, as its single run would save it."""
-        if self.stack is None:
-            return self._optimizer.state_dict()
-        place = self.stacked.index(trial)
-        return trial_state(self._optimizer, self.stack, place, self.configs[trial].optimizer)
+        return self.learner.optimizer_state(self.stacked.index(trial))
 
     def _averages(self) -> list[dict[str, Tensor]]:
         if self.average is None:
             return []
         with self.averaged():
             return [
-                {name: value.clone() for name, value in model.state_dict().items()}
+                {name: contiguous(value) for name, value in model.state_dict().items()}
                 for model in self.models
             ]
 
@@ -343,10 +314,13 @@ class Classifier(LightningModule):
             if not self.step_plan.begins(self.batches_done):
                 rank["gradients"] = self.steps.gradients()
         epoch = self.current_epoch + epoch_ends
+        for name in ("state_dict", "optimizer_states"):
+            checkpoint[name] = self.learner.without_views(checkpoint[name])
         checkpoint |= self.status.state_dict() | {
             "kindling": self.metadata[0] if len(self.configs) == 1 else self.metadata,
             "stacked": self.stacked,
             "threads": self.threads,
+            "step": self.step.kind,
             # Saved here because this class counts the batches, not the data module.
             "position": {"epoch": epoch, "batch": 0 if epoch_ends else self.batches_done},
             "ranks": ranks.gather(rank),

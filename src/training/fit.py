@@ -34,8 +34,9 @@ from src.training.lanes import available
 from src.training.lightning_internals import quiet_lightning
 from src.training.loggers.callback import Loggers
 from src.training.result import facts, result, shown, summary
-from src.training.resume import clear, find_state, restoring
+from src.training.resume import clear, find_state, restoring, same_step
 from src.training.run_log import logging_to
+from src.training.step_choice import choose_step
 from src.training.stopping import Stopping
 from src.training.trainer import build_trainer
 
@@ -186,6 +187,7 @@ def _train_and_test(job: Job, signals: Signals) -> None:
         classifier = _build_classifier(job.configs, data, devices)
         resumed = find_state(job.checkpoint_pair, classifier, devices.world_size)
         if resumed is not None:
+            classifier.step = same_step(classifier.step, resumed)
             classifier.set_stacked_trials(resumed.state.stacked, resumed.state.threads)
         elif ranks.is_rank_zero():
             for run in runs:
@@ -282,7 +284,9 @@ def _build_classifier(
         orders = [StreamOrder(torch.get_rng_state())]
     data.set_orders(orders, len(configs))
     threads = available() if devices.accelerator == "cpu" else 1
-    return Classifier(configs, models, data, [seeds.index(c.seed) for c in configs], threads)
+    step = choose_step(configs[0], models[0], devices.accelerator, devices.world_size)
+    orders_of = [seeds.index(config.seed) for config in configs]
+    return Classifier(configs, models, data, orders_of, step, threads)
 
 
 def _log_batch_size(config: Config, devices: int) -> None:

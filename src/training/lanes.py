@@ -59,6 +59,17 @@ class Lanes:
             wait(others)
         return [first, *(other.result() for other in others)]
 
+    def deal(self, function: Callable[[T], object], items: Sequence[T]) -> None:
+        """Calls the function for each item. A thread that is free takes the next one."""
+        remaining = iter(items)  # a thread cannot interrupt another in the middle of `next`
+
+        def work(_: int) -> None:
+            for item in remaining:
+                function(item)
+
+        if items:
+            self.map(work, range(min(self.count, len(items))))
+
     @contextmanager
     def running(self) -> Iterator[None]:
         """The threads exist only within this context. The caller's thread takes the first item."""

@@ -18,6 +18,8 @@ from src.config import schema
 from src.models.closed_form import ClosedForm
 from src.models.stack import Stack
 
+ADAM_BETAS, ADAM_EPS = (0.9, 0.999), 1e-8  # of Kingma and Ba
+
 State = dict[str, Any]  # of one parameter, with torch's names
 
 
@@ -114,9 +116,9 @@ class StackedSgd(StackedOptimizer):
 
 
 class StackedAdam(StackedOptimizer):
-    """torch.optim.Adam for a stack, with the default betas of Kingma and Ba."""
+    """torch.optim.Adam for a stack."""
 
-    betas, eps = (0.9, 0.999), 1e-8
+    betas, eps = ADAM_BETAS, ADAM_EPS
     decoupled: ClassVar[bool] = False  # whether weight decay bypasses the moments, as in AdamW
 
     def update(self, parameter: Tensor, gradient: Tensor, state: State, numbers: Numbers) -> None:

@@ -11,6 +11,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
 from tqdm import tqdm
 
+from src.data.loader import Block, Rows
 from src.training.classifier import Classifier
 
 log = logging.getLogger(__name__)
@@ -39,11 +40,12 @@ class Progress(ProgressBar):
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         losses, correct = outputs["losses"], outputs["correct"]
+        assert isinstance(batch, Block | Rows)
         self.pending += len(losses)
         now = time.monotonic()
         if now - self.drawn < self.INTERVAL:
             return
-        samples = correct.shape[1] * batch.labels[:, 0].numel()
+        samples = correct.numel() * batch.size
         loss, accuracy = losses.mean().item(), correct.sum().item() / samples
         epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
         self.bar.set_description_str(epoch, refresh=False)

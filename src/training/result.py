@@ -32,7 +32,8 @@ def facts(classifier: Classifier, trainer: Trainer, seconds: dict[str, float]) -
     return {
         "seconds": seconds,
         "stacked": len(classifier.configs),
-        "step": "autograd" if classifier.stack is None else "closed_form",
+        "step": classifier.step.kind,
+        "step_reason": classifier.step.reason or None,
         "data": {
             "name": data.source.name,
             "instead_of": data.source.instead_of,

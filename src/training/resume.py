@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, FiniteFloat, ValidationError, model_validator
 from torch import Tensor
@@ -18,6 +18,7 @@ from src.runs.folder import HISTORY, Count, Run
 from src.system.errors import InputError, first_line
 from src.training import ranks
 from src.training.classifier import Classifier
+from src.training.step_choice import AUTOGRAD, CLOSED_FORM, NATIVE, StepChoice
 
 log = logging.getLogger(__name__)
 
@@ -93,6 +94,9 @@ class State(CheckpointPart):
     stopped: dict[int, str]
     stacked: Annotated[list[int], Field(min_length=1)]
     threads: Annotated[int, Field(gt=0, le=4096)]
+    step: Literal["native", "closed_form", "autograd"] | None = (
+        None  # None: before there were three
+    )
     average: list[dict[str, Tensor]]
     position: _Position
     ranks: list[_Rank]
@@ -137,6 +141,19 @@ def find_state(pair: CheckpointPair, classifier: Classifier, world_size: int) ->
         log.info("going on from epoch %d, batch %d", state.position.epoch, state.position.batch)
         _warn_of_new_schedule(classifier.configs[0], content["kindling"])
     return Resumed(path, content, state)
+
+
+def same_step(choice: StepChoice, resumed: Resumed) -> StepChoice:
+    """The kind of step that the run was trained with: another would give other last bits. Raises
+    InputError if that was the engine, and this machine has none."""
+    trained_by = resumed.state.step or CLOSED_FORM
+    if choice.kind == trained_by or AUTOGRAD in (choice.kind, trained_by):
+        return choice
+    if trained_by == NATIVE:
+        raise InputError(
+            f"{resumed.path}: was trained by the engine, which cannot train here: {choice.reason}"
+        )
+    return StepChoice(CLOSED_FORM, "the checkpoint was trained in this way")
 
 
 def clear(run: Run) -> None:

@@ -2,6 +2,9 @@
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
+
 from src.config import schema
 
 
@@ -18,6 +21,7 @@ class Schedule:
     ) -> None:
         self.config, self.lr = config, lr
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
+        self._epoch, self._rates = -1, np.empty(0)  # the last result of `of_epoch`
 
     def __call__(self, step: int) -> float:
         """The rate of a step, counted from 0 over the whole run. After the run, the last rate."""
@@ -27,6 +31,17 @@ class Schedule:
         warmup = round(self.config.warmup_epochs * self.steps_per_epoch)
         factor = (step + 1) / warmup if step < warmup else 1.0
         return factor * self._by_epoch(self.config, step // self.steps_per_epoch)
+
+    def of_epoch(self, epoch: int) -> NDArray[np.float64]:
+        """The rates of the steps of an epoch, (steps_per_epoch,)."""
+        if epoch != self._epoch:
+            steps = range(epoch * self.steps_per_epoch, (epoch + 1) * self.steps_per_epoch)
+            constant = not isinstance(self.config, schema.OneCycle) and (
+                epoch >= self.config.warmup_epochs and epoch < self.epochs
+            )
+            rates = [self(steps[0])] * len(steps) if constant else map(self, steps)
+            self._epoch, self._rates = epoch, np.fromiter(rates, np.float64, len(steps))
+        return self._rates
 
     def _by_epoch(
         self, config: schema.NoScheduler | schema.MultiStep | schema.Cosine, epoch: int

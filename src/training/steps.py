@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -109,7 +109,7 @@ class Steps:
         self.optimizer, self.schedules, self.step_plan = optimizer, schedules, step_plan
         self.average = average
 
-    def __call__(self, block: Block, epoch: int, batch: int) -> BatchResults:
+    def __call__(self, block: Any, epoch: int, batch: int) -> BatchResults:
         """Trains on a block whose first batch is number `batch` of `epoch`, both from 0."""
         raise NotImplementedError
 

@@ -10,9 +10,9 @@ from src.config.compose import compose
 from src.config.faults import options
 from src.models import construct_model
 from src.models.closed_form import closed_form_of
-from src.models.stack import step_kind
 from src.system.errors import InputError
 from src.training.grouping import why_alone
+from src.training.step_choice import choose_step
 
 
 @pytest.mark.parametrize(("key", "value"), NOT_COVERED)
@@ -22,7 +22,7 @@ def test_a_setting_that_is_not_covered_is_refused_with_closed_form(
     setting = f"{key}={str(value).lower()}"
     config = compose(setting)
     assert not_covered(config) == {setting: NOT_COVERED[key, value]}
-    assert step_kind(config, construct_model(config.model, (4,), 3)) == "autograd"
+    assert choose_step(config, construct_model(config.model, (4,), 3)).kind == "autograd"
     assert why_alone(config) == f"{setting}: the closed form {NOT_COVERED[key, value]}"
     with pytest.raises(InputError) as caught:
         compose(setting, "trainer.step=closed_form")

@@ -4,12 +4,10 @@ import random
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from src.config.compose import compose
-from src.models.stack import MOST_EXACT_SHAPES, Stack, step_kind
+from src.models.stack import MOST_EXACT_SHAPES, Stack
 from tests.helpers.stacks import BATCH, CLASSES, INPUTS, accumulate_all, batches, models_of
 
 STACKS: dict[str, tuple[list[list[int]], list[int]]] = {
@@ -142,11 +140,3 @@ def test_updating_in_place_is_stepping_by_the_gradient() -> None:
         optimizer.step()
         for found, expected in zip(model.parameters(), reference.parameters(), strict=True):
             assert torch.allclose(found, expected, rtol=1e-12, atol=1e-14)
-
-
-def test_step_kind() -> None:
-    model = models_of([[4]])[0]
-    assert step_kind(compose(), model) == "closed_form"
-    assert step_kind(compose("trainer.step=autograd"), model) == "autograd"
-    assert step_kind(compose("trainer.precision=16-mixed"), model) == "autograd"
-    assert step_kind(compose(), nn.Sequential(nn.Linear(4, 2))) == "autograd"

@@ -25,6 +25,8 @@ from src.training.fit import fit, fit_stack
 from src.training.grouping import plan
 from tests.helpers.commands import SMALL
 from tests.helpers.grids import SEEDS, WIDTHS, grid
+from tests.helpers.steps import AUTO
+from tests.helpers.weights import same
 
 
 def checkpoint(run: Run) -> dict[str, Any]:
@@ -96,6 +98,10 @@ def test_a_trial_is_its_single_run(case: str, tmp_path: Path) -> None:
     for config, run in zip(configs, stack(configs, tmp_path / "fused"), strict=True):
         solo = fit(config, tmp_path / "solo" / run.folder.name)
         fused, alone = checkpoint(run), checkpoint(solo)
+        if run.result["step"] == "native":
+            assert same(run, solo)
+            for part in ("optimizer_states", "average"):
+                assert digest(fused[part]) == digest(alone[part])
         tolerance = 2e-2 if case == "bf16" else 1e-4
         for name, value in alone["state_dict"].items():
             error = (fused["state_dict"][name] - value).abs().max() / value.abs().max()
@@ -113,7 +119,8 @@ def test_a_trial_is_its_single_run(case: str, tmp_path: Path) -> None:
             difference = abs(float(row["val/acc"] or 0) - float(other["val/acc"] or 0))
             assert difference <= (6.1 if case == "bf16" else 2.1) / 288
         assert run.result.keys() == solo.result.keys()
-        assert (run.result["stacked"], run.result["step"]) == (len(configs), "closed_form")
+        kind = "closed_form" if case == "bf16" else AUTO
+        assert (run.result["stacked"], run.result["step"]) == (len(configs), kind)
         assert evaluate_path(run.folder, None).accuracy == run.result["test/acc"]
 
 

@@ -1,0 +1,15 @@
+"""Builds the engine for CPUs with this machine's C compiler: python -m src.build."""
+
+from src.system.process import command_parser, run
+
+
+def main() -> None:
+    command_parser("build", __doc__).parse_args()
+    from src.native.compiler import build
+
+    for file in build():
+        print(file)
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,90 @@
+"""Models that the engine trains: their tensors are views of one flat vector (src/native/)."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from src.models.closed_form import closed_form_of
+from src.models.mlp import Architecture, DenseClosedForm, architecture_of
+from src.native import engine
+
+
+class NativeModel:
+    """A model and the flat vector `weights` that holds its parameters and running statistics."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.architecture = model, architecture_of(model)
+        first = self.architecture.layers[0].weight
+        self.network = _network(self.architecture, first.dtype)
+        self.weights = self.new_vector()
+        for tensor, view in self._pairs(self.weights):
+            tensor.data = view.copy_(tensor.data)
+        self.batch_norms = [n for n in self.architecture.norms if isinstance(n, nn.BatchNorm1d)]
+
+    def new_vector(self) -> Tensor:
+        """A flat vector of zeros, with a place for each number of the model."""
+        return torch.zeros(self.network.size, dtype=self.architecture.layers[0].weight.dtype)
+
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """The parts of a flat vector that belong to the parameters, in the model's order."""
+        by_parameter = {id(tensor): view for tensor, view in self._pairs(vector)}
+        return [by_parameter[id(parameter)] for parameter in self.model.parameters()]
+
+    @property
+    def in_place(self) -> bool:
+        """Whether the model's tensors still lie in the flat vector."""
+        pairs = self._pairs(self.weights)
+        return all(tensor.data_ptr() == view.data_ptr() for tensor, view in pairs)
+
+    def _pairs(self, vector: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each tensor of the model, with its view of a flat vector."""
+        modules = self.architecture
+        for number, (layer, place) in enumerate(
+            zip(modules.layers, self.network.places, strict=True)
+        ):
+            size = place.inputs * place.stride
+            weight = vector[place.weight : place.weight + size].view(place.inputs, place.stride)
+            yield layer.weight, weight[:, : place.units].T
+            vectors: list[tuple[Tensor, int | None]] = [(layer.bias, place.bias)]
+            if place.scale is not None:
+                norm = modules.norms[number]
+                vectors += [(norm.weight, place.scale), (norm.bias, place.shift)]
+            if place.mean is not None:
+                norm = modules.norms[number]
+                assert isinstance(norm, nn.BatchNorm1d)
+                assert norm.running_mean is not None
+                assert norm.running_var is not None
+                vectors += [(norm.running_mean, place.mean), (norm.running_var, place.variance)]
+            for tensor, start in vectors:
+                if start is not None:
+                    yield tensor, vector[start : start + place.units]
+
+
+def why_not_native(model: nn.Module) -> str:
+    """Why the engine cannot train a model on a CPU; "" if it can."""
+    if closed_form_of(model) is not DenseClosedForm:
+        return f"the engine does not know the layers of {type(model).__name__}"
+    return engine.why_absent()
+
+
+def _network(architecture: Architecture, dtype: torch.dtype) -> engine.Network:
+    layers, norms = architecture.layers, architecture.norms
+    kind = None
+    eps, momentum = 1e-5, 0.1
+    if norms:
+        kind, eps = "batch" if isinstance(norms[0], nn.BatchNorm1d) else "layer", norms[0].eps
+        momentum = getattr(norms[0], "momentum", None) or momentum
+    return engine.Network(
+        engine.Architecture(
+            (layers[0].in_features, *(layer.out_features for layer in layers)),
+            torch.finfo(dtype).bits,
+            architecture.activation,
+            kind,
+            architecture.dropouts,
+            architecture.input_dropout,
+            architecture.max_norm,
+            eps,
+            momentum,
+        )
+    )

@@ -1,0 +1,284 @@
+"""Calls the engine. Arrays are passed by their addresses: the caller keeps them alive and checks
+their shapes. A call runs without the interpreter's lock, so Python's threads run side by side.
+"""
+
+import ctypes
+import functools
+from ctypes import c_double, c_int64, c_void_p, sizeof
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from src.native import compiler
+from src.system.errors import InputError
+
+ACTIVATIONS = ("relu", "tanh", "gelu")
+NORMS = (None, "batch", "layer")
+OPTIMIZERS = ("sgd", "adam", "adamw")
+BYTES, FLOATS, DOUBLES = 0, 1, 2  # features: uint8, scaled as by ToTensor; float32; float64
+LINE = 64  # bytes: rows of weights begin at multiples
+CROWDED = 1024  # bytes: rows at multiples of it would share few places of a cache
+
+
+class _Layer(ctypes.Structure):
+    _fields_ = [
+        *((name, c_int64) for name in ("inputs", "units", "stride", "weight", "bias")),
+        *((name, c_int64) for name in ("scale", "shift", "mean", "variance")),
+        ("dropout", c_double),
+    ]
+
+
+class _Network(ctypes.Structure):
+    _fields_ = [
+        ("layers", c_void_p),
+        *((name, c_int64) for name in ("depth", "activation", "norm")),
+        *((name, c_double) for name in ("input_dropout", "max_norm", "eps", "momentum")),
+        *((name, c_int64) for name in ("trained", "size")),
+    ]
+
+
+class Optimizer(ctypes.Structure):
+    """The settings of torch's optimizer of that name; `kind` is an index into OPTIMIZERS."""
+
+    _fields_ = [
+        ("kind", c_int64),
+        ("nesterov", c_int64),
+        *((n, c_double) for n in ("weight_decay", "momentum", "beta1", "beta2", "eps")),
+    ]
+
+
+class Plan(ctypes.Structure):
+    """How batches become steps. A clip, smoothing or decay of 0 is none."""
+
+    _fields_ = [
+        ("batches_per_epoch", c_int64),
+        ("accumulate", c_int64),
+        *((name, c_double) for name in ("clip", "smoothing", "ema_decay")),
+    ]
+
+
+class Model(ctypes.Structure):
+    """The addresses of a model's flat vectors. Without a gradient, SGD adds each gradient times the
+    rate to the weights at once. `steps` counts the optimizer's steps; `train` increases it."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("weights", "gradient", "first", "second", "average")),
+        ("seed", c_int64),
+        ("steps", c_int64),
+    ]
+
+
+class Block(ctypes.Structure):
+    """`batches` batches of `batch` samples each, the first of them number `first` of the epoch.
+
+    Sample i is features[rows[i]], with label labels[rows[i]]; features[i] and labels[i] if `rows`
+    is None. Labels and rows are int64, rates (one per batch) float64. The engine writes losses
+    (batches,) float64, means of the batches, and correct (batches,) int64.
+    """
+
+    _fields_ = [
+        ("features", c_void_p),
+        ("source", c_int64),
+        ("rows", c_void_p),
+        ("labels", c_void_p),
+        *((name, c_int64) for name in ("batches", "batch", "epoch", "first")),
+        *((name, c_void_p) for name in ("rates", "losses", "correct")),
+    ]
+
+
+class _Team(ctypes.Structure):
+    _fields_ = [("threads", c_int64), ("rest", ctypes.c_char * 248)]
+
+
+class _Member(ctypes.Structure):
+    _fields_ = [("team", c_void_p), ("number", c_int64)]
+
+
+STRUCTURES = (_Layer, _Network, Optimizer, Plan, Model, Block, _Member)
+
+
+class Samples(NamedTuple):
+    """The addresses of features (size, inputs) and of labels (size,) int64, which are needed only
+    to compute losses."""
+
+    features: int
+    source: int  # BYTES or FLOATS; DOUBLES only for a model of 64 bits
+    size: int
+    labels: int | None = None
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the tensors of one layer lie in a flat vector: the weight is (inputs, stride), the
+    others are (stride,). None if the layer has no such tensor."""
+
+    inputs: int
+    units: int
+    stride: int
+    weight: int
+    bias: int | None
+    scale: int | None
+    shift: int | None
+    mean: int | None
+    variance: int | None
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """A multilayer perceptron: widths are inputs, hidden layers, classes; `dropouts` has one value
+    per hidden layer; `bits` is 32 or 64, the size of a float."""
+
+    widths: tuple[int, ...]
+    bits: int = 32
+    activation: str = "relu"
+    norm: str | None = None
+    dropouts: tuple[float, ...] = ()
+    input_dropout: float = 0.0
+    max_norm: float | None = None
+    eps: float = 1e-5  # of the norms
+    momentum: float = 0.1  # of a batch norm's running statistics
+
+
+class Network:
+    """An architecture, with the places of its tensors in a flat vector of `size` floats."""
+
+    def __init__(self, architecture: Architecture) -> None:
+        self.architecture = architecture
+        widths, norm = architecture.widths, architecture.norm
+        depth = len(widths) - 1
+        bytes_per_float = architecture.bits // 8
+        line = LINE // bytes_per_float
+        self.places: list[Places] = []
+        self._layers = (_Layer * depth)()
+        self.size = 0
+
+        def take(count: int, present: bool = True) -> int | None:
+            if not present:
+                return None
+            self.size += count
+            return self.size - count
+
+        strides = [-(-units // line) * line for units in widths[1:]]
+        strides = [s + line * (s * bytes_per_float % CROWDED == 0) for s in strides]
+        trained = []
+        for number, stride in enumerate(strides):
+            hidden = number + 1 < depth
+            normed = norm is not None and hidden
+            weight = take(widths[number] * stride)
+            bias = take(stride, not (norm == "batch" and hidden))
+            trained.append((weight, bias, take(stride, normed), take(stride, normed)))
+        trained_size = self.size
+        for number, (stride, (weight, bias, scale, shift)) in enumerate(
+            zip(strides, trained, strict=True)
+        ):
+            running = norm == "batch" and number + 1 < depth
+            assert weight is not None
+            place = Places(
+                widths[number], widths[number + 1], stride, weight, bias, scale, shift,
+                take(stride, running), take(stride, running),
+            )  # fmt: skip
+            self.places.append(place)
+            dropouts = (*architecture.dropouts, *(0.0,) * depth)
+            layer = self._layers[number]
+            for name in Places.__dataclass_fields__:
+                value = getattr(place, name)
+                setattr(layer, name, -1 if value is None else value)
+            layer.dropout = dropouts[number] if number + 1 < depth else 0.0
+        self._network = _Network(
+            ctypes.addressof(self._layers), depth, ACTIVATIONS.index(architecture.activation),
+            NORMS.index(norm), architecture.input_dropout, architecture.max_norm or 0.0,
+            architecture.eps, architecture.momentum, trained_size, self.size,
+        )  # fmt: skip
+        self.pointer = ctypes.byref(self._network)
+        self.bits = architecture.bits
+
+
+class Engine:
+    """The engine in a built library."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        found = (c_int64 * (len(STRUCTURES) + 1))()
+        library.sizes(found)
+        *own, team = [sizeof(structure) for structure in (*STRUCTURES, _Team)]
+        if [*found][:-1] != own or found[len(own)] > team:
+            raise OSError(f"its structures have sizes {[*found]}, not {[*own, team]}")
+        library.scratch_bytes.restype = c_int64
+        library.scratch_bytes.argtypes = (c_int64, c_void_p, c_int64)
+        library.train.argtypes = (c_int64, *(c_void_p,) * 7)
+        library.train.restype = None
+        library.evaluate.argtypes = (
+            c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p,
+            c_void_p,
+        )  # fmt: skip
+        library.evaluate.restype = None
+        library.logits.argtypes = (
+            c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p,
+        )  # fmt: skip
+        library.logits.restype = None
+        self._team = _Team()
+        library.open_team(ctypes.byref(self._team), c_int64(1))
+        self._alone = _Member(ctypes.addressof(self._team), 0)
+
+    def scratch_bytes(self, network: Network, batch: int) -> int:
+        """The bytes of working memory for batches of up to `batch` samples."""
+        return int(self._library.scratch_bytes(network.bits, network.pointer, batch))
+
+    def train(
+        self,
+        network: Network,
+        settings: tuple[Optimizer, Plan],
+        model: Model,
+        block: Block,
+        scratch: int,
+    ) -> None:
+        """Trains a model on a block. `scratch` is the address of working memory that no other call
+        uses now."""
+        byref, (optimizer, plan) = ctypes.byref, settings
+        self._library.train(
+            network.bits, network.pointer, byref(optimizer), byref(plan), byref(model),
+            byref(block), byref(self._alone), scratch,
+        )  # fmt: skip
+
+    def evaluate(
+        self, network: Network, weights: int, samples: Samples, scratch: int
+    ) -> tuple[float, int]:
+        """The sum of the losses of samples, and how many are classified correctly."""
+        loss, correct = c_double(), c_int64()
+        self._library.evaluate(
+            network.bits, network.pointer, weights, samples.features, samples.source,
+            samples.labels, samples.size, ctypes.byref(loss), ctypes.byref(correct), scratch,
+        )  # fmt: skip
+        return loss.value, correct.value
+
+    def logits(
+        self, network: Network, weights: int, samples: Samples, out: int, scratch: int
+    ) -> None:
+        """Writes the logits (samples, classes) to the address `out`."""
+        self._library.logits(
+            network.bits, network.pointer, weights, samples.features, samples.source,
+            samples.size, out, scratch,
+        )  # fmt: skip
+
+
+@functools.cache
+def _opened() -> tuple[Engine | None, str]:
+    path, reason = compiler.find()
+    if path is None:
+        return None, reason
+    try:
+        return Engine(ctypes.CDLL(str(path))), ""
+    except OSError as error:
+        return None, f"{path}: cannot be loaded ({error}); type {compiler.BUILD}"
+
+
+def why_absent() -> str:
+    """Why there is no engine in this process; "" if there is one."""
+    return _opened()[1]
+
+
+def engine() -> Engine:
+    """The engine. Raises InputError if there is none."""
+    found, reason = _opened()
+    if found is None:
+        raise InputError(reason)
+    return found

@@ -1,0 +1,201 @@
+"""The optimizer steps of a block by the engine: each trial alone, on one thread, in one call.
+
+A trial's numbers depend on nothing but the trial: not on the other trials, the threads, or the
+division of an epoch into blocks.
+"""
+
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from src.config import schema
+from src.data.loader import CHUNK, Batch, Block, Rows
+from src.models.native import NativeModel
+from src.native import engine
+from src.training.averaging import Average
+from src.training.lanes import Lanes
+from src.training.optimizers import ADAM_BETAS, ADAM_EPS, is_plain_sgd
+from src.training.schedule import Schedule
+from src.training.steps import BatchResults, StepPlan, Steps
+
+SOURCES = {
+    torch.uint8: engine.BYTES, torch.float32: engine.FLOATS, torch.float64: engine.DOUBLES,
+}  # fmt: skip
+
+
+_memory = threading.local()
+
+
+def scratch(size: int) -> int:
+    """The address of at least `size` bytes of working memory for this thread."""
+    held: Tensor | None = getattr(_memory, "held", None)
+    if held is None or len(held) < size:
+        held = _memory.held = torch.empty(size, dtype=torch.uint8)
+    return held.data_ptr()
+
+
+class Trial:
+    """One model with the vectors of its optimizer. The state of torch's optimizer is views of them,
+    so that checkpoints and other kinds of steps can read it."""
+
+    def __init__(
+        self, model: NativeModel, optimizer: Optimizer, config: schema.Optimizer, seed: int
+    ) -> None:
+        self.model, self.optimizer = model, optimizer
+        self.gradient: Tensor | None = None
+        adam = config.name != "sgd"
+        decay, momentum = config.weight_decay, getattr(config, "momentum", 0.0)
+        names = ["exp_avg", "exp_avg_sq"] if adam else ["momentum_buffer"] * bool(momentum)
+        self.moments = {name: model.new_vector() for name in names}
+        self.count = torch.tensor(0.0) if adam else None  # of steps; torch keeps a float
+        self.settings = engine.Optimizer(
+            engine.OPTIMIZERS.index(config.name), getattr(config, "nesterov", False), decay,
+            momentum, *ADAM_BETAS, ADAM_EPS,
+        )  # fmt: skip
+        vectors = [vector.data_ptr() for vector in self.moments.values()]
+        self.pointers = engine.Model(
+            model.weights.data_ptr(), None, *(*vectors, None, None)[:2], None, seed, 0
+        )
+        self.adopt()
+
+    def store_gradients(self) -> None:
+        """Gives the trial a vector of gradients. Without it, steps add them to the weights."""
+        self.gradient = self.model.new_vector()
+        self.pointers.gradient = self.gradient.data_ptr()
+
+    def adopt(self) -> None:
+        """Takes over the state that was loaded into torch's optimizer, and makes it views."""
+        state: dict[Any, dict[str, Tensor]] = self.optimizer.state
+        parameters = list(self.model.model.parameters())
+        for name, vector in self.moments.items():
+            for parameter, view in zip(parameters, self.model.views(vector), strict=True):
+                if name in state[parameter]:
+                    view.copy_(state[parameter][name])
+                state[parameter][name] = view
+        if self.count is not None:
+            self.count = state[parameters[0]].get("step", self.count).detach().clone()
+            self.pointers.steps = int(self.count)
+            for parameter in parameters:
+                state[parameter]["step"] = self.count
+
+    def finish_block(self, rate: float) -> None:
+        """Makes the optimizer's state that of the last step."""
+        if self.count is not None:
+            self.count.fill_(self.pointers.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+
+class NativeSteps(Steps):
+    """Trains trials by the engine, on the threads of `lanes`."""
+
+    def __init__(
+        self,
+        trials: Sequence[Trial],
+        batch_of: Sequence[int],
+        schedules: Sequence[Schedule],
+        step_plan: StepPlan,
+        average: Average | None,
+        lanes: Lanes,
+    ) -> None:
+        """Trial s trains on batch `batch_of[s]` of a block. The average has one lane, of each
+        trial's flat vector."""
+        super().__init__(trials[0].optimizer, schedules, step_plan, average)
+        self.trials, self.batch_of, self.lanes = trials, batch_of, lanes
+        decay = 0.0
+        if average is not None:
+            decay = average.decay
+            for trial, values in zip(trials, average.values[0], strict=True):
+                trial.pointers.average = values.data_ptr()
+        whole_steps = step_plan.accumulate == 1 and step_plan.clip is None
+        for trial in trials:
+            if not (whole_steps and is_plain_sgd(trial.optimizer)):
+                trial.store_gradients()
+        self.plan = engine.Plan(
+            step_plan.batches_per_epoch, step_plan.accumulate, step_plan.clip or 0.0,
+            step_plan.smoothing, decay,
+        )  # fmt: skip
+        # The longest first, so that threads end at about the same time.
+        sizes = [trial.model.network.size for trial in trials]
+        self.by_size = sorted(range(len(trials)), key=lambda n: -sizes[n])
+
+    def __call__(self, block: Block | Rows, epoch: int, batch: int) -> BatchResults:
+        count = block.batches
+        losses = np.empty((len(self.trials), count))
+        correct = np.empty((len(self.trials), count), np.int64)
+        features = block.features.contiguous()
+        labels = block.labels.contiguous()
+
+        def train(number: int) -> None:
+            trial, order = self.trials[number], self.batch_of[number]
+            network = trial.model.network
+            steps = (batch + np.arange(count)) // self.step_plan.accumulate
+            rates = np.ascontiguousarray(self.schedules[number].of_epoch(epoch)[steps])
+            if isinstance(block, Rows):
+                x, y, rows = features, labels, block.rows[:, order].contiguous()
+            else:
+                x, y, rows = features[:, order].contiguous(), labels[:, order].contiguous(), None
+            job = engine.Block(
+                x.data_ptr(), SOURCES[x.dtype], None if rows is None else rows.data_ptr(),
+                y.data_ptr(), count, block.size, epoch, batch, rates.ctypes.data,
+                losses[number].ctypes.data, correct[number].ctypes.data,
+            )  # fmt: skip
+            memory = scratch(engine.engine().scratch_bytes(network, block.size))
+            settings = trial.settings, self.plan
+            engine.engine().train(network, settings, trial.pointers, job, memory)
+            trial.finish_block(float(rates[-1]))
+            for norm in trial.model.batch_norms:
+                assert norm.num_batches_tracked is not None
+                norm.num_batches_tracked += count
+
+        self.lanes.deal(train, self.by_size)
+        return BatchResults(torch.from_numpy(losses).T, torch.from_numpy(correct).T)
+
+    def gradients(self) -> list[Tensor]:
+        return [trial.gradient for trial in self.trials if trial.gradient is not None]
+
+
+def evaluate_natively(
+    models: Sequence[NativeModel], batch: Batch, lanes: Lanes
+) -> tuple[Tensor, Tensor]:
+    """Sums of the losses and numbers of correct predictions of each chunk, (chunks, S)."""
+    features, labels = batch.features.contiguous(), batch.labels.contiguous()
+    starts = range(0, len(labels), CHUNK)
+    losses = np.empty((len(starts), len(models)))
+    correct = np.empty((len(starts), len(models)), np.int64)
+
+    def evaluate(task: tuple[int, int]) -> None:
+        number, chunk = task
+        model, part = models[number], slice(starts[chunk], starts[chunk] + CHUNK)
+        samples = _samples(features[part], labels[part])
+        memory = scratch(engine.engine().scratch_bytes(model.network, samples.size))
+        losses[chunk, number], correct[chunk, number] = engine.engine().evaluate(
+            model.network, model.weights.data_ptr(), samples, memory
+        )
+
+    lanes.deal(evaluate, [(n, c) for n in range(len(models)) for c in range(len(starts))])
+    return torch.from_numpy(losses), torch.from_numpy(correct)
+
+
+def native_logits(model: NativeModel, features: Tensor) -> Tensor:
+    """Logits (N, classes) of features (N, *shape), as `Batch` holds them."""
+    features, network = features.contiguous(), model.network
+    found = torch.empty(len(features), network.architecture.widths[-1], dtype=model.weights.dtype)
+    if len(features):
+        memory = scratch(engine.engine().scratch_bytes(network, len(features)))
+        engine.engine().logits(
+            network, model.weights.data_ptr(), _samples(features), found.data_ptr(), memory
+        )
+    return found
+
+
+def _samples(features: Tensor, labels: Tensor | None = None) -> engine.Samples:
+    return engine.Samples(
+        features.data_ptr(), SOURCES[features.dtype], len(features),
+        None if labels is None else labels.data_ptr(),
+    )  # fmt: skip

@@ -1,0 +1,55 @@
+"""Which of the three ways of a step a run takes, and why not a faster one."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from src.config.closed_form import not_covered
+from src.config.schema import Config
+from src.models.closed_form import closed_form_of
+from src.models.native import why_not_native
+from src.system.errors import InputError
+
+NATIVE, CLOSED_FORM, AUTOGRAD = "native", "closed_form", "autograd"
+
+
+@dataclass(frozen=True)
+class StepChoice:
+    """`kind` is native, closed_form or autograd. `reason` says why it is not a faster one; it is
+    empty for native and for what `trainer.step` names."""
+
+    kind: str
+    reason: str = ""
+
+
+def choose_step(
+    config: Config, model: nn.Module, accelerator: str = "cpu", world_size: int = 1
+) -> StepChoice:
+    """The fastest way that the model, the configuration and the devices allow. Raises InputError if
+    `trainer.step` names one that they do not allow."""
+    wanted = config.trainer.step
+    if wanted == AUTOGRAD:
+        return StepChoice(AUTOGRAD)
+    refused = next((f"{s}: the closed form {why}" for s, why in not_covered(config).items()), "")
+    if not refused and closed_form_of(model) is None:
+        refused = f"{type(model).__name__} has no closed form"
+    if refused:
+        return StepChoice(AUTOGRAD, refused)
+    if wanted == CLOSED_FORM:
+        return StepChoice(CLOSED_FORM)
+    reason = _why_not_native(config, model, accelerator, world_size)
+    if not reason:
+        return StepChoice(NATIVE)
+    if wanted == NATIVE:
+        raise InputError(f"trainer.step=native: {reason}; or type trainer.step=auto")
+    return StepChoice(CLOSED_FORM, reason)
+
+
+def _why_not_native(config: Config, model: nn.Module, accelerator: str, world_size: int) -> str:
+    if accelerator != "cpu":
+        return f"the engine runs on CPUs, this run on {accelerator}"
+    if world_size > 1:
+        return f"the engine does not exchange gradients, and there are {world_size} ranks"
+    if config.trainer.precision not in ("32", "64"):
+        return f"the engine has no trainer.precision={config.trainer.precision}"
+    return why_not_native(model)

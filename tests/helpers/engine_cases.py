@@ -1,0 +1,187 @@
+"""Random models, data and settings for the engine, as NumPy arrays. Run as a program, it trains
+them by the engine in a library and prints a digest of all results; it imports no torch:
+
+    python -m tests.helpers.engine_cases LIBRARY FIRST END
+"""
+
+import ctypes
+import hashlib
+import random
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from src.native import engine
+
+Array = NDArray[Any]
+SAMPLES = 60
+
+
+@dataclass
+class Case:
+    """A model with the settings of its training, and the arrays that the engine reads and writes.
+    Every array has exactly the size that the engine may touch."""
+
+    network: engine.Network
+    optimizer: engine.Optimizer
+    plan: engine.Plan
+    seed: int
+    features: Array  # (SAMPLES, inputs)
+    labels: Array
+    rows: Array  # (batches, batch)
+    rates: Array
+    weights: Array
+    average: Array
+    stores_gradient: bool
+    fill: int  # a byte that fills working memory before its use
+
+    def scratch(self, by: engine.Engine, samples: int) -> Array:
+        return np.full(by.scratch_bytes(self.network, samples), self.fill, np.uint8)
+
+    def train(self, by: engine.Engine, blocks: int = 0) -> tuple[Array, Array]:
+        """Trains in blocks of so many batches, by default in one. Returns losses and correct."""
+        gradient, first, second = (np.zeros_like(self.weights) for _ in range(3))
+        adam = self.optimizer.kind > 0
+        model = engine.Model(
+            self.weights.ctypes.data,
+            gradient.ctypes.data if self.stores_gradient else None,
+            first.ctypes.data if adam or self.optimizer.momentum else None,
+            second.ctypes.data if adam else None,
+            self.average.ctypes.data if self.plan.ema_decay else None,
+            self.seed,
+            0,
+        )
+        count, batch = self.rows.shape
+        losses, correct = np.full(count, np.nan), np.full(count, -1, np.int64)
+        scratch = self.scratch(by, batch)
+        for start in range(0, count, blocks or count):
+            part = slice(start, start + (blocks or count))
+            rows = self.rows[part].copy()
+            block = engine.Block(
+                self.features.ctypes.data, self.source, rows.ctypes.data, self.labels.ctypes.data,
+                len(rows), batch, 3, start, self.rates[part].ctypes.data,
+                losses[part].ctypes.data, correct[part].ctypes.data,
+            )  # fmt: skip
+            settings = self.optimizer, self.plan
+            by.train(self.network, settings, model, block, scratch.ctypes.data)
+        return losses, correct
+
+    @property
+    def source(self) -> int:
+        return engine.BYTES if self.features.dtype == np.uint8 else engine.FLOATS
+
+    def samples(self) -> engine.Samples:
+        return engine.Samples(
+            self.features.ctypes.data, self.source, SAMPLES, self.labels.ctypes.data
+        )
+
+    def evaluate(self, by: engine.Engine) -> tuple[float, int, Array]:
+        """The sum of the losses of all samples, how many are correct, and the logits."""
+        scratch = self.scratch(by, SAMPLES)
+        weights = self.weights.ctypes.data
+        logits = np.empty((SAMPLES, self.network.architecture.widths[-1]), self.weights.dtype)
+        by.logits(self.network, weights, self.samples(), logits.ctypes.data, scratch.ctypes.data)
+        loss, correct = by.evaluate(self.network, weights, self.samples(), scratch.ctypes.data)
+        return loss, correct, logits
+
+
+def draw(number: int, *, bits: int | None = None, dropout: bool = True) -> Case:
+    """The case of that number."""
+    chance = random.Random(number)
+    numbers = np.random.default_rng(number)
+    depth = chance.randint(0, 3)
+    widths = [chance.choice([1, 2, 5, 12, 16, 17, 33, 300])]
+    widths += [chance.choice([1, 3, 8, 15, 16, 17, 40, 65, 130]) for _ in range(depth)]
+    widths += [chance.randint(2, 20)]
+    bits = bits or chance.choice([32, 64])
+    rate = chance.choice([0.0, 0.3, 0.9]) if dropout else 0.0
+    network = engine.Network(
+        engine.Architecture(
+            tuple(widths),
+            bits,
+            chance.choice(engine.ACTIVATIONS),
+            chance.choice(engine.NORMS) if depth else None,
+            tuple(rate * chance.choice([0, 1]) for _ in range(depth)),
+            chance.choice([0.0, 0.2]) if dropout else 0.0,
+            chance.choice([None, None, 0.5]) if depth else None,
+        )
+    )
+    kind = chance.choice(engine.OPTIMIZERS)
+    momentum = chance.choice([0.0, 0.5, 0.9]) if kind == "sgd" else 0.0
+    decay = chance.choice([0.0, 0.01])
+    batches, batch = chance.randint(1, 6), chance.choice([2, 3, 7, 16, 31, 40, 300])
+    plan = engine.Plan(
+        batches, chance.choice([1, 1, 2, 3]), chance.choice([0.0, 0.0, 0.1]),
+        chance.choice([0.0, 0.1]), chance.choice([0.0, 0.9]),
+    )  # fmt: skip
+    plain = kind == "sgd" and not momentum and not decay and plan.accumulate == 1 and not plan.clip
+    pixels = chance.random() < 0.5
+    shape = (SAMPLES, widths[0])
+    features: Array = numbers.normal(size=shape).astype(np.float32)
+    if pixels:
+        features = numbers.integers(0, 256, shape, dtype=np.uint8)
+    weights = np.zeros(network.size, np.float32 if bits == 32 else np.float64)
+    for place in network.places:
+        matrix = weight_of(place, weights)
+        matrix[:] = numbers.normal(size=matrix.shape) / np.sqrt(place.inputs)
+        for name, low, high in (
+            ("bias", -0.1, 0.1), ("scale", 0.8, 1.2), ("shift", -0.2, 0.2), ("mean", -1, 1),
+            ("variance", 0.5, 2),
+        ):  # fmt: skip
+            vector = vector_of(place, name, weights)
+            if vector is not None:
+                vector[:] = numbers.uniform(low, high, len(vector))
+    return Case(
+        network,
+        engine.Optimizer(
+            engine.OPTIMIZERS.index(kind),
+            bool(momentum) and chance.random() < 0.5,
+            decay,
+            momentum,
+            0.9,
+            0.999,
+            1e-8,
+        ),
+        plan,
+        chance.getrandbits(40),
+        features,
+        numbers.integers(0, widths[-1], SAMPLES),
+        numbers.integers(0, SAMPLES, (batches, batch)),
+        (0.05 if kind == "sgd" else 0.003) * np.arange(1.0, batches + 1),
+        weights,
+        weights.copy(),
+        not plain,
+        chance.choice([0, 255]),
+    )
+
+
+def weight_of(place: engine.Places, vector: Array) -> Array:
+    """The weight (inputs, units) of a layer, a view of a flat vector."""
+    whole = vector[place.weight : place.weight + place.inputs * place.stride]
+    return whole.reshape(place.inputs, place.stride)[:, : place.units]
+
+
+def vector_of(place: engine.Places, name: str, vector: Array) -> Array | None:
+    """The bias, scale, shift, mean or variance of a layer, a view of a flat vector."""
+    start: int | None = getattr(place, name)
+    return None if start is None else vector[start : start + place.units]
+
+
+def results(case: Case, by: engine.Engine, blocks: int = 0) -> bytes:
+    """Everything that training and evaluating a case gives, bit for bit."""
+    losses, correct = case.train(by, blocks)
+    loss, hits, logits = case.evaluate(by)
+    arrays = (losses, correct, case.weights, case.average, logits, np.array([loss, hits]))
+    return b"".join(array.tobytes() for array in arrays)
+
+
+if __name__ == "__main__":
+    library, first, end = sys.argv[1:]
+    by = engine.Engine(ctypes.CDLL(library))
+    digest = hashlib.sha256()
+    for number in range(int(first), int(end)):
+        digest.update(results(draw(number), by))
+    print(digest.hexdigest())

@@ -1,0 +1,259 @@
+"""The engine against autograd, and against itself."""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.optim import SGD, Adam, AdamW, Optimizer
+
+from src.native import engine
+from tests.helpers.engine_cases import Array, Case, draw, results, vector_of, weight_of
+
+pytestmark = pytest.mark.skipif(bool(engine.why_absent()), reason=engine.why_absent() or "present")
+CASES = 300
+
+
+class Perceptron(nn.Module):
+    """The model of a case by torch, in float64. Masks are functions of the Philox generator."""
+
+    def __init__(self, case: Case) -> None:
+        super().__init__()
+        self.case, shape = case, case.network.architecture
+        pairs = list(itertools.pairwise(shape.widths))
+        batch = shape.norm == "batch"
+        self.linear = nn.ModuleList(
+            nn.Linear(a, b, bias=not (batch and n + 1 < len(pairs)))
+            for n, (a, b) in enumerate(pairs)
+        )
+        kind = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm, None: nn.Identity}[shape.norm]
+        self.norm = nn.ModuleList(kind(width) for width in shape.widths[1:-1])
+        self.activation = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU}[shape.activation]()
+        self.double()
+
+    def forward(self, x: Tensor, batch: int | None = None) -> Tensor:
+        """`batch` is the number of a training batch in the run; None: no dropout."""
+        shape = self.case.network.architecture
+        x = self._dropped(x, shape.input_dropout, batch, 0)
+        *hidden, last = self.linear
+        for number, (linear, norm) in enumerate(zip(hidden, self.norm, strict=True)):
+            x = self.activation(norm(linear(x)))
+            x = self._dropped(x, shape.dropouts[number], batch, number + 1)
+        return last(x)  # type: ignore[no-any-return]
+
+    def _dropped(self, x: Tensor, probability: float, batch: int | None, layer: int) -> Tensor:
+        if batch is None or not probability:
+            return x
+        return x * mask(x.shape, probability, self.case.seed, batch, layer)
+
+    def pairs(self, vector: Array) -> Iterator[tuple[Array, Tensor]]:
+        """The parts of a flat vector with the tensors of this model."""
+        for number, place in enumerate(self.case.network.places):
+            linear: Any = self.linear[number]
+            norm: Any = self.norm[number] if number < len(self.norm) else nn.Identity()
+            yield weight_of(place, vector).T, linear.weight
+            for name, tensor in (
+                ("bias", linear.bias), ("scale", getattr(norm, "weight", None)),
+                ("shift", getattr(norm, "bias", None)),
+                ("mean", getattr(norm, "running_mean", None)),
+                ("variance", getattr(norm, "running_var", None)),
+            ):  # fmt: skip
+                found = vector_of(place, name, vector)
+                assert (found is None) == (tensor is None), name
+                if found is not None and tensor is not None:
+                    yield found, tensor
+
+
+def philox(counter: Sequence[int], key: Sequence[int]) -> list[int]:
+    """Philox 4x32-10 of Salmon et al. 2011, four words."""
+    words, (low, high) = list(counter), key
+    for _ in range(10):
+        a, b = 0xD2511F53 * words[0], 0xCD9E8D57 * words[2]
+        words = [
+            (b >> 32) ^ words[1] ^ low, b & 0xFFFFFFFF, (a >> 32) ^ words[3] ^ high, a & 0xFFFFFFFF,
+        ]  # fmt: skip
+        low, high = (low + 0x9E3779B9) & 0xFFFFFFFF, (high + 0xBB67AE85) & 0xFFFFFFFF
+    return words
+
+
+def mask(shape: Sequence[int], probability: float, seed: int, batch: int, layer: int) -> Tensor:
+    samples, units = shape
+    dropped = min(int(probability * 2**16 + 0.5), 2**16 - 1)
+    found = torch.zeros(samples, -(-units // 8) * 8, dtype=torch.float64)
+    for sample in range(samples):
+        for eight in range(found.shape[1] // 8):
+            words = philox([eight, sample, batch, layer], [seed & 0xFFFFFFFF, seed >> 32])
+            draws = [half for word in words for half in (word & 0xFFFF, word >> 16)]
+            kept = torch.tensor([float(value >= dropped) for value in draws]).double()
+            found[sample, 8 * eight : 8 * eight + 8] = kept * 2**16 / (2**16 - dropped)
+    return found[:, :units]
+
+
+def test_the_generator_gives_the_words_of_its_authors() -> None:
+    """Known answers of the library Random123."""
+    assert philox([0] * 4, [0] * 2) == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
+    ones = 0xFFFFFFFF
+    assert philox([ones] * 4, [ones] * 2) == [0x408F276D, 0x41C83B0E, 0xA20BC7C6, 0x6D5451FD]
+
+
+def _optimizer(case: Case, model: nn.Module) -> Optimizer:
+    own, parameters = case.optimizer, model.parameters()
+    if engine.OPTIMIZERS[own.kind] == "sgd":
+        return SGD(
+            parameters,
+            1.0,
+            own.momentum,
+            weight_decay=own.weight_decay,
+            nesterov=bool(own.nesterov),
+        )
+    adam = Adam if engine.OPTIMIZERS[own.kind] == "adam" else AdamW
+    return adam(parameters, 1.0, weight_decay=own.weight_decay)
+
+
+def inputs_of(case: Case) -> Tensor:
+    """The features in float64; bytes are scaled in float32, as by torchvision's ToTensor."""
+    features = torch.from_numpy(case.features).float()
+    return (features / 255 if case.source == engine.BYTES else features).double()
+
+
+def train_by_torch(
+    case: Case, model: Perceptron, average: Perceptron
+) -> tuple[list[float], list[int]]:
+    """The steps of a case by autograd: losses and correct predictions of the batches."""
+    optimizer, plan = _optimizer(case, model), case.plan
+    features = inputs_of(case)
+    losses, correct, step = [], [], 0
+    for k, rows in enumerate(torch.from_numpy(case.rows)):
+        labels = torch.from_numpy(case.labels)[rows]
+        logits = model(features[rows], 3 * len(case.rows) + k)
+        loss = F.cross_entropy(logits, labels, label_smoothing=plan.smoothing)
+        if k % plan.accumulate == 0:
+            optimizer.zero_grad()
+        (loss / plan.accumulate).backward()
+        losses.append(loss.item())
+        correct.append(int((logits.argmax(1) == labels).sum()))
+        if (k + 1) % plan.accumulate and k + 1 < len(case.rows):
+            continue
+        if plan.clip:
+            nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
+        optimizer.param_groups[0]["lr"] = case.rates[k]
+        optimizer.step()
+        bound = case.network.architecture.max_norm
+        hidden: list[Any] = list(model.linear)[:-1] if bound else []
+        for linear in hidden:
+            norms = linear.weight.data.norm(dim=1, keepdim=True)
+            linear.weight.data *= bound / norms.clamp(min=bound)
+        taken = 3 * -(-len(case.rows) // plan.accumulate) + step
+        rest = 1 - min(plan.ema_decay, (1 + taken) / (10 + taken))
+        for mean, value in zip(
+            average.state_dict().values(), model.state_dict().values(), strict=True
+        ):
+            if plan.ema_decay and mean.is_floating_point():
+                mean.lerp_(value, rest)
+        step += 1
+    return losses, correct
+
+
+def _ill_conditioned(case: Case) -> bool:
+    """Adam divides a gradient by its size: of one that is zero but for rounding, rounding decides.
+    A norm of one unit, or of a batch of two, leaves such gradients."""
+    shape = case.network.architecture
+    return case.optimizer.kind > 0 and shape.norm is not None
+
+
+@pytest.mark.parametrize("number", range(CASES))
+def test_a_block_equals_autograd(number: int) -> None:
+    case = draw(number, bits=64)
+    model, average = Perceptron(case), Perceptron(case)
+    for each in (model, average):
+        for values, tensor in each.pairs(case.weights):
+            tensor.data.copy_(torch.from_numpy(values.copy()))
+    expected_losses, expected_correct = train_by_torch(case, model, average)
+    losses, correct = case.train(engine.engine())
+    tolerance = 1e-5 if _ill_conditioned(case) else 1e-9
+    assert np.allclose(losses, expected_losses, tolerance, tolerance)
+    assert correct.tolist() == expected_correct
+    for vector, other in ((case.weights, model), (case.average, average)):
+        for values, tensor in other.pairs(vector):
+            assert np.allclose(values, tensor.detach().numpy(), tolerance, tolerance)
+    for place in case.network.places:
+        whole = case.weights[place.weight : place.weight + place.inputs * place.stride]
+        assert not whole.reshape(place.inputs, place.stride)[:, place.units :].any()
+
+    loss, hits, logits = case.evaluate(engine.engine())
+    with torch.no_grad():
+        expected = model.eval()(inputs_of(case))
+    labels = torch.from_numpy(case.labels)
+    assert np.allclose(logits, expected.numpy(), 10 * tolerance, 10 * tolerance)
+    total = F.cross_entropy(expected, labels, reduction="sum").item()
+    assert loss == pytest.approx(total, rel=10 * tolerance)
+    assert hits == int((expected.argmax(1) == labels).sum())
+
+
+@pytest.mark.parametrize("number", range(40))
+def test_single_precision_is_near_double(number: int) -> None:
+    single, double = draw(number, bits=32), draw(number, bits=64)
+    losses, _ = single.train(engine.engine())
+    expected, _ = double.train(engine.engine())
+    assert np.allclose(losses, expected, 1e-3, 1e-3)
+
+
+@pytest.mark.parametrize("number", range(60))
+def test_blocks_of_any_size_give_the_same_bits(number: int) -> None:
+    """A gradient that is not complete lives on in the model's vector, here in the next block."""
+    whole = results(draw(number), engine.engine())
+    accumulate = draw(number).plan.accumulate
+    assert results(draw(number), engine.engine(), blocks=accumulate) == whole
+
+
+def _gelu(x: float) -> float:
+    return x * math.erfc(-x / math.sqrt(2)) / 2
+
+
+def test_the_functions_are_as_exact_as_their_type() -> None:
+    """Logits of a network without weights but its last: the activations themselves."""
+    for bits, bound in ((32, 4e-6), (64, 2e-14)):
+        for name, exact in (("tanh", math.tanh), ("gelu", _gelu)):
+            shape = engine.Architecture((1, 1, 2), bits, name)
+            network = engine.Network(shape)
+            weights = np.zeros(network.size, np.float32 if bits == 32 else np.float64)
+            weight_of(network.places[0], weights)[0, 0] = 1
+            weight_of(network.places[1], weights)[0, 0] = 1
+            x = np.concatenate([np.linspace(-12, 12, 4001), np.geomspace(1e-30, 1, 500)])
+            x = x.astype(np.float32)
+            out = np.empty((len(x), 2), weights.dtype)
+            by = engine.engine()
+            scratch = np.empty(by.scratch_bytes(network, len(x)), np.uint8)
+            samples = engine.Samples(x.ctypes.data, engine.FLOATS, len(x))
+            by.logits(network, weights.ctypes.data, samples, out.ctypes.data, scratch.ctypes.data)
+            expected = np.array([exact(float(value)) for value in x])
+            error = np.abs(out[:, 0] - expected) / np.maximum(np.abs(expected), 1e-20)
+            assert error.max() < bound, (name, bits)
+
+
+def test_a_nan_shows_in_every_later_loss() -> None:
+    """Comparisons with NaN are false, and the bits of NaN are those of a number: each function of
+    the engine must pass NaN on."""
+    for number in range(40):
+        case = draw(number, dropout=False)
+        weight_of(case.network.places[number % len(case.network.places)], case.weights)[0, 0] = (
+            np.nan
+        )
+        losses, _ = case.train(engine.engine())
+        assert np.isnan(losses).all(), number
+        assert np.isnan(case.evaluate(engine.engine())[0])
+
+
+def test_structures_of_other_sizes_are_refused() -> None:
+    class Library:
+        @staticmethod
+        def sizes(found: list[int]) -> None:
+            found[0] = 1
+
+    with pytest.raises(OSError, match="its structures have sizes"):
+        engine.Engine(Library())  # type: ignore[arg-type]
