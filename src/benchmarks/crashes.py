@@ -68,7 +68,10 @@ def fingerprint(run: Run) -> dict[str, str]:
     """A digest of each part that a resumed run must share with an undisturbed run."""
     last, best = checkpoint.read(run.last_checkpoint), checkpoint.read(run.best_checkpoint)
     rows = [{key: row[key] for key in row if key not in MEASURED} for row in run.history]
-    result = {key: value for key, value in run.result.items() if key not in MEASURED}
+    # The engine takes the cores that there are; its results do not depend on them.
+    native = run.result.get("step") == "native"
+    ignored = [*MEASURED, "hardware"] if native else MEASURED
+    result = {key: value for key, value in run.result.items() if key not in ignored}
     return {
         "weights": digest(last["state_dict"]),
         "average": digest(last["average"]),

@@ -85,6 +85,7 @@ class Result(_Tested, total=False):
     seconds: dict[str, Seconds]
     stacked: Annotated[int, Field(ge=1, lt=2**63)]
     step: str
+    step_reason: str | None
     data: DataUsed
     ranks: Annotated[int, Field(ge=1, lt=2**63)]
     effective_batch_size: Count

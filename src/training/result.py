@@ -133,9 +133,12 @@ def summary(run: Run) -> str:
             ("best validation", f"accuracy {best['val/acc']:.2%}, epoch {best['epoch']}"),
             ("test", f"accuracy {result['test/acc']:.2%}, loss {result['test/loss']:.4f}"),
         ]
-    step, epochs = result["step"].replace("_", " "), counted(result["epochs"], "epoch")
+    step, reason = result["step"].replace("_", " "), result["step_reason"]
+    if reason and run.config.trainer.step == "auto":
+        step += f" ({reason})"
+    trained = [counted(result["epochs"], "epoch"), counted(result["steps"], "step"), step]
     rows += [
-        ("trained", ", ".join([epochs, counted(result["steps"], "step"), step])),
+        ("trained", ", ".join(trained)),
         ("time", ", ".join(f"{name} {s:.1f} s" for name, s in result["seconds"].items())),
         ("speed", f"{result['samples_per_second']:,.0f} samples/s"),
         ("folder", str(shown(run.folder))),

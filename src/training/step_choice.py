@@ -16,7 +16,7 @@ NATIVE, CLOSED_FORM, AUTOGRAD = "native", "closed_form", "autograd"
 @dataclass(frozen=True)
 class StepChoice:
     """`kind` is native, closed_form or autograd. `reason` says why it is not a faster one; it is
-    empty for native and for what `trainer.step` names."""
+    empty for the fastest on the device, and for what `trainer.step` names."""
 
     kind: str
     reason: str = ""
@@ -35,7 +35,7 @@ def choose_step(
         refused = f"{type(model).__name__} has no closed form"
     if refused:
         return StepChoice(AUTOGRAD, refused)
-    if wanted == CLOSED_FORM:
+    if wanted == CLOSED_FORM or (wanted != NATIVE and accelerator != "cpu"):
         return StepChoice(CLOSED_FORM)
     reason = _why_not_native(config, model, accelerator, world_size)
     if not reason:
