@@ -18,6 +18,7 @@ from src.reports.figures import Picture
 from src.runs.outcome import by_data, differing
 from src.system.errors import InputError
 from src.system.files import open_regular, write_durably
+from src.system.process import importing
 
 MARK = '<meta name="generator" content="kindling report">'
 CURVES = (
@@ -154,7 +155,8 @@ class _Sections:
     def _models(self, entries: Sequence[Entry], prefix: str) -> list[dict[str, Any]]:
         if not self.with_models:
             return []
-        from src.reports import model_pictures  # imports torch
+        with importing():
+            from src.reports import model_pictures  # imports torch
 
         sections = []
         for number, entry in enumerate(entries, 1):

@@ -9,6 +9,7 @@ from src.native.engine import why_absent
 from src.system.errors import InputError
 from src.system.extras import missing_loggers
 from src.system.launch import launch_info
+from src.system.process import importing
 
 
 def find_all_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
@@ -46,6 +47,7 @@ def require_machine(config: Config) -> None:
                 f"trainer.num_nodes={nodes} trainer.strategy=ddp"
             )
     if trainer.accelerator in ("cuda", "mps"):
-        from src.system.machine import resolve
+        with importing():
+            from src.system.machine import resolve
 
         resolve(trainer)

@@ -1,5 +1,7 @@
-"""Outputs that cannot be written."""
+"""Outputs that cannot be written, and imports."""
 
+import os
+import pty
 import subprocess
 import sys
 from pathlib import Path
@@ -61,3 +63,97 @@ def test_exit_functions_that_log_print_nothing() -> None:
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
     )
     assert (done.stdout, done.stderr) == ("done\nended\n", "")
+
+
+def _printed(code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stderr == ""
+    return done.stdout
+
+
+TORCH = {"torch", "lightning", "torchmetrics"}
+# scipy.signal, matplotlib and torchvision are imported by torchmetrics, torch._dynamo by Lightning.
+HEAVY = {"matplotlib", "optuna", "pandas", "scipy", "sklearn", "torch._dynamo", "torchvision"}
+OPTIONAL = {"mlflow", "onnx", "onnxruntime", "onnxscript", "safetensors", "tensorboard", "wandb"}
+UNUSED = {"hydra", "jinja2", "src.inference", "src.plots", "src.reports", "src.sweeps"}
+
+
+@pytest.mark.parametrize(
+    ("modules", "unused"),
+    [
+        ("src.evaluate, src.train, src.sweeps.command_line", TORCH | HEAVY | OPTIONAL),
+        ("src.sweeps.search_command, src.inference.inputs", TORCH | HEAVY | OPTIONAL),
+        ("src.reports.page", TORCH | OPTIONAL),
+        (
+            "src.inference.prediction_output, src.inference.exporters",
+            TORCH - {"torch"} | HEAVY | OPTIONAL | {"hydra"},
+        ),
+        ("src.training.preload", {"optuna", "pandas", "sklearn"} | OPTIONAL | UNUSED),
+    ],
+)
+def test_a_command_imports_nothing_heavy_that_it_may_not_use(
+    modules: str, unused: set[str]
+) -> None:
+    assert _printed(f"import sys, {modules}\nprint({unused} & set(sys.modules))") == "set()\n"
+
+
+def test_what_is_imported_is_never_collected() -> None:
+    """The objects are in the generation that the collector leaves alone. Later objects are not."""
+    code = (
+        "import gc\n"
+        "from src.system.process import importing\n"
+        "before = gc.get_freeze_count()\n"
+        "with importing(): import torch\n"
+        "frozen = gc.get_freeze_count()\n"
+        "with importing(): import torch\n"
+        "print(frozen - before > 100_000, gc.get_freeze_count() <= frozen, gc.isenabled())"
+    )
+    assert _printed(code) == "True True True\n"
+
+
+def test_a_failed_import_leaves_the_collector_on() -> None:
+    code = (
+        "import gc\n"
+        "from src.system.process import importing\n"
+        "try:\n"
+        "    with importing(): import nowhere\n"
+        "except ImportError: print(gc.isenabled())"
+    )
+    assert _printed(code) == "True\n"
+
+
+STATUS = "loading libraries ..."
+
+
+@pytest.mark.parametrize(
+    ("run", "environment", "shown"),
+    [
+        ("run(main)", {}, f"{STATUS}\r{' ' * len(STATUS)}\r"),
+        ("run(main)", {"SLURM_NTASKS": "2", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1"}, ""),
+        ("main()", {}, ""),  # not a command, for example a process of joblib
+    ],
+)
+def test_a_terminal_shows_that_libraries_are_loaded(
+    run: str, environment: dict[str, str], shown: str
+) -> None:
+    """And the line is removed."""
+    code = (
+        "from src.system.process import importing, run\n"
+        "def main():\n"
+        "    with importing(): import decimal\n"
+        f"{run}"
+    )
+    ours, terminal = pty.openpty()
+    environment = os.environ | {"SLURM_JOB_NAME": "train"} | environment
+    subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, stderr=terminal, env=environment, check=True
+    )
+    os.write(terminal, b".")
+    read = b""
+    while not read.endswith(b"."):
+        read += os.read(ours, 1000)
+    assert read.decode() == f"{shown}."
+    os.close(ours)
+    os.close(terminal)
