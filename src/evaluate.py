@@ -8,6 +8,7 @@ python -m src.evaluate RUN --json            for other programs
 import json
 from pathlib import Path
 
+from src.runs.folder import checkpoint_of
 from src.system.process import command_parser, importing, run
 
 
@@ -17,6 +18,12 @@ def main() -> None:
     parser.add_argument("--data", metavar="NAME", help="data set; default: that of the training")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
+    # Wrong arguments are reported before torch is imported.
+    checkpoint_of(arguments.run)
+    if arguments.data:
+        from src.config.compose import compose
+
+        compose(f"data={arguments.data}")
     with importing():
         from src.inference.evaluation import describe, evaluate_path
 

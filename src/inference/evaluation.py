@@ -10,7 +10,6 @@ from tabulate import tabulate
 from torch import Tensor
 from torch.nn import functional as F
 
-from src.config import compose as composition
 from src.config import schema
 from src.data.loader import CHUNK, Slices
 from src.data.sources.catalogue import open_source
@@ -71,7 +70,9 @@ def source_of(trained: Trained, data: str | None = None) -> Source:
     """
     section: schema.Data = trained.config.data
     if data is not None or section.name != trained.data:
-        section = composition.compose(f"data={data or trained.data}").data
+        from src.config.compose import compose  # imports Hydra, which is seldom needed here
+
+        section = compose(f"data={data or trained.data}").data
     source = open_source(section)
     if data is None and source.digest != trained.digest:
         raise InputError(
