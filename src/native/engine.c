@@ -59,13 +59,13 @@ typedef struct {
 
 /* Sample i of batch k is features[rows[k * batch + i]]; without `rows`, features[k * batch + i].
    Labels are indexed in the same way. rates[k] is the learning rate of the step after batch k.
-   Writes losses (batches), each the mean of a batch, and correct (batches). */
+   Writes losses[k], the mean of a batch, and correct[k]. */
 typedef struct {
     const void *features;
     int64_t source; /* BYTES or FLOATS; DOUBLES only for models of 64 bits */
     const int64_t *rows, *labels;
-    int64_t batches, batch;
-    int64_t epoch, first;
+    int64_t batch, epoch, first;
+    int64_t begin, end; /* the batches of the block that a call trains */
     const double *rates;
     double *losses;
     int64_t *correct;
@@ -179,6 +179,9 @@ enum { VECTOR_BYTES = 16, MOST_ROWS = 6, MOST_VECTORS = 3 };
 /* Blocks of a product: DEPTH times a tile's columns stay in the first cache, GROUP columns of the
    right factor in the second. */
 enum { DEPTH = 256, GROUP = 128 };
+
+/* From this width on, a first layer reads bytes converted beforehand. */
+enum { WIDE = 128 };
 
 #define EACH(i, n) _Pragma("GCC unroll 8") for (int i = 0; i < (n); i++)
 

@@ -68,11 +68,12 @@ class Model(ctypes.Structure):
 
 
 class Block(ctypes.Structure):
-    """`batches` batches of `batch` samples each, the first of them number `first` of the epoch.
+    """K batches of `batch` samples each, the first of them number `first` of the epoch. A call
+    trains those from `begin` to `end`.
 
     Sample i is features[rows[i]], with label labels[rows[i]]; features[i] and labels[i] if `rows`
-    is None. Labels and rows are int64, rates (one per batch) float64. The engine writes losses
-    (batches,) float64, means of the batches, and correct (batches,) int64.
+    is None. Labels and rows are int64, rates (K,) float64. The engine writes losses (K,) float64,
+    means of the batches, and correct (K,) int64.
     """
 
     _fields_ = [
@@ -80,7 +81,7 @@ class Block(ctypes.Structure):
         ("source", c_int64),
         ("rows", c_void_p),
         ("labels", c_void_p),
-        *((name, c_int64) for name in ("batches", "batch", "epoch", "first")),
+        *((name, c_int64) for name in ("batch", "epoch", "first", "begin", "end")),
         *((name, c_void_p) for name in ("rates", "losses", "correct")),
     ]
 
@@ -89,11 +90,14 @@ class _Team(ctypes.Structure):
     _fields_ = [("threads", c_int64), ("rest", ctypes.c_char * 248)]
 
 
-class _Member(ctypes.Structure):
+class Member(ctypes.Structure):
+    """One thread of a team."""
+
+    keeps: _Team  # the team, which must live as long
     _fields_ = [("team", c_void_p), ("number", c_int64)]
 
 
-STRUCTURES = (_Layer, _Network, Optimizer, Plan, Model, Block, _Member)
+STRUCTURES = (_Layer, _Network, Optimizer, Plan, Model, Block, Member)
 
 
 class Samples(NamedTuple):
@@ -215,9 +219,16 @@ class Engine:
             c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p,
         )  # fmt: skip
         library.logits.restype = None
-        self._team = _Team()
-        library.open_team(ctypes.byref(self._team), c_int64(1))
-        self._alone = _Member(ctypes.addressof(self._team), 0)
+        self.alone = self.team(1)[0]
+
+    def team(self, threads: int) -> list[Member]:
+        """The members of a new team of threads that train one model together."""
+        team = _Team()
+        self._library.open_team(ctypes.byref(team), c_int64(threads))
+        members = [Member(ctypes.addressof(team), number) for number in range(threads)]
+        for member in members:
+            member.keeps = team
+        return members
 
     def scratch_bytes(self, network: Network, batch: int) -> int:
         """The bytes of working memory for batches of up to `batch` samples."""
@@ -230,13 +241,14 @@ class Engine:
         model: Model,
         block: Block,
         scratch: int,
+        member: Member | None = None,
     ) -> None:
         """Trains a model on a block. `scratch` is the address of working memory that no other call
-        uses now."""
+        uses now. Each `member` of a team needs a thread and the same arguments."""
         byref, (optimizer, plan) = ctypes.byref, settings
         self._library.train(
             network.bits, network.pointer, byref(optimizer), byref(plan), byref(model),
-            byref(block), byref(self._alone), scratch,
+            byref(block), byref(member or self.alone), scratch,
         )  # fmt: skip
 
     def evaluate(

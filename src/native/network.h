@@ -200,8 +200,8 @@ typedef struct {
     LayerWork *layers;
     const void **inputs;          /* each sample of the batch */
     int64_t *labels;              /* of each sample */
-    REAL *dropped;                /* (batch, inputs) after dropout, or 0 */
-    uint8_t *copied;              /* (batch, inputs): bytes of the batch */
+    REAL *converted;              /* (batch, inputs): the batch as the first layer reads it, or 0 */
+    uint8_t *copied;              /* (batch, inputs): bytes of the batch, or 0 */
     REAL *left, *right;           /* (units, width): transposed gradients, and logits */
     REAL *zeros, *loss;           /* loss: of each sample */
     uint8_t *correct;
@@ -258,10 +258,10 @@ static char *NAME(arrange)(Work *work, const Network *network, ptrdiff_t batch, 
     work->layers = layers;
     work->inputs = NAME(take)(&next, batch * sizeof(void *));
     work->labels = NAME(take)(&next, batch * sizeof(int64_t));
-    work->dropped = 0;
-    if (network->input_dropout > 0)
-        work->dropped = NAME(take)(&next, batch * network->layers[0].inputs * sizeof(REAL));
-    work->copied = NAME(take)(&next, batch * network->layers[0].inputs);
+    const size_t numbers = batch * network->layers[0].inputs;
+    const int converts = network->input_dropout > 0 || network->layers[0].units >= WIDE;
+    work->converted = converts ? NAME(take)(&next, numbers * sizeof(REAL)) : 0;
+    work->copied = converts ? 0 : NAME(take)(&next, numbers);
     work->left = NAME(take)(&next, widest * width * sizeof(REAL));
     work->right = NAME(take)(&next, widest * width * sizeof(REAL));
     work->zeros = NAME(take)(&next, longest * sizeof(REAL));
@@ -292,6 +292,64 @@ static Work *NAME(prepare)(const Network *network, const REAL *weights, ptrdiff_
     return work;
 }
 
+/* --- inputs and dropout ------------------------------------------------------------------------ */
+
+/* The masks of `units` units of a sample, from unit `first` on, a multiple of 8: 0 with the probability, which is rounded to a multiple of 1/2¹⁶ below 1, else
+   the inverse of the rest. A function of seed, number of the batch, sample, layer and unit. */
+static void NAME(draw_mask)(REAL *mask, ptrdiff_t first, ptrdiff_t units, double probability,
+                            int64_t seed, uint32_t batch, uint32_t sample, uint32_t layer)
+{
+    const double exact = probability * 65536 + 0.5;
+    const uint32_t dropped = exact < 65535 ? (uint32_t)exact : 65535;
+    const REAL kept = (REAL)(65536.0 / (65536 - dropped));
+    for (ptrdiff_t u = 0; u < units; u += 8) {
+        uint32_t word[4] = {(uint32_t)((first + u) / 8), sample, batch, layer};
+        philox(word, (uint32_t)seed, (uint32_t)((uint64_t)seed >> 32));
+        for (ptrdiff_t i = 0; i < least(8, units - u); i++) {
+            const uint32_t draw = (word[i / 2] >> (16 * (i % 2))) & 0xFFFF;
+            mask[u + i] = draw < dropped ? 0 : kept;
+        }
+    }
+}
+
+/* Makes sample b of the batch ready for the first layer. A wide layer reads each input often, and
+   gets floats. A narrow one gets a copy of the bytes, because the samples themselves lie on more
+   pages of memory than the processor remembers: a tenth of a step. */
+static void NAME(prepare_input)(Work *work, ptrdiff_t b, int64_t source, int64_t seed, uint32_t batch)
+{
+    const Network *network = work->network;
+    const ptrdiff_t inputs = network->layers[0].inputs;
+    const uint8_t *bytes = work->inputs[b];
+    const int drops = network->input_dropout > 0;
+    if (work->converted && (drops || source == BYTES)) {
+        REAL *to = work->converted + b * inputs;
+        const float *floats = work->inputs[b];
+        const double *doubles = work->inputs[b];
+        for (ptrdiff_t i = 0; i < inputs; i++)
+            to[i] = source == BYTES    ? NAME(SCALED)[bytes[i]]
+                    : source == FLOATS ? (REAL)floats[i]
+                                       : (REAL)doubles[i];
+        if (drops) {
+            REAL mask[8];
+            for (ptrdiff_t i = 0; i < inputs; i += 8) {
+                const ptrdiff_t count = least(8, inputs - i);
+                NAME(draw_mask)(mask, i, count, network->input_dropout, seed, batch, (uint32_t)b, 0);
+                for (ptrdiff_t j = 0; j < count; j++) to[i + j] *= mask[j];
+            }
+        }
+        work->inputs[b] = to;
+    } else if (work->copied && source == BYTES) {
+        work->inputs[b] = memcpy(work->copied + b * inputs, bytes, inputs);
+    }
+}
+
+/* Whether the first layer reads numbers of type REAL. */
+static int NAME(reads_real)(const Work *work, int64_t source)
+{
+    const int drops = work->network->input_dropout > 0;
+    return source == DOUBLES || (work->converted && (drops || source == BYTES));
+}
+
 static void NAME(transpose)(const REAL *from, ptrdiff_t from_stride, ptrdiff_t rows,
                             ptrdiff_t columns, REAL *to, ptrdiff_t to_stride)
 {
@@ -301,26 +359,6 @@ static void NAME(transpose)(const REAL *from, ptrdiff_t from_stride, ptrdiff_t r
             for (ptrdiff_t j = j0; j < least(j0 + EDGE, columns); j++)
                 for (ptrdiff_t i = i0; i < least(i0 + EDGE, rows); i++)
                     to[j * to_stride + i] = from[i * from_stride + j];
-}
-
-/* --- dropout ---------------------------------------------------------------------------------- */
-
-/* Masks of one sample: 0 with the probability, which is rounded to a multiple of 1/2¹⁶ below 1, else
-   the inverse of the rest. A function of seed, number of the batch, sample, layer and unit. */
-static void NAME(draw_mask)(REAL *mask, ptrdiff_t units, double probability, int64_t seed,
-                            uint32_t batch, uint32_t sample, uint32_t layer)
-{
-    const double exact = probability * 65536 + 0.5;
-    const uint32_t dropped = exact < 65535 ? (uint32_t)exact : 65535;
-    const REAL kept = (REAL)(65536.0 / (65536 - dropped));
-    for (ptrdiff_t u = 0; u < units; u += 8) {
-        uint32_t word[4] = {(uint32_t)(u / 8), sample, batch, layer};
-        philox(word, (uint32_t)seed, (uint32_t)((uint64_t)seed >> 32));
-        for (ptrdiff_t i = 0; i < least(8, units - u); i++) {
-            const uint32_t draw = (word[i / 2] >> (16 * (i % 2))) & 0xFFFF;
-            mask[u + i] = draw < dropped ? 0 : kept;
-        }
-    }
 }
 
 /* --- norms ------------------------------------------------------------------------------------ */
@@ -506,7 +544,7 @@ static void NAME(linear)(const Work *work, ptrdiff_t l, const REAL *weights, int
         bias, output, layer->stride
     if (l > 0)
         multiply_real(ARGUMENTS(work->layers[l - 1].rows, REAL));
-    else if (work->dropped || source == DOUBLES)
+    else if (NAME(reads_real)(work, source))
         multiply_real(ARGUMENTS(work->inputs, REAL));
     else if (source == BYTES)
         NAME(multiply_bytes)(ARGUMENTS(work->inputs, uint8_t));
@@ -540,7 +578,7 @@ static void NAME(forward)(const Work *work, REAL *weights, int64_t source, const
             REAL *row = mask + b * layer->stride;
             for (ptrdiff_t u = 0; u < layer->stride; u++) row[u] = 1;
             if (training)
-                NAME(draw_mask)(row, layer->units, layer->dropout, seed, number, (uint32_t)b,
+                NAME(draw_mask)(row, 0, layer->units, layer->dropout, seed, number, (uint32_t)b,
                                 (uint32_t)l + 1);
         }
         NAME(activate)(work, l, samples);
@@ -735,7 +773,7 @@ static void NAME(accumulate_weights)(const Work *work, ptrdiff_t l, int64_t sour
         layer->stride, work->zeros, overwrite, to + layer->weight, layer->stride
     if (l > 0)
         accumulate_real(ARGUMENTS(work->layers[l - 1].rows, REAL));
-    else if (work->dropped || source == DOUBLES)
+    else if (NAME(reads_real)(work, source))
         accumulate_real(ARGUMENTS(work->inputs, REAL));
     else if (source == BYTES)
         NAME(accumulate_bytes)(ARGUMENTS(work->inputs, uint8_t));
@@ -820,7 +858,7 @@ static void NAME(train)(const Network *network, const Optimizer *optimizer, cons
     meet(member); /* nobody uses the scratch any more */
     if (member->number == 0) NAME(prepare)(network, weights, batch, scratch);
     meet(member);
-    for (int64_t k = 0; k < block->batches; k++) {
+    for (int64_t k = block->begin; k < block->end; k++) {
         const int64_t number = block->first + k; /* in the epoch */
         const int begins = number % plan->accumulate == 0;
         const int completes =
@@ -830,20 +868,7 @@ static void NAME(train)(const Network *network, const Optimizer *optimizer, cons
             const int64_t row = block->rows ? block->rows[k * batch + b] : k * batch + b;
             work->inputs[b] = (const char *)block->features + row * width;
             work->labels[b] = block->labels[row];
-            if (block->source == BYTES && block->rows) /* read twice by columns: on fewer pages of memory */
-                work->inputs[b] = memcpy(work->copied + b * inputs, work->inputs[b], inputs);
-            if (work->dropped) {
-                REAL *to = work->dropped + b * inputs;
-                const uint8_t *bytes = work->inputs[b];
-                const float *floats = work->inputs[b];
-                const double *doubles = work->inputs[b];
-                NAME(draw_mask)(to, inputs, network->input_dropout, model->seed, drawn, (uint32_t)b, 0);
-                for (ptrdiff_t i = 0; i < inputs; i++)
-                    to[i] *= block->source == BYTES    ? NAME(SCALED)[bytes[i]]
-                             : block->source == FLOATS ? (REAL)floats[i]
-                                                       : (REAL)doubles[i];
-                work->inputs[b] = to;
-            }
+            NAME(prepare_input)(work, b, block->source, model->seed, drawn);
         }
         NAME(forward)(work, weights, block->source, member, 1, model->seed, drawn);
         const double share_of_step = 1.0 / ((double)batch * (double)plan->accumulate);
@@ -905,7 +930,7 @@ static Work *NAME(evaluated)(const Network *network, const REAL *weights, const 
     Work *work = NAME(prepare)(network, weights, count, scratch);
     const ptrdiff_t inputs = network->layers[0].inputs;
     const ptrdiff_t width = inputs * bytes_of(source);
-    work->dropped = 0;
+    work->converted = 0;
     for (int64_t i = 0; i < count; i++) work->inputs[i] = (const char *)features + i * width;
     /* When not training, nothing writes to the weights. */
     NAME(forward)(work, (REAL *)weights, source, &NAME(ALONE), 0, 0, 0);

@@ -22,6 +22,7 @@ from src.training.lanes import Lanes
 from src.training.optimizers import ADAM_BETAS, ADAM_EPS, is_plain_sgd
 from src.training.schedule import Schedule
 from src.training.steps import BatchResults, StepPlan, Steps
+from src.training.team_size import TeamSize
 
 SOURCES = {
     torch.uint8: engine.BYTES, torch.float32: engine.FLOATS, torch.float64: engine.DOUBLES,
@@ -92,7 +93,7 @@ class Trial:
 
 
 class NativeSteps(Steps):
-    """Trains trials by the engine, on the threads of `lanes`."""
+    """Trains trials by the engine: each on a thread of `lanes`, a single one on several."""
 
     def __init__(
         self,
@@ -120,6 +121,8 @@ class NativeSteps(Steps):
             step_plan.batches_per_epoch, step_plan.accumulate, step_plan.clip or 0.0,
             step_plan.smoothing, decay,
         )  # fmt: skip
+        self.team_size = TeamSize(lanes.count)
+        self.teams = {size: engine.engine().team(size) for size in self.team_size.sizes}
         # The longest first, so that threads end at about the same time.
         sizes = [trial.model.network.size for trial in trials]
         self.by_size = sorted(range(len(trials)), key=lambda n: -sizes[n])
@@ -140,14 +143,26 @@ class NativeSteps(Steps):
                 x, y, rows = features, labels, block.rows[:, order].contiguous()
             else:
                 x, y, rows = features[:, order].contiguous(), labels[:, order].contiguous(), None
-            job = engine.Block(
-                x.data_ptr(), SOURCES[x.dtype], None if rows is None else rows.data_ptr(),
-                y.data_ptr(), count, block.size, epoch, batch, rates.ctypes.data,
-                losses[number].ctypes.data, correct[number].ctypes.data,
-            )  # fmt: skip
             memory = scratch(engine.engine().scratch_bytes(network, block.size))
             settings = trial.settings, self.plan
-            engine.engine().train(network, settings, trial.pointers, job, memory)
+
+            def run(size: int, begin: int, end: int) -> None:
+                part = engine.Block(
+                    x.data_ptr(), SOURCES[x.dtype], None if rows is None else rows.data_ptr(),
+                    y.data_ptr(), block.size, epoch, batch, begin, end, rates.ctypes.data,
+                    losses[number].ctypes.data, correct[number].ctypes.data,
+                )  # fmt: skip
+                self.lanes.map(
+                    lambda member: engine.engine().train(
+                        network, settings, trial.pointers, part, memory, member
+                    ),
+                    self.teams[size],
+                )
+
+            if len(self.trials) == 1 and self.lanes.pool is not None:
+                self.team_size.train(run, count)
+            else:
+                run(1, 0, count)
             trial.finish_block(float(rates[-1]))
             for norm in trial.model.batch_norms:
                 assert norm.num_batches_tracked is not None

@@ -8,6 +8,7 @@ import ctypes
 import hashlib
 import random
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,8 +42,8 @@ class Case:
     def scratch(self, by: engine.Engine, samples: int) -> Array:
         return np.full(by.scratch_bytes(self.network, samples), self.fill, np.uint8)
 
-    def train(self, by: engine.Engine, blocks: int = 0) -> tuple[Array, Array]:
-        """Trains in blocks of so many batches, by default in one. Returns losses and correct."""
+    def train(self, by: engine.Engine, blocks: int = 0, threads: int = 1) -> tuple[Array, Array]:
+        """Trains in calls of so many batches, by default in one. Returns losses and correct."""
         gradient, first, second = (np.zeros_like(self.weights) for _ in range(3))
         adam = self.optimizer.kind > 0
         model = engine.Model(
@@ -57,16 +58,21 @@ class Case:
         count, batch = self.rows.shape
         losses, correct = np.full(count, np.nan), np.full(count, -1, np.int64)
         scratch = self.scratch(by, batch)
+        pool = ThreadPoolExecutor(threads)
+        members = by.team(threads)
         for start in range(0, count, blocks or count):
-            part = slice(start, start + (blocks or count))
-            rows = self.rows[part].copy()
             block = engine.Block(
-                self.features.ctypes.data, self.source, rows.ctypes.data, self.labels.ctypes.data,
-                len(rows), batch, 3, start, self.rates[part].ctypes.data,
-                losses[part].ctypes.data, correct[part].ctypes.data,
+                self.features.ctypes.data, self.source, self.rows.ctypes.data,
+                self.labels.ctypes.data, batch, 3, 0, start, min(count, start + (blocks or count)),
+                self.rates.ctypes.data, losses.ctypes.data, correct.ctypes.data,
             )  # fmt: skip
-            settings = self.optimizer, self.plan
-            by.train(self.network, settings, model, block, scratch.ctypes.data)
+            arguments = (self.network, (self.optimizer, self.plan), model, block)
+            jobs = [
+                pool.submit(by.train, *arguments, scratch.ctypes.data, member) for member in members
+            ]
+            for job in jobs:
+                job.result()
+        pool.shutdown()
         return losses, correct
 
     @property
@@ -170,9 +176,9 @@ def vector_of(place: engine.Places, name: str, vector: Array) -> Array | None:
     return None if start is None else vector[start : start + place.units]
 
 
-def results(case: Case, by: engine.Engine, blocks: int = 0) -> bytes:
+def results(case: Case, by: engine.Engine, blocks: int = 0, threads: int = 1) -> bytes:
     """Everything that training and evaluating a case gives, bit for bit."""
-    losses, correct = case.train(by, blocks)
+    losses, correct = case.train(by, blocks, threads)
     loss, hits, logits = case.evaluate(by)
     arrays = (losses, correct, case.weights, case.average, logits, np.array([loss, hits]))
     return b"".join(array.tobytes() for array in arrays)

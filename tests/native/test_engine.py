@@ -203,6 +203,13 @@ def test_single_precision_is_near_double(number: int) -> None:
     assert np.allclose(losses, expected, 1e-3, 1e-3)
 
 
+@pytest.mark.parametrize("threads", [2, 3, 8])
+@pytest.mark.parametrize("number", range(60))
+def test_a_team_of_threads_gives_the_same_bits(number: int, threads: int) -> None:
+    alone = results(draw(number), engine.engine())
+    assert results(draw(number), engine.engine(), threads=threads) == alone
+
+
 @pytest.mark.parametrize("number", range(60))
 def test_blocks_of_any_size_give_the_same_bits(number: int) -> None:
     """A gradient that is not complete lives on in the model's vector, here in the next block."""
