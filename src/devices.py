@@ -14,9 +14,10 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     with importing():
+        from src.native.engine import state
         from src.system.survey import describe, survey
 
-    found = survey()
+    found = survey(state())
     print(json.dumps(found) if arguments.json else describe(found))
 
 

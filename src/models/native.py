@@ -31,12 +31,6 @@ class NativeModel:
         by_parameter = {id(tensor): view for tensor, view in self._pairs(vector)}
         return [by_parameter[id(parameter)] for parameter in self.model.parameters()]
 
-    @property
-    def in_place(self) -> bool:
-        """Whether the model's tensors still lie in the flat vector."""
-        pairs = self._pairs(self.weights)
-        return all(tensor.data_ptr() == view.data_ptr() for tensor, view in pairs)
-
     def _pairs(self, vector: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Each tensor of the model, with its view of a flat vector."""
         modules = self.architecture

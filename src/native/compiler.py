@@ -66,15 +66,17 @@ def library(level: str, folder: Path | None = None) -> Path:
 
 def find() -> tuple[Path | None, str]:
     """The best build that this CPU can run, and "". Or None, and why there is none."""
-    possible = levels()
-    if not possible:
+    if not levels():
         return None, (
             f"the engine needs AVX2 and FMA, AVX-512, or NEON, which this CPU ({machine()}) lacks"
         )
-    for level in possible:
-        if library(level).is_file():
-            return library(level), ""
-    return None, f"the engine is not built; type {BUILD}"
+    level = found_level()
+    return (library(level), "") if level else (None, f"the engine is not built; type {BUILD}")
+
+
+def found_level() -> str | None:
+    """The best instruction set of this CPU for which there is a build, or None."""
+    return next((level for level in levels() if library(level).is_file()), None)
 
 
 def compilers() -> Iterator[list[str]]:

@@ -288,6 +288,12 @@ def why_absent() -> str:
     return _opened()[1]
 
 
+def state() -> dict[str, str | None]:
+    """The instruction set of the engine in this process, or the reason why there is none."""
+    reason = why_absent()
+    return {"instruction_set": None if reason else compiler.found_level(), "reason": reason or None}
+
+
 def engine() -> Engine:
     """The engine. Raises InputError if there is none."""
     found, reason = _opened()

@@ -1,6 +1,7 @@
 """A survey of the devices of this machine, as a table and as plain values."""
 
 import platform
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,13 @@ VECTOR = ("avx", "avx2", "fma", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf
 VECTOR_ARM = ("asimd", "asimdhp", "sve", "sve2", "bf16", "i8mm")
 
 
-def survey() -> dict[str, Any]:
-    """CPU, CUDA and MPS devices, bytes of memory, and the choice of `auto` with its reason."""
-    return {"cpu": _cpu(), "cuda": _cuda(), "mps": _mps(), "auto": _auto(), "versions": versions()}
+def survey(engine: Mapping[str, str | None]) -> dict[str, Any]:
+    """CPU, CUDA and MPS devices, bytes of memory, and the choice of `auto` with its reason.
+    `engine` is the state of the engine for CPUs, see src/native/engine.py."""
+    return {
+        "cpu": _cpu(), "engine": dict(engine), "cuda": _cuda(), "mps": _mps(), "auto": _auto(),
+        "versions": versions(),
+    }  # fmt: skip
 
 
 def _cpu() -> dict[str, Any]:
@@ -90,11 +95,13 @@ def _why_no_cuda() -> str:
 
 def describe(found: dict[str, Any]) -> str:
     """The survey as a table."""
-    cpu, cuda, mps, auto = (found[name] for name in ("cpu", "cuda", "mps", "auto"))
+    names = ("cpu", "engine", "cuda", "mps", "auto")
+    cpu, engine, cuda, mps, auto = (found[name] for name in names)
     rows = [
         ("CPU", f"{cpu['model']}, {cpu['architecture']}"),
         ("", f"{cpu['cores']} cores for this process, torch uses {cpu['threads']} threads"),
         ("", f"{' '.join(cpu['vector_instructions']) or '-'}; torch uses {cpu['torch_uses']}"),
+        ("", f"engine: {engine['reason'] or engine['instruction_set']}"),
         ("CUDA", f"{_yes(cuda['available'])}, torch is built for {cuda['built_for'] or 'none'}, "
          f"driver {cuda['driver'] or 'none'}"),
     ]  # fmt: skip

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from src.native import engine
+from src.native import compiler, engine
 from tests.helpers.engine_cases import Array, Case, draw, results, vector_of, weight_of
 
 pytestmark = pytest.mark.skipif(bool(engine.why_absent()), reason=engine.why_absent() or "present")
@@ -264,3 +264,7 @@ def test_structures_of_other_sizes_are_refused() -> None:
 
     with pytest.raises(OSError, match="its structures have sizes"):
         engine.Engine(Library())  # type: ignore[arg-type]
+
+
+def test_the_state_names_the_instruction_set() -> None:
+    assert engine.state() == {"instruction_set": compiler.levels()[0], "reason": None}

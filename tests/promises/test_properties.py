@@ -23,7 +23,7 @@ from src.runs.sweep_folder import Sweep
 from src.sweeps.trials import train_trials
 from src.training.fit import fit
 from tests.helpers.oracle import Loop, Trained
-from tests.helpers.weights import Weights
+from tests.helpers.weights import Weights, same
 
 THOUSAND = bool(os.environ.get("TORTURE"))
 EXAMPLES = 1000 if THOUSAND else 25
@@ -172,7 +172,10 @@ def test_trials_single_runs_and_plain_torch_agree(
         for number, (config, trained) in enumerate(zip(configs, expected, strict=True)):
             _agree(Run(folders[number]), config, trained)
             if number == len(configs) - 1 or THOUSAND:
-                _agree(fit(config, base / "alone" / str(number)), config, trained)
+                alone = fit(config, base / "alone" / str(number))
+                _agree(alone, config, trained)
+                if alone.result["step"] == "native" and alone.last_checkpoint.exists():
+                    assert same(alone, Run(folders[number]))
 
 
 def _by_torch(config: Config, nudge: float = 0.0) -> Trained:

@@ -10,9 +10,12 @@ from src.system import survey as hardware
 from src.system.survey import describe, survey
 from tests.helpers.commands import Command
 
+ENGINE = {"instruction_set": "x86-64-v4", "reason": None}
+ABSENT = {"instruction_set": None, "reason": "the engine is not built; type X"}
+
 
 def test_the_survey_of_this_machine() -> None:
-    found = survey()
+    found = survey(ENGINE)
     assert found["cpu"]["cores"] == len(os.sched_getaffinity(0))
     assert found["cpu"]["threads"] == torch.get_num_threads()
     assert found["cuda"]["available"] == torch.cuda.is_available()
@@ -38,7 +41,7 @@ def test_a_gpu_is_described_by_its_properties(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _number: (10 * 2**30, 80 * 2**30))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
     monkeypatch.setattr(hardware, "_driver", lambda: "570.1")
-    shown = describe(survey())
+    shown = describe(survey(ENGINE))
     assert "A card, 10.0 GiB of 80.0 GiB free" in shown
     assert "compute capability 9.0, 132 multiprocessors, bf16 yes" in shown
     assert "auto takes cuda: torch sees 1 CUDA device(s), which come first" in shown
@@ -47,4 +50,10 @@ def test_a_gpu_is_described_by_its_properties(monkeypatch: pytest.MonkeyPatch) -
 def test_the_command(command: Command) -> None:
     done = command("src.devices", "--json")
     assert done.returncode == 0, done.stderr
-    assert set(json.loads(done.stdout)) == {"cpu", "cuda", "mps", "auto", "versions"}
+    assert set(json.loads(done.stdout)) == {"cpu", "engine", "cuda", "mps", "auto", "versions"}
+
+
+def test_the_engine_or_its_absence_is_shown() -> None:
+    assert "engine: x86-64-v4\n" in describe(survey(ENGINE))
+    assert "engine: the engine is not built; type X\n" in describe(survey(ABSENT))
+    assert survey(ABSENT)["engine"] == ABSENT

@@ -20,6 +20,7 @@ from src.benchmarks.measure import ROOT, SWEEP, seconds_per_epoch, time_command
 from src.benchmarks.settings import Settings
 from src.benchmarks.suites.loops import default_lightning
 from src.config.compose import compose
+from src.native.engine import state
 from src.runs.folder import Result, Run
 from src.system.errors import InputError
 from src.system.files import write_durably
@@ -46,7 +47,7 @@ def run(settings: Settings) -> tuple[str, str]:
         },
         "sweep": partial(_sweep, settings.data),
     }
-    results: dict[str, Any] = {"suite": "gpu_check", "survey": survey(), "seconds": {}}
+    results: dict[str, Any] = {"suite": "gpu_check", "survey": survey(state()), "seconds": {}}
     for name, part in parts.items():
         began = time.perf_counter()
         results[name] = part()

@@ -1,0 +1,110 @@
+"""A trial has the same bits, whoever is beside it."""
+
+import itertools
+import random
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from lightning.pytorch import Callback, LightningModule, Trainer
+
+from src.config.compose import compose
+from src.config.schema import Config
+from src.runs.folder import Run
+from src.training.fit import fit, fit_stack
+from tests.helpers.commands import SMALL
+from tests.helpers.steps import needs_engine
+from tests.helpers.weights import same
+
+pytestmark = needs_engine
+
+
+def draw(number: int) -> list[Config]:
+    """Four trials that could form a group, of different widths, rates and seeds."""
+    chance = random.Random(number)
+    common = [
+        f"optimizer={chance.choice(['sgd', 'adam', 'adamw'])}",
+        f"model.activation={chance.choice(['relu', 'tanh', 'gelu'])}",
+        f"model.norm={chance.choice(['null', 'batch', 'layer'])}",
+        f"model.dropout={chance.choice([0.0, 0.3])}",
+        f"model.input_dropout={chance.choice([0.0, 0.1])}",
+        f"model.max_norm={chance.choice(['null', 0.8])}",
+        f"trainer.precision={chance.choice([32, 64])}",
+        f"trainer.label_smoothing={chance.choice([0.0, 0.1])}",
+        f"trainer.accumulate_grad_batches={chance.choice([1, 3])}",
+        f"trainer.gradient_clip_val={chance.choice(['null', 0.5])}",
+        f"trainer.ema_decay={chance.choice(['null', 0.9])}",
+        f"scheduler={chance.choice(['none', 'cosine', 'onecycle'])}",
+        f"data.batch_size={chance.choice([30, 100])}",
+    ]
+    depth = chance.randint(1, 2)
+    return [
+        compose(
+            *SMALL, *common, f"seed={chance.randint(0, 2)}",
+            f"optimizer.lr={chance.choice([0.01, 0.003])}",
+            f"model.hidden_sizes={[chance.choice([5, 16, 33]) for _ in range(depth)]}",
+        )
+        for _ in range(4)
+    ]  # fmt: skip
+
+
+def train(
+    configs: Sequence[Config], folder: Path, threads: int, monkeypatch: pytest.MonkeyPatch
+) -> list[Run]:
+    monkeypatch.setattr("src.training.fit.available", lambda: threads)
+    folders = [folder / str(number) for number in range(len(configs))]
+    return fit_stack(configs, folders, folder / "stack")
+
+
+def with_blocks(config: Config, size: int) -> Config:
+    trainer = config.trainer.model_copy(update={"steps_per_call": size})
+    return config.model_copy(update={"trainer": trainer})
+
+
+@pytest.mark.parametrize("number", range(12))
+def test_neighbours_order_threads_and_blocks_change_no_bit(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = draw(number)
+    runs = train(configs, tmp_path / "one thread", 1, monkeypatch)
+    assert {run.result["step"] for run in runs} == {"native"}
+    threads = train(configs, tmp_path / "threads", 3, monkeypatch)
+    reversed_ = train(configs[::-1], tmp_path / "reversed", 2, monkeypatch)[::-1]
+    pair = train(configs[1:3], tmp_path / "pair", 2, monkeypatch)
+    short = train(
+        [with_blocks(config, 2) for config in configs], tmp_path / "short", 2, monkeypatch
+    )
+    monkeypatch.setattr("src.training.fit.available", lambda: 4)  # a team of four trains it
+    alone = fit(configs[1], tmp_path / "alone")
+    for others in (threads, reversed_, short):
+        assert all(same(run, other) for run, other in zip(runs, others, strict=True))
+    assert same(runs[1], pair[0])
+    assert same(runs[2], pair[1])
+    assert same(runs[1], alone)
+    names = ("test/acc", "test/loss", "best", "last")
+    for other in (threads[1], reversed_[1], short[1], pair[0], alone):
+        assert [other.result[name] for name in names] == [runs[1].result[name] for name in names]  # type: ignore[literal-required]
+
+
+def test_copied_blocks_and_workers_change_no_bit(tmp_path: Path) -> None:
+    common = (*SMALL, "model.dropout=0.2", "optimizer=adamw")
+    resident = fit(compose(*common), tmp_path / "resident")
+    workers = fit(
+        compose(*common, "data.loader=workers", "data.num_workers=1"), tmp_path / "workers"
+    )
+    assert same(resident, workers)
+
+
+def test_steps_within_an_epoch_are_checkpoints_when_they_are_due(tmp_path: Path) -> None:
+    """A block of the engine is not longer than the steps between two checkpoints."""
+    config = compose(*SMALL, "data.batch_size=10", "checkpoint.every_n_steps=7")
+    seen: list[int] = []
+
+    class Seen(Callback):
+        def on_train_batch_end(
+            self, trainer: Trainer, pl_module: LightningModule, *_: object
+        ) -> None:
+            seen.append(trainer.global_step)
+
+    fit(config, tmp_path / "run", callbacks=[Seen()])
+    assert all(b - a <= 7 for a, b in itertools.pairwise(seen))
