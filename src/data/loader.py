@@ -19,6 +19,9 @@ from src.data.sources.source import Split, as_float
 # cores; larger blocks leave the cache (480 batches at once: 1.3 times the time).
 BLOCK_BYTES_CPU = 10 * 2**20
 BLOCK_BYTES_GPU = 256 * 2**20
+# Operations of a block that copies nothing: a tenth of a second or two, so that signals, progress
+# and timed checkpoints do not wait longer.
+OPERATIONS = 2 * 10**10
 SLICE_VALUES = 64 * 2**20  # the largest number of feature values in a slice
 CHUNK = 1000  # samples of an evaluation that go through a model at once, to stay in the cache
 

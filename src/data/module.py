@@ -9,6 +9,7 @@ from lightning.pytorch import LightningDataModule
 
 from src.config import schema
 from src.data.loader import (
+    OPERATIONS,
     Blocks,
     BlockSampler,
     Order,
@@ -23,10 +24,6 @@ from src.data.loader import (
 from src.data.sources.catalogue import open_source
 from src.data.sources.source import Source, Split, split_off_validation
 from src.system.errors import InputError
-
-# Operations of a block that copies nothing: a tenth of a second or two, so that signals, progress
-# and timed checkpoints do not wait longer.
-OPERATIONS = 2 * 10**10
 
 
 class DataModule(LightningDataModule):

@@ -13,12 +13,12 @@ from torch.nn import functional as F
 from src.config import schema
 from src.data.loader import CHUNK, Slices
 from src.data.sources.catalogue import open_source
-from src.data.sources.source import Source, Split
+from src.data.sources.source import Source, Split, as_float
+from src.models.native import NativeModel
+from src.models.stack import Stack
+from src.models.step_choice import CLOSED_FORM, NATIVE, choose_step
 from src.runs.loading import Trained, open_trained
 from src.system.errors import InputError
-from src.training.lanes import Lanes
-from src.training.learners import LEARNERS
-from src.training.step_choice import AUTOGRAD, NATIVE, choose_step
 
 
 @dataclass(frozen=True)
@@ -111,18 +111,24 @@ def _listed(labels: tuple[str, ...]) -> str:
 
 def compute_logits(trained: Trained, split: Split) -> Tensor:
     """Logits (N, classes), in the precision of the training and by the same products."""
-    config = trained.config
-    choice = choose_step(config, trained.model)
-    model = trained.model
-    if choice.kind == NATIVE:  # the engine moves the weights, which others may share
-        model = copy.deepcopy(model)
-    learner = LEARNERS[choice.kind]([config], [model], [0], Lanes())
-    autocast_dtype = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(
-        config.trainer.precision
-    )
-    mixed = choice.kind == AUTOGRAD and autocast_dtype is not None
-    with torch.no_grad(), torch.autocast("cpu", autocast_dtype, enabled=mixed):
-        return torch.cat([learner.logits(batch.features) for batch in Slices(split, CHUNK)])
+    config, model = trained.config, trained.model
+    choice, dtype = choose_step(config, model), next(model.parameters()).dtype
+    if choice.kind == NATIVE:  # a copy, because the engine moves the weights
+        native = NativeModel(copy.deepcopy(model))
+        return torch.cat([native.logits(batch.features) for batch in Slices(split, CHUNK)])
+    mixed = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
+    autocast_dtype = mixed.get(config.trainer.precision)
+    stack = Stack([model], [0]) if choice.kind == CLOSED_FORM else None
+    logits = []
+    autocast = torch.autocast("cpu", autocast_dtype, enabled=bool(autocast_dtype and not stack))
+    with torch.inference_mode(), autocast:
+        for batch in Slices(split, CHUNK):
+            features = as_float(batch.features)
+            if stack is not None:
+                logits.append(stack.logits(features.to(autocast_dtype or dtype))[0].mT)
+            else:
+                logits.append(model(features.to(dtype)))
+    return torch.cat(logits)
 
 
 def describe(evaluation: Evaluation) -> str:

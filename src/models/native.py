@@ -1,5 +1,6 @@
 """Models that the engine trains: their tensors are views of one flat vector (src/native/)."""
 
+import threading
 from collections.abc import Iterator
 
 import torch
@@ -8,6 +9,21 @@ from torch import Tensor, nn
 from src.models.closed_form import closed_form_of
 from src.models.mlp import Architecture, DenseClosedForm, architecture_of
 from src.native import engine
+
+SOURCES = {
+    torch.uint8: engine.BYTES, torch.float32: engine.FLOATS, torch.float64: engine.DOUBLES,
+}  # fmt: skip
+
+
+_memory = threading.local()
+
+
+def scratch(size: int) -> int:
+    """The address of at least `size` bytes of working memory for this thread."""
+    held: Tensor | None = getattr(_memory, "held", None)
+    if held is None or len(held) < size:
+        held = _memory.held = torch.empty(size, dtype=torch.uint8)
+    return held.data_ptr()
 
 
 class NativeModel:
@@ -31,6 +47,16 @@ class NativeModel:
         by_parameter = {id(tensor): view for tensor, view in self._pairs(vector)}
         return [by_parameter[id(parameter)] for parameter in self.model.parameters()]
 
+    def logits(self, features: Tensor) -> Tensor:
+        """Logits (N, classes) of features (N, *shape), as a split or a `Batch` holds them."""
+        features, by = features.contiguous(), engine.engine()
+        found = self.weights.new_empty(len(features), self.network.architecture.widths[-1])
+        if len(features):
+            memory = scratch(by.scratch_bytes(self.network, len(features)))
+            samples = samples_of(features)
+            by.logits(self.network, self.weights.data_ptr(), samples, found.data_ptr(), memory)
+        return found
+
     def _pairs(self, vector: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Each tensor of the model, with its view of a flat vector."""
         modules = self.architecture
@@ -53,6 +79,14 @@ class NativeModel:
             for tensor, start in vectors:
                 if start is not None:
                     yield tensor, vector[start : start + place.units]
+
+
+def samples_of(features: Tensor, labels: Tensor | None = None) -> engine.Samples:
+    """The addresses of features (N, *shape) and labels (N,)."""
+    return engine.Samples(
+        features.data_ptr(), SOURCES[features.dtype], len(features),
+        None if labels is None else labels.data_ptr(),
+    )  # fmt: skip
 
 
 def why_not_native(model: nn.Module) -> str:

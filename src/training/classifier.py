@@ -15,6 +15,7 @@ from src.data.augmentation import build_augmentation
 from src.data.loader import Batch, Block, Rows
 from src.data.module import DataModule
 from src.models import count_parameters
+from src.models.step_choice import AUTOGRAD, NATIVE, StepChoice
 from src.runs.checkpoint import FORMAT
 from src.training import random_state, ranks
 from src.training.averaging import Average
@@ -24,7 +25,6 @@ from src.training.learners import LEARNERS, Learner, contiguous
 from src.training.lightning_internals import count_steps
 from src.training.metrics import EpochMetrics
 from src.training.schedule import Schedule
-from src.training.step_choice import AUTOGRAD, NATIVE, StepChoice
 from src.training.steps import StepPlan, Steps
 from src.training.trial_status import TrialStatuses
 

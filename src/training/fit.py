@@ -18,6 +18,7 @@ from src.data.loader import Order, SeededOrder, StreamOrder
 from src.data.module import DataModule
 from src.data.sources.catalogue import open_source
 from src.models import build_model
+from src.models.step_choice import choose_step
 from src.runs.checkpoint import CheckpointPair
 from src.runs.config_files import claim
 from src.runs.folder import Run, resume_command
@@ -36,7 +37,6 @@ from src.training.loggers.callback import Loggers
 from src.training.result import facts, result, shown, summary
 from src.training.resume import clear, find_state, restoring, same_step
 from src.training.run_log import logging_to
-from src.training.step_choice import choose_step
 from src.training.stopping import Stopping
 from src.training.trainer import build_trainer
 

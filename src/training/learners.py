@@ -20,6 +20,7 @@ from src.data.loader import Batch
 from src.data.sources.source import as_float
 from src.models.native import NativeModel
 from src.models.stack import Stack
+from src.models.step_choice import AUTOGRAD, CLOSED_FORM, NATIVE
 from src.training.averaging import Average
 from src.training.lanes import Lanes
 from src.training.metrics import evaluate
@@ -27,7 +28,6 @@ from src.training.native_steps import (
     NativeSteps,
     Trial,
     evaluate_natively,
-    native_logits,
 )
 from src.training.optimizers import (
     build_optimizer,
@@ -37,7 +37,6 @@ from src.training.optimizers import (
     trial_state,
 )
 from src.training.schedule import Schedule
-from src.training.step_choice import AUTOGRAD, CLOSED_FORM, NATIVE
 from src.training.steps import AutogradSteps, ClosedFormSteps, StepPlan, Steps
 
 MIXED_PRECISION_TYPE = {"bf16-mixed": torch.bfloat16}  # 16-mixed always uses autograd
@@ -231,7 +230,7 @@ class NativeLearner(Learner):
         return evaluate_natively(self.native, batch, self.lanes)
 
     def logits(self, features: Tensor) -> Tensor:
-        return native_logits(self.native[0], features)
+        return self.native[0].logits(features)
 
     def optimizer_state(self, place: int) -> dict[str, Any]:
         return self.without_views(self.optimizers[place].state_dict())  # type: ignore[no-any-return]

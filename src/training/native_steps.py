@@ -4,7 +4,6 @@ A trial's numbers depend on nothing but the trial: not on the other trials, the 
 division of an epoch into blocks.
 """
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -14,8 +13,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from src.config import schema
-from src.data.loader import CHUNK, Batch, Block, Rows
-from src.models.native import NativeModel
+from src.data.loader import CHUNK, OPERATIONS, Batch, Block, Rows
+from src.models.native import SOURCES, NativeModel, samples_of, scratch
 from src.native import engine
 from src.training.averaging import Average
 from src.training.lanes import Lanes
@@ -23,21 +22,6 @@ from src.training.optimizers import ADAM_BETAS, ADAM_EPS, is_plain_sgd
 from src.training.schedule import Schedule
 from src.training.steps import BatchResults, StepPlan, Steps
 from src.training.team_size import TeamSize
-
-SOURCES = {
-    torch.uint8: engine.BYTES, torch.float32: engine.FLOATS, torch.float64: engine.DOUBLES,
-}  # fmt: skip
-
-
-_memory = threading.local()
-
-
-def scratch(size: int) -> int:
-    """The address of at least `size` bytes of working memory for this thread."""
-    held: Tensor | None = getattr(_memory, "held", None)
-    if held is None or len(held) < size:
-        held = _memory.held = torch.empty(size, dtype=torch.uint8)
-    return held.data_ptr()
 
 
 class Trial:
@@ -146,7 +130,14 @@ class NativeSteps(Steps):
             memory = scratch(engine.engine().scratch_bytes(network, block.size))
             settings = trial.settings, self.plan
 
+            # Signals are handled between calls, even if trainer.steps_per_call is large.
+            most = max(1, OPERATIONS // (6 * block.size * network.size))
+
             def run(size: int, begin: int, end: int) -> None:
+                for start in range(begin, end, most):
+                    call(size, start, min(start + most, end))
+
+            def call(size: int, begin: int, end: int) -> None:
                 part = engine.Block(
                     x.data_ptr(), SOURCES[x.dtype], None if rows is None else rows.data_ptr(),
                     y.data_ptr(), block.size, epoch, batch, begin, end, rates.ctypes.data,
@@ -187,7 +178,7 @@ def evaluate_natively(
     def evaluate(task: tuple[int, int]) -> None:
         number, chunk = task
         model, part = models[number], slice(starts[chunk], starts[chunk] + CHUNK)
-        samples = _samples(features[part], labels[part])
+        samples = samples_of(features[part], labels[part])
         memory = scratch(engine.engine().scratch_bytes(model.network, samples.size))
         losses[chunk, number], correct[chunk, number] = engine.engine().evaluate(
             model.network, model.weights.data_ptr(), samples, memory
@@ -195,22 +186,3 @@ def evaluate_natively(
 
     lanes.deal(evaluate, [(n, c) for n in range(len(models)) for c in range(len(starts))])
     return torch.from_numpy(losses), torch.from_numpy(correct)
-
-
-def native_logits(model: NativeModel, features: Tensor) -> Tensor:
-    """Logits (N, classes) of features (N, *shape), as `Batch` holds them."""
-    features, network = features.contiguous(), model.network
-    found = torch.empty(len(features), network.architecture.widths[-1], dtype=model.weights.dtype)
-    if len(features):
-        memory = scratch(engine.engine().scratch_bytes(network, len(features)))
-        engine.engine().logits(
-            network, model.weights.data_ptr(), _samples(features), found.data_ptr(), memory
-        )
-    return found
-
-
-def _samples(features: Tensor, labels: Tensor | None = None) -> engine.Samples:
-    return engine.Samples(
-        features.data_ptr(), SOURCES[features.dtype], len(features),
-        None if labels is None else labels.data_ptr(),
-    )  # fmt: skip

@@ -12,13 +12,13 @@ from torch import Tensor
 from typing_extensions import TypeAliasType
 
 from src.config.schema import MAX_EPOCHS, Config
+from src.models.step_choice import AUTOGRAD, CLOSED_FORM, NATIVE, StepChoice
 from src.runs.checkpoint import CheckpointPair, CheckpointPart, require_format, wrong_fields
 from src.runs.config_files import require_same
 from src.runs.folder import HISTORY, Count, Run
 from src.system.errors import InputError, first_line
 from src.training import ranks
 from src.training.classifier import Classifier
-from src.training.step_choice import AUTOGRAD, CLOSED_FORM, NATIVE, StepChoice
 
 log = logging.getLogger(__name__)
 

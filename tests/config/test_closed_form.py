@@ -10,9 +10,9 @@ from src.config.compose import compose
 from src.config.faults import options
 from src.models import construct_model
 from src.models.closed_form import closed_form_of
+from src.models.step_choice import choose_step
 from src.system.errors import InputError
 from src.training.grouping import why_alone
-from src.training.step_choice import choose_step
 
 
 @pytest.mark.parametrize(("key", "value"), NOT_COVERED)

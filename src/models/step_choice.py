@@ -8,6 +8,7 @@ from src.config.closed_form import not_covered
 from src.config.schema import Config
 from src.models.closed_form import closed_form_of
 from src.models.native import why_not_native
+from src.native.engine import OPTIMIZERS
 from src.system.errors import InputError
 
 NATIVE, CLOSED_FORM, AUTOGRAD = "native", "closed_form", "autograd"
@@ -52,4 +53,6 @@ def _why_not_native(config: Config, model: nn.Module, accelerator: str, world_si
         return f"the engine does not exchange gradients, and there are {world_size} ranks"
     if config.trainer.precision not in ("32", "64"):
         return f"the engine has no trainer.precision={config.trainer.precision}"
+    if config.optimizer.name not in OPTIMIZERS:
+        return f"the engine has no optimizer={config.optimizer.name}"
     return why_not_native(model)

@@ -5,8 +5,8 @@ from torch import nn
 
 from src.config.compose import compose
 from src.models import construct_model
+from src.models.step_choice import StepChoice, choose_step
 from src.system.errors import InputError
-from src.training.step_choice import StepChoice, choose_step
 from tests.helpers.steps import needs_engine
 
 MLP = construct_model(compose().model, (4,), 3)
