@@ -83,10 +83,8 @@ class NativeModel:
 
 def samples_of(features: Tensor, labels: Tensor | None = None) -> engine.Samples:
     """The addresses of features (N, *shape) and labels (N,)."""
-    return engine.Samples(
-        features.data_ptr(), SOURCES[features.dtype], len(features),
-        None if labels is None else labels.data_ptr(),
-    )  # fmt: skip
+    address = None if labels is None else labels.data_ptr()
+    return engine.Samples(features.data_ptr(), SOURCES[features.dtype], address, len(features))
 
 
 def why_not_native(model: nn.Module) -> str:

@@ -1,4 +1,5 @@
 """The engine: compiled code that trains and evaluates multilayer perceptrons on a CPU.
 
-`engine.c` is the engine, `compiler.py` builds it, `engine.py` calls it. Nothing here imports torch.
+The C files are the engine (`train.h` has the steps, `engine.h` the interface), `compiler.py` builds
+it, and `engine.py` calls it. Nothing here imports torch.
 """

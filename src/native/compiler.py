@@ -21,7 +21,7 @@ from src.system.errors import InputError
 from src.system.resources import cpu_flags
 
 FOLDER = Path(__file__).parent
-SOURCES = [FOLDER / name for name in ("engine.c", "network.h", "product.h")]
+SOURCES = sorted(FOLDER.glob("*.[ch]"))
 BUILDS = FOLDER / "builds"
 # The results must not depend on the compiler: it may not fuse products and sums on its own.
 FLAGS = (
@@ -126,9 +126,10 @@ def compile_to(file: Path, command: Sequence[str], level: str, *flags: str) -> N
     """Compiles the engine; `flags` come after FLAGS. Raises subprocess.CalledProcessError."""
     # ziglang names a CPU where gcc and clang name an instruction set.
     zig = "ziglang" in command
+    files = [str(path) for path in SOURCES if path.suffix == ".c"]
     chosen = f"-mcpu={level.replace('-', '_')}" if zig else f"-march={level}"
     subprocess.run(
-        [*command, *FLAGS, chosen, *flags, "-o", str(file), str(SOURCES[0])],
+        [*command, *FLAGS, chosen, *flags, "-o", str(file), *files],
         check=True, capture_output=True, text=True, timeout=300,
     )  # fmt: skip
 

@@ -4,9 +4,10 @@ their shapes. A call runs without the interpreter's lock, so Python's threads ru
 
 import ctypes
 import functools
+from collections.abc import Callable
 from ctypes import c_double, c_int64, c_void_p, sizeof
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any
 
 from src.native import compiler
 from src.system.errors import InputError
@@ -86,6 +87,18 @@ class Block(ctypes.Structure):
     ]
 
 
+class Samples(ctypes.Structure):
+    """The addresses of features (size, inputs) and of labels (size,) int64, which are needed only
+    to compute losses. `source` is BYTES or FLOATS, or DOUBLES for a model of 64 bits."""
+
+    _fields_ = [
+        ("features", c_void_p),
+        ("source", c_int64),
+        ("labels", c_void_p),
+        ("size", c_int64),
+    ]
+
+
 class _Team(ctypes.Structure):
     _fields_ = [("threads", c_int64), ("rest", ctypes.c_char * 248)]
 
@@ -97,17 +110,7 @@ class Member(ctypes.Structure):
     _fields_ = [("team", c_void_p), ("number", c_int64)]
 
 
-STRUCTURES = (_Layer, _Network, Optimizer, Plan, Model, Block, Member)
-
-
-class Samples(NamedTuple):
-    """The addresses of features (size, inputs) and of labels (size,) int64, which are needed only
-    to compute losses."""
-
-    features: int
-    source: int  # BYTES or FLOATS; DOUBLES only for a model of 64 bits
-    size: int
-    labels: int | None = None
+STRUCTURES = (_Layer, _Network, Optimizer, Plan, Model, Block, Samples, Member)
 
 
 @dataclass(frozen=True)
@@ -201,24 +204,22 @@ class Engine:
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._library = library
+        self._functions: dict[tuple[str, int], Callable[..., Any]] = {}
         found = (c_int64 * (len(STRUCTURES) + 1))()
         library.sizes(found)
         *own, team = [sizeof(structure) for structure in (*STRUCTURES, _Team)]
         if [*found][:-1] != own or found[len(own)] > team:
             raise OSError(f"its structures have sizes {[*found]}, not {[*own, team]}")
-        library.scratch_bytes.restype = c_int64
-        library.scratch_bytes.argtypes = (c_int64, c_void_p, c_int64)
-        library.train.argtypes = (c_int64, *(c_void_p,) * 7)
-        library.train.restype = None
-        library.evaluate.argtypes = (
-            c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_void_p, c_int64, c_void_p, c_void_p,
-            c_void_p,
-        )  # fmt: skip
-        library.evaluate.restype = None
-        library.logits.argtypes = (
-            c_int64, c_void_p, c_void_p, c_void_p, c_int64, c_int64, c_void_p, c_void_p,
-        )  # fmt: skip
-        library.logits.restype = None
+        for bits in (32, 64):
+            for name, result, arguments in (
+                ("scratch_bytes", c_int64, (c_void_p, c_int64)),
+                ("train", None, (c_void_p,) * 7),
+                ("evaluate", None, (c_void_p,) * 6),
+                ("logits", None, (c_void_p,) * 5),
+            ):
+                function = library[f"{name}_{bits}"]
+                function.restype, function.argtypes = result, arguments
+                self._functions[name, bits] = function
         self.alone = self.team(1)[0]
 
     def team(self, threads: int) -> list[Member]:
@@ -232,7 +233,7 @@ class Engine:
 
     def scratch_bytes(self, network: Network, batch: int) -> int:
         """The bytes of working memory for batches of up to `batch` samples."""
-        return int(self._library.scratch_bytes(network.bits, network.pointer, batch))
+        return int(self._functions["scratch_bytes", network.bits](network.pointer, batch))
 
     def train(
         self,
@@ -246,8 +247,8 @@ class Engine:
         """Trains a model on a block. `scratch` is the address of working memory that no other call
         uses now. Each `member` of a team needs a thread and the same arguments."""
         byref, (optimizer, plan) = ctypes.byref, settings
-        self._library.train(
-            network.bits, network.pointer, byref(optimizer), byref(plan), byref(model),
+        self._functions["train", network.bits](
+            network.pointer, byref(optimizer), byref(plan), byref(model),
             byref(block), byref(member or self.alone), scratch,
         )  # fmt: skip
 
@@ -256,20 +257,23 @@ class Engine:
     ) -> tuple[float, int]:
         """The sum of the losses of samples, and how many are classified correctly."""
         loss, correct = c_double(), c_int64()
-        self._library.evaluate(
-            network.bits, network.pointer, weights, samples.features, samples.source,
-            samples.labels, samples.size, ctypes.byref(loss), ctypes.byref(correct), scratch,
-        )  # fmt: skip
+        self._functions["evaluate", network.bits](
+            network.pointer,
+            weights,
+            ctypes.byref(samples),
+            ctypes.byref(loss),
+            ctypes.byref(correct),
+            scratch,
+        )
         return loss.value, correct.value
 
     def logits(
         self, network: Network, weights: int, samples: Samples, out: int, scratch: int
     ) -> None:
         """Writes the logits (samples, classes) to the address `out`."""
-        self._library.logits(
-            network.bits, network.pointer, weights, samples.features, samples.source,
-            samples.size, out, scratch,
-        )  # fmt: skip
+        self._functions["logits", network.bits](
+            network.pointer, weights, ctypes.byref(samples), out, scratch
+        )
 
 
 @functools.cache

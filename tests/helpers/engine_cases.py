@@ -1,7 +1,7 @@
 """Random models, data and settings for the engine, as NumPy arrays. Run as a program, it trains
 them by the engine in a library and prints a digest of all results; it imports no torch:
 
-    python -m tests.helpers.engine_cases LIBRARY FIRST END
+    python -m tests.helpers.engine_cases LIBRARY FIRST END THREADS
 """
 
 import ctypes
@@ -81,7 +81,7 @@ class Case:
 
     def samples(self) -> engine.Samples:
         return engine.Samples(
-            self.features.ctypes.data, self.source, SAMPLES, self.labels.ctypes.data
+            self.features.ctypes.data, self.source, self.labels.ctypes.data, SAMPLES
         )
 
     def evaluate(self, by: engine.Engine) -> tuple[float, int, Array]:
@@ -185,9 +185,9 @@ def results(case: Case, by: engine.Engine, blocks: int = 0, threads: int = 1) ->
 
 
 if __name__ == "__main__":
-    library, first, end = sys.argv[1:]
+    library, first, end, threads = sys.argv[1:]
     by = engine.Engine(ctypes.CDLL(library))
     digest = hashlib.sha256()
     for number in range(int(first), int(end)):
-        digest.update(results(draw(number), by))
+        digest.update(results(draw(number), by, threads=int(threads)))
     print(digest.hexdigest())

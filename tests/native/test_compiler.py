@@ -96,10 +96,11 @@ def test_the_environment_chooses_the_compiler(monkeypatch: pytest.MonkeyPatch) -
     assert ["/absent/cc"] not in list(compiler.compilers())
 
 
-def _digest(library: Path, cases: tuple[int, int], **environment: str) -> str:
+def _digest(library: Path, cases: tuple[int, int], threads: int = 1, **environment: str) -> str:
     """What tests/helpers/engine_cases.py prints for a library."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.helpers.engine_cases", str(library), *map(str, cases)],
+        [sys.executable, "-m", "tests.helpers.engine_cases", str(library),
+         *map(str, (*cases, threads))],
         cwd=ROOT, capture_output=True, text=True, check=False, env=os.environ | environment,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -126,23 +127,28 @@ def test_no_compiler_changes_a_bit(command: list[str], tmp_path: Path) -> None:
 
 
 @needs_compiler
-def test_no_access_outside_of_its_arrays_and_no_undefined_behaviour(tmp_path: Path) -> None:
-    """Address and undefined-behaviour sanitizers, over random shapes. Every array ends where the
-    engine must stop."""
+@pytest.mark.parametrize(
+    ("kind", "library", "threads"),
+    [("address,undefined", "libasan.so", 1), ("thread", "libtsan.so", 3)],
+)
+def test_no_foreign_memory_no_undefined_behaviour_no_races(
+    kind: str, library: str, threads: int, tmp_path: Path
+) -> None:
+    """Sanitizers over random shapes. Every array ends where the engine must stop."""
     command = next((c for c in COMPILERS if "ziglang" not in c), None)
     if command is None:
-        pytest.skip("ziglang brings no address sanitizer")
+        pytest.skip("ziglang brings no sanitizers")
     found = subprocess.run(
-        [*command, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True
+        [*command, f"-print-file-name={library}"], capture_output=True, text=True, check=True
     ).stdout.strip()
     if not Path(found).is_absolute():
-        pytest.skip(f"{command[0]} brings no address sanitizer")
+        pytest.skip(f"{command[0]} brings no {library}")
     checked = tmp_path / "checked.so"
-    flags = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+    flags = ("-O1", "-g", f"-fsanitize={kind}", "-fno-sanitize-recover=all")
     compiler.compile_to(checked, command, LEVEL, *flags)
-    cases = (1000, 1250)
+    cases = (1000, 1150)
     options = {"ASAN_OPTIONS": "detect_leaks=0", "PYTHONMALLOC": "malloc", "LD_PRELOAD": found}
-    assert _digest(checked, cases, **options) == _digest(compiler.library(LEVEL), cases)
+    assert _digest(checked, cases, threads, **options) == _digest(compiler.library(LEVEL), cases)
 
 
 @needs_compiler

@@ -1,0 +1,2 @@
+/* The engine for models of doubles. */
+#include "train.h"

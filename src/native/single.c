@@ -1,0 +1,3 @@
+/* The engine for models of floats. */
+#define SINGLE
+#include "train.h"

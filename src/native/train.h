@@ -1,0 +1,297 @@
+/* The steps of a block, and the interface for one precision.
+
+   A step has two phases, so that threads meet twice: forward and backward, divided by samples; and
+   the update of the weights, divided by the inputs of each layer. Batch norm, clipping, max-norm and
+   averages look at whole batches or layers, and threads meet once more for each. */
+#pragma once
+#include "network.h"
+
+/* --- update ----------------------------------------------------------------------------------- */
+
+typedef struct {
+    REAL *weights, *gradient, *first, *second;
+    const Optimizer *settings;
+    REAL rate, decay, momentum, beta1, beta2, eps, step_size, root_correction, clip;
+} Update;
+
+/* One step of the numbers from `begin` to `end`, by the formulas of torch.optim. */
+static void optimize(const Update *u, ptrdiff_t begin, ptrdiff_t end)
+{
+    REAL *restrict w = u->weights, *restrict g = u->gradient;
+    REAL *restrict first = u->first, *restrict second = u->second;
+    const REAL rate = u->rate, decay = u->decay, momentum = u->momentum, clip = u->clip;
+    if (u->settings->kind == SGD) {
+        for (ptrdiff_t i = begin; i < end; i++) {
+            const REAL gradient = g[i] * clip + decay * w[i];
+            REAL step = gradient;
+            if (first) {
+                first[i] = momentum * first[i] + gradient;
+                step = u->settings->nesterov ? gradient + momentum * first[i] : first[i];
+            }
+            w[i] -= rate * step;
+        }
+        return;
+    }
+    const REAL rest1 = 1 - u->beta1, rest2 = 1 - u->beta2;
+    const REAL shrink = u->settings->kind == ADAMW ? 1 - rate * decay : 1;
+    const REAL coupled = u->settings->kind == ADAM ? decay : 0;
+    for (ptrdiff_t i = begin; i < end; i++) {
+        const REAL gradient = g[i] * clip + coupled * w[i];
+        first[i] += (gradient - first[i]) * rest1;
+        second[i] = second[i] * u->beta2 + gradient * gradient * rest2;
+        const REAL root = ROOT(second[i]) / u->root_correction + u->eps;
+        w[i] = w[i] * shrink - u->step_size * (first[i] / root);
+    }
+}
+
+static double power(double base, int64_t exponent)
+{
+    double result = 1;
+    for (; exponent; exponent /= 2, base *= base)
+        if (exponent % 2) result *= base;
+    return result;
+}
+
+/* Calls DO(begin, end, row) for each range of the flat vectors that this member updates: rows of
+   weights, and parts of biases and norms. */
+#define EACH_RANGE(DO) \
+    for (ptrdiff_t l = 0, row_ = 0; l < network->depth; l++) { \
+        const Layer *layer = &network->layers[l]; \
+        const Share inputs = share(member, layer->inputs, 1); \
+        for (ptrdiff_t i = inputs.begin; i < inputs.end; i++) \
+            DO(layer->weight + i * layer->stride, layer->weight + (i + 1) * layer->stride, row_ + i); \
+        row_ += layer->inputs; \
+        const int64_t others_[] = {layer->bias, layer->scale, layer->shift}; \
+        for (int o = 0; o < 3; o++, row_++) \
+            if (others_[o] >= 0 && member->number == 0) DO(others_[o], others_[o] + layer->stride, row_); \
+    }
+
+/* Adds the gradients of the norm's parameters and of the bias to the numbers at `to`. */
+static void accumulate_vectors(const Work *work, ptrdiff_t l, REAL *to, int overwrite)
+{
+    const Layer *layer = &work->network->layers[l];
+    const LayerWork *own = &work->layers[l];
+    const ptrdiff_t stride = layer->stride;
+    for (ptrdiff_t u = 0; u < stride; u += LANES) {
+        if (layer->bias >= 0) {
+            REAL *place = to + layer->bias + u;
+            Vector sum = AT(overwrite ? work->zeros : place);
+            for (ptrdiff_t b = 0; b < work->batch; b++) sum += AT(own->delta + b * stride + u);
+            AT(place) = sum;
+        }
+        if (layer->scale >= 0) {
+            REAL *scale = to + layer->scale + u, *shift = to + layer->shift + u;
+            Vector product = AT(overwrite ? work->zeros : scale);
+            Vector sum = AT(overwrite ? work->zeros : shift);
+            for (ptrdiff_t b = 0; b < work->batch; b++) {
+                const Vector g = AT(own->norm_delta + b * stride + u);
+                product = FMA(g, AT(own->normalised + b * stride + u), product);
+                sum += g;
+            }
+            AT(scale) = product;
+            AT(shift) = sum;
+        }
+    }
+}
+
+static void accumulate_weights(const Work *work, ptrdiff_t l, int64_t source, Share inputs,
+                                     int overwrite, REAL *to)
+{
+    const Layer *layer = &work->network->layers[l];
+    const ptrdiff_t columns = rounded(layer->units, LANES);
+#define ARGUMENTS(a, kind) \
+    inputs.begin, inputs.end, columns, work->batch, (const kind *const *)(a), work->layers[l].delta, \
+        layer->stride, work->zeros, overwrite, to + layer->weight, layer->stride
+    if (l > 0)
+        accumulate_real(ARGUMENTS(work->layers[l - 1].rows, REAL));
+    else if (reads_real(work, source))
+        accumulate_real(ARGUMENTS(work->inputs, REAL));
+    else if (source == BYTES)
+        accumulate_bytes(ARGUMENTS(work->inputs, uint8_t));
+    else
+        accumulate_floats(ARGUMENTS(work->inputs, float));
+#undef ARGUMENTS
+}
+
+/* Bounds the 2-norm of the weights into each hidden unit. */
+static void constrain(const Network *network, REAL *weights, const Member *member)
+{
+    const REAL bound = (REAL)network->max_norm;
+    for (ptrdiff_t l = 0; l + 1 < network->depth; l++) {
+        const Layer *layer = &network->layers[l];
+        const Share units = share(member, layer->stride, PAD);
+        for (ptrdiff_t u = units.begin; u < units.end; u += LANES) {
+            REAL *column = weights + layer->weight + u;
+            Vector norm = BROADCAST(0);
+            for (ptrdiff_t i = 0; i < layer->inputs; i++) {
+                const Vector w = AT(column + i * layer->stride);
+                norm = FMA(w, w, norm);
+            }
+            EACH(j, LANES) norm[j] = ROOT(norm[j]);
+            const Vector factor = bound / SELECT((Integers)(norm < bound), BROADCAST(bound), norm);
+            for (ptrdiff_t i = 0; i < layer->inputs; i++) AT(column + i * layer->stride) *= factor;
+        }
+    }
+}
+
+/* What a step of the optimizer needs, for a batch that completes step number `taken`, from 1. */
+static Update update_of(const Optimizer *settings, const Model *model, double rate, int64_t taken)
+{
+    Update u = {.weights = model->weights, .gradient = model->gradient, .first = model->first,
+                .second = model->second, .settings = settings, .clip = 1};
+    u.rate = (REAL)rate;
+    u.decay = (REAL)settings->weight_decay;
+    u.momentum = (REAL)settings->momentum;
+    u.beta1 = (REAL)settings->beta1;
+    u.beta2 = (REAL)settings->beta2;
+    u.eps = (REAL)settings->eps;
+    if (settings->kind != SGD) {
+        u.step_size = (REAL)(rate / (1 - power(settings->beta1, taken)));
+        u.root_correction = (REAL)__builtin_sqrt(1 - power(settings->beta2, taken));
+    }
+    return u;
+}
+
+/* The factor by which gradients are multiplied, so that their joint 2-norm is at most `bound`. */
+static REAL clipped(const Work *work, const REAL *gradient, double bound, const Member *member)
+{
+    const Network *network = work->network;
+    ptrdiff_t rows = 0;
+    for (ptrdiff_t l = 0; l < network->depth; l++) rows += network->layers[l].inputs + 3;
+    if (member->number == 0) memset(work->squares, 0, rows * sizeof(double));
+    meet(member);
+#define SQUARES(begin, end, row) \
+    { \
+        double parts[PAD] = {0}, sum = 0; \
+        for (ptrdiff_t i_ = (begin); i_ < (end); i_++) \
+            parts[(i_ - (begin)) % PAD] += (double)gradient[i_] * gradient[i_]; \
+        for (int i_ = 0; i_ < PAD; i_++) sum += parts[i_]; \
+        work->squares[row] = sum; \
+    }
+    EACH_RANGE(SQUARES)
+    meet(member);
+    double norm = 0;
+    for (ptrdiff_t row = 0; row < rows; row++) norm += work->squares[row];
+    const double factor = bound / (__builtin_sqrt(norm) + 1e-6);
+    return factor < 1 ? (REAL)factor : 1; /* of NaN 1: the loss has shown it already */
+}
+
+/* --- the interface ---------------------------------------------------------------------------- */
+
+/* Trains a model on the batches of a block from `begin` to `end`. Every member of a team calls it. */
+void EXPORTED(train)(const Network *network, const Optimizer *optimizer, const Plan *plan,
+                        Model *model, const Block *block, const Member *member, void *scratch)
+{
+    Work *work = scratch;
+    REAL *weights = model->weights, *gradient = model->gradient;
+    const ptrdiff_t batch = block->batch, inputs = network->layers[0].inputs;
+    const ptrdiff_t width = inputs * bytes_of(block->source);
+    const int64_t steps_per_epoch = (plan->batches_per_epoch + plan->accumulate - 1) / plan->accumulate;
+    const Share samples = share(member, batch, PAD);
+    int64_t taken = model->steps;
+    meet(member); /* nobody uses the scratch any more */
+    if (member->number == 0) prepare(network, weights, batch, scratch);
+    meet(member);
+    for (int64_t k = block->begin; k < block->end; k++) {
+        const int64_t number = block->first + k; /* in the epoch */
+        const int begins = number % plan->accumulate == 0;
+        const int completes =
+            (number + 1) % plan->accumulate == 0 || number + 1 == plan->batches_per_epoch;
+        const uint32_t drawn = (uint32_t)(block->epoch * plan->batches_per_epoch + number);
+        for (ptrdiff_t b = samples.begin; b < samples.end; b++) {
+            const int64_t row = block->rows ? block->rows[k * batch + b] : k * batch + b;
+            work->inputs[b] = (const char *)block->features + row * width;
+            work->labels[b] = block->labels[row];
+            prepare_input(work, b, block->source, model->seed, drawn);
+        }
+        forward(work, weights, block->source, member, 1, model->seed, drawn);
+        const double share_of_step = 1.0 / ((double)batch * (double)plan->accumulate);
+        const REAL factor = (REAL)(gradient ? share_of_step : -block->rates[k] * share_of_step);
+        cross_entropy(work, plan->smoothing, factor, samples);
+        backward(work, weights, member);
+        meet(member);
+        /* Without a gradient vector, the gradients times the negative rate go into the weights. */
+        REAL *to = gradient ? gradient : weights;
+        const int overwrite = gradient && begins;
+        for (ptrdiff_t l = 0; l < network->depth; l++) {
+            const Share own = share(member, network->layers[l].inputs, 1);
+            accumulate_weights(work, l, block->source, own, overwrite, to);
+            if (member->number == 0) accumulate_vectors(work, l, to, overwrite);
+        }
+        if (member->number == 0) {
+            double loss = 0;
+            int64_t correct = 0;
+            for (ptrdiff_t b = 0; b < batch; b++) {
+                loss += work->loss[b];
+                correct += work->correct[b];
+            }
+            block->losses[k] = loss / (double)batch;
+            block->correct[k] = correct;
+        }
+        if (completes) {
+            taken++;
+            if (gradient) {
+                Update update = update_of(optimizer, model, block->rates[k], taken);
+                if (plan->clip > 0) update.clip = clipped(work, gradient, plan->clip, member);
+#define OPTIMIZE(begin, end, row) optimize(&update, begin, end);
+                EACH_RANGE(OPTIMIZE)
+            }
+            if (network->max_norm > 0) {
+                meet(member);
+                constrain(network, weights, member);
+            }
+            if (plan->ema_decay > 0) {
+                const double step = (double)(block->epoch * steps_per_epoch + number / plan->accumulate);
+                const double grown = (1 + step) / (10 + step);
+                const REAL rest = (REAL)(1 - (plan->ema_decay < grown ? plan->ema_decay : grown));
+                const Share own = share(member, network->size, PAD);
+                REAL *average = model->average;
+                meet(member);
+                for (ptrdiff_t i = own.begin; i < own.end; i++)
+                    average[i] += (weights[i] - average[i]) * rest;
+            }
+        }
+        meet(member);
+    }
+    if (member->number == 0) model->steps = taken;
+}
+
+static const Member ALONE = {&(Team){.threads = 1}, 0};
+
+static Work *evaluated(const Network *network, const REAL *weights, const Samples *samples, void *scratch)
+{
+    Work *work = prepare(network, weights, samples->count, scratch);
+    const ptrdiff_t width = network->layers[0].inputs * bytes_of(samples->source);
+    work->converted = 0;
+    for (int64_t i = 0; i < samples->count; i++)
+        work->inputs[i] = (const char *)samples->features + i * width;
+    /* When not training, nothing writes to the weights. */
+    forward(work, (REAL *)weights, samples->source, &ALONE, 0, 0, 0);
+    return work;
+}
+
+/* Logits (count, classes). */
+void EXPORTED(logits)(const Network *network, const void *weights, const Samples *samples, void *out,
+                      void *scratch)
+{
+    const Work *work = evaluated(network, weights, samples, scratch);
+    const Layer *last = &network->layers[network->depth - 1];
+    const REAL *found = work->layers[network->depth - 1].output;
+    for (int64_t i = 0; i < samples->count; i++)
+        memcpy((REAL *)out + i * last->units, found + i * last->stride, last->units * sizeof(REAL));
+}
+
+/* The sum of the losses, and the number of correct predictions. */
+void EXPORTED(evaluate)(const Network *network, const void *weights, const Samples *samples,
+                        double *loss, int64_t *correct, void *scratch)
+{
+    const Work *work = evaluated(network, weights, samples, scratch);
+    memcpy(work->labels, samples->labels, samples->count * sizeof(int64_t));
+    cross_entropy(work, 0, 1, (Share){0, samples->count});
+    *loss = 0;
+    *correct = 0;
+    for (int64_t i = 0; i < samples->count; i++) {
+        *loss += work->loss[i];
+        *correct += work->correct[i];
+    }
+}
