@@ -1,5 +1,6 @@
 """Loss and accuracy of each trial in an epoch, over all ranks."""
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -12,7 +13,7 @@ from src.data.sources.source import as_float
 
 
 class EpochMetrics(Metric):
-    """Mean loss and accuracy over samples. All losses are kept, and are added once, in float64.
+    """Mean loss and accuracy over samples. All losses are kept, and are added once, exactly.
     torchmetrics' MeanMetric adds in float32, so its bits depend on the batches in an update."""
 
     full_state_update = False
@@ -42,11 +43,10 @@ class EpochMetrics(Metric):
     def compute(self) -> list[dict[str, float]]:
         """`loss` and `acc` of each trial, as Python floats, over all ranks."""
         samples = int(self.samples)
-        # On the CPU: MPS has no float64.
-        sums = self._losses().cpu().double().sum(0).tolist()
+        by_trial = self._losses().cpu().double().T.tolist()  # MPS has no float64
         return [
-            {"loss": loss / samples, "acc": correct / samples}
-            for loss, correct in zip(sums, self.correct.tolist(), strict=True)
+            {"loss": _sum(losses) / samples, "acc": correct / samples}
+            for losses, correct in zip(by_trial, self.correct.tolist(), strict=True)
         ]
 
     def first_above(self, bound: float) -> Tensor:
@@ -54,6 +54,14 @@ class EpochMetrics(Metric):
         above the bound. The number of batches if there is none."""
         good = (self._losses() <= bound).long()
         return torch.where(good.all(0), len(good), good.argmin(0))  # argmin finds the first 0
+
+
+def _sum(losses: list[float]) -> float:
+    """The exact sum, rounded once: the last bits of torch's sum depend on the number of trials."""
+    try:
+        return math.fsum(losses)
+    except OverflowError:
+        return math.inf
 
 
 def evaluate(

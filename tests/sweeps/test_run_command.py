@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def hydra_again(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing is composed yet, and Hydra's patched parts are put back."""
     state = Singleton.get_state()
     monkeypatch.setattr("hydra.core.utils._save_config", None)
+    import_module("hydra._internal.core_plugins.basic_sweeper")  # Hydra does so only when it runs
     monkeypatch.setattr(
         "hydra._internal.core_plugins.basic_sweeper.OmegaConf",
         sys.modules["omegaconf"].OmegaConf,

@@ -1,5 +1,7 @@
 """Metrics of an epoch against torchmetrics."""
 
+import math
+
 import pytest
 import torch
 from torch.nn import functional as F
@@ -37,3 +39,24 @@ def test_metrics_weigh_batches_by_their_samples() -> None:
     metrics.update(torch.tensor([[4.0], [4.0]]), torch.tensor([[3], [1]]), 8)
     metrics.update(torch.tensor([[12.0]]), torch.tensor([[2]]), 2)
     assert metrics.compute() == [{"loss": 2.0, "acc": 0.6}]
+
+
+def test_a_trial_has_the_same_sums_whoever_is_beside() -> None:
+    torch.manual_seed(0)
+    losses = torch.rand(997, 7, dtype=torch.float64)
+    correct = torch.randint(9, (997, 7))
+    together = EpochMetrics(7)
+    together.update(losses, correct, 9 * 997)
+    for trial, expected in enumerate(together.compute()):
+        alone = EpochMetrics(1)
+        for rows in torch.split(torch.arange(997), 13):
+            column = slice(trial, trial + 1)
+            alone.update(losses[rows, column], correct[rows, column], 9 * len(rows))
+        assert alone.compute() == [expected]
+
+
+@pytest.mark.parametrize(("value", "expected"), [(1e308, math.inf), (math.nan, math.nan)])
+def test_losses_beyond_all_numbers(value: float, expected: float) -> None:
+    metrics = EpochMetrics()
+    metrics.update(torch.full((3, 1), value, dtype=torch.float64), torch.zeros(3, 1).long(), 6)
+    assert metrics.compute()[0]["loss"] == pytest.approx(expected, nan_ok=True)
