@@ -16,7 +16,7 @@ from src.native import compiler, engine
 from tests.helpers.engine_cases import Array, Case, draw, results, vector_of, weight_of
 
 pytestmark = pytest.mark.skipif(bool(engine.why_absent()), reason=engine.why_absent() or "present")
-CASES = 300
+CASES = 200
 
 
 class Perceptron(nn.Module):
