@@ -15,15 +15,13 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
 from matplotlib.axes import Axes
 from tabulate import tabulate
 from tqdm import tqdm
 
+from src.benchmarks.environment import describe, environment
 from src.config.schema import Config
 from src.runs.folder import Row
-from src.system import machine
-from src.system.resources import versions
 from src.training.fit import fit
 
 ROOT = Path(__file__).parent.parent.parent
@@ -96,7 +94,8 @@ def ratio(seconds: Seconds, above: str, below: str) -> Spread:
 def report(
     suite: str, seconds: Seconds, ratios: Mapping[str, Spread], **facts: Any
 ) -> tuple[str, str]:
-    """The table for people and the JSON line: medians, spreads, hardware, versions, commit."""
+    """The table for people and the JSON line: medians, spreads, and the environment."""
+    around = environment()
     rows = {name: spread(values) for name, values in seconds.items()}
     times = [[name, *row] for name, row in rows.items()]
     table = tabulate(times, ["contender", "median s", "min", "max"], floatfmt=".4f")
@@ -108,11 +107,9 @@ def report(
         "ratios": {name: row.median for name, row in ratios.items()},
         "ratio_spreads": {name: row._asdict() for name, row in ratios.items()},
         **facts,
-        "hardware": machine.hardware(torch.device("cpu")),
-        "versions": versions(),
-        "commit": machine.commit(),
+        **around,
     }
-    return f"{table}\n\n{shown}", json.dumps(content)
+    return f"{table}\n\n{shown}\n\n{describe(around)}", json.dumps(content)
 
 
 def few_ticks(axis: Axes) -> None:

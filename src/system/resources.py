@@ -62,12 +62,12 @@ def out_of_memory(error: BaseException) -> bool:
     )
 
 
-def versions() -> dict[str, str]:
-    """The versions of Python and of the installed packages, by name."""
+def versions(*more: str) -> dict[str, str]:
+    """The versions of Python and of the installed packages, by name; also of `more` packages."""
     found = {}
-    for package in PACKAGES:
+    for package in (*PACKAGES, *more):
         try:
             found[package] = version(package)
-        except PackageNotFoundError:  # kindling itself, run from a copy of its sources
+        except PackageNotFoundError:  # or kindling itself, run from a copy of its sources
             continue
     return {**found, "python": platform.python_version()}

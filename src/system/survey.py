@@ -20,12 +20,13 @@ def survey(engine: Mapping[str, str | None]) -> dict[str, Any]:
     """CPU, CUDA and MPS devices, bytes of memory, and the choice of `auto` with its reason.
     `engine` is the state of the engine for CPUs, see src/native/engine.py."""
     return {
-        "cpu": _cpu(), "engine": dict(engine), "cuda": _cuda(), "mps": _mps(), "auto": _auto(),
+        "cpu": cpu(), "engine": dict(engine), "cuda": _cuda(), "mps": _mps(), "auto": _auto(),
         "versions": versions(),
     }  # fmt: skip
 
 
-def _cpu() -> dict[str, Any]:
+def cpu() -> dict[str, Any]:
+    """The CPU, its vector instructions, and what torch uses of it."""
     flags = cpu_flags()
     return {
         "model": machine.hardware(torch.device("cpu"))["cpu"],
@@ -96,12 +97,9 @@ def _why_no_cuda() -> str:
 def describe(found: dict[str, Any]) -> str:
     """The survey as a table."""
     names = ("cpu", "engine", "cuda", "mps", "auto")
-    cpu, engine, cuda, mps, auto = (found[name] for name in names)
+    processor, engine, cuda, mps, auto = (found[name] for name in names)
     rows = [
-        ("CPU", f"{cpu['model']}, {cpu['architecture']}"),
-        ("", f"{cpu['cores']} cores for this process, torch uses {cpu['threads']} threads"),
-        ("", f"{' '.join(cpu['vector_instructions']) or '-'}; torch uses {cpu['torch_uses']}"),
-        ("", f"engine: {engine['reason'] or engine['instruction_set']}"),
+        *cpu_rows(processor, engine),
         ("CUDA", f"{_yes(cuda['available'])}, torch is built for {cuda['built_for'] or 'none'}, "
          f"driver {cuda['driver'] or 'none'}"),
     ]  # fmt: skip
@@ -118,6 +116,16 @@ def describe(found: dict[str, Any]) -> str:
         ("auto", f"trainer.accelerator=auto takes {auto['accelerator']}: {auto['reason']}"),
     ]
     return tabulate(rows, tablefmt="plain")
+
+
+def cpu_rows(found: Mapping[str, Any], engine: Mapping[str, str | None]) -> list[tuple[str, str]]:
+    """The rows of a table that describe what `cpu` found, and the state of the engine."""
+    return [
+        ("CPU", f"{found['model']}, {found['architecture']}"),
+        ("", f"{found['cores']} cores for this process, torch uses {found['threads']} threads"),
+        ("", f"{' '.join(found['vector_instructions']) or '-'}; torch uses {found['torch_uses']}"),
+        ("", f"engine: {engine['reason'] or engine['instruction_set']}"),
+    ]
 
 
 def _yes(value: bool) -> str:
