@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import cycle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,6 +13,7 @@ from matplotlib.figure import Figure
 
 from src.benchmarks import measure
 from src.benchmarks.measure import Seconds, Spread
+from src.benchmarks.peak import large_products, take_peak
 from src.benchmarks.settings import Settings
 from src.config.compose import compose
 from src.plots.style import COLOURS, save_png
@@ -24,25 +26,34 @@ LARGE = ("model.hidden_sizes=[1024,1024]", "optimizer.lr=0.01")
 
 @dataclass(frozen=True)
 class Question:
-    """Contenders by their label in table and picture, and the pairs to compare."""
+    """Contenders by their label in table and picture, and the pairs to compare. The contenders in
+    `operations`, with the number of an epoch, are compared with the peak of the CPU."""
 
     axis: str
     contenders: Mapping[str, Callable[[], float]]
     ratios: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     unit: str = "seconds per epoch"
     numeric: bool = False  # whether the labels are `NUMBER on DEVICE`
+    operations: Mapping[str, int] = field(default_factory=dict)
 
 
 def answer(settings: Settings, question: Question) -> tuple[str, str]:
     """The suite's table and JSON line. Writes the picture SUITE.png."""
     machine.keep_freed_memory()
-    seconds = measure.interleave(question.contenders, settings.rounds)
+    of_peak = large_products() if question.operations else {}
+    seconds = measure.interleave({**question.contenders, **of_peak}, settings.rounds)
     ratios = {name: measure.ratio(seconds, *pair) for name, pair in question.ratios.items()}
+    note = f"{question.unit} by {question.axis}; {settings.rounds} rounds"
+    facts: dict[str, Any] = {"devices": devices()}
+    if question.operations:
+        peak = take_peak(seconds)
+        note, facts = f"{note}\n{peak}", {**facts, "peak": peak._asdict()}
+        for name, number in question.operations.items():
+            ratios[f"share of the peak, {name}"] = peak.share(number, seconds[name])
     picture = Path(f"{settings.suite}.png")
     save_png(partial(draw, question, seconds), picture)
-    table, line = measure.report(settings.suite, seconds, ratios, devices=devices())
-    note = f"{question.unit} by {question.axis}; {settings.rounds} rounds\npicture: {picture}"
-    return f"{note}\n\n{table}", line
+    table, line = measure.report(settings.suite, seconds, ratios, **facts)
+    return f"{note}\npicture: {picture}\n\n{table}", line
 
 
 def devices() -> list[str]:
@@ -53,11 +64,18 @@ def on(device: str) -> str:
     return f"trainer.accelerator={device}"
 
 
+def random_data(samples: int) -> tuple[str, ...]:
+    """The overrides for random data, of which a hundredth is for validation."""
+    return (
+        "data=synthetic", f"data.samples={samples}", "data.test_samples=100", "data.shape=[784]",
+        "data.val_fraction=0.01",
+    )  # fmt: skip
+
+
 def epoch(*overrides: str, samples: int = 20_000, epochs: int = 3, threads: int = 0) -> float:
     """Seconds per epoch on random data, after a warm-up epoch. With `threads` 0 torch chooses."""
     config = compose(
-        "data=synthetic", f"data.samples={samples}", "data.test_samples=100", "data.shape=[784]",
-        "data.val_fraction=0.01", "scheduler=none", f"trainer.max_epochs={epochs + 1}",
+        *random_data(samples), "scheduler=none", f"trainer.max_epochs={epochs + 1}",
         "checkpoint.every_n_epochs=1000", *overrides,
     )  # fmt: skip
     usual = torch.get_num_threads()

@@ -184,7 +184,7 @@ def _train_and_test(job: Job, signals: Signals) -> None:
         devices = machine.resolve(config.trainer)
         _check_devices(config, devices)
         data = _open_data(config, devices)
-        classifier = _build_classifier(job.configs, data, devices)
+        classifier = build_classifier(job.configs, data, devices)
         resumed = find_state(job.checkpoint_pair, classifier, devices.world_size)
         if resumed is not None:
             classifier.step = same_step(classifier.step, resumed)
@@ -270,7 +270,7 @@ def _open_data(config: Config, devices: machine.Devices) -> DataModule:
     return data
 
 
-def _build_classifier(
+def build_classifier(
     configs: Sequence[Config], data: DataModule, devices: machine.Devices
 ) -> Classifier:
     """Initialises each model from its own seed. Gives each different seed an order of samples."""

@@ -4,39 +4,71 @@ import json
 import subprocess
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torchvision.transforms.v2 import Compose
 
-from src.benchmarks import questions, run_suite
+from src.benchmarks import peak, questions, run_suite
+from src.benchmarks.contenders import Contender, can_compile
 from src.benchmarks.settings import SHARED, read_settings
 from src.benchmarks.suites import augmentation, busy, gpu_check, report, search, sweep
 from src.benchmarks.suites.search import Outcome
 from src.config.compose import compose
 from src.data.augmentation import Augmentation
 from src.data.loader import Block
+from src.models import build_model
+from src.models.step_choice import choose_step
 from src.runs.folder import Run
 from src.sweeps.command_line import check_command_line as check_train
 from src.sweeps.search_command import check_command_line as check_search
 from src.system.errors import InputError
+from tests.helpers.steps import AUTO
 
 
-def test_loops() -> None:
+@pytest.fixture(autouse=True)
+def _small_products(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peak, "SIDE", 64)
+
+
+def share(found: dict[str, Any], contender: str, operations: float) -> float:
+    """The contender's part of the peak, computed from the rest of a report."""
+    rate = operations / found["rows"][contender]["median"] / 1e9
+    return float(rate / max(found["peak"]["gflops"].values()))
+
+
+def test_loops(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without waiting for a compiler: tests/benchmarks/test_contenders.py compiles."""
+    monkeypatch.setattr(torch, "compile", lambda function: function)
     table, line = run_suite(read_settings(["suite=loops", "rounds=1", "data=digits"]))
     found = json.loads(line)
-    contenders = {"tutorial", "bare", "lightning", "sklearn", "keras", "ours", "products"}
+    contenders = {
+        "tutorial", "bare", "numpy", "lightning", "sklearn", "keras", "ours", "steps alone",
+        "products",
+    }  # fmt: skip
+    contenders |= {"jax"} if find_spec("jax") else set()
+    contenders |= {"compiled"} if can_compile() else set()
     assert set(found["rows"]) == contenders
-    assert {"ours/bare", "tutorial/ours", "lightning/ours", "sklearn/ours"} <= set(found["ratios"])
+    others = contenders - {"bare", "ours", "steps alone", "products"}
+    assert {"ours/bare", "ours/products", *(f"{name}/ours" for name in others)} <= {
+        *found["ratios"]
+    }
     assert found["suite"] == "loops"
     assert found["data"] == "digits"
-    assert {"hardware", "versions", "commit"} <= set(found)
+    assert {"hardware", "engine", "versions", "blas", "commit"} <= set(found)
     rows = {name: row["median"] for name, row in found["rows"].items()}
     assert found["ratios"]["ours/bare"] == pytest.approx(rows["ours"] / rows["bare"])
+    for name in ("ours", "steps alone"):  # of 1,150 samples
+        expected = share(found, name, 2 * 1150 * 32 * (2 * 784 + 3 * 10))
+        assert found["ratios"][f"share of the peak, {name}"] == pytest.approx(expected)
     assert all(name in table for name in contenders)
+    assert found["hardware"]["model"] in table
+    assert found["peak"]["library"] in table
 
 
 def test_busy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,6 +94,8 @@ def test_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     table, line = run_suite(read_settings(["suite=busy", "rounds=1", "data=digits"]))
     assert [threads for _, threads in ran] == [None, "1", None, "1"]
     single, _, sweep_, _ = (arguments for arguments, _ in ran)
+    config = compose(*(text for text in single if not text.startswith("hydra.")))
+    assert choose_step(config, build_model(config.model, (784,), 10)).kind == AUTO
     assert len(check_train([*single]).points) == 1
     assert len(check_train([*sweep_]).points) == 64
     assert json.loads(line)["ratios"] == {"run/one thread": 1.5, "sweep/one thread": 1.5}
@@ -120,7 +154,10 @@ def test_questions(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.chdir(tmp_path)
     module = import_module(f"src.benchmarks.suites.{SHARED.get(suite, suite)}")
     parts = dict.fromkeys(("products", "gathering", "augmenting"), quick_part)
-    for name, stand_in in {"epoch": quick, **parts}.items():
+    stacks = {
+        "stack": lambda _, configs, **others: Contender(quick_part(str(configs), *others), F.relu)
+    }
+    for name, stand_in in {"epoch": quick, **parts, **stacks}.items():
         if hasattr(module, name):
             monkeypatch.setattr(module, name, stand_in)
     table, line = run_suite(read_settings([f"suite={suite}", "rounds=1"]))
@@ -130,6 +167,10 @@ def test_questions(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert len(found["devices"]) == len(questions.devices())
     assert all(name in table for name in found["rows"])
     assert (tmp_path / f"{suite}.png").read_bytes().startswith(b"\x89PNG")
+    if suite == "hidden_size":
+        expected = share(found, "512 on cpu", 2 * 4950 * 512 * (2 * 784 + 3 * 10))
+        assert found["ratios"]["share of the peak, 512 on cpu"] == pytest.approx(expected)
+        assert "share of the peak, 2048 on cpu, steps alone" in found["ratios"]
 
 
 @pytest.mark.parametrize("way", ["ours", "sample", "batch"])
@@ -180,6 +221,7 @@ def test_report(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sweep, "MANY", 128)
     settings = ["suite=sweep", "rounds=1", "data=digits", "commands=false", "full=true"]
     table, line = run_suite(read_settings(settings))
     found = json.loads(line)
@@ -195,6 +237,10 @@ def test_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ratios["fused/products@64"] == pytest.approx(rows["fused@64"] / rows["products@64"])
     own = rows["fused_own_seeds@64"] / rows["fused@64"]
     assert ratios["fused_own_seeds/fused@64"] == pytest.approx(own)
+    few, many = rows["fused@64, 72 samples"], rows["fused@128, 72 samples"]
+    assert ratios["a trial of 128/of 64"] == pytest.approx((many / 128) / (few / 64))
+    expected = share(found, "fused@16", 16 * 2 * 1150 * 32 * (2 * 784 + 3 * 10))
+    assert ratios["share of the peak, fused@16"] == pytest.approx(expected)
     assert (tmp_path / "sweep.png").read_bytes().startswith(b"\x89PNG")
     assert "sweep.png" in table
 

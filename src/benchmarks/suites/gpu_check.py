@@ -16,9 +16,9 @@ import torch
 from tabulate import tabulate
 
 from src.benchmarks import run_suite
+from src.benchmarks.contenders import default_lightning
 from src.benchmarks.measure import ROOT, SWEEP, seconds_per_epoch, time_command
 from src.benchmarks.settings import Settings
-from src.benchmarks.suites.loops import default_lightning
 from src.config.compose import compose
 from src.native.engine import state
 from src.runs.folder import Result, Run
@@ -89,7 +89,7 @@ def _figures(data: str) -> dict[str, float]:
     stream = torch.Generator().manual_seed(0)
     features = torch.randn(48_000, 784, generator=stream)
     labels = torch.randint(10, (48_000,), generator=stream)
-    lightning = default_lightning(features.cuda(), labels.cuda(), "cuda")()
+    lightning = default_lightning(features.cuda(), labels.cuda(), "cuda").train()
     return {
         "epoch, graph": graph,
         "epoch, eager": eager,

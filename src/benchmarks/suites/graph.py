@@ -1,8 +1,8 @@
 """An epoch by the kind of step: autograd, closed form, compiled, with and without a CUDA graph."""
 
-import shutil
 from functools import partial
 
+from src.benchmarks.contenders import can_compile
 from src.benchmarks.questions import SMALL, Question, answer, devices, epoch, on
 from src.benchmarks.settings import Settings
 
@@ -11,7 +11,7 @@ def run(settings: Settings) -> tuple[str, str]:
     contenders, ratios = {}, {}
     for device in devices():
         ways = {"autograd": "trainer.step=autograd", "closed_form": "trainer.step=closed_form"}
-        if device == "cuda" or any(map(shutil.which, ("c++", "g++", "clang++"))):
+        if device == "cuda" or can_compile():
             ways["compiled autograd"] = "trainer.compile=true"
         for kind, override in ways.items():
             contenders[f"{kind} on {device}"] = partial(epoch, on(device), *SMALL, override)

@@ -1,15 +1,18 @@
 """An epoch by one size: samples per batch, training samples, or hidden units.
 
 Of `hidden_size` the matrix products are measured alone too: a device that only multiplies faster
-saves at most their part.
+saves at most their part. On the CPU, the training steps are measured alone as well, and the table
+gives the share of the peak.
 """
 
 from collections.abc import Callable
 from functools import partial
 
-from src.benchmarks.products import products
-from src.benchmarks.questions import SMALL, Question, answer, devices, epoch, on
+from src.benchmarks.peak import operations
+from src.benchmarks.products import CLASSES, products
+from src.benchmarks.questions import SMALL, Question, answer, devices, epoch, on, random_data
 from src.benchmarks.settings import Settings
+from src.benchmarks.stacks import configure, stack
 
 SAMPLES = 5000  # of the suite `hidden_size`
 AXES: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -31,13 +34,21 @@ def run(settings: Settings) -> tuple[str, str]:
         f"{last}/{first} on {device}": (f"{last} on {device}", f"{first} on {device}")
         for device in devices()
     }
+    needed: dict[str, int] = {}
     if settings.suite == "hidden_size":
+        for size in sizes:
+            config, data = configure(*random_data(SAMPLES), f"model.hidden_sizes=[{size}]")
+            whole, steps = f"{size} on cpu", f"{size} on cpu, steps alone"
+            contenders[steps] = stack(data, [config], loading=False).train
+            needed |= dict.fromkeys(
+                (whole, steps), operations((784, size, CLASSES), len(data.train))
+            )
         for device in devices():
             for size in sizes:
                 whole, part = f"{size} on {device}", f"{size} on {device}, products alone"
                 contenders[part] = products(SAMPLES, hidden=size, device=device)
                 ratios[f"whole/products, {whole}"] = (whole, part)
-    return answer(settings, Question(axis, contenders, ratios, numeric=True))
+    return answer(settings, Question(axis, contenders, ratios, numeric=True, operations=needed))
 
 
 def _measure(suite: str, size: int, device: str) -> Callable[[], float]:

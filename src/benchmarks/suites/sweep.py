@@ -1,16 +1,15 @@
 """The cost of a trial in a sweep: steps of stacks of growing size, and whole commands."""
 
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
 
-import torch
 from matplotlib.figure import Figure
-from torch import nn
 
+from src.benchmarks.contenders import bare
 from src.benchmarks.measure import (
     Seconds,
     Spread,
@@ -20,49 +19,54 @@ from src.benchmarks.measure import (
     report,
     time_command,
 )
+from src.benchmarks.peak import large_products, operations, take_peak
 from src.benchmarks.products import BATCH, CLASSES, HIDDEN, products
 from src.benchmarks.settings import Settings
-from src.benchmarks.suites.loops import bare
-from src.config import schema
-from src.config.compose import compose
-from src.data.loader import BlockSampler, ResidentLoader, SeededOrder, batches_per_block
-from src.data.sources.catalogue import open_source
-from src.data.sources.source import Split, as_float, split_off_validation
-from src.models.mlp import Mlp
-from src.models.stack import Stack
+from src.benchmarks.stacks import configure, stack, trials
+from src.config.schema import Config
+from src.data.module import DataModule
+from src.data.sources.source import as_float
 from src.plots.style import COLOURS, FAINT, save_png
 from src.system import machine
-from src.training.lanes import Lanes, available, threads_for
-from src.training.optimizers import build_stacked_optimizer
-from src.training.schedule import Schedule
-from src.training.steps import ClosedFormSteps, StepPlan
 
 PICTURE = Path("sweep.png")
 WIDTHS, RATE_COUNT = (4, 8, 16, 32), 16  # 4 widths and 16 learning rates: 64 trials of a command
 EPOCHS = 3
+# A stack too large for all samples: an epoch of 64 trials is measured on the same part of them.
+MANY, PART = 1000, 0.05
 
 
 def run(settings: Settings) -> tuple[str, str]:
-    """Times stacks against a plain torch loop (`bare`) and matrix products alone (`products`). The
-    trials of `fused` share their batches, those of `fused_own_seeds` do not. Writes sweep.png."""
+    """Times stacks, as users get them, against a plain torch loop (`bare`) and matrix products
+    alone (`products`). The trials of `fused` share their batches, those of `fused_own_seeds` do
+    not. Writes sweep.png."""
     machine.keep_freed_memory()
-    config = compose(f"data={settings.data}").data
-    source = open_source(config)
-    train, _ = split_off_validation(source.train, config.val_fraction, config.split_seed)
+    config, data = configure(f"data={settings.data}")
+    part_config, part = configure(f"data={settings.data}", f"data.val_fraction={1 - PART}")
+    source, train = data.source, data.train
     sizes = [1, 4, 16, 64, *([256] if settings.full else [])]
     contenders: dict[str, Callable[[], float]] = {
-        "bare": bare(as_float(train.features).flatten(1), train.labels)
+        "bare": bare(as_float(train.features).flatten(1), train.labels).train
     }
     for size in sizes:
         contenders[f"products@{size}"] = products(len(train), trials=size)
-        contenders[f"fused@{size}"] = fused(train, [0] * size)
-        contenders[f"fused_own_seeds@{size}"] = fused(train, list(range(size)))
-    seconds = interleave(contenders, settings.rounds)
+        contenders[f"fused@{size}"] = fused(config, data, [0] * size)
+        contenders[f"fused_own_seeds@{size}"] = fused(config, data, list(range(size)))
+    few, many = (f"fused@{size}, {len(part.train)} samples" for size in (64, MANY))
+    contenders[few] = fused(part_config, part, [0] * 64)
+    contenders[many] = fused(part_config, part, [0] * MANY)
+    seconds = interleave({**contenders, **large_products()}, settings.rounds)
+    peak = take_peak(seconds)
     ratios = {
-        "bare*64/fused@64": Spread(*(64 * each for each in ratio(seconds, "bare", "fused@64"))),
+        "bare*64/fused@64": _times(64, ratio(seconds, "bare", "fused@64")),
         "fused/products@64": ratio(seconds, "fused@64", "products@64"),
         "fused_own_seeds/fused@64": ratio(seconds, "fused_own_seeds@64", "fused@64"),
+        f"a trial of {MANY:,}/of 64": _times(64 / MANY, ratio(seconds, many, few)),
     }
+    needed = operations((784, HIDDEN, CLASSES), len(train))
+    for kind, size in product(("fused", "fused_own_seeds"), sizes):
+        name = f"{kind}@{size}"
+        ratios[f"share of the peak, {name}"] = peak.share(size * needed, seconds[name])
     if settings.commands:
         of_commands = interleave_commands(settings.rounds, settings.data)
         ratios["basic/fused"] = ratio(of_commands, "basic", "fused")
@@ -72,44 +76,23 @@ def run(settings: Settings) -> tuple[str, str]:
     note = (
         f"seconds per epoch of 784-32-10, {len(train)} samples of {source.name}, batch {BATCH}; "
         f"commands: seconds of 64 trials, {EPOCHS} epochs each, start-up and folders included; "
-        f"{settings.rounds} rounds\npicture: {PICTURE}"
+        f"{settings.rounds} rounds\npicture: {PICTURE}\n{peak}"
     )
-    table, line = report("sweep", seconds, ratios, data=source.name, instead_of=source.instead_of)
+    table, line = report(
+        "sweep", seconds, ratios, data=source.name, instead_of=source.instead_of,
+        peak=peak._asdict(),
+    )  # fmt: skip
     return f"{note}\n\n{table}", line
 
 
-def fused(train: Split, seeds: Sequence[int]) -> Callable[[], float]:
-    """Times an epoch of a stack of 784-32-10, one trial per seed: gathering batches and steps."""
-    distinct = list(dict.fromkeys(seeds))
-    models: list[nn.Module] = [Mlp(784, [HIDDEN], CLASSES) for _ in seeds]
-    threads = threads_for(models, BATCH, available())
-    stack = Stack(models, [distinct.index(seed) for seed in seeds], threads)
-    lanes = Lanes(threads)
+def _times(factor: float, spread: Spread) -> Spread:
+    return Spread(*(factor * each for each in spread))
+
+
+def fused(config: Config, data: DataModule, seeds: Sequence[int]) -> Callable[[], float]:
+    """Times an epoch of a stack with one trial per seed: loading batches and steps."""
     rates = [0.05 + 0.4 * trial / len(seeds) for trial in range(len(seeds))]
-    sgd = [
-        schema.Sgd(name="sgd", lr=rate, weight_decay=0.0, momentum=0.0, nesterov=False)
-        for rate in rates
-    ]
-    cpu = torch.device("cpu")
-    # As DataModule computes it: the features and the logits of a batch, as float32.
-    batch_bytes = 4 * BATCH * (784 * len(distinct) + CLASSES * len(seeds))
-    orders = [SeededOrder(seed) for seed in distinct]
-    sampler = BlockSampler(len(train), orders, BATCH, batches_per_block(batch_bytes, cpu))
-    loader = ResidentLoader(train, sampler, cpu)
-    none = schema.NoScheduler(name="none", warmup_epochs=0.0)
-    schedules = [Schedule(none, rate, 100, sampler.batches) for rate in rates]
-    optimizer = build_stacked_optimizer(sgd, stack)
-    steps = ClosedFormSteps(stack, optimizer, schedules, StepPlan(sampler.batches), lanes=lanes)
-
-    def epoch() -> float:
-        with lanes.running():
-            began, batch = time.perf_counter(), 0
-            for block in loader:
-                steps(block, 0, batch)
-                batch += len(block.labels)
-            return time.perf_counter() - began
-
-    return epoch
+    return stack(data, trials(config, rates, seeds)).train
 
 
 def interleave_commands(rounds: int, data: str) -> Seconds:
