@@ -20,7 +20,7 @@ def configure(*overrides: str) -> tuple[Config, DataModule]:
     config = compose(
         *overrides, "scheduler=none", "trainer.accelerator=cpu", "trainer.max_epochs=100000"
     )
-    data = DataModule(config.data)
+    data = DataModule(config.data, steps_per_call=config.trainer.steps_per_call)
     data.setup()
     return config, data
 
