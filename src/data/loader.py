@@ -22,6 +22,8 @@ BLOCK_BYTES_GPU = 256 * 2**20
 # Operations of a block that copies nothing: a tenth of a second or two, so that signals, progress
 # and timed checkpoints do not wait longer.
 OPERATIONS = 2 * 10**10
+# Operations of a trial within a block: some milliseconds, so that a call costs little beside them.
+CALL_OPERATIONS = 10**8
 SLICE_VALUES = 64 * 2**20  # the largest number of feature values in a slice
 CHUNK = 1000  # samples of an evaluation that go through a model at once, to stay in the cache
 

@@ -9,6 +9,7 @@ from lightning.pytorch import LightningDataModule
 
 from src.config import schema
 from src.data.loader import (
+    CALL_OPERATIONS,
     OPERATIONS,
     Blocks,
     BlockSampler,
@@ -148,7 +149,8 @@ class DataModule(LightningDataModule):
         if self.steps_per_call != "auto":
             return int(self.steps_per_call)
         if self.operations is not None:
-            return max(1, min(self.most_batches, OPERATIONS // self.operations))
+            pays = math.ceil(CALL_OPERATIONS * self.trial_count / self.operations)
+            return max(1, min(self.most_batches, max(OPERATIONS // self.operations, pays)))
         features = len(self.orders) * math.prod(self.source.shape)
         logits = self.trial_count * self.source.classes  # kept until the block ends
         return batches_per_block(4 * self.config.batch * (features + logits), self._device)

@@ -35,11 +35,9 @@ def hydra_again(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Nothing is composed yet, and Hydra's patched parts are put back."""
     state = Singleton.get_state()
     monkeypatch.setattr("hydra.core.utils._save_config", None)
-    import_module("hydra._internal.core_plugins.basic_sweeper")  # Hydra does so only when it runs
-    monkeypatch.setattr(
-        "hydra._internal.core_plugins.basic_sweeper.OmegaConf",
-        sys.modules["omegaconf"].OmegaConf,
-    )
+    # By the module itself: Hydra's search for plugins leaves it without a name in its package.
+    sweeper = import_module("hydra._internal.core_plugins.basic_sweeper")
+    monkeypatch.setattr(sweeper, "OmegaConf", sys.modules["omegaconf"].OmegaConf)
     shared_composer.cache_clear()
     yield
     Singleton.set_state(state)
