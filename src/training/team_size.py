@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 
 PROBE = 16  # batches, at most, by which a size is measured
-AGAIN = 8  # blocks, after which all sizes are measured again
+AGAIN = 8  # blocks, after which all sizes are measured again; at first 1, 2, 4
 SLOWER = 1.5  # times as slow as measured: measure again in the next block
 
 
@@ -19,7 +19,8 @@ class TeamSize:
     def __init__(self, most: int) -> None:
         self.sizes = [2**n for n in range(most.bit_length()) if 2**n < most] + [most]
         self.chosen = most
-        self.blocks = 0  # since the last measurement
+        self.blocks = 0  # until the next measurement
+        self.pause = 1  # blocks between measurements
 
     def train(self, run: Callable[[int, int, int], object], batches: int) -> None:
         """Trains a block by calls run(size, begin, end), each on some of its batches."""
@@ -33,11 +34,12 @@ class TeamSize:
                     measured[size] = min(measured[size], seconds)
                 begin = end
             self.chosen = min(self.sizes, key=lambda size: measured[size])
-        self.blocks = (self.blocks + 1) % AGAIN
+            self.blocks, self.pause = self.pause, min(2 * self.pause, AGAIN)
+        self.blocks = max(0, self.blocks - 1)
         if begin < batches:
             seconds = _seconds(run, self.chosen, begin, batches) / (batches - begin)
             if seconds > SLOWER * measured[self.chosen]:
-                self.blocks = 0
+                self.blocks, self.pause = 0, 1
 
 
 def _seconds(run: Callable[[int, int, int], object], size: int, begin: int, end: int) -> float:
