@@ -4,13 +4,12 @@ The threads of a team wait for each other twice in each step, which takes some t
 That pays where they run at the same time, and not on a busy machine. The results are the same.
 """
 
-import math
 import time
 from collections.abc import Callable
 
-PROBE = 16  # batches, at most, by which a size is measured
-AGAIN = 8  # blocks, after which all sizes are measured again; at first 1, 2, 4
-SLOWER = 1.5  # times as slow as measured: measure again in the next block
+ENOUGH = 0.02  # seconds by which a size is measured: the system needs some to spread new threads
+PAUSE, LONGEST_PAUSE = 1.0, 8.0  # seconds until the sizes are measured again; it doubles
+SLOWER = 1.5  # times as slow as measured: measure again at once
 
 
 class TeamSize:
@@ -18,31 +17,48 @@ class TeamSize:
 
     def __init__(self, most: int) -> None:
         self.sizes = [2**n for n in range(most.bit_length()) if 2**n < most] + [most]
-        self.chosen = most
-        self.blocks = 0  # until the next measurement
-        self.pause = 1  # blocks between measurements
+        self.chosen, self.pause = most, PAUSE
+        self.measured: dict[int, float] = {}  # seconds of a batch by size
+        self.to_measure: list[int] = []
+        self.batches, self.seconds = 0, 0.0  # of the first size to measure, so far
+        self.again = 0.0  # when to measure next
+        self._measure_again()
 
     def train(self, run: Callable[[int, int, int], object], batches: int) -> None:
         """Trains a block by calls run(size, begin, end), each on some of its batches."""
-        begin, measured = 0, dict.fromkeys(self.sizes, math.inf)
-        if self.blocks == 0 and len(self.sizes) > 1:
-            probe = max(1, min(PROBE, batches // (8 * len(self.sizes))))
-            for size in 2 * self.sizes:  # twice, because the first call of a size starts threads
-                end = min(begin + probe, batches)
-                if begin < end:
-                    seconds = _seconds(run, size, begin, end) / (end - begin)
-                    measured[size] = min(measured[size], seconds)
-                begin = end
-            self.chosen = min(self.sizes, key=lambda size: measured[size])
-            self.blocks, self.pause = self.pause, min(2 * self.pause, AGAIN)
-        self.blocks = max(0, self.blocks - 1)
-        if begin < batches:
-            seconds = _seconds(run, self.chosen, begin, batches) / (batches - begin)
-            if seconds > SLOWER * measured[self.chosen]:
-                self.blocks, self.pause = 0, 1
+        begin = 0
+        while begin < batches:
+            size, end = self.chosen, batches
+            if self.to_measure:
+                size, end = self.to_measure[0], min(batches, begin + max(1, self.batches))
+            began = time.perf_counter()
+            run(size, begin, end)
+            now = time.perf_counter()
+            self._note(size, end - begin, now - began, now)
+            begin = end
 
+    def _note(self, size: int, batches: int, seconds: float, now: float) -> None:
+        """Takes in that a team of this size trained some batches, until now."""
+        if len(self.sizes) == 1:
+            return
+        if not self.to_measure:
+            slower = seconds > SLOWER * batches * self.measured[size]
+            if slower:
+                self.pause = PAUSE
+            if slower or now >= self.again:
+                self._measure_again()
+            return
+        self.batches, self.seconds = self.batches + batches, self.seconds + seconds
+        if self.seconds < ENOUGH:
+            return
+        self.measured[size] = self.seconds / self.batches
+        self.batches, self.seconds = 0, 0.0
+        self.to_measure.pop(0)
+        if not self.to_measure:
+            self.chosen = min(self.sizes, key=lambda size: self.measured[size])
+            self.again, self.pause = now + self.pause, min(2 * self.pause, LONGEST_PAUSE)
 
-def _seconds(run: Callable[[int, int, int], object], size: int, begin: int, end: int) -> float:
-    began = time.perf_counter()
-    run(size, begin, end)
-    return time.perf_counter() - began
+    def _measure_again(self) -> None:
+        # The last choice first: a run may be over before all sizes are measured.
+        others = [size for size in self.sizes if size != self.chosen]
+        self.to_measure = [self.chosen, *others] if others else []

@@ -1,10 +1,13 @@
 """How many threads train one model, with a clock of our own."""
 
+import itertools
 from collections.abc import Mapping
 
 import pytest
 
-from src.training.team_size import AGAIN, PROBE, TeamSize
+from src.training.team_size import ENOUGH, LONGEST_PAUSE, PAUSE, TeamSize
+
+Calls = list[tuple[int, int, int]]
 
 
 class Machine:
@@ -12,14 +15,14 @@ class Machine:
 
     def __init__(self, seconds: Mapping[int, float], monkeypatch: pytest.MonkeyPatch) -> None:
         self.seconds, self.now = dict(seconds), 0.0
-        self.calls: list[tuple[int, int, int]] = []
+        self.calls: Calls = []
         monkeypatch.setattr("time.perf_counter", lambda: self.now)
 
     def run(self, size: int, begin: int, end: int) -> None:
         self.calls.append((size, begin, end))
         self.now += self.seconds[size] * (end - begin)
 
-    def block(self, team: TeamSize, batches: int) -> list[tuple[int, int, int]]:
+    def block(self, team: TeamSize, batches: int) -> Calls:
         """The calls of a block, which must train every batch once and in order."""
         self.calls.clear()
         team.train(self.run, batches)
@@ -33,44 +36,57 @@ def test_sizes_are_powers_of_two_and_all_threads(most: int, sizes: list[int]) ->
     assert TeamSize(most).sizes == sizes
 
 
-def test_the_fastest_size_is_taken_and_measured_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    machine, team = Machine({1: 1.0, 2: 0.6}, monkeypatch), TeamSize(2)
-    first = machine.block(team, 480)
-    probes = [(1, 0, 16), (2, 16, 32), (1, 32, 48), (2, 48, 64)]
-    assert first == [*probes, (2, 64, 480)]
-    assert PROBE == 16
-    quiet = [machine.block(team, 480) for _ in range(40)]
-    measured = [number for number, calls in enumerate(quiet) if len(calls) > 1]
-    assert measured == [0, 2, 6, 14, 22, 30, 38]
-    assert AGAIN == 8
-    assert {tuple(calls) for calls in quiet if len(calls) == 1} == {((2, 0, 480),)}
-    machine.seconds[2] = 5.0  # other programs have come
-    for _ in range(AGAIN):
-        last = machine.block(team, 480)
-        if len(last) > 1:
-            break
-    assert last == [*probes, (1, 64, 480)]
-
-
-def test_a_size_that_becomes_slow_is_measured_in_the_next_block(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(("alone", "together", "best"), [(1.0, 0.6, 2), (1.0, 1.1, 1)])
+def test_the_fastest_size_is_taken(
+    alone: float, together: float, best: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine, team = Machine({1: 1.0, 2: 0.6}, monkeypatch), TeamSize(2)
+    """In pieces that double, until a size has trained for long enough."""
+    machine, team = Machine({1: alone * 1e-4, 2: together * 1e-4}, monkeypatch), TeamSize(2)
+    *pieces, (size, begin, end) = machine.block(team, 2000)
+    assert (size, end) == (best, 2000)
+    assert [n for n, *_ in pieces] == sorted([n for n, *_ in pieces], reverse=True)
+    assert [stop - start for n, start, stop in pieces if n == 2][:5] == [1, 1, 2, 4, 8]
+    for number in (1, 2):
+        trained = sum(stop - start for n, start, stop in pieces if n == number)
+        assert ENOUGH <= trained * machine.seconds[number] <= 2 * ENOUGH + 1e-4
+    assert begin > 0
+    assert machine.block(team, 100) == [(best, 0, 100)]
 
-    def slower(size: int, begin: int, end: int) -> None:
-        machine.run(size, begin, end)
-        if end - begin > PROBE:
-            machine.now += 1000.0
 
-    team.train(slower, 480)
-    assert len(machine.block(team, 480)) == 5
+def test_a_measurement_goes_on_in_the_next_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, team = Machine({1: 3e-3, 2: 2e-3}, monkeypatch), TeamSize(2)
+    sizes = [size for _ in range(12) for size, *_ in machine.block(team, 3)]
+    assert sizes.index(1) > 3
+    assert sizes[-1] == 2
+    assert team.measured == {1: pytest.approx(3e-3), 2: pytest.approx(2e-3)}
+
+
+def test_sizes_are_measured_again_more_and_more_rarely(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, team = Machine({1: 1e-3, 2: 6e-4}, monkeypatch), TeamSize(2)
+    measured = []
+    for _ in range(1000):
+        began = machine.now
+        if any(size == 1 for size, *_ in machine.block(team, 60)):
+            measured.append(began)
+    pauses = [b - a for a, b in itertools.pairwise(measured) if b - a > 0.2][:5]
+    assert pauses == [pytest.approx(pause, abs=0.2) for pause in (1, 2, 4, 8, 8)]
+    assert (PAUSE, LONGEST_PAUSE) == (1.0, 8.0)
+
+
+def test_a_size_that_becomes_slow_is_measured_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, team = Machine({1: 1e-3, 2: 6e-4}, monkeypatch), TeamSize(2)
+    machine.block(team, 500)
+    assert machine.block(team, 60) == [(2, 0, 60)]
+    machine.seconds[2] = 5e-3  # other programs have come
+    assert machine.block(team, 60) == [(2, 0, 60)]
+    assert machine.block(team, 500)[-1] == (1, machine.calls[-1][1], 500)
 
 
 @pytest.mark.parametrize("batches", [1, 2, 3, 5, 17, 100])
-def test_short_blocks_are_trained_whole(batches: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine = Machine({1: 1.0, 2: 0.6, 4: 2.0}, monkeypatch)
-    team = TeamSize(4)
-    for _ in range(3):
+def test_blocks_of_any_length_are_trained_whole(
+    batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, team = Machine({1: 1.0, 2: 0.6, 4: 2.0}, monkeypatch), TeamSize(4)
+    for _ in range(5):
         machine.block(team, batches)
-    alone = TeamSize(1)
-    assert machine.block(alone, batches) == [(1, 0, batches)]
+    assert machine.block(TeamSize(1), batches) == [(1, 0, batches)]
