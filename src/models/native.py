@@ -50,12 +50,29 @@ class NativeModel:
     def logits(self, features: Tensor) -> Tensor:
         """Logits (N, classes) of features (N, *shape), as a split or a `Batch` holds them."""
         features, by = features.contiguous(), engine.engine()
-        found = self.weights.new_empty(len(features), self.network.architecture.widths[-1])
+        found = self.weights.new_empty(len(features), self.network.perceptron.widths[-1])
         if len(features):
             memory = scratch(by.scratch_bytes(self.network, len(features)))
-            samples = samples_of(features)
+            samples = self.samples(features)
             by.logits(self.network, self.weights.data_ptr(), samples, found.data_ptr(), memory)
         return found
+
+    def samples(self, features: Tensor, labels: Tensor | None = None) -> engine.Samples:
+        """The addresses of features (N, *shape) and labels (N,). Raises ValueError as `check`."""
+        self.check(features, labels)
+        address = None if labels is None else labels.data_ptr()
+        return engine.Samples(features.data_ptr(), SOURCES[features.dtype], address, len(features))
+
+    def check(self, features: Tensor, labels: Tensor | None = None) -> None:
+        """Raises ValueError if a sample has another size than the model's inputs, or a label is no
+        class: the engine would read and write foreign memory."""
+        inputs, *_, classes = self.network.perceptron.widths
+        if features.numel() != len(features) * inputs:
+            raise ValueError(f"features {tuple(features.shape)}, must be (N, {inputs})")
+        if labels is not None and len(labels):
+            low, high = (int(label) for label in labels.aminmax())
+            if low < 0 or high >= classes:
+                raise ValueError(f"labels from {low} to {high}, must be from 0 to {classes - 1}")
 
     def _pairs(self, vector: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Each tensor of the model, with its view of a flat vector."""
@@ -81,12 +98,6 @@ class NativeModel:
                     yield tensor, vector[start : start + place.units]
 
 
-def samples_of(features: Tensor, labels: Tensor | None = None) -> engine.Samples:
-    """The addresses of features (N, *shape) and labels (N,)."""
-    address = None if labels is None else labels.data_ptr()
-    return engine.Samples(features.data_ptr(), SOURCES[features.dtype], address, len(features))
-
-
 def why_not_native(model: nn.Module) -> str:
     """Why the engine cannot train a model on a CPU; "" if it can."""
     if closed_form_of(model) is not DenseClosedForm:
@@ -102,7 +113,7 @@ def _network(architecture: Architecture, dtype: torch.dtype) -> engine.Network:
         kind, eps = "batch" if isinstance(norms[0], nn.BatchNorm1d) else "layer", norms[0].eps
         momentum = getattr(norms[0], "momentum", None) or momentum
     return engine.Network(
-        engine.Architecture(
+        engine.Perceptron(
             (layers[0].in_features, *(layer.out_features for layer in layers)),
             torch.finfo(dtype).bits,
             architecture.activation,

@@ -28,7 +28,7 @@ typedef struct {
     double input_dropout;
     double max_norm; /* 0: none */
     double norm_eps, norm_momentum;
-    int64_t trained, size; /* flat vectors hold `trained` parameters, then running statistics */
+    int64_t size; /* of a flat vector: parameters, then running statistics */
 } Network;
 
 typedef struct {

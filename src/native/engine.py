@@ -33,7 +33,7 @@ class _Network(ctypes.Structure):
         ("layers", c_void_p),
         *((name, c_int64) for name in ("depth", "activation", "norm")),
         *((name, c_double) for name in ("input_dropout", "max_norm", "eps", "momentum")),
-        *((name, c_int64) for name in ("trained", "size")),
+        ("size", c_int64),
     ]
 
 
@@ -130,7 +130,7 @@ class Places:
 
 
 @dataclass(frozen=True)
-class Architecture:
+class Perceptron:
     """A multilayer perceptron: widths are inputs, hidden layers, classes; `dropouts` has one value
     per hidden layer; `bits` is 32 or 64, the size of a float."""
 
@@ -146,13 +146,13 @@ class Architecture:
 
 
 class Network:
-    """An architecture, with the places of its tensors in a flat vector of `size` floats."""
+    """A perceptron, with the places of its tensors in a flat vector of `size` floats."""
 
-    def __init__(self, architecture: Architecture) -> None:
-        self.architecture = architecture
-        widths, norm = architecture.widths, architecture.norm
+    def __init__(self, perceptron: Perceptron) -> None:
+        self.perceptron = perceptron
+        widths, norm = perceptron.widths, perceptron.norm
         depth = len(widths) - 1
-        bytes_per_float = architecture.bits // 8
+        bytes_per_float = perceptron.bits // 8
         line = LINE // bytes_per_float
         self.places: list[Places] = []
         self._layers = (_Layer * depth)()
@@ -173,7 +173,6 @@ class Network:
             weight = take(widths[number] * stride)
             bias = take(stride, not (norm == "batch" and hidden))
             trained.append((weight, bias, take(stride, normed), take(stride, normed)))
-        trained_size = self.size
         for number, (stride, (weight, bias, scale, shift)) in enumerate(
             zip(strides, trained, strict=True)
         ):
@@ -184,19 +183,19 @@ class Network:
                 take(stride, running), take(stride, running),
             )  # fmt: skip
             self.places.append(place)
-            dropouts = (*architecture.dropouts, *(0.0,) * depth)
+            dropouts = (*perceptron.dropouts, *(0.0,) * depth)
             layer = self._layers[number]
             for name in Places.__dataclass_fields__:
                 value = getattr(place, name)
                 setattr(layer, name, -1 if value is None else value)
             layer.dropout = dropouts[number] if number + 1 < depth else 0.0
         self._network = _Network(
-            ctypes.addressof(self._layers), depth, ACTIVATIONS.index(architecture.activation),
-            NORMS.index(norm), architecture.input_dropout, architecture.max_norm or 0.0,
-            architecture.eps, architecture.momentum, trained_size, self.size,
+            ctypes.addressof(self._layers), depth, ACTIVATIONS.index(perceptron.activation),
+            NORMS.index(norm), perceptron.input_dropout, perceptron.max_norm or 0.0,
+            perceptron.eps, perceptron.momentum, self.size,
         )  # fmt: skip
         self.pointer = ctypes.byref(self._network)
-        self.bits = architecture.bits
+        self.bits = perceptron.bits
 
 
 class Engine:
@@ -283,7 +282,7 @@ def _opened() -> tuple[Engine | None, str]:
         return None, reason
     try:
         return Engine(ctypes.CDLL(str(path))), ""
-    except OSError as error:
+    except (OSError, AttributeError) as error:  # no library, or another one
         return None, f"{path}: cannot be loaded ({error}); type {compiler.BUILD}"
 
 

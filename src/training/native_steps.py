@@ -1,7 +1,7 @@
-"""The optimizer steps of a block by the engine: each trial alone, on one thread, in one call.
+"""The optimizer steps of a block by the engine.
 
-A trial's numbers depend on nothing but the trial: not on the other trials, the threads, or the
-division of an epoch into blocks.
+The numbers of a trial depend on the trial alone: not on other trials, threads, or the division of
+an epoch into blocks.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from src.config import schema
 from src.data.loader import CHUNK, OPERATIONS, Batch, Block, Rows
-from src.models.native import SOURCES, NativeModel, samples_of, scratch
+from src.models.native import SOURCES, NativeModel, scratch
 from src.native import engine
 from src.training.averaging import Average
 from src.training.lanes import Lanes
@@ -115,8 +115,9 @@ class NativeSteps(Steps):
         count = block.batches
         losses = np.empty((len(self.trials), count))
         correct = np.empty((len(self.trials), count), np.int64)
-        features = block.features.contiguous()
-        labels = block.labels.contiguous()
+        features, labels = block.features.contiguous(), block.labels.contiguous()
+        first = 0 if isinstance(block, Rows) else 2  # the dimension of the samples
+        self.trials[0].model.check(features.flatten(0, first), labels)
 
         def train(number: int) -> None:
             trial, order = self.trials[number], self.batch_of[number]
@@ -178,7 +179,7 @@ def evaluate_natively(
     def evaluate(task: tuple[int, int]) -> None:
         number, chunk = task
         model, part = models[number], slice(starts[chunk], starts[chunk] + CHUNK)
-        samples = samples_of(features[part], labels[part])
+        samples = model.samples(features[part], labels[part])
         memory = scratch(engine.engine().scratch_bytes(model.network, samples.size))
         losses[chunk, number], correct[chunk, number] = engine.engine().evaluate(
             model.network, model.weights.data_ptr(), samples, memory

@@ -4,7 +4,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from src.runs.folder import Run
@@ -59,3 +59,22 @@ def started(tmp_path: Path, *arguments: str, epoch: int = 2) -> "subprocess.Pope
         if re.match(rf"epoch +{epoch}/", line):
             break
     return process
+
+
+def require_told_without_torch(name: str, told: Mapping[tuple[str, ...], str]) -> None:
+    """The command src.NAME with each of these arguments prints the message, ends with status 2, and
+    has not imported torch."""
+    script = (
+        f"import sys; from src.system.errors import exit_on_error; from src.{name} import main\n"
+        f"for arguments in {list(told)}:\n"
+        "    sys.argv[1:] = arguments\n"
+        "    try:\n"
+        "        with exit_on_error(): main()\n"
+        "    except SystemExit as end: print(end.code, 'torch' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "2 False\n" * len(told)
+    for message in told.values():
+        assert message in done.stderr

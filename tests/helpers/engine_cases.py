@@ -88,7 +88,7 @@ class Case:
         """The sum of the losses of all samples, how many are correct, and the logits."""
         scratch = self.scratch(by, SAMPLES)
         weights = self.weights.ctypes.data
-        logits = np.empty((SAMPLES, self.network.architecture.widths[-1]), self.weights.dtype)
+        logits = np.empty((SAMPLES, self.network.perceptron.widths[-1]), self.weights.dtype)
         by.logits(self.network, weights, self.samples(), logits.ctypes.data, scratch.ctypes.data)
         loss, correct = by.evaluate(self.network, weights, self.samples(), scratch.ctypes.data)
         return loss, correct, logits
@@ -105,7 +105,7 @@ def draw(number: int, *, bits: int | None = None, dropout: bool = True) -> Case:
     bits = bits or chance.choice([32, 64])
     rate = chance.choice([0.0, 0.3, 0.9]) if dropout else 0.0
     network = engine.Network(
-        engine.Architecture(
+        engine.Perceptron(
             tuple(widths),
             bits,
             chance.choice(engine.ACTIVATIONS),

@@ -1,7 +1,5 @@
 """A trained model, tested again: loss, accuracy and mistakes."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ from src.data.sources.source import Source, Split
 from src.inference.evaluation import describe, evaluate, evaluate_path
 from src.runs.loading import open_trained
 from src.system.errors import InputError
-from tests.helpers.commands import ROOT, Train
+from tests.helpers.commands import Train, require_told_without_torch
 
 
 @pytest.mark.parametrize(
@@ -65,17 +63,4 @@ def test_faults_of_the_command_line_cost_no_torch(train: Train, tmp_path: Path) 
         (nowhere,): f"error: {nowhere}: there is no such file or folder",
         (str(train().folder), "--data", "nowhere"): "data=nowhere: must be one of",
     }
-    script = (
-        "import sys; from src.system.errors import exit_on_error; from src.evaluate import main\n"
-        f"for arguments in {list(told)}:\n"
-        "    sys.argv[1:] = arguments\n"
-        "    try:\n"
-        "        with exit_on_error(): main()\n"
-        "    except SystemExit as end: print(end.code, 'torch' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "2 False\n" * len(told)
-    for message in told.values():
-        assert message in done.stderr
+    require_told_without_torch("evaluate", told)

@@ -1,8 +1,6 @@
 """The arguments of an export, and what the file says of itself."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import onnx
@@ -16,7 +14,7 @@ from src.runs.folder import Run
 from src.system import extras
 from src.system.errors import InputError
 from src.system.files import sha256
-from tests.helpers.commands import ROOT
+from tests.helpers.commands import require_told_without_torch
 
 
 def test_the_metadata_of_a_file(run: Run, files: dict[FormatName, Path]) -> None:
@@ -57,20 +55,7 @@ def test_arguments_cost_no_torch(run: Run, tmp_path: Path) -> None:
         ),
         (str(run.folder), "--format", "keras"): "invalid choice: 'keras'",
     }
-    script = (
-        "import sys; from src.system.errors import exit_on_error; from src.export import main\n"
-        f"for arguments in {list(told)}:\n"
-        "    sys.argv[1:] = arguments\n"
-        "    try:\n"
-        "        with exit_on_error(): main()\n"
-        "    except SystemExit as end: print(end.code, 'torch' in sys.modules)"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "2 False\n" * len(told)
-    for message in told.values():
-        assert message in done.stderr
+    require_told_without_torch("export", told)
     assert taken.read_text() == "the user's"
 
 

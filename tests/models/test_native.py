@@ -52,3 +52,16 @@ def test_views_have_the_shapes_of_the_parameters(
         view.fill_(number)
     used = sum(p.numel() for p in model.parameters())
     assert int((vector != 0).sum()) == used
+
+
+def test_foreign_memory_is_never_touched() -> None:
+    native = NativeModel(models_of([[7]])[0])
+    x = torch.zeros(4, INPUTS)
+    with pytest.raises(ValueError, match=r"features \(4, 11\), must be \(N, 12\)"):
+        native.logits(x[:, 1:])
+    for label in (-1, 5):
+        with pytest.raises(
+            ValueError, match=rf"from {min(0, label)} to {max(0, label)}, must be from 0 to 4"
+        ):
+            native.samples(x, torch.tensor([0, 0, label, 0]))
+    assert native.samples(x, torch.tensor([0, 4, 2, 0])).size == 4

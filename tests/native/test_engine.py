@@ -24,7 +24,7 @@ class Perceptron(nn.Module):
 
     def __init__(self, case: Case) -> None:
         super().__init__()
-        self.case, shape = case, case.network.architecture
+        self.case, shape = case, case.network.perceptron
         pairs = list(itertools.pairwise(shape.widths))
         batch = shape.norm == "batch"
         self.linear = nn.ModuleList(
@@ -38,7 +38,7 @@ class Perceptron(nn.Module):
 
     def forward(self, x: Tensor, batch: int | None = None) -> Tensor:
         """`batch` is the number of a training batch in the run; None: no dropout."""
-        shape = self.case.network.architecture
+        shape = self.case.network.perceptron
         x = self._dropped(x, shape.input_dropout, batch, 0)
         *hidden, last = self.linear
         for number, (linear, norm) in enumerate(zip(hidden, self.norm, strict=True)):
@@ -143,7 +143,7 @@ def train_by_torch(
             nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
         optimizer.param_groups[0]["lr"] = case.rates[k]
         optimizer.step()
-        bound = case.network.architecture.max_norm
+        bound = case.network.perceptron.max_norm
         hidden: list[Any] = list(model.linear)[:-1] if bound else []
         for linear in hidden:
             norms = linear.weight.data.norm(dim=1, keepdim=True)
@@ -162,7 +162,7 @@ def train_by_torch(
 def _ill_conditioned(case: Case) -> bool:
     """Adam divides a gradient by its size: of one that is zero but for rounding, rounding decides.
     A norm of one unit, or of a batch of two, leaves such gradients."""
-    shape = case.network.architecture
+    shape = case.network.perceptron
     return case.optimizer.kind > 0 and shape.norm is not None
 
 
@@ -226,7 +226,7 @@ def test_the_functions_are_as_exact_as_their_type() -> None:
     """Logits of a network without weights but its last: the activations themselves."""
     for bits, bound in ((32, 4e-6), (64, 2e-14)):
         for name, exact in (("tanh", math.tanh), ("gelu", _gelu)):
-            shape = engine.Architecture((1, 1, 2), bits, name)
+            shape = engine.Perceptron((1, 1, 2), bits, name)
             network = engine.Network(shape)
             weights = np.zeros(network.size, np.float32 if bits == 32 else np.float64)
             weight_of(network.places[0], weights)[0, 0] = 1
