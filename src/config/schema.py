@@ -253,7 +253,7 @@ class Trainer(Section):
 
 
 class Checkpoint(Section):
-    every_n_epochs: PositiveInt
+    every_n_epochs: PositiveInt | None
     every_n_steps: PositiveInt | None
     every_seconds: PositiveFloat | None
     monitor: Literal["val/acc", "val/loss", "train/acc", "train/loss"]

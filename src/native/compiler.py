@@ -37,6 +37,7 @@ LEVELS: dict[str, dict[str, frozenset[str]]] = {
     },
     "aarch64": {"armv8-a": frozenset()},
 }
+ZIG_NAMES = {"armv8-a": "generic"}
 BUILD = "python -m src.build"
 
 
@@ -124,10 +125,10 @@ def _compile(command: Sequence[str], level: str, folder: Path) -> Path:
 
 def compile_to(file: Path, command: Sequence[str], level: str, *flags: str) -> None:
     """Compiles the engine; `flags` come after FLAGS. Raises subprocess.CalledProcessError."""
-    # ziglang names a CPU where gcc and clang name an instruction set.
-    zig = "ziglang" in command
     files = [str(path) for path in SOURCES if path.suffix == ".c"]
-    chosen = f"-mcpu={level.replace('-', '_')}" if zig else f"-march={level}"
+    chosen = f"-march={level}"
+    if "ziglang" in command:  # it names a CPU where gcc and clang name an instruction set
+        chosen = f"-mcpu={ZIG_NAMES.get(level, level.replace('-', '_'))}"
     subprocess.run(
         [*command, *FLAGS, chosen, *flags, "-o", str(file), *files],
         check=True, capture_output=True, text=True, timeout=300,

@@ -20,6 +20,8 @@ from src.training.classifier import Classifier
 from src.training.lanes import threads_for
 from src.training.trial_status import EARLY_STOPPING
 
+SHARE = 0.02  # of the time, for checkpoints whose number the user left to this class
+
 
 class CheckpointPairIO(CheckpointIO):
     """Writes Lightning's checkpoints by `CheckpointPair`; Lightning loads the checked `content`."""
@@ -71,6 +73,7 @@ class Checkpoints(Callback):
         self.best: list[Best | None] = [None] * len(runs)
         self.written_best: int | None = None  # the epoch of a single run's best.ckpt
         self.steps = 0  # optimizer steps at the last checkpoint or block
+        self.cost = 0.0  # seconds that the last checkpoint took
 
     def state_dict(self) -> dict[str, Any]:
         return {"best": self.best}
@@ -90,39 +93,55 @@ class Checkpoints(Callback):
         if pl_module.batches_done == pl_module.step_plan.batches_per_epoch:
             return
         due, signal = self._due(trainer, pl_module)
-        if due or signal:
-            self._write(trainer, pl_module)
-        if signal:
-            raise Interrupted(signal)
+        self._write_if(due, signal, trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         assert isinstance(pl_module, Classifier)
-        due, signal = self._due(trainer, pl_module)
-        epoch, settings = trainer.current_epoch + 1, pl_module.configs[0].checkpoint
+        epoch = trainer.current_epoch + 1
+        due, signal = self._due(trainer, pl_module, epoch)
         self._note_best(trainer, pl_module, epoch)
-        due |= epoch % settings.every_n_epochs == 0
         if epoch == trainer.max_epochs or trainer.should_stop:
             due = True  # a finished run can be resumed with a larger trainer.max_epochs
         elif self.is_stack and any(pl_module.status[n].stop_reason for n in pl_module.stacked):
             self._drop_ended(trainer, pl_module)
             due = True
-        if due or signal:
-            self._write(trainer, pl_module)
-        if signal:
-            raise Interrupted(signal)
+        self._write_if(due, signal, trainer, pl_module)
 
-    def _due(self, trainer: Trainer, classifier: Classifier) -> tuple[bool, int]:
-        """Whether a checkpoint is due, and a received signal or 0; the same on all ranks."""
+    def _due(
+        self, trainer: Trainer, classifier: Classifier, ended: int | None = None
+    ) -> tuple[bool, int]:
+        """Whether a checkpoint is due after a block, the last of epoch `ended` (from 1) or None.
+        Also returns a received signal or 0. All ranks get the same answer."""
         settings = classifier.configs[0].checkpoint
         earlier_steps, self.steps = self.steps, trainer.global_step
-        every = settings.every_n_steps
-        due = every is not None and self.steps // every > earlier_steps // every
+        every_n_steps, every_n_epochs = settings.every_n_steps, settings.every_n_epochs
+        due = (
+            every_n_steps is not None
+            and self.steps // every_n_steps > earlier_steps // every_n_steps
+        )
         waited = time.monotonic() - self.written
-        time_due = int(settings.every_seconds is not None and waited >= settings.every_seconds)
+        time_due = settings.every_seconds is not None and waited >= settings.every_seconds
+        if ended is not None:
+            if every_n_epochs is None:
+                time_due = time_due or waited * SHARE >= self.cost
+            else:
+                due = due or ended % every_n_epochs == 0
         signal = self.signals.received or 0
         if trainer.world_size > 1:
-            time_due, signal = ranks.all_max([time_due, signal], trainer.strategy.root_device)
-        return due or bool(time_due), signal
+            device = trainer.strategy.root_device
+            some_time_due, signal = ranks.all_max([int(time_due), signal], device)
+            time_due = bool(some_time_due)
+        return due or time_due, signal
+
+    def _write_if(self, due: bool, signal: int, trainer: Trainer, classifier: Classifier) -> None:
+        """Writes the state if that is due or a signal ends the run. Then raises Interrupted."""
+        if due or signal:
+            began = time.monotonic()
+            self._write(trainer, classifier)
+            self.written = time.monotonic()
+            self.cost = self.written - began
+        if signal:
+            raise Interrupted(signal)
 
     def _note_best(self, trainer: Trainer, classifier: Classifier, epoch: int) -> None:
         monitor, step = classifier.configs[0].checkpoint.monitor, trainer.global_step
@@ -149,7 +168,6 @@ class Checkpoints(Callback):
             if classifier.status.diverged_steps or classifier.diverges():
                 return  # the state before the divergence is kept
         trainer.save_checkpoint(self.pair.last)
-        self.written = time.monotonic()
 
     def restore_best(self, classifier: Classifier) -> None:
         """Loads the best weights of each trial, if there are any, into its model."""

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
+import torch
 from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -252,7 +253,9 @@ class Classifier(LightningModule):
                     self.status.diverge(trial, step)
             self.trainer.should_stop |= not self.status.active_trials
         if len(self.configs) == 1:
-            self.log_dict(self.metrics[0])  # for callbacks of the user
+            # For callbacks of the user. Lightning's log_dict needs 2 ms to do the same.
+            values = {name: torch.tensor(value) for name, value in self.metrics[0].items()}
+            self.trainer.callback_metrics.update(values)
 
     def on_test_start(self) -> None:
         """Stacks all trials again, because all are tested. Lightning may have moved the weights."""

@@ -162,7 +162,7 @@ def clear(run: Run) -> None:
     if run.ended:
         return
     epochs = run.history[-1]["epoch"] if run.history_file.exists() and run.history else 0
-    if (epochs or 0) > run.config.checkpoint.every_n_epochs:
+    if (epochs or 0) > (run.config.checkpoint.every_n_epochs or 1):
         raise InputError(
             f"{run.checkpoints}: the checkpoints of this run are missing; it came to epoch "
             f"{epochs}; delete {run.history_file} to train from the start"

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 
 ENOUGH = 0.02  # seconds by which a size is measured: the system needs some to spread new threads
-PAUSE, LONGEST_PAUSE = 1.0, 8.0  # seconds until the sizes are measured again; it doubles
+PAUSE, LONGEST_PAUSE = 0.5, 8.0  # seconds until the sizes are measured again; see `_choose`
 SLOWER = 1.5  # times as slow as measured: measure again at once
 
 
@@ -55,8 +55,15 @@ class TeamSize:
         self.batches, self.seconds = 0, 0.0
         self.to_measure.pop(0)
         if not self.to_measure:
-            self.chosen = min(self.sizes, key=lambda size: self.measured[size])
-            self.again, self.pause = now + self.pause, min(2 * self.pause, LONGEST_PAUSE)
+            self._choose(now)
+
+    def _choose(self, now: float) -> None:
+        """Takes the fastest size. The pause doubles while the choice stays the same, because other
+        programs can spoil one measurement."""
+        fastest = min(self.sizes, key=lambda size: self.measured[size])
+        if fastest != self.chosen:
+            self.chosen, self.pause = fastest, PAUSE
+        self.again, self.pause = now + self.pause, min(2 * self.pause, LONGEST_PAUSE)
 
     def _measure_again(self) -> None:
         # The last choice first: a run may be over before all sizes are measured.

@@ -199,7 +199,7 @@ def test_checkpoints() -> None:
     _, line = run_suite(read_settings(["suite=checkpoints", "rounds=1", "data=digits"]))
     found = json.loads(line)
     rows = {name: row["median"] for name, row in found["rows"].items()}
-    assert set(rows) == {"none", "every second", "every epoch", "one write"}
+    assert set(rows) == {"none", "every second", "default", "every epoch", "one write"}
     ratios = found["ratios"]
     assert ratios["every epoch/none"] == pytest.approx(rows["every epoch"] / rows["none"])
     assert 0 < ratios["write/second"] == rows["one write"] < rows["every epoch"]

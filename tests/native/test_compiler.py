@@ -158,6 +158,30 @@ def test_every_instruction_set_compiles_without_a_warning(tmp_path: Path) -> Non
         compiler.compile_to(tmp_path / f"{level}.so", COMPILERS[0], level, *strict)
 
 
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        (["cc"], ["-march=x86-64-v4", "-march=x86-64-v3", "-march=armv8-a"]),
+        (
+            [sys.executable, "-m", "ziglang", "cc"],
+            ["-mcpu=x86_64_v4", "-mcpu=x86_64_v3", "-mcpu=generic"],
+        ),
+    ],
+    ids=["cc", "ziglang"],
+)
+def test_instruction_sets_have_the_names_that_compilers_know(
+    command: list[str], names: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On all architectures; ziglang refuses armv8_a."""
+    given: list[list[str]] = []
+    monkeypatch.setattr(subprocess, "run", lambda command, **_: given.append(command))
+    for levels in compiler.LEVELS.values():
+        for level in levels:
+            compiler.compile_to(tmp_path / "engine.so", command, level)
+    chosen = [flag for made in given for flag in made if flag.startswith(("-march=", "-mcpu="))]
+    assert chosen == names
+
+
 def test_a_library_that_cannot_be_loaded_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import torch
 from src.config.compose import compose
 from src.inference.evaluation import evaluate_path
 from src.runs.checkpoint import CheckpointPair
+from src.training import checkpoint_callback
 from src.training.classifier import Classifier
 from src.training.fit import fit
 from src.training.metrics import EpochMetrics
@@ -38,6 +40,32 @@ def test_checkpoints_every_n_epochs(train: Train) -> None:
     assert torch.load(run.checkpoints / "previous.ckpt", weights_only=True)["epoch"] == 3
     accuracies = [row["val/acc"] for row in run.history[1:]]
     assert run.result["best"]["epoch"] == accuracies.index(run.monitored) + 1
+
+
+@pytest.mark.parametrize(
+    ("write_seconds", "epochs"), [(0.01, [*range(1, 13)]), (0.1, [1, 7, 12]), (1.0, [1, 12])]
+)
+def test_checkpoints_take_a_fiftieth_of_the_time(
+    write_seconds: float, epochs: list[int], train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With epochs of a second, by a clock of our own."""
+    now, written = [0.0], []
+    write, validated = CheckpointPair.write, Classifier.on_validation_epoch_end
+
+    def slow_write(self: CheckpointPair, content: dict[str, Any]) -> None:
+        written.append(content["position"]["epoch"])
+        write(self, content)
+        now[0] += write_seconds
+
+    def end_epoch(self: Classifier) -> None:
+        validated(self)
+        now[0] += 1
+
+    monkeypatch.setattr(checkpoint_callback, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(CheckpointPair, "write", slow_write)
+    monkeypatch.setattr(Classifier, "on_validation_epoch_end", end_epoch)
+    train("trainer.max_epochs=12", "checkpoint.every_seconds=null")
+    assert written == epochs
 
 
 NAN, INF = math.nan, math.inf

@@ -1,4 +1,5 @@
-"""The cost of checkpoints: 784-32-10 without checkpoints, with one a second, with one an epoch."""
+"""The cost of checkpoints: 784-32-10 without checkpoints, with the default number, and with one a
+second or an epoch."""
 
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ NEVER = ("checkpoint.every_n_epochs=1000", "checkpoint.every_seconds=null")
 CONTENDERS = {
     "none": NEVER,
     "every second": (*NEVER, "checkpoint.every_seconds=1"),
+    "default": ("checkpoint.every_seconds=null",),
     "every epoch": ("checkpoint.every_n_epochs=1", "checkpoint.every_seconds=null"),
 }
 
@@ -29,8 +31,7 @@ def run(settings: Settings) -> tuple[str, str]:
     seconds = interleave(contenders, settings.rounds)
     seconds["one write"] = writes
     ratios = {
-        "every second/none": ratio(seconds, "every second", "none"),
-        "every epoch/none": ratio(seconds, "every epoch", "none"),
+        **{f"{name}/none": ratio(seconds, name, "none") for name in CONTENDERS if name != "none"},
         "write/second": spread(writes),
     }
     return report("checkpoints", seconds, ratios, data=settings.data, epochs=EPOCHS)
