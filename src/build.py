@@ -5,10 +5,13 @@ from src.system.process import command_parser, run
 
 def main() -> None:
     command_parser("build", __doc__).parse_args()
-    from src.native.compiler import build
+    from src.native.compiler import build, find
 
-    for file in build():
+    built = build()
+    for file in built:
         print(file)
+    if not built:
+        print(find()[1])
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def draw(number: int, *, bits: int | None = None, dropout: bool = True) -> Case:
     decay = chance.choice([0.0, 0.01])
     batches, batch = chance.randint(1, 6), chance.choice([2, 3, 7, 16, 31, 40, 300])
     plan = engine.Plan(
-        batches, chance.choice([1, 1, 2, 3]), chance.choice([0.0, 0.0, 0.1]),
+        batches, chance.choice([1, 1, 2, 3]), chance.choice([0.0, 0.0, 0.1, 100.0]),
         chance.choice([0.0, 0.1]), chance.choice([0.0, 0.9]),
     )  # fmt: skip
     plain = kind == "sgd" and not momentum and not decay and plan.accumulate == 1 and not plan.clip

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from src import build
 from src.native import compiler, engine
 from src.system.errors import InputError
 from tests.helpers.commands import ROOT
@@ -54,6 +55,17 @@ def test_a_cpu_without_vectors_and_an_engine_that_is_not_built_are_named(
     assert compiler.find() == (compiler.library("x86-64-v3", tmp_path), "")
     monkeypatch.setattr(compiler, "digest", lambda: "f" * 16)  # the sources have changed
     assert compiler.find() == missing
+
+
+def test_an_architecture_without_an_engine_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """That is no error: another compiler would not help."""
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    monkeypatch.setattr(compiler, "cpu_flags", lambda: FLAGS)
+    monkeypatch.setattr(sys, "argv", ["build"])
+    build.main()
+    assert "which this CPU (riscv64) lacks" in capsys.readouterr().out
 
 
 def _compiler(path: Path, script: str) -> str:

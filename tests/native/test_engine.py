@@ -243,6 +243,17 @@ def test_the_functions_are_as_exact_as_their_type() -> None:
             assert error.max() < bound, (name, bits)
 
 
+@pytest.mark.parametrize("number", range(8))
+def test_the_first_of_equal_logits_is_predicted(number: int) -> None:
+    """As by torch.argmax. All logits are zero here."""
+    case = draw(number)
+    case.weights[:], case.rates[:] = 0, 0
+    losses, correct = case.train(engine.engine())
+    assert correct.tolist() == (case.labels[case.rows] == 0).sum(1).tolist()
+    assert losses == pytest.approx(math.log(case.network.perceptron.widths[-1]), rel=1e-6)
+    assert case.evaluate(engine.engine())[1] == (case.labels == 0).sum()
+
+
 def test_a_nan_shows_in_every_later_loss() -> None:
     """Comparisons with NaN are false, and the bits of NaN are those of a number: each function of
     the engine must pass NaN on."""

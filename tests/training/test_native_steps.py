@@ -6,12 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from src.config.compose import compose
 from src.config.schema import Config
+from src.models.mlp import Mlp
 from src.runs.folder import Run
 from src.training.fit import fit, fit_stack
+from src.training.lanes import Lanes
+from src.training.learners import NativeLearner
+from src.training.schedule import Schedule
+from src.training.steps import StepPlan
+from tests.helpers.blocks import BATCHES, block
 from tests.helpers.commands import SMALL
 from tests.helpers.steps import needs_engine
 from tests.helpers.weights import same
@@ -108,3 +115,19 @@ def test_steps_within_an_epoch_are_checkpoints_when_they_are_due(tmp_path: Path)
 
     fit(config, tmp_path / "run", callbacks=[Seen()])
     assert all(b - a <= 7 for a, b in itertools.pairwise(seen))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.5])
+def test_each_seed_has_masks_of_its_own(dropout: float) -> None:
+    """The same weights and batches."""
+    trained = []
+    for seed in (1, 2, 2):
+        config = compose(*SMALL, f"seed={seed}", "optimizer.lr=0.1", "scheduler=none")
+        torch.manual_seed(0)
+        mlp = Mlp(6, [20], 3, dropout=dropout)
+        learner = NativeLearner([config], [mlp], [0], Lanes(1))
+        schedule = Schedule(config.scheduler, 0.1, 1, BATCHES)
+        learner.steps([schedule], StepPlan(BATCHES, 1, None, 0.0), None)(block(), 0, 0)
+        trained.append(torch.cat([p.detach().flatten() for p in mlp.parameters()]))
+    assert torch.equal(trained[1], trained[2])
+    assert torch.equal(trained[0], trained[1]) == (not dropout)
