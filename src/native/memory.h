@@ -2,7 +2,7 @@
 #pragma once
 #include "products.h"
 
-/* From this width on, a first layer reads bytes converted beforehand. */
+/* From this width on, a first layer reads numbers that were converted beforehand. */
 enum { WIDE = 128 };
 
 typedef struct {

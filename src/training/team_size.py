@@ -7,7 +7,8 @@ That pays where they run at the same time, and not on a busy machine. The result
 import time
 from collections.abc import Callable
 
-ENOUGH = 0.02  # seconds by which a size is measured: the system needs some to spread new threads
+ENOUGH = 0.02  # seconds by which a team is measured: the system needs some to spread new threads
+ENOUGH_ALONE = 0.005  # seconds by which one thread is measured
 PAUSE, LONGEST_PAUSE = 0.5, 8.0  # seconds until the sizes are measured again; see `_choose`
 SLOWER = 1.5  # times as slow as measured: measure again at once
 
@@ -49,7 +50,7 @@ class TeamSize:
                 self._measure_again()
             return
         self.batches, self.seconds = self.batches + batches, self.seconds + seconds
-        if self.seconds < ENOUGH:
+        if self.seconds < (ENOUGH if size > 1 else ENOUGH_ALONE):
             return
         self.measured[size] = self.seconds / self.batches
         self.batches, self.seconds = 0, 0.0
