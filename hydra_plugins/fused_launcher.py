@@ -22,14 +22,26 @@ class FusedLauncherConf:
     # Successive halving: after 1, N, N², … epochs only the best trials of a stack continue, those
     # that do at most 1/N of its arithmetic; null: all trials train to their end.
     halving: int | None = None
+    # Where stacks train. null: here, one after the other; local: side by side in processes of this
+    # machine, each with a GPU, or with a share of the cores.
+    executor: str | None = None
+    # How many processes; null: one for each GPU, without GPUs one for each core.
+    slots: int | None = None
 
 
 ConfigStore.instance().store(group="hydra/launcher", name="fused", node=FusedLauncherConf)
 
 
 class FusedLauncher(Launcher):
-    def __init__(self, max_trials: int | None, halving: int | None) -> None:
+    def __init__(
+        self,
+        max_trials: int | None,
+        halving: int | None,
+        executor: str | None,
+        slots: int | None,
+    ) -> None:
         self.max_trials, self.halving = max_trials, halving
+        self.executor, self.slots = executor, slots
 
     def setup(
         self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig
@@ -43,5 +55,6 @@ class FusedLauncher(Launcher):
 
         return launch_fused(
             job_overrides, initial_job_idx, self.config, self.context, self.task,
-            max_trials=self.max_trials, halving=self.halving,
+            max_trials=self.max_trials, halving=self.halving, executor=self.executor,
+            slots=self.slots,
         )  # fmt: skip

@@ -23,10 +23,12 @@ def launch_fused(
     *,
     max_trials: int | None,
     halving: int | None,
+    executor: str | None,
+    slots: int | None,
 ) -> list[JobReturn]:
     """Runs the jobs of a sweep, numbered from `first`: those of this project as stacks, those of
-    another Hydra application one by one, without torch. FusedLauncherConf describes `max_trials`
-    and `halving`. Raises InputError with all faults before anything trains."""
+    another Hydra application one by one, without torch. FusedLauncherConf describes the
+    settings. Raises InputError with all faults before anything trains."""
     setup_globals()
     configure_log(config.hydra.hydra_logging, config.hydra.verbose)
     folder = Path(config.hydra.sweep.dir)
@@ -47,6 +49,7 @@ def launch_fused(
         return returns
     with importing():
         from src.runs.sweep_folder import Sweep
+        from src.sweeps.executors import local
         from src.sweeps.trials import train_trials
 
     checked = _checked(jobs, first)
@@ -56,7 +59,8 @@ def launch_fused(
         returns.append(_begin_job(job, job_folder))
         context.callbacks.on_job_start(config=job, task_function=task)
     configure_log(jobs[0].hydra.job_logging, config.hydra.verbose)
-    values = train_trials(checked, folders, Sweep(folder), max_trials, halving)
+    where = local(checked, slots) if executor == "local" else None
+    values = train_trials(checked, folders, Sweep(folder), max_trials, halving, where)
     for job, returned, value in zip(jobs, returns, values, strict=True):
         returned.return_value, returned.status = value, JobStatus.COMPLETED
         context.callbacks.on_job_end(config=job, job_return=returned)

@@ -24,6 +24,7 @@ from src.system.files import require_contained
 from src.system.launch import launch_info
 
 MOST_JOBS = 256  # processes of the joblib launcher; -1: one for each core
+EXECUTORS = ("local",)
 # Files that show that a folder is in use by a run, a sweep or a search.
 RECORDS = (
     "history.csv", "result.json", "results.csv", "multirun.yaml", "search.yaml",
@@ -111,7 +112,8 @@ def _require_usual(hydra_section: DictConfig, sweep: bool) -> None:
         if value not in allowed:
             raise InputError(f"hydra.{path}={written(value)}: {remedy}")
     for name, least, most in (
-        ("max_trials", 1, MOST_POINTS), ("halving", 2, MOST_POINTS), ("n_jobs", -1, MOST_JOBS)
+        ("max_trials", 1, MOST_POINTS), ("halving", 2, MOST_POINTS), ("slots", 1, MOST_JOBS),
+        ("n_jobs", -1, MOST_JOBS),
     ):  # fmt: skip
         value = hydra_section.launcher.get(name)
         if value is not None and not (isinstance(value, int) and value and least <= value <= most):
@@ -119,3 +121,12 @@ def _require_usual(hydra_section: DictConfig, sweep: bool) -> None:
                 f"hydra.launcher.{name}={value}: must be at least {least} and at most {most:,}; "
                 f"for example hydra.launcher.{name}={max(least, 2)}"
             )
+    executor = hydra_section.launcher.get("executor")
+    if executor not in (None, *EXECUTORS):
+        raise InputError(
+            f"hydra.launcher.executor={executor}: must be null or one of {', '.join(EXECUTORS)}"
+        )
+    if executor is None and hydra_section.launcher.get("slots") is not None:
+        raise InputError(
+            "hydra.launcher.slots needs processes; type hydra.launcher.executor=local too"
+        )

@@ -23,6 +23,8 @@ LAUNCHER_KEYS = (
     "hydra/launcher",
     "hydra.launcher.max_trials",
     "hydra.launcher.halving",
+    "hydra.launcher.executor",
+    "hydra.launcher.slots",
     "hydra.launcher.n_jobs",
 )
 

@@ -96,6 +96,7 @@ def fit_stack(
     state_folder: Path | None = None,
     halving: int | None = None,
     callbacks: Sequence[Callback] = (),
+    patience: float = LOCK_PATIENCE,
 ) -> list[Run]:
     """Trains several configurations as one stack. Each folder gets the files of a single run.
 
@@ -105,6 +106,8 @@ def fit_stack(
 
     With `halving` = N, trials are dropped after 1, N, N², … epochs. The best trials continue: one,
     or as many as have at most 1/N of the parameters that still train (src/training/stopping.py).
+
+    Waits up to `patience` seconds for another process that trains the same stack.
     """
     job = Job(configs, folders, state_folder, halving, callbacks)
     runs, pair, rank_zero = job.runs, job.checkpoint_pair, ranks.is_rank_zero()
@@ -112,7 +115,7 @@ def fit_stack(
     if rank_zero:
         for folder in [*folders, *([state_folder] if state_folder else [])]:
             require_contained(folder)
-        locked = lock_or_fail(pair.folder / ".lock", patience=LOCK_PATIENCE)
+        locked = lock_or_fail(pair.folder / ".lock", patience=patience)
     with storage_faults(pair.folder), locked as lock_descriptor:
         if rank_zero:
             claimed = [
@@ -159,10 +162,8 @@ def _fit_locked(job: Job, lock_descriptor: int | None) -> None:
             f"to go on, type\n  {_resume_command(runs[0])}",
         ) from None
     except Exception as error:
-        failed = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
-        for run in runs if ranks.is_rank_zero() else ():
-            if not run.ended:
-                _replace_result(run, failed)
+        if ranks.is_rank_zero():
+            mark_failed(runs, error)
         raise
 
 
@@ -333,6 +334,14 @@ class Clock:
 
 
 # --- what went wrong -----------------------------------------------------------------------------
+
+
+def mark_failed(runs: Sequence[Run], error: Exception) -> None:
+    """Writes the results of runs that have not ended."""
+    failed = {"status": "failed", "error": f"{type(error).__name__}: {error}"}
+    for run in runs:
+        if not run.ended:
+            _replace_result(run, failed)
 
 
 def _replace_result(run: Run, content: dict[str, Any]) -> None:

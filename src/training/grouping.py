@@ -28,24 +28,38 @@ class Group:
     alone: str | None = None  # the reason why the trial of this group trains alone
 
 
-def plan(configs: Sequence[Config], max_trials: int | None = None) -> list[Group]:
+def plan(
+    configs: Sequence[Config], max_trials: int | None = None, slots: int = 1, sharing: int = 1
+) -> list[Group]:
     """Groups of trials that differ only in fusible keys, with at most `max_trials` trials each. If
-    `max_trials` is None, a stack takes at most half of the free memory of the device. The plan then
-    depends on the free memory, so a sweep saves the plan."""
-    groups: list[Group] = []
+    `max_trials` is None, the `sharing` stacks that train on one device together take at most half
+    of its free memory. The plan then depends on the free memory, so a sweep saves the plan.
+
+    There are at least `slots` groups, if there are as many trials.
+    """
+    alone: list[Group] = []
     alike: dict[str, list[int]] = {}
     for trial, config in enumerate(configs):
         reason = why_alone(config)
         if reason is not None:
-            groups.append(Group([trial], reason))
+            alone.append(Group([trial], reason))
         else:
             alike.setdefault(_key(config), []).append(trial)
-    for trials in alike.values():
-        most = max_trials or _most_that_fit([configs[trial] for trial in trials])
-        parts = math.ceil(len(trials) / most)
-        size = math.ceil(len(trials) / parts)
-        groups += [Group(trials[i : i + size]) for i in range(0, len(trials), size)]
-    return sorted(groups, key=lambda group: group.trials)
+    kinds = list(alike.values())
+    parts = []
+    for trials in kinds:
+        most = max_trials or max(1, _most_that_fit([configs[t] for t in trials]) // sharing)
+        parts.append(math.ceil(len(trials) / most))
+    while len(alone) + sum(parts) < min(slots, len(configs)):
+        largest = max(range(len(kinds)), key=lambda kind: len(kinds[kind]) / parts[kind])
+        parts[largest] += 1
+    # Trials in turn, because neighbours often have the same width: so the parts take equally long.
+    stacks = [
+        Group(trials[part::count])
+        for trials, count in zip(kinds, parts, strict=True)
+        for part in range(count)
+    ]
+    return sorted([*alone, *stacks], key=lambda group: group.trials)
 
 
 def why_alone(config: Config) -> str | None:

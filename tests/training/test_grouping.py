@@ -46,7 +46,7 @@ def test_trials_that_train_alone_have_a_reason(override: str, reason: str) -> No
 
 def test_groups_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     configs = grid([f"seed={seed}" for seed in range(10)])
-    assert _sizes(configs, most=4) == [4, 4, 2]
+    assert _sizes(configs, most=4) == [4, 3, 3]
     one = grouping.bytes_per_trial(configs[0], (784,), 10, 100)
     assert 4 * 25_450 * 5 < one < 4e6
     monkeypatch.setattr(grouping, "free_bytes", lambda _: 2 * 5 * one)

@@ -1,0 +1,243 @@
+"""Groups of a sweep side by side: the same bits, with killed processes too."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from src.config.compose import compose
+from src.config.schema import Config
+from src.runs.folder import Run
+from src.runs.sweep_folder import Sweep
+from src.sweeps.executors import Local, Slot, local
+from src.sweeps.trials import train_trials
+from src.training import grouping
+from src.training.grouping import plan
+from tests.helpers.commands import ROOT, SMALL, require_told_without_torch, run_command
+from tests.helpers.steps import needs_engine
+from tests.helpers.weights import same
+
+FUSED = ("-m", "hydra/launcher=fused")
+LOCAL = ("hydra.launcher.executor=local", "hydra.launcher.slots=2")
+# Long enough to be killed in the middle.
+COMMON = ("data=digits", "trainer=cpu", "data.batch_size=5", "trainer.max_epochs=80")
+POINTS = [(width, seed) for width in (128, 512) for seed in (0, 1)]
+
+
+def until(condition: Callable[[], object], seconds: float = 120) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def lived(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    status = Path(f"/proc/{process}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+class Command:
+    """A sweep of four trials in two groups, side by side."""
+
+    def __init__(self, folder: Path, log: Path) -> None:
+        self.folder, self.log = folder, log
+        with log.open("w") as output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "src.train", *FUSED, *LOCAL, *COMMON,
+                 "model.hidden_sizes=128,512", "seed=0,1", f"hydra.sweep.dir={folder}"],
+                cwd=log.parent, env={**os.environ, "PYTHONPATH": str(ROOT)},
+                stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+
+    def workers(self) -> list[int]:
+        """The processes that hold the locks of the groups, once both have trained some epochs."""
+
+        def ready() -> bool:
+            assert self.process.poll() is None, self.log.read_text()
+            files = [self.folder / str(trial) / "history.csv" for trial in (0, 1)]
+            return all(file.exists() and file.read_text().count("\n") > 5 for file in files)
+
+        until(ready)
+        locks = [file.read_text() for file in self.folder.glob(".stacks/*/.lock")]
+        found = [re.match(r"process (\d+) of", text) for text in locks]
+        return [int(match[1]) for match in found if match]
+
+    def wait(self) -> int:
+        return self.process.wait(timeout=200)
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    """The four trials, trained in this process."""
+    folder = tmp_path_factory.mktemp("expected")
+    configs = [compose(*COMMON, f"model.hidden_sizes=[{w}]", f"seed={seed}") for w, seed in POINTS]
+    folders = [folder / str(number) for number in range(4)]
+    train_trials(configs, folders, Sweep(folder), None)
+    return [Run(each) for each in folders]
+
+
+def require_same(folder: Path, expected: list[Run]) -> None:
+    for number, run in enumerate(expected):
+        trained = Run(folder / str(number))
+        assert same(trained, run)
+        for name in ("status", "test/acc", "test/loss", "best", "epochs", "steps"):
+            assert trained.result[name] == run.result[name]
+        assert [row["val/loss"] for row in trained.history] == [
+            row["val/loss"] for row in run.history
+        ]
+    assert not (folder / ".stacks").exists()
+
+
+@needs_engine
+def test_a_killed_process_is_replaced(tmp_path: Path, expected: list[Run]) -> None:
+    command = Command(tmp_path / "sweep", tmp_path / "log")
+    first, *others = command.workers()
+    os.kill(first, signal.SIGKILL)
+    assert command.wait() == 0, command.log.read_text()
+    told = command.log.read_text()
+    assert "2 groups in 2 processes" in told
+    assert re.search(r"trials (0, 2|1, 3): the process was killed; another goes on after", told)
+    require_same(tmp_path / "sweep", expected)
+    assert not any(map(lived, others))
+
+
+@needs_engine
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_stopped_sweep_goes_on_side_by_side(
+    number: signal.Signals, tmp_path: Path, expected: list[Run]
+) -> None:
+    """No process stays, whatever ends the first."""
+    sweep = tmp_path / "sweep"
+    command = Command(sweep, tmp_path / "log")
+    workers = command.workers()
+    assert len(workers) == 2
+    command.process.send_signal(number)
+    status = command.wait()
+    until(lambda: not any(map(lived, workers)), 20)
+    if number != signal.SIGKILL:
+        assert status == 128 + number
+        assert "to go on, type\n  python -m src.train resume=sweep" in command.log.read_text()
+        assert {Run(sweep / str(n)).result.get("status") for n in range(4)} == {"interrupted"}
+    epochs = [len(Run(sweep / str(n)).history) for n in range(4)]
+    assert all(5 < count < 81 for count in epochs)
+    done = run_command(tmp_path, "src.train", f"resume={sweep}")
+    assert done.returncode == 0, done.stderr
+    assert "2 of 2 groups ended" in done.stdout
+    require_same(sweep, expected)
+
+
+def test_a_group_that_fails_ends_no_other(tmp_path: Path) -> None:
+    """Also with a slot that has no core of its own."""
+    configs = [
+        compose(*SMALL, "seed=0"),
+        compose(*SMALL, "data.batch_size=5000", "data.drop_last=true"),
+    ]
+    folders = [tmp_path / str(number) for number in range(2)]
+    executor = local(configs, 2)
+    train_trials(configs, folders, Sweep(tmp_path), None, executor=executor)
+    results = [Run(folder).result for folder in folders]
+    assert [result["status"] for result in results] == ["finished", "failed"]
+    assert "data.batch_size=5000" in results[1]["error"]
+    assert (tmp_path / "results.csv").read_text().count("\n") == 3
+
+
+def _abort(_: object) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_process_that_is_always_killed_fails_its_group(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("src.sweeps.executors._train", _abort)
+    config = compose(*SMALL)
+    (tmp_path / "0").mkdir()
+    executor = Local([Slot(frozenset(os.sched_getaffinity(0)))])
+    train_trials([config], [tmp_path / "0"], Sweep(tmp_path), None, executor=executor)
+    result = Run(tmp_path / "0").result
+    assert result["status"] == "failed"
+    assert "the process was killed 3 times in epoch 1" in result["error"]
+
+
+def _configs(*widths: int, seeds: int) -> list[Config]:
+    return [
+        compose(*SMALL, f"model.hidden_sizes=[{width}]", f"seed={seed}")
+        for width in widths
+        for seed in range(seeds)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("slots", "sizes"), [(1, [8]), (2, [4, 4]), (3, [3, 3, 2]), (8, [1] * 8), (20, [1] * 8)]
+)
+def test_a_stack_is_divided_among_slots(slots: int, sizes: list[int]) -> None:
+    """Each part has trials of each width."""
+    groups = plan(_configs(8, 64, seeds=4), None, slots)
+    assert sorted((len(group.trials) for group in groups), reverse=True) == sizes
+    assert sorted(trial for group in groups for trial in group.trials) == list(range(8))
+    if slots == 2:
+        assert [group.trials for group in groups] == [[0, 2, 4, 6], [1, 3, 5, 7]]
+
+
+def test_the_largest_stack_is_divided_first() -> None:
+    configs = [*_configs(8, seeds=6), *_configs(8, seeds=2)]
+    configs[6:] = [
+        c.model_copy(update={"optimizer": compose(*SMALL, "optimizer=adam").optimizer})
+        for c in configs[6:]
+    ]
+    assert [group.trials for group in plan(configs, None, 3)] == [[0, 2, 4], [1, 3, 5], [6, 7]]
+
+
+def test_stacks_on_one_device_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grouping, "_most_that_fit", lambda _: 4)
+    configs = _configs(8, seeds=8)
+    assert [len(group.trials) for group in plan(configs, None)] == [4, 4]
+    assert [len(group.trials) for group in plan(configs, None, 2, sharing=2)] == [2] * 4
+
+
+def test_slots_are_parts_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = compose(*SMALL)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 6})
+    assert [slot.cores for slot in local([cpu], None).places] == [{3}, {5}, {6}]
+    assert [slot.cores for slot in local([cpu], 2).places] == [{3, 6}, {5}]
+    assert [slot.cores for slot in local([cpu], 4).places] == [{3}, {5}, {6}, {3}]
+    executor = local([cpu], 4)
+    assert (executor.slots, executor.sharing) == (4, 4)
+
+
+def test_each_gpu_is_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,7")
+    gpu = compose("data=digits", "trainer.accelerator=cuda")
+    assert local([gpu], None).places == [
+        Slot(frozenset({0, 2}), "GPU-a"), Slot(frozenset({1, 3}), "7")
+    ]  # fmt: skip
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    executor = local([gpu], 4)
+    assert [slot.gpu for slot in executor.places] == ["0", "1", "0", "1"]
+    assert (executor.slots, executor.sharing) == (4, 2)
+
+
+def test_wrong_executors_are_told_before_torch_is_imported() -> None:
+    require_told_without_torch(
+        "train",
+        {
+            (*FUSED, "seed=0,1", "hydra.launcher.executor=cloud"): (
+                "hydra.launcher.executor=cloud: must be null or one of local"
+            ),
+            (*FUSED, "seed=0,1", *LOCAL[:1], "hydra.launcher.slots=0"): (
+                "hydra.launcher.slots=0: must be at least 1"
+            ),
+            (*FUSED, "seed=0,1", LOCAL[1]): "type hydra.launcher.executor=local too",
+        },
+    )
