@@ -295,6 +295,9 @@ Optimizer = Sgd | Adam
 Scheduler = NoScheduler | MultiStep | Cosine | OneCycle
 
 
+Executor = Literal["local"]  # where the stacks of a sweep train, if not in its own process
+
+
 class Search(Section):
     """The keys `search.KEY` of `python -m src.search`; their defaults are in conf/search.yaml."""
 
@@ -303,6 +306,8 @@ class Search(Section):
     sampler: Literal["tpe", "random"]
     seed: Seed
     halving: Annotated[int, Field(ge=2)] | None
+    executor: Executor | None
+    slots: Annotated[int, Field(gt=0, le=256)] | None
     folder: str | None  # None: a folder in searches/, named after the space
 
 

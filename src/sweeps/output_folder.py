@@ -5,7 +5,7 @@ import os
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
@@ -17,14 +17,14 @@ from omegaconf.errors import OmegaConfBaseException
 
 from src.config.compose import MAIN, Composer
 from src.config.overrides import MOST_POINTS, is_hydras, parse, quoted
-from src.config.schema import CONF
+from src.config.schema import CONF, Executor
 from src.config.written import written
 from src.system.errors import InputError
 from src.system.files import require_contained
 from src.system.launch import launch_info
 
 MOST_JOBS = 256  # processes of the joblib launcher; -1: one for each core
-EXECUTORS = ("local",)
+EXECUTORS = get_args(Executor)
 # Files that show that a folder is in use by a run, a sweep or a search.
 RECORDS = (
     "history.csv", "result.json", "results.csv", "multirun.yaml", "search.yaml",
@@ -128,5 +128,6 @@ def _require_usual(hydra_section: DictConfig, sweep: bool) -> None:
         )
     if executor is None and hydra_section.launcher.get("slots") is not None:
         raise InputError(
-            "hydra.launcher.slots needs processes; type hydra.launcher.executor=local too"
+            f"hydra.launcher.slots={hydra_section.launcher.slots}: needs processes; type "
+            "hydra.launcher.executor=local too"
         )

@@ -9,6 +9,7 @@ from src.config.compose import check_all, shared_composer
 from src.runs.config_files import create_run_folder
 from src.runs.folder import Run, resume_command
 from src.runs.sweep_folder import Sweep
+from src.sweeps.executors import local
 from src.sweeps.run_command import finish_sweep
 from src.sweeps.search_command import Command
 from src.sweeps.search_study import Batch, Study
@@ -78,8 +79,10 @@ class Search:
         for run, config, texts in zip(runs, configs, combinations, strict=True):
             create_run_folder(run, config.to_primitives(), texts)
         sweep = Sweep(self.command.folder, f".batch{batch.number}")
-        halving = self.command.settings.halving
-        train_trials(configs, [run.folder for run in runs], sweep, None, halving)
+        settings = self.command.settings
+        executor = local(configs, settings.slots) if settings.executor == "local" else None
+        folders = [run.folder for run in runs]
+        train_trials(configs, folders, sweep, None, settings.halving, executor)
         return runs
 
     def _tell(self, batch: Batch, runs: Sequence[Run]) -> None:

@@ -1,5 +1,6 @@
 """Groups of a sweep side by side: the same bits, with killed processes too."""
 
+import csv
 import os
 import re
 import signal
@@ -112,7 +113,7 @@ def test_a_killed_process_is_replaced(tmp_path: Path, expected: list[Run]) -> No
 
 
 @needs_engine
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_stopped_sweep_goes_on_side_by_side(
     number: signal.Signals, tmp_path: Path, expected: list[Run]
 ) -> None:
@@ -228,6 +229,25 @@ def test_each_gpu_is_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (executor.slots, executor.sharing) == (4, 2)
 
 
+@needs_engine
+def test_a_search_side_by_side_proposes_the_same(tmp_path: Path) -> None:
+    search = ("data=digits", "trainer=cpu", "trainer.max_epochs=2", "search.trials=8",
+              "search.batch=4", "optimizer.lr=tag(log,interval(0.01,1))",
+              "model.hidden_sizes=8,16")  # fmt: skip
+    tables = []
+    for name, more in (("here", ()), ("local", ("search.executor=local", "search.slots=2"))):
+        done = run_command(tmp_path, "src.search", *search, *more, f"search.folder={name}")
+        assert done.returncode == 0, done.stderr
+        assert ("2 groups in 2 processes" in done.stdout) == bool(more)
+        with (tmp_path / name / "results.csv").open() as file:
+            rows = [
+                {k: v for k, v in row.items() if k != "seconds"} for row in csv.DictReader(file)
+            ]
+        tables.append(rows)
+    assert len(tables[0]) == 8
+    assert tables[0] == tables[1]
+
+
 def test_wrong_executors_are_told_before_torch_is_imported() -> None:
     require_told_without_torch(
         "train",
@@ -238,6 +258,19 @@ def test_wrong_executors_are_told_before_torch_is_imported() -> None:
             (*FUSED, "seed=0,1", *LOCAL[:1], "hydra.launcher.slots=0"): (
                 "hydra.launcher.slots=0: must be at least 1"
             ),
-            (*FUSED, "seed=0,1", LOCAL[1]): "type hydra.launcher.executor=local too",
+            (*FUSED, "seed=0,1", LOCAL[1]): (
+                "hydra.launcher.slots=2: needs processes; type hydra.launcher.executor=local too"
+            ),
+        },
+    )
+    space = "optimizer.lr=tag(log,interval(0.01,1))"
+    require_told_without_torch(
+        "search",
+        {
+            (
+                space,
+                "search.slots=2",
+            ): "type search.executor=local too",
+            (space, "search.executor=cloud"): "search.executor=cloud: must be local",
         },
     )
