@@ -10,7 +10,10 @@ import functools
 import itertools
 import math
 import os
-from collections.abc import Iterable, Sequence
+import pickle
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from hydra import version
@@ -22,12 +25,13 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import AnyNode, DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from src.config.faults import config_error, find_faults
 from src.config.overrides import (
     MOST_POINTS,
+    apply_to_plain,
     is_choice,
     is_hydras,
     key_of,
@@ -40,7 +44,7 @@ from src.config.schema import CONF, Config
 
 VERSION_BASE = "1.3"  # of Hydra
 MAIN = "train"  # conf/train.yaml
-MOST_KEPT = 1000  # the largest number of composed jobs that are kept for the launcher
+NUMBERED = "${hydra.job.num}"  # hydra.sweep.subdir in conf/train.yaml
 
 
 def compose(*overrides: str) -> Config:
@@ -96,6 +100,52 @@ def values_of(composed: DictConfig) -> dict[str, Any]:
     }
 
 
+@dataclass(frozen=True)
+class PlainJob:
+    """A job of a sweep as plain values; interpolations are not resolved."""
+
+    folder: Path
+    values: Mapping[str, Any]  # without Hydra's section
+    hydra: Mapping[str, Any]  # Hydra's section
+
+
+class Template:
+    """A composed configuration, to be copied for each point and job that chooses the same groups.
+
+    Most overrides only replace a value of the template. Then plain dictionaries suffice, which take
+    a hundredth of OmegaConf's time. A pickle is copied faster than what it holds.
+    """
+
+    def __init__(self, composed: DictConfig) -> None:
+        self._composed = composed
+        values: Any = OmegaConf.to_container(composed, enum_to_str=True)
+        self.hydra: dict[str, Any] = values.pop("hydra")
+        self._values = pickle.dumps(values)
+        self._simple = _is_simple(composed)
+
+    def plain_with(self, overrides: Sequence[Override]) -> dict[str, Any] | None:
+        """The values without Hydra's section after the overrides, or None if only OmegaConf knows
+        what the overrides do."""
+        values: dict[str, Any] = pickle.loads(self._values)
+        return values if self._simple and apply_to_plain(overrides, values) else None
+
+    @functools.cached_property
+    def bare(self) -> DictConfig:
+        """The configuration without Hydra's section."""
+        sections = [str(key) for key in self._composed if key != "hydra"]
+        return OmegaConf.masked_copy(self._composed, sections)
+
+
+def _is_simple(node: Any) -> bool:
+    """Whether a node and those in it have neither a type nor an interpolation."""
+    if isinstance(node, DictConfig | ListConfig):
+        keys: Any = node if isinstance(node, DictConfig) else range(len(node))
+        return node._metadata.object_type in (dict, list, None) and all(
+            _is_simple(node._get_node(key)) for key in keys if key != "hydra"
+        )
+    return type(node) is AnyNode and not (node._is_interpolation() or node._is_missing())
+
+
 class Composer(ConfigLoaderImpl):
     """Hydra's config loader, but it composes only once for all points that choose the same groups.
 
@@ -114,11 +164,10 @@ class Composer(ConfigLoaderImpl):
         # Runs the jobs. Creating it registers the resolvers and the name that composing needs.
         self.hydra = Hydra(MAIN, self)
         self._config_dir = config_dir
-        # Keys: overrides as typed. Checked jobs omit Hydra's own; bare templates have all of them.
+        # Keys: overrides as typed. Checked jobs omit Hydra's own; templates have all of them.
         self._checked_by_job: dict[tuple[str, ...], Config] = {}
-        self._composed_by_job: dict[tuple[str, ...], DictConfig] = {}
-        self._template_by_choices: dict[tuple[str, ...], DictConfig] = {}
-        self._bare_template_by_choices: dict[tuple[str, ...], DictConfig] = {}
+        self._composed_by_choices: dict[tuple[str, ...], DictConfig] = {}
+        self._template_by_choices: dict[tuple[str, ...], Template] = {}
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Composer, (self._config_dir,)
@@ -133,12 +182,11 @@ class Composer(ConfigLoaderImpl):
         faults: dict[str, None] = {}
         failed: set[tuple[str, ...]] = set()
         for texts in combinations:
-            # Group choices and Hydra's own overrides make the template; the others set values.
-            choices = tuple(t for t in texts if is_choice(key_of(t)) or is_hydras(key_of(t)))
+            choices, others = _split(texts)
             if choices in failed:
                 continue
             try:
-                template = self._bare_template(choices)
+                template = self._template(choices)
             except (HydraException, OmegaConfBaseException) as error:
                 failed.add(choices)
                 # Further lines have the remedy, then Hydra's search path.
@@ -146,24 +194,24 @@ class Composer(ConfigLoaderImpl):
                 faults[text.partition(" Config search path")[0]] = None
                 continue
             try:
-                points.append(self._point(template, [t for t in texts if t not in choices]))
+                points.append(self._point(template, [parsed(text) for text in others]))
             except (HydraException, OmegaConfBaseException) as error:
                 faults[str(error).splitlines()[0]] = None  # further lines are OmegaConf's internals
         return points, [*faults]
 
-    def _bare_template(self, choices: tuple[str, ...]) -> DictConfig:
-        """The configuration without Hydra's own section, before the values of a point are set."""
-        kept = self._bare_template_by_choices
+    def _template(self, choices: tuple[str, ...]) -> Template:
+        """The configuration with these choices and with Hydra's own overrides among them."""
+        kept = self._template_by_choices
         if choices not in kept:
-            composed = self.load_configuration(MAIN, list(choices), RunMode.RUN)
-            sections = [str(key) for key in composed if key != "hydra"]
-            kept[choices] = OmegaConf.masked_copy(composed, sections)
+            kept[choices] = Template(self.load_configuration(MAIN, list(choices), RunMode.RUN))
         return kept[choices]
 
-    def _point(self, template: DictConfig, texts: Sequence[str]) -> dict[str, Any]:
-        config = template.copy()
+    def _point(self, template: Template, overrides: list[Override]) -> dict[str, Any]:
+        values = template.plain_with(overrides)
+        if values is not None:
+            return values
+        config = template.bare.copy()
         OmegaConf.set_struct(config, False)  # the schema reports unknown keys
-        overrides = [parsed(text) for text in texts]
         self.validate_sweep_overrides_legal(overrides, RunMode.RUN, from_shell=True)
         for override in overrides:
             key, text = override.key_or_group, override.input_line or ""
@@ -172,10 +220,41 @@ class Composer(ConfigLoaderImpl):
         self._apply_overrides_to_config(overrides, config)
         return values_of(config)
 
+    # --- jobs of checked points ---
+
     def remember(self, combinations: Iterable[Sequence[str]], configs: Iterable[Config]) -> None:
         """Keeps the checked configurations of a command's points, and forgets all others."""
         self._checked_by_job = dict(zip(map(_job_key, combinations), configs, strict=True))
-        self._composed_by_job.clear()
+
+    def checked(self, overrides: Iterable[str]) -> Config | None:
+        """The configuration of a job that the command line checked in this process, or None."""
+        return self._checked_by_job.get(_job_key(overrides))
+
+    def plain_job(
+        self, master_config: DictConfig, overrides: Sequence[str], number: int
+    ) -> PlainJob:
+        """A job as `load_sweep_config` composes it, after its launcher has set its number."""
+        texts: Any = OmegaConf.to_container(master_config.hydra.overrides.hydra)
+        choices, others = _split([*texts, *overrides])
+        template = self._template(choices)
+        values, hydra = template.plain_with([parsed(text) for text in others]), template.hydra
+        if values is None or hydra["sweep"]["subdir"] != NUMBERED:
+            job = self.load_sweep_config(master_config, list(overrides))
+            with open_dict(job):
+                job.hydra.job.id = job.hydra.job.num = number
+            subdir = str(job.hydra.sweep.subdir)
+            values, hydra = plain_parts(job)
+        else:
+            subdir = str(number)
+            task = [text for text in overrides if not is_hydras(key_of(text))]
+            named = {"override_dirname": _override_dirname([*map(parsed, task)], hydra["job"])}
+            hydra = hydra | {
+                "overrides": hydra["overrides"] | {"task": task},
+                "job": hydra["job"] | named | {"id": str(number), "num": number},
+            }
+        folder = Path(master_config.hydra.sweep.dir, subdir)
+        runtime = hydra["runtime"] | {"output_dir": str(folder.absolute())}
+        return PlainJob(folder, values, hydra | {"runtime": runtime})
 
     # --- what Hydra calls ---
 
@@ -197,7 +276,7 @@ class Composer(ConfigLoaderImpl):
             self.validate_sweep_overrides_legal(parsed_overrides, run_mode, from_shell)
         fixed = [override for override in parsed_overrides if not override.is_sweep_override()]
         choices = [override for override in fixed if is_choice(override.key_or_group)]
-        composed = copy.deepcopy(self._template(choices))
+        composed = self._composed(choices)
         values = [override for override in fixed if override not in choices]
         self._apply_overrides_to_config(values, composed)
         hydra = composed.hydra
@@ -208,34 +287,44 @@ class Composer(ConfigLoaderImpl):
         with open_dict(hydra):
             for name in hydra.job.env_copy:
                 hydra.job.env_set[name] = os.environ[name]
-        naming = hydra.job.config.override_dirname
-        hydra.job.override_dirname = get_overrides_dirname(
-            task, naming.exclude_keys, naming.item_sep, naming.kv_sep
-        )
+        hydra.job.override_dirname = _override_dirname(task, hydra.job)
         return composed
 
-    def _template(self, choices: Sequence[Override]) -> DictConfig:
-        """A configuration with these choices of groups, before any value is set."""
+    def _composed(self, choices: Sequence[Override]) -> DictConfig:
+        """A new configuration with these choices of groups, before any value is set."""
         # Hydra puts its own overrides first when it composes a job.
         ordered = sorted(choices, key=lambda override: not override.is_hydra_override())
         texts = tuple(override.input_line or "" for override in ordered)
-        kept = self._template_by_choices
+        kept = self._composed_by_choices
         if texts not in kept:
             kept[texts] = super().load_configuration(MAIN, list(texts), RunMode.RUN)
-        return kept[texts]
+        return copy.deepcopy(kept[texts])
 
-    def load_sweep_config(
-        self, master_config: DictConfig, sweep_overrides: list[str]
-    ) -> DictConfig:
-        """Like Hydra's method, but composes a job only once. Hydra's sweeper calls first, to
-        validate the job: the job is kept. The launcher calls again: the kept job is returned."""
-        key = tuple(sweep_overrides)
-        job = self._composed_by_job.pop(key, None)
-        if job is None:
-            job = super().load_sweep_config(master_config, sweep_overrides)
-            if key in self._checked_by_job and len(self._composed_by_job) < MOST_KEPT:
-                self._composed_by_job[key] = job
-        return job
+
+def _split(texts: Iterable[str]) -> tuple[tuple[str, ...], list[str]]:
+    """The overrides that make a template: choices of groups and Hydra's own; and the others, which
+    set values."""
+    made: dict[bool, list[str]] = {True: [], False: []}
+    for text in texts:
+        key = key_of(text)
+        made[is_choice(key) or is_hydras(key)].append(text)
+    return tuple(made[True]), made[False]
+
+
+def _override_dirname(task: list[Override], job: Any) -> str:
+    naming = job["config"]["override_dirname"]
+    dirname: str = get_overrides_dirname(
+        task, naming["exclude_keys"], naming["item_sep"], naming["kv_sep"]
+    )
+    return dirname
+
+
+def plain_parts(job: DictConfig) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The configuration of a job and its Hydra section, as plain values without resolved
+    interpolations."""
+    values: Any = OmegaConf.to_container(job, enum_to_str=True)
+    section = values.pop("hydra")
+    return values, section
 
 
 @functools.lru_cache(8)
@@ -249,8 +338,7 @@ def job_config(composed: DictConfig, overrides: Sequence[str]) -> tuple[Config |
     the job in this process, its configuration was kept; any other job is checked now."""
     hydra = GlobalHydra.instance().hydra
     loader = hydra.config_loader if hydra is not None else None
-    checked_by_job = loader._checked_by_job if isinstance(loader, Composer) else {}
-    config = checked_by_job.get(_job_key(overrides))
+    config = loader.checked(overrides) if isinstance(loader, Composer) else None
     return (config, []) if config is not None else find_faults(values_of(composed))
 
 

@@ -17,9 +17,11 @@ from src.config.rules import Values, broken_rules
 from src.config.schema import CONF, GROUPS, NO_DEFAULT, Config, Search, Section
 from src.config.written import shortened, written
 from src.system.errors import InputError
-from src.system.files import read_yaml
+from src.system.files import YAML_LIMIT, parse_yaml, read_bounded
 
 FAULTS_SHOWN = 50
+MOST_READ = 10_000  # configurations that are kept; a sweep has no more trials
+_READ: dict[bytes, Config] = {}  # by the content of their files
 
 
 def check(values: Mapping[str, Any]) -> Config:
@@ -31,14 +33,25 @@ def check(values: Mapping[str, Any]) -> Config:
 
 
 def read_config(path: Path) -> Config:
-    """The configuration in a run folder's file. Raises InputError for any other file."""
-    values = read_yaml(path)
-    if not isinstance(values, dict):
-        raise InputError(f"{path}: is not a configuration")
-    try:
-        return check(values)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
+    """The configuration in a run folder's file. Raises InputError for any other file.
+
+    A sweep reads the file of each trial several times, so configurations are kept by the content of
+    their files.
+    """
+    content = read_bounded(path, YAML_LIMIT)
+    config = _READ.get(content)
+    if config is None:
+        values = parse_yaml(content, path)
+        if not isinstance(values, dict):
+            raise InputError(f"{path}: is not a configuration")
+        try:
+            config = check(values)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+        if len(_READ) == MOST_READ:
+            _READ.clear()
+        _READ[content] = config
+    return config
 
 
 def find_faults(values: Mapping[str, Any]) -> tuple[Config | None, list[str]]:

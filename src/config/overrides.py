@@ -6,11 +6,12 @@ this module looks at every override before Hydra composes anything.
 
 import functools
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString
+from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString
 from hydra.errors import HydraException
 
 from src.config.faults import did_you_mean, options, unknown_key
@@ -46,9 +47,42 @@ def parse(text: str, faults: list[str]) -> Override | None:
         return None
 
 
-@functools.lru_cache(4096)  # the points of a sweep have most overrides in common
+@functools.lru_cache(2 * MOST_POINTS)  # the points of a sweep have most overrides in common
 def parsed(text: str) -> Override:
     return OverridesParser.create().parse_override(text)
+
+
+def apply_to_plain(overrides: Iterable[Override], values: dict[str, Any]) -> bool:
+    """Sets values in nested dictionaries as Hydra does in its configurations.
+
+    Returns False, perhaps after some values were set, if an override does anything else than to
+    replace a number, a text, null or a list of them by another one.
+    """
+    for override in overrides:
+        if override.type is not OverrideType.CHANGE or override.package is not None:
+            return False
+        if override.is_sweep_override():
+            return False
+        *sections, name = override.key_or_group.split(".")
+        section: Any = values
+        for inner in sections:
+            section = section.get(inner) if isinstance(section, dict) else None
+        if not isinstance(section, dict) or isinstance(section.get(name, {}), dict):
+            return False
+        value = override.value()
+        if not _is_plain(value):
+            return False
+        section[name] = value
+    return True
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether OmegaConf keeps a value as it is. Texts with `${` and `???` have a meaning to it."""
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    if isinstance(value, str):
+        return "${" not in value and value != "???"
+    return value is None or isinstance(value, bool | int | float)
 
 
 def key_of(text: str) -> str:

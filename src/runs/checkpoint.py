@@ -12,7 +12,7 @@ import pickletools
 import struct
 import zipfile
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from src.system.errors import InputError, parsing
-from src.system.files import read_bounded, sync_folder, temporary_path, write_durably
+from src.system.files import read_bounded, sync, temporary_path, write_all_durably
 
 log = logging.getLogger(__name__)
 
@@ -52,14 +52,14 @@ _TAKING: dict[str, int | None] = {
 }  # fmt: skip
 
 
-def pack(content: dict[str, Any]) -> bytes:
+def pack(content: dict[str, Any]) -> memoryview:
     """The bytes of a checkpoint file."""
     archive = io.BytesIO()
     torch.save(content, archive)
     comment = _LABEL + hashlib.sha256(archive.getbuffer()).hexdigest().encode()
     archive.seek(-2, io.SEEK_END)
     archive.write(struct.pack("<H", len(comment)) + comment)
-    return archive.getvalue()
+    return archive.getbuffer()  # a copy of the bytes of a large stack would take much memory
 
 
 def unpack(data: bytes, path: Path) -> dict[str, Any]:
@@ -184,8 +184,14 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def write(content: dict[str, Any], path: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_durably(path, pack(content))
+    write_all({path: content})
+
+
+def write_all(contents: Mapping[Path, dict[str, Any]]) -> None:
+    """Writes checkpoint files of one folder, in this order."""
+    for path in contents:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_all_durably({path: pack(content) for path, content in contents.items()})
 
 
 class CheckpointPart(BaseModel):
@@ -238,7 +244,7 @@ class CheckpointPair:
                 temporary.replace(self.previous)
             except OSError:  # a file system without hard links: last.ckpt is absent for a moment
                 self.last.replace(self.previous)
-            sync_folder(self.folder)
+            sync(self.folder)
         write(content, self.last)
 
     def read(self) -> tuple[dict[str, Any], Path] | None:

@@ -10,7 +10,7 @@ from src.config.schema import Config, with_batch_size
 from src.config.written import written
 from src.runs.folder import Run
 from src.system.errors import InputError
-from src.system.files import write_durably
+from src.system.files import write_all_durably, write_durably
 
 # If PyYAML was built with libyaml, the dumper of libyaml is many times as fast.
 DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -20,23 +20,25 @@ def create_run_folder(
     run: Run,
     config: Mapping[str, Any] | str,
     overrides: Sequence[str] | None = None,
-    hydra: Mapping[str, Any] | None = None,
+    hydra: str | None = None,
 ) -> None:
     """Creates the run folder with its files in .hydra/. Does nothing if config.yaml exists: it is
-    written last, so the other files exist too. `config` has plain values, or is YAML."""
+    written last, so the other files exist too. `config` has plain values, or is YAML, as `hydra`
+    is, Hydra's section."""
     if run.config_file.exists():
         return
     run.config_file.parent.mkdir(parents=True, exist_ok=True)
-    if overrides is not None:
-        write_durably(run.overrides_file, _yaml(overrides))
+    files = {} if overrides is None else {run.overrides_file: yaml_text(overrides)}
     if hydra is not None:
-        write_durably(run.config_file.with_name("hydra.yaml"), _yaml(hydra))
-    write_durably(run.config_file, config if isinstance(config, str) else _yaml(config))
+        files[run.config_file.with_name("hydra.yaml")] = hydra
+    write_all_durably(
+        files | {run.config_file: config if isinstance(config, str) else yaml_text(config)}
+    )
 
 
-def _yaml(values: Any) -> str:
+def yaml_text(values: Any, dumper: Any = DUMPER) -> str:
     try:
-        return str(yaml.dump(values, Dumper=DUMPER, sort_keys=False, allow_unicode=True))
+        return str(yaml.dump(values, Dumper=dumper, sort_keys=False, allow_unicode=True))
     except UnicodeEncodeError:  # a path with bytes that are not UTF-8
         return yaml.safe_dump(values, sort_keys=False, allow_unicode=True)
 
@@ -53,7 +55,7 @@ def claim(run: Run, config: Config, decide_batch_size: Callable[[], int]) -> Con
     if saved is None:
         create_run_folder(run, config.to_primitives())
     elif saved.model_copy(update={"resume": config.resume}) != config:
-        write_durably(run.config_file, _yaml(config.to_primitives()))
+        write_durably(run.config_file, yaml_text(config.to_primitives()))
     return config
 
 

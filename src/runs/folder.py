@@ -22,7 +22,7 @@ from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 from src.config.faults import read_config
 from src.config.schema import MAX_EPOCHS, Config
 from src.system.errors import InputError, first_line, reading
-from src.system.files import MIB, append_line, read_bounded, read_yaml, write_durably
+from src.system.files import MIB, append_line, read_bounded, read_yaml, sync, write_durably
 
 HISTORY = ("epoch", "step", "seconds", "lr", "train/loss", "train/acc", "val/loss", "val/acc")
 ROW_LIMIT = 256  # bytes; eight numbers in full precision take about 170
@@ -229,12 +229,11 @@ class Run:
         write_durably(self.history_file, csv_text(HISTORY, rows))
 
     def append_history(self, row: Row) -> None:
-        """Appends a row and hands it to the operating system at once."""
-        if not self.history_file.exists():
-            self.write_history([row])
-            return
-        _header, _, line = csv_text(HISTORY, [row]).partition("\n")
-        append_line(self.history_file, line)
+        """Appends a row and hands it to the operating system at once. `write_result` makes the rows
+        durable: until then, a resumed run has them in its checkpoint."""
+        header, _, line = csv_text(HISTORY, [row]).partition("\n")
+        begins = not self.history_file.exists()
+        append_line(self.history_file, f"{header}\n{line}" if begins else line)
 
     def forget(self) -> None:
         """Removes history and result of a run; its configuration stays."""
@@ -242,6 +241,9 @@ class Run:
             path.unlink(missing_ok=True)
 
     def write_result(self, result: Mapping[str, Any]) -> None:
+        """Writes result.json, and before it makes the history durable."""
+        if self.history_file.exists():
+            sync(self.history_file)
         write_durably(self.result_file, json.dumps(_finite(result), indent=2) + "\n")
 
 

@@ -3,39 +3,83 @@
 Hydra writes in place: after a kill, an empty file would keep a run or sweep from being resumed.
 """
 
+import functools
+import pickle
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import hydra.core.utils
 from hydra._internal.core_plugins import basic_sweeper
 from hydra.core.hydra_config import HydraConfig
+from hydra.plugins.sweeper import Sweeper
 from omegaconf import DictConfig, OmegaConf
+from omegaconf._utils import OmegaConfDumper
 
-from src.runs.config_files import create_run_folder
+from src.config.compose import Composer
+from src.runs.config_files import DUMPER, create_run_folder, yaml_text
 from src.runs.folder import Run
 from src.system.files import write_durably
 
 
-def begin_job(folder: Path, config: DictConfig, hydra_section: DictConfig) -> None:
-    """Makes the run folder of a job. `hydra_section` is Hydra's section of its configuration."""
-    overrides = [str(text) for text in hydra_section.overrides.task]
-    values = {"hydra": OmegaConf.to_container(hydra_section, enum_to_str=True)}
-    create_run_folder(Run(folder), OmegaConf.to_yaml(config), overrides, values)
+def begin_job(folder: Path, config: Mapping[str, Any], hydra_section: Mapping[str, Any]) -> None:
+    """Makes the run folder of a job from plain values. `hydra_section` is Hydra's section of the
+    job's configuration."""
+    overrides = hydra_section["overrides"]["task"]
+    hydra = "".join(_section("hydra", name, values) for name, values in hydra_section.items())
+    create_run_folder(Run(folder), _to_yaml(config), overrides, f"hydra:\n{hydra}")
 
 
-def write_durably_for_hydra() -> None:
-    """Replaces the functions by which Hydra's jobs and its sweeper write their files."""
+class _Dumper(DUMPER):  # type: ignore[misc]
+    """Writes the same text as OmegaConf.to_yaml, but with libyaml."""
+
+
+_Dumper.add_representer(str, OmegaConfDumper.str_representer)
+
+
+def _to_yaml(config: Mapping[str, Any]) -> str:
+    return "".join(_section(None, name, values) for name, values in config.items())
+
+
+def _section(parent: str | None, name: str, values: Any) -> str:
+    return _text(pickle.dumps((parent, name, values)))
+
+
+@functools.lru_cache(256)  # the jobs of a sweep have most sections in common
+def _text(pickled: bytes) -> str:
+    """The text of a section, without the line of its parent, if it has one."""
+    parent, name, values = pickle.loads(pickled)
+    section = {name: values} if parent is None else {parent: {name: values}}
+    text = yaml_text(section, _Dumper)
+    return text if parent is None else text.partition("\n")[2]
+
+
+def adapt_hydra() -> None:
+    """Replaces the functions by which Hydra's jobs and its sweeper write their files, and the one
+    by which its sweeper validates jobs."""
     hydra.core.utils._save_config = _save_config
     basic_sweeper.OmegaConf = _Durable  # type: ignore[attr-defined]
+    setattr(basic_sweeper.BasicSweeper, "validate_batch_is_legal", _validate)  # noqa: B010
 
 
 def _save_config(cfg: DictConfig, filename: str, output_dir: Path) -> None:
     """Hydra calls it for each of the three files, config.yaml first."""
     if filename == "config.yaml":
-        begin_job(output_dir.parent, cfg, cast(DictConfig, HydraConfig.get()))
+        values: Any = OmegaConf.to_container(cfg, enum_to_str=True)
+        section: Any = OmegaConf.to_container(HydraConfig.get(), enum_to_str=True)
+        begin_job(output_dir.parent, values, section)
 
 
 class _Durable(OmegaConf):
     @staticmethod
     def save(config: Any, f: Any, resolve: bool = False) -> None:
         write_durably(Path(f), OmegaConf.to_yaml(config, resolve=resolve))
+
+
+def _validate(sweeper: Sweeper, batch: Sequence[Sequence[str]]) -> None:
+    """Like Hydra's method, which composes each job, but not for jobs that were checked already."""
+    assert sweeper.hydra_context is not None
+    loader = sweeper.hydra_context.config_loader
+    if isinstance(loader, Composer):
+        batch = [overrides for overrides in batch if loader.checked(overrides) is None]
+    Sweeper.validate_batch_is_legal(sweeper, batch)

@@ -1,16 +1,18 @@
 """Trains the jobs of a sweep with hydra/launcher=fused together, as stacks."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from hydra.core.config_loader import ConfigLoader
 from hydra.core.utils import JobReturn, JobStatus, configure_log, run_job, setup_globals
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 
-from src.config.compose import job_config
+from src.config.compose import Composer, PlainJob, job_config, plain_parts
 from src.config.faults import config_error
 from src.config.schema import Config
 from src.sweeps.hydra_files import begin_job
+from src.system.files import write_together
 from src.system.process import importing
 
 
@@ -33,9 +35,12 @@ def launch_fused(
     configure_log(config.hydra.hydra_logging, config.hydra.verbose)
     folder = Path(config.hydra.sweep.dir)
     folder.mkdir(parents=True, exist_ok=True)
-    jobs = []
-    for number, overrides in enumerate(job_overrides, first):
-        job = context.config_loader.load_sweep_config(config, list(overrides))
+    composer, jobs = context.config_loader, []
+    checked = _known(composer, job_overrides) if not context.callbacks.callbacks else None
+    # OmegaConf's configurations of all jobs would take most of the time and of the memory. Only
+    # callbacks need them, and jobs that were not checked.
+    for number, overrides in enumerate(job_overrides if checked is None else [], first):
+        job = composer.load_sweep_config(config, list(overrides))
         with open_dict(job):
             job.hydra.job.id = job.hydra.job.num = number
         jobs.append(job)
@@ -52,19 +57,60 @@ def launch_fused(
         from src.sweeps.executors import local
         from src.sweeps.trials import train_trials
 
-    checked = _checked(jobs, first)
-    folders = [folder / str(job.hydra.sweep.subdir) for job in jobs]
-    returns = []
-    for job, job_folder in zip(jobs, folders, strict=True):
-        returns.append(_begin_job(job, job_folder))
-        context.callbacks.on_job_start(config=job, task_function=task)
-    configure_log(jobs[0].hydra.job_logging, config.hydra.verbose)
+    if checked is not None:
+        assert isinstance(composer, Composer)
+        folders, returns = _begin_checked_jobs(composer, config, job_overrides, first)
+        job = composer.load_sweep_config(config, list(job_overrides[0]))
+        _set_folder(job, folders[0])
+        job_logging = job.hydra.job_logging
+    else:
+        checked = _checked(jobs, first)
+        folders, returns = [folder / str(job.hydra.sweep.subdir) for job in jobs], []
+        for job, job_folder in zip(jobs, folders, strict=True):
+            returns.append(_begin_job(job, job_folder))
+            context.callbacks.on_job_start(config=job, task_function=task)
+        job_logging = jobs[0].hydra.job_logging
+    configure_log(job_logging, config.hydra.verbose)
     where = local(checked, slots) if executor == "local" else None
     values = train_trials(checked, folders, Sweep(folder), max_trials, halving, where)
-    for job, returned, value in zip(jobs, returns, values, strict=True):
+    for returned, value in zip(returns, values, strict=True):
         returned.return_value, returned.status = value, JobStatus.COMPLETED
+    for job, returned in zip(jobs, returns, strict=False):  # no jobs: no callbacks
         context.callbacks.on_job_end(config=job, job_return=returned)
     return returns
+
+
+def _known(loader: ConfigLoader, job_overrides: Sequence[Sequence[str]]) -> list[Config] | None:
+    """The configurations of jobs that the command line has checked; None if it has not."""
+    if not isinstance(loader, Composer):
+        return None
+    known = [loader.checked(overrides) for overrides in job_overrides]
+    checked = [config for config in known if config is not None]
+    return checked if len(checked) == len(known) else None
+
+
+def _begin_checked_jobs(
+    composer: Composer, config: DictConfig, job_overrides: Sequence[Sequence[str]], first: int
+) -> tuple[list[Path], list[JobReturn]]:
+    """Makes the folders of jobs, without OmegaConf's configuration of each job."""
+    folders: list[Path] = []
+    returns: list[JobReturn] = []
+
+    def jobs() -> Iterator[PlainJob]:
+        for number, overrides in enumerate(job_overrides, first):
+            job = composer.plain_job(config, overrides, number)
+            folders.append(job.folder)
+            returns.append(
+                JobReturn(
+                    overrides=job.hydra["overrides"]["task"],
+                    working_dir=str(Path.cwd()),
+                    task_name=job.hydra["job"]["name"],
+                )
+            )
+            yield job
+
+    write_together(lambda job: begin_job(job.folder, job.values, job.hydra), jobs())
+    return folders, returns
 
 
 def _checked(jobs: Sequence[DictConfig], first: int) -> list[Config]:
@@ -77,14 +123,17 @@ def _checked(jobs: Sequence[DictConfig], first: int) -> list[Config]:
 
 def _begin_job(job: DictConfig, folder: Path) -> JobReturn:
     """Makes a job's folder, and Hydra's record of it in a third of the time of Hydra's run_job."""
-    with flag_override(job, ["readonly", "struct"], False):
-        job.hydra.runtime.output_dir = str(folder.absolute())
-    config = OmegaConf.masked_copy(job, [str(key) for key in job if key != "hydra"])
-    begin_job(folder, config, job.hydra)
+    _set_folder(job, folder)
+    begin_job(folder, *plain_parts(job))
     return JobReturn(
         overrides=[str(text) for text in job.hydra.overrides.task],
-        cfg=config,
+        cfg=OmegaConf.masked_copy(job, [str(key) for key in job if key != "hydra"]),
         hydra_cfg=job,
         working_dir=str(Path.cwd()),
         task_name=job.hydra.job.name,
     )
+
+
+def _set_folder(job: DictConfig, folder: Path) -> None:
+    with flag_override(job, ["readonly", "struct"], False):
+        job.hydra.runtime.output_dir = str(folder.absolute())

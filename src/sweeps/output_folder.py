@@ -15,7 +15,7 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from src.config.compose import MAIN, Composer
+from src.config.compose import MAIN, NUMBERED, Composer
 from src.config.overrides import MOST_POINTS, is_hydras, parse, quoted
 from src.config.schema import CONF, Executor
 from src.config.written import written
@@ -104,7 +104,7 @@ def _require_usual(hydra_section: DictConfig, sweep: bool) -> None:
     mode = "MULTIRUN" if sweep else "RUN"
     for path, allowed, remedy in (
         ("mode", (None, mode), "type -m for a sweep" if not sweep else "leave out -m for one run"),
-        ("sweep.subdir", ("${hydra.job.num}",), "trials have the folders 0, 1, 2, …; leave it out"),
+        ("sweep.subdir", (NUMBERED,), "trials have the folders 0, 1, 2, …; leave it out"),
         ("output_subdir", (".hydra",), "a run has its configuration there; leave it out"),
         ("job.chdir", (None, False), "paths are relative to where you are; leave it out"),
     ):

@@ -23,7 +23,7 @@ from src.config.schema import Config
 from src.runs.folder import Run, resume_command
 from src.runs.sweep_folder import Sweep
 from src.sweeps.command_line import Command
-from src.sweeps.hydra_files import write_durably_for_hydra
+from src.sweeps.hydra_files import adapt_hydra
 from src.system.errors import InputError, Interrupted, exit_on_error, exit_on_interruption
 from src.system.launch import launch_info
 from src.system.process import import_for_ranks, importing
@@ -110,7 +110,7 @@ def _run_hydra(command: Command, composer: Composer) -> None:
         with exit_on_error():  # Hydra would print a traceback of every Exception
             start()
 
-    write_durably_for_hydra()
+    adapt_hydra()
     GlobalHydra.instance().clear()
     GlobalHydra.instance().initialize(hydra)
     try:

@@ -14,6 +14,7 @@ from src.runs import checkpoint
 from src.runs.checkpoint import CheckpointPair
 from src.runs.folder import Run
 from src.system.errors import Interrupted
+from src.system.files import write_together
 from src.system.signals import Signals
 from src.training import ranks
 from src.training.classifier import Classifier
@@ -72,6 +73,9 @@ class Checkpoints(Callback):
         self.is_stack = pair.folder != runs[0].checkpoints
         self.best: list[Best | None] = [None] * len(runs)
         self.written_best: int | None = None  # the epoch of a single run's best.ckpt
+        # What the trials of a stack have in common, and their histories and averages, as the last
+        # checkpoint holds them. None before the first checkpoint of this process.
+        self.common: dict[str, Any] | None = None
         self.steps = 0  # optimizer steps at the last checkpoint or block
         self.cost = 0.0  # seconds that the last checkpoint took
 
@@ -163,11 +167,23 @@ class Checkpoints(Callback):
     def _write(self, trainer: Trainer, classifier: Classifier) -> None:
         if not self.is_stack:
             if trainer.is_global_zero and self.best_epoch(0) != self.written_best:
-                self._write_best(classifier, 0)
+                checkpoint.write(self._best_content(classifier, 0), self.runs[0].best_checkpoint)
                 self.written_best = self.best_epoch(0)
             if classifier.status.diverged_steps or classifier.diverges():
                 return  # the state before the divergence is kept
-        trainer.save_checkpoint(self.pair.last)
+            trainer.save_checkpoint(self.pair.last)
+            return
+        content = self._captured(trainer)
+        if trainer.is_global_zero:
+            self.pair.write(content)
+            self.common = content | {"state_dict": None, "optimizer_states": None}
+            self.common["callbacks"] = {"History": content["callbacks"]["History"]}
+
+    def _captured(self, trainer: Trainer) -> dict[str, Any]:
+        """The content of a checkpoint of this moment; empty on ranks other than 0."""
+        captured: dict[str, Any] = {}
+        trainer.save_checkpoint(self.pair.last, storage_options=captured)
+        return captured
 
     def restore_best(self, classifier: Classifier) -> None:
         """Loads the best weights of each trial, if there are any, into its model."""
@@ -178,7 +194,9 @@ class Checkpoints(Callback):
     def finish(self, classifier: Classifier) -> None:
         """Writes the files of the trials that are still stacked, from the last state."""
         if self.is_stack:
-            self._write_trial_files(classifier, classifier.stacked, checkpoint.read(self.pair.last))
+            last = self.common if self.common is not None else checkpoint.read(self.pair.last)
+            self._write_trial_files(classifier, classifier.stacked, last)
+            self.common = None  # frees the memory
 
     def _drop_ended(self, trainer: Trainer, classifier: Classifier) -> None:
         """Writes the files of the trials that no longer train, and removes them from the stack.
@@ -187,8 +205,7 @@ class Checkpoints(Callback):
         train the removed trials again.
         """
         ended = [trial for trial in classifier.stacked if not classifier.status[trial].trains]
-        captured: dict[str, Any] = {}
-        trainer.save_checkpoint(self.pair.last, storage_options=captured)
+        captured = self._captured(trainer)
         if trainer.is_global_zero:
             self._write_trial_files(classifier, ended, captured)
         classifier.drop_ended()
@@ -196,38 +213,46 @@ class Checkpoints(Callback):
     def _write_trial_files(
         self, classifier: Classifier, trials: Sequence[int], content: dict[str, Any]
     ) -> None:
-        history = content["callbacks"]["History"]
-        for trial in trials:
-            status = classifier.status[trial]
-            if self.best[trial] is not None:
-                self._write_best(classifier, trial)
-            if status.diverged_step is not None:
-                continue  # the last state shows the divergence; a single run would not write it
-            model, batch = classifier.models[trial], classifier.data.config.batch
-            trial_content = {
-                "state_dict": classifier.trial_weights(trial),
-                "optimizer_states": [classifier.trial_optimizer_state(trial)],
-                "kindling": classifier.metadata[trial],
-                "diverged": {},
-                # A trial that halving stopped can be resumed.
-                "stopped": {0: EARLY_STOPPING} if status.stop_reason == EARLY_STOPPING else {},
-                "stacked": [0],
-                "threads": threads_for([model], batch, classifier.threads),
-                "average": content["average"][trial : trial + 1],
-                "callbacks": {
-                    "History": history | {"rows": [history["rows"][trial]]},
-                    "Checkpoints": {"best": [self.best[trial]]},
-                },
-            }
-            checkpoint.write(content | trial_content, self.runs[trial].last_checkpoint)
+        """`content` is that of a checkpoint of the stack; its weights, optimizers and best weights
+        are not needed."""
+        files = (self._trial_files(classifier, trial, content) for trial in trials)
+        write_together(checkpoint.write_all, files)
 
-    def _write_best(self, classifier: Classifier, trial: int) -> None:
+    def _trial_files(
+        self, classifier: Classifier, trial: int, content: dict[str, Any]
+    ) -> dict[Path, dict[str, Any]]:
+        """The contents of best.ckpt and last.ckpt of a trial, as a single run writes them."""
+        files: dict[Path, dict[str, Any]] = {}
+        status, run = classifier.status[trial], self.runs[trial]
+        if self.best[trial] is not None:
+            files[run.best_checkpoint] = self._best_content(classifier, trial)
+        if status.diverged_step is not None:
+            return files  # the last state shows the divergence; a single run would not write it
+        history = content["callbacks"]["History"]
+        model, batch = classifier.models[trial], classifier.data.config.batch
+        files[run.last_checkpoint] = content | {
+            "state_dict": classifier.trial_weights(trial),
+            "optimizer_states": [classifier.trial_optimizer_state(trial)],
+            "kindling": classifier.metadata[trial],
+            "diverged": {},
+            # A trial that halving stopped can be resumed.
+            "stopped": {0: EARLY_STOPPING} if status.stop_reason == EARLY_STOPPING else {},
+            "stacked": [0],
+            "threads": threads_for([model], batch, classifier.threads),
+            "average": content["average"][trial : trial + 1],
+            "callbacks": {
+                "History": history | {"rows": [history["rows"][trial]]},
+                "Checkpoints": {"best": [self.best[trial]]},
+            },
+        }
+        return files
+
+    def _best_content(self, classifier: Classifier, trial: int) -> dict[str, Any]:
         best = self.best[trial]
         assert best is not None
-        content = {
+        return {
             "state_dict": best["weights"],
             "epoch": best["epoch"] - 1,
             "global_step": best["step"],
             "kindling": classifier.metadata[trial],
         }
-        checkpoint.write(content, self.runs[trial].best_checkpoint)

@@ -24,7 +24,7 @@ from src.runs.config_files import claim
 from src.runs.folder import Run, resume_command
 from src.system import machine
 from src.system.errors import InputError, Interrupted, first_line, storage_faults
-from src.system.files import lock_or_fail, require_contained
+from src.system.files import lock_or_fail, require_contained, write_together
 from src.system.resources import out_of_memory
 from src.system.signals import Signals, handled
 from src.training import batch_size, ranks
@@ -219,12 +219,17 @@ def _train_and_test(job: Job, signals: Signals) -> None:
                 checkpoints.restore_best(classifier)
                 trainer.test(classifier, data, verbose=False)
             common = facts(classifier, trainer, clock.seconds(history, loggers))
-            for trial, run in enumerate(runs if trainer.is_global_zero else ()):
-                if not run.ended:  # an interrupted process may have written some results before
+
+            def results() -> Iterator[tuple[Run, dict[str, Any]]]:
+                for trial, run in enumerate(runs if trainer.is_global_zero else ()):
+                    if run.ended:  # an interrupted process has written the result before
+                        continue
                     best = checkpoints.best_epoch(trial)
                     content = result(trial, run, classifier, common, best_epoch=best, steps=steps)
                     loggers.finish(content)
-                    run.write_result(content)
+                    yield run, content
+
+            write_together(lambda pair: pair[0].write_result(pair[1]), results())
     except Interrupted as interrupted:
         if trainer.is_global_zero:
             progress = {"epochs": history.epochs, "steps": trainer.global_step}

@@ -161,8 +161,9 @@ def clear(run: Run) -> None:
     InputError if the history shows that there was a checkpoint."""
     if run.ended:
         return
-    epochs = run.history[-1]["epoch"] if run.history_file.exists() and run.history else 0
-    if (epochs or 0) > (run.config.checkpoint.every_n_epochs or 1):
+    history = run.history if run.history_file.exists() else []
+    epochs = history[-1]["epoch"] if history else None
+    if epochs and epochs > (run.config.checkpoint.every_n_epochs or 1):
         raise InputError(
             f"{run.checkpoints}: the checkpoints of this run are missing; it came to epoch "
             f"{epochs}; delete {run.history_file} to train from the start"

@@ -1,5 +1,7 @@
 """Composed configurations are those that Hydra's own loader composes."""
 
+import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +10,11 @@ from hydra._internal.utils import create_config_search_path
 from hydra.core.config_loader import ConfigLoader
 from hydra.errors import HydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf.errors import OmegaConfBaseException
 
-from src.config.compose import Composer
+from src.config.compose import Composer, _split, plain_parts
+from src.config.overrides import parse_all, parsed
 from src.config.schema import CONF
 
 
@@ -59,3 +63,75 @@ def test_faults_of_composing_are_hydras() -> None:
                 loader.load_configuration("train", texts, RunMode.RUN)
             told.append(str(caught.value))
         assert told[0] == told[1]
+
+
+VALUES = (
+    "1", "-2", "0.25", "1e-3", ".5", "nan", "inf", "true", "null", "text", "'1'", "'a b'",
+    "\"x,y\"", "", "'true'", "1e3", "0x10", "1_000", "[]", "[1,2]", "[[1],[a,null]]", "{}",
+    "{a:1}", "{name:mlp}", "[{a:1}]", "${seed}", "${oc.env:HOME}", "'\\${seed}'", "???", "a:b",
+    "['${seed}']", "choice(1,2)", "1,2", "é", "'\\\\'", "int(3)", "str(4)",
+)  # fmt: skip
+KEYS = (
+    "seed", "resume", "optimizer.lr", "optimizer.new", "model.hidden_sizes",
+    "model.hidden_sizes.x", "model.hidden_sizes[0]", "model.dropout", "data.val_fraction", "none",
+    "checkpoint", "checkpoint.mode", "trainer.precision", "seed.x", "scheduler.milestones",
+    "optimizer[lr]", "trainer..x", "data.shape.0",
+)  # fmt: skip
+
+
+def test_plain_dictionaries_are_what_omegaconf_gives(tmp_path: Path) -> None:
+    """Random overrides of several templates. Where dictionaries do not suffice, OmegaConf is used;
+    a fault is the same."""
+    (tmp_path / "experiment").mkdir()
+    for name, text in {"linked": "a: ${seed}", "plain": "list: [1, b]"}.items():
+        file = tmp_path / "experiment" / f"{name}.yaml"
+        file.write_text(f"# @package _global_\nmodel:\n  {text}\n")
+    fast, slow = Composer(str(tmp_path)), Composer(str(tmp_path))
+    draw = random.Random(0)
+    templates = [[], ["data=toy"], ["experiment=plain"], ["experiment=linked"], ["optimizer=adam"]]
+    combinations = [
+        [
+            *draw.choice(templates),
+            *(
+                f"{draw.choice([*[''] * 9, '+', '++', '~'])}{key}={draw.choice(VALUES)}"
+                for key in draw.sample(KEYS, draw.choice([1, 1, 1, 2, 3]))
+            ),
+        ]
+        for _ in range(700)
+    ]
+    combinations = [each for each in combinations if len(parse_all(each, [])) == len(each)]
+    master = slow.load_configuration(
+        "train", ["hydra/launcher=fused", "hydra.sweep.dir=x"], RunMode.MULTIRUN
+    )
+    plain_points = equal_jobs = 0
+    for texts in combinations:
+        choices, others = _split(texts)
+        slow._template(choices)._simple = False
+        assert told(fast, texts) == told(slow, texts), texts
+        plain_points += (
+            fast._template(choices).plain_with([parsed(text) for text in others]) is not None
+        )
+        try:
+            job = slow.load_sweep_config(master, texts)
+        except (HydraException, OmegaConfBaseException, ValueError):
+            continue  # the command line has reported it
+        with open_dict(job):
+            job.hydra.job.id = job.hydra.job.num = 7
+            job.hydra.runtime.output_dir = str(Path("x/7").absolute())
+        mine = fast.plain_job(master, texts, 7)
+        assert mine.folder == Path("x/7")
+        values, section = plain_parts(job)
+        assert repr(mine.values) == repr(values)
+        assert mine.hydra == section
+        assert list(mine.hydra["job"]) == list(section["job"])
+        equal_jobs += 1
+    assert plain_points > 80
+    assert equal_jobs > 250
+
+
+def told(composer: Composer, texts: list[str]) -> str:
+    """The point of a combination or its faults. NaN is not equal to itself, but its text is."""
+    try:
+        return repr(composer.points([texts]))
+    except ValueError as error:  # of OmegaConf, for unknown keys; the command line reports them
+        return repr(error)

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 from src.system.files import (
+    WRITERS,
     replacing,
+    write_all_durably,
     write_durably,
+    write_together,
 )
+from tests.helpers.kills import Killed, die_at_sync
 
 
 def test_replacing(tmp_path: Path) -> None:
@@ -47,3 +51,45 @@ def test_a_failed_write_leaves_the_old_file(
     assert caught.value.filename == str(path)
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_files_of_a_folder_are_replaced_in_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at any sync: each file is old or new, and none is new after an old one."""
+    paths = [tmp_path / name for name in "abc"]
+    for number, replaced in enumerate((0, 1, 2, 3)):  # the last sync is that of the folder
+        write_all_durably(dict.fromkeys(paths, "old"))
+        with monkeypatch.context() as patch:
+            die_at_sync(patch, number)
+            with pytest.raises(Killed):
+                write_all_durably(dict.fromkeys(paths, b"new"))
+        texts = [path.read_text() for path in paths]
+        assert texts == ["new"] * replaced + ["old"] * (3 - replaced)
+
+
+def test_items_are_written_together(tmp_path: Path) -> None:
+    """Every item is written once; few are in memory at a time; the first exception is raised, and
+    no item after it is begun."""
+    taken, written = [], []
+
+    def items() -> Iterator[int]:
+        for number in range(200):
+            taken.append(number)
+            assert len(taken) - len(written) <= 2 * WRITERS + 1
+            yield number
+
+    write_together(written.append, items())
+    assert sorted(written) == taken == list(range(200))
+
+    def fail(number: int) -> None:
+        if number == 3:
+            raise Killed
+        written.append(number)
+
+    taken.clear()
+    written.clear()
+    with pytest.raises(Killed):
+        write_together(fail, items())
+    assert max(taken) < 200 - 1
+    assert 3 not in written
