@@ -252,8 +252,8 @@ class Composer(ConfigLoaderImpl):
                 "overrides": hydra["overrides"] | {"task": task},
                 "job": hydra["job"] | named | {"id": str(number), "num": number},
             }
-        folder = Path(master_config.hydra.sweep.dir, subdir)
-        runtime = hydra["runtime"] | {"output_dir": str(folder.absolute())}
+        folder, here = Path(master_config.hydra.sweep.dir, subdir), Path.cwd()
+        runtime = hydra["runtime"] | {"cwd": str(here), "output_dir": str(here / folder)}
         return PlainJob(folder, values, hydra | {"runtime": runtime})
 
     # --- what Hydra calls ---

@@ -35,15 +35,12 @@ def launch_fused(
     configure_log(config.hydra.hydra_logging, config.hydra.verbose)
     folder = Path(config.hydra.sweep.dir)
     folder.mkdir(parents=True, exist_ok=True)
-    composer, jobs = context.config_loader, []
-    checked = _known(composer, job_overrides) if not context.callbacks.callbacks else None
+    loader, jobs = context.config_loader, []
+    checked = _known(loader, job_overrides) if not context.callbacks.callbacks else None
     # OmegaConf's configurations of all jobs would take most of the time and of the memory. Only
     # callbacks need them, and jobs that were not checked.
     for number, overrides in enumerate(job_overrides if checked is None else [], first):
-        job = composer.load_sweep_config(config, list(overrides))
-        with open_dict(job):
-            job.hydra.job.id = job.hydra.job.num = number
-        jobs.append(job)
+        jobs.append(_composed(loader, config, overrides, number))
     if any(set(Config.model_fields) - set(job) for job in jobs):  # of another application
         returns = []
         for job in jobs:
@@ -58,9 +55,9 @@ def launch_fused(
         from src.sweeps.trials import train_trials
 
     if checked is not None:
-        assert isinstance(composer, Composer)
-        folders, returns = _begin_checked_jobs(composer, config, job_overrides, first)
-        job = composer.load_sweep_config(config, list(job_overrides[0]))
+        assert isinstance(loader, Composer)
+        folders, returns = _begin_checked_jobs(loader, config, job_overrides, first)
+        job = _composed(loader, config, job_overrides[0], first)
         _set_folder(job, folders[0])
         job_logging = job.hydra.job_logging
     else:
@@ -80,6 +77,15 @@ def launch_fused(
     return returns
 
 
+def _composed(
+    loader: ConfigLoader, config: DictConfig, overrides: Sequence[str], number: int
+) -> DictConfig:
+    job = loader.load_sweep_config(config, list(overrides))
+    with open_dict(job):
+        job.hydra.job.id = job.hydra.job.num = number
+    return job
+
+
 def _known(loader: ConfigLoader, job_overrides: Sequence[Sequence[str]]) -> list[Config] | None:
     """The configurations of jobs that the command line has checked; None if it has not."""
     if not isinstance(loader, Composer):
@@ -93,6 +99,7 @@ def _begin_checked_jobs(
     composer: Composer, config: DictConfig, job_overrides: Sequence[Sequence[str]], first: int
 ) -> tuple[list[Path], list[JobReturn]]:
     """Makes the folders of jobs, without OmegaConf's configuration of each job."""
+    here = str(Path.cwd())
     folders: list[Path] = []
     returns: list[JobReturn] = []
 
@@ -103,7 +110,7 @@ def _begin_checked_jobs(
             returns.append(
                 JobReturn(
                     overrides=job.hydra["overrides"]["task"],
-                    working_dir=str(Path.cwd()),
+                    working_dir=here,
                     task_name=job.hydra["job"]["name"],
                 )
             )

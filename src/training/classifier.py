@@ -68,6 +68,7 @@ class Classifier(LightningModule):
         self.configs, self.data, self.order_of, self.step = configs, data, order_of, step
         self.trainer_config = trainer = configs[0].trainer
         self.model = models[0] if len(models) == 1 else nn.ModuleList(models)
+        self._all_models = list(models)
         self.metadata = [
             {"format": FORMAT, "config": config.to_primitives() | {"resume": None}, **data.origin()}
             for config in configs
@@ -96,7 +97,9 @@ class Classifier(LightningModule):
 
     @property
     def models(self) -> list[nn.Module]:
-        return list(self.model) if isinstance(self.model, nn.ModuleList) else [self.model]
+        # To list a ModuleList for each trial would take the square of their number. A single model
+        # may be replaced by its shards.
+        return self._all_models if len(self._all_models) > 1 else [self.model]
 
     # --- building --------------------------------------------------------------------------------
 

@@ -71,7 +71,8 @@ def test_files_of_a_folder_are_replaced_in_order(
 def test_items_are_written_together(tmp_path: Path) -> None:
     """Every item is written once; few are in memory at a time; the first exception is raised, and
     no item after it is begun."""
-    taken, written = [], []
+    taken: list[int] = []
+    written: list[int] = []
 
     def items() -> Iterator[int]:
         for number in range(200):
