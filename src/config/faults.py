@@ -14,9 +14,19 @@ import yaml
 from pydantic import ValidationError
 
 from src.config.rules import Values, broken_rules
-from src.config.schema import CONF, GROUPS, NO_DEFAULT, Config, Search, Section
-from src.config.written import shortened, written
+from src.config.schema import (
+    CONF,
+    GROUPS,
+    NO_DEFAULT,
+    Config,
+    Execution,
+    FusedLauncher,
+    Search,
+    Section,
+)
+from src.config.written import shortened, typed, written
 from src.system.errors import InputError
+from src.system.extras import missing
 from src.system.files import YAML_LIMIT, parse_yaml, read_bounded
 
 FAULTS_SHOWN = 50
@@ -68,9 +78,59 @@ def find_faults(values: Mapping[str, Any]) -> tuple[Config | None, list[str]]:
 def find_search_faults(values: Mapping[str, Any]) -> tuple[Search | None, list[str]]:
     """As find_faults, for the values of the section `search`."""
     try:
-        return Search.model_validate(values), []
+        search = Search.model_validate(values)
     except ValidationError as error:
         return None, _schema_faults(error, {"search": values}, "search")
+    return search, _execution_faults(search, "search")
+
+
+def find_launcher_faults(values: Mapping[str, Any]) -> tuple[FusedLauncher | None, list[str]]:
+    """As find_faults, for the section `hydra.launcher` of hydra/launcher=fused."""
+    try:
+        launcher = FusedLauncher.model_validate(values)
+    except ValidationError as error:
+        return None, _schema_faults(error, {"hydra": {"launcher": values}}, "hydra.launcher")
+    faults = _execution_faults(launcher, "hydra.launcher")
+    if not launcher.wait and launcher.executor not in DETACHED:
+        faults.append(
+            "hydra.launcher.wait=false: only a cluster trains without this command; type "
+            f"{_either('hydra.launcher.executor', DETACHED)} too"
+        )
+    return launcher, faults
+
+
+EXECUTORS_OF = {  # the executors that have a key
+    "slots": ("local", "slurm", "ray"),
+    "gpus": ("slurm", "ray"),
+    "cpus": ("slurm", "ray"),
+    "memory": ("slurm", "ray"),
+    "minutes": ("slurm",),
+    "partition": ("slurm",),
+    "account": ("slurm",),
+    "setup": ("slurm",),
+    "address": ("ray",),
+}
+DETACHED = ("slurm", "ray")  # executors of other machines, whose work outlives the command
+PACKAGES = {"slurm": "submitit", "ray": "ray"}
+
+
+def _execution_faults(execution: Execution, section: str) -> list[str]:
+    faults = []
+    for key, executors in EXECUTORS_OF.items():
+        value = getattr(execution, key)
+        if value is not None and execution.executor not in executors:
+            remedy = _either(f"{section}.executor", executors)
+            faults.append(
+                f"{typed(f'{section}.{key}', value)}: needs another executor; type {remedy} too"
+            )
+    name = execution.executor
+    if name in PACKAGES:
+        faults += missing(f"{section}.executor={name}", name, (PACKAGES[name],))
+    return faults
+
+
+def _either(key: str, values: Sequence[str]) -> str:
+    return f"{key}={' or '.join(values)}"
 
 
 def config_error(faults: Sequence[str], consequence: str = ", nothing was started") -> InputError:
@@ -180,8 +240,6 @@ def _reason(detail: Any, value: Any) -> str:
         allowed = re.findall(r"'([^']*)'", detail["msg"])
         hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
         return f"must be {'one of ' if len(allowed) > 1 else ''}{', '.join(allowed)}{hint}"
-    if detail["type"] == "string_pattern_mismatch":
-        return "must be DD:HH:MM:SS"  # only trainer.max_time has a pattern
     message = str(detail["msg"]).removeprefix("Value error, ")
     message = message.replace("Input should", "must").replace("List should", "must")
     return message.replace(" after validation", "")

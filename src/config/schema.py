@@ -8,6 +8,7 @@ Nothing in src/config/ imports torch, so that a wrong key is reported within a s
 import hashlib
 import json
 import math
+import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -75,8 +76,19 @@ def _check_duration(value: str) -> str:
     return value
 
 
-Duration = Annotated[  # DD:HH:MM:SS
-    str, Field(pattern=r"^[0-9]{2}(:[0-9]{2}){3}$"), AfterValidator(_check_duration)
+def _matching(pattern: str, allowed: str) -> AfterValidator:
+    """Refuses a text that does not match. `allowed` is for the message: must be ..."""
+
+    def check(value: str) -> str:
+        if len(value) > 1000 or not re.fullmatch(pattern, value):
+            raise ValueError(f"must be {allowed}")
+        return value
+
+    return AfterValidator(check)
+
+
+Duration = Annotated[
+    str, _matching("[0-9]{2}(:[0-9]{2}){3}", "DD:HH:MM:SS"), AfterValidator(_check_duration)
 ]
 
 
@@ -295,10 +307,38 @@ Optimizer = Sgd | Adam
 Scheduler = NoScheduler | MultiStep | Cosine | OneCycle
 
 
-Executor = Literal["local"]  # where the stacks of a sweep train, if not in its own process
+# A line of a batch script holds these, so they must not begin an option or another line.
+Word = Annotated[str, _matching("[A-Za-z0-9][A-Za-z0-9_.,:=+@/-]*", "a name")]
+Line = Annotated[str, _matching(r"[^\n\r]+", "a line of a shell script")]
+Address = Annotated[str, _matching(r"(ray://)?[A-Za-z0-9_.:\[\]-]+", "HOST:PORT")]
 
 
-class Search(Section):
+class Execution(Section):
+    """Where the stacks of a sweep train: keys of `hydra.launcher` and `search`. Their defaults
+    are in hydra_plugins/fused_launcher.py and in conf/search.yaml."""
+
+    executor: Literal["local", "slurm", "ray"] | None  # None: in the process of the sweep
+    slots: Annotated[int, Field(gt=0, le=10_000)] | None  # stacks that train at the same time
+    # What each stack gets.
+    gpus: Annotated[int, Field(ge=0, le=64)] | None
+    cpus: Annotated[int, Field(gt=0, le=1024)] | None
+    memory: Annotated[int, Field(gt=0, le=100_000)] | None  # GB
+    minutes: Annotated[int, Field(gt=0, le=100_000)] | None
+    partition: Word | None
+    account: Word | None
+    setup: list[Line] | None
+    address: Address | None
+
+
+class FusedLauncher(Execution):
+    """The keys of hydra/launcher=fused, which hydra_plugins/fused_launcher.py describes."""
+
+    max_trials: Annotated[int, Field(gt=0, le=10_000)] | None
+    halving: Annotated[int, Field(ge=2, le=10_000)] | None
+    wait: bool
+
+
+class Search(Execution):
     """The keys `search.KEY` of `python -m src.search`; their defaults are in conf/search.yaml."""
 
     trials: PositiveInt
@@ -306,8 +346,6 @@ class Search(Section):
     sampler: Literal["tpe", "random"]
     seed: Seed
     halving: Annotated[int, Field(ge=2)] | None
-    executor: Executor | None
-    slots: Annotated[int, Field(gt=0, le=256)] | None
     folder: str | None  # None: a folder in searches/, named after the space
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from hydra.core.config_loader import ConfigLoader
 from hydra.core.utils import JobReturn, JobStatus, configure_log, run_job, setup_globals
@@ -9,8 +10,8 @@ from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 
 from src.config.compose import Composer, PlainJob, job_config, plain_parts
-from src.config.faults import config_error
-from src.config.schema import Config
+from src.config.faults import config_error, find_launcher_faults
+from src.config.schema import Config, FusedLauncher
 from src.sweeps.hydra_files import begin_job
 from src.system.files import write_together
 from src.system.process import importing
@@ -22,15 +23,10 @@ def launch_fused(
     config: DictConfig,
     context: HydraContext,
     task: TaskFunction,
-    *,
-    max_trials: int | None,
-    halving: int | None,
-    executor: str | None,
-    slots: int | None,
 ) -> list[JobReturn]:
     """Runs the jobs of a sweep, numbered from `first`: those of this project as stacks, those of
-    another Hydra application one by one, without torch. FusedLauncherConf describes the
-    settings. Raises InputError with all faults before anything trains."""
+    another Hydra application one by one, without torch. Raises InputError with all faults before
+    anything trains."""
     setup_globals()
     configure_log(config.hydra.hydra_logging, config.hydra.verbose)
     folder = Path(config.hydra.sweep.dir)
@@ -49,9 +45,10 @@ def launch_fused(
             # run_job has set up the log of the job; go back to the log of the sweep.
             configure_log(config.hydra.hydra_logging, config.hydra.verbose)
         return returns
+    settings = _settings(config)
     with importing():
         from src.runs.sweep_folder import Sweep
-        from src.sweeps.executors import local
+        from src.sweeps.executors.build import build_executor
         from src.sweeps.trials import train_trials
 
     if checked is not None:
@@ -68,13 +65,25 @@ def launch_fused(
             context.callbacks.on_job_start(config=job, task_function=task)
         job_logging = jobs[0].hydra.job_logging
     configure_log(job_logging, config.hydra.verbose)
-    where = local(checked, slots) if executor == "local" else None
-    values = train_trials(checked, folders, Sweep(folder), max_trials, halving, where)
+    values = train_trials(
+        checked, folders, Sweep(folder), settings.max_trials, settings.halving,
+        build_executor(settings, checked, settings.wait),
+    )  # fmt: skip
     for returned, value in zip(returns, values, strict=True):
         returned.return_value, returned.status = value, JobStatus.COMPLETED
     for job, returned in zip(jobs, returns, strict=False):  # no jobs: no callbacks
         context.callbacks.on_job_end(config=job, job_return=returned)
     return returns
+
+
+def _settings(config: DictConfig) -> FusedLauncher:
+    """Raises InputError with all faults of the launcher's keys."""
+    values: Any = OmegaConf.to_container(config.hydra.launcher)
+    values.pop("_target_")
+    settings, faults = find_launcher_faults(values)
+    if settings is None or faults:
+        raise config_error(faults)
+    return settings
 
 
 def _composed(

@@ -5,7 +5,7 @@ import os
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import yaml
 from hydra.core.hydra_config import HydraConfig
@@ -16,15 +16,15 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from src.config.compose import MAIN, NUMBERED, Composer
-from src.config.overrides import MOST_POINTS, is_hydras, parse, quoted
-from src.config.schema import CONF, Executor
+from src.config.faults import find_launcher_faults
+from src.config.overrides import is_hydras, parse, quoted
+from src.config.schema import CONF
 from src.config.written import written
 from src.system.errors import InputError
 from src.system.files import require_contained
 from src.system.launch import launch_info
 
 MOST_JOBS = 256  # processes of the joblib launcher; -1: one for each core
-EXECUTORS = get_args(Executor)
 # Files that show that a folder is in use by a run, a sweep or a search.
 RECORDS = (
     "history.csv", "result.json", "results.csv", "multirun.yaml", "search.yaml",
@@ -111,23 +111,14 @@ def _require_usual(hydra_section: DictConfig, sweep: bool) -> None:
         value = functools.reduce(lambda inner, key: inner[key], path.split("."), values)
         if value not in allowed:
             raise InputError(f"hydra.{path}={written(value)}: {remedy}")
-    for name, least, most in (
-        ("max_trials", 1, MOST_POINTS), ("halving", 2, MOST_POINTS), ("slots", 1, MOST_JOBS),
-        ("n_jobs", -1, MOST_JOBS),
-    ):  # fmt: skip
-        value = hydra_section.launcher.get(name)
-        if value is not None and not (isinstance(value, int) and value and least <= value <= most):
-            raise InputError(
-                f"hydra.launcher.{name}={value}: must be at least {least} and at most {most:,}; "
-                f"for example hydra.launcher.{name}={max(least, 2)}"
-            )
-    executor = hydra_section.launcher.get("executor")
-    if executor not in (None, *EXECUTORS):
+    launcher = values["launcher"]
+    if "max_trials" in launcher:
+        _, faults = find_launcher_faults({k: v for k, v in launcher.items() if k != "_target_"})
+        if faults:
+            raise InputError("\n".join(faults))
+    jobs = launcher.get("n_jobs")
+    if jobs is not None and not (isinstance(jobs, int) and jobs and -1 <= jobs <= MOST_JOBS):
         raise InputError(
-            f"hydra.launcher.executor={executor}: must be null or one of {', '.join(EXECUTORS)}"
-        )
-    if executor is None and hydra_section.launcher.get("slots") is not None:
-        raise InputError(
-            f"hydra.launcher.slots={hydra_section.launcher.slots}: needs processes; type "
-            "hydra.launcher.executor=local too"
+            f"hydra.launcher.n_jobs={jobs}: must be at least 1 and at most {MOST_JOBS}, or -1: "
+            "a job on each core"
         )

@@ -49,10 +49,6 @@ def check_command_line(argv: Sequence[str], folder: Path | None = None) -> Comma
     search_values, fixed, space = _sorted_out(argv, faults)
     settings, search_faults = find_search_faults(search_values)
     faults += search_faults
-    if settings is not None and settings.slots and settings.executor is None:
-        faults.append(
-            f"search.slots={settings.slots}: needs processes; type search.executor=local too"
-        )
     if not space and not faults:
         faults.append(
             "nothing to search: no key has choice(…), range(…) or interval(…); type for example "

@@ -10,7 +10,7 @@ from src.config.schema import Config
 from src.runs.config_files import create_run_folder
 from src.runs.folder import Run, resume_command
 from src.runs.sweep_folder import Sweep
-from src.sweeps.executors import local
+from src.sweeps.executors.build import build_executor
 from src.sweeps.run_command import finish_sweep
 from src.sweeps.search_command import Command
 from src.sweeps.search_study import Batch, Study
@@ -85,7 +85,7 @@ class Search:
         write_together(create, zip(runs, configs, combinations, strict=True))
         sweep = Sweep(self.command.folder, f".batch{batch.number}")
         settings = self.command.settings
-        executor = local(configs, settings.slots) if settings.executor == "local" else None
+        executor = build_executor(settings, configs)
         folders = [run.folder for run in runs]
         train_trials(configs, folders, sweep, None, settings.halving, executor)
         return runs

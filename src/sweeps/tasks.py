@@ -2,15 +2,21 @@
 
 import hashlib
 import logging
-from collections.abc import Sequence
+import math
+import pickle
+import socket
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from src.config.schema import Config
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
+from src.system import machine
 from src.system.errors import InputError
-from src.training.fit import LOCK_PATIENCE, fit_stack
+from src.system.resources import versions
+from src.training.fit import LOCK_PATIENCE, fit_stack, mark_failed
 
 log = logging.getLogger(__name__)
 
@@ -40,6 +46,11 @@ class Task:
         return all(run.ended for run in self.runs)
 
     @property
+    def settled(self) -> bool:
+        """Whether each trial has ended or failed."""
+        return all(run.ended or run.result.get("status") == "failed" for run in self.runs)
+
+    @property
     def epoch(self) -> int:
         """The last epoch in the history of the first trial that has not ended, or of the last."""
         runs = self.runs
@@ -62,6 +73,47 @@ def train_group(task: Task, patience: float = LOCK_PATIENCE) -> None:
         log.exception("%s failed", task.name)
     finally:
         Sweep(task.sweep).write_results()
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A task on its way to another process, perhaps on another machine, and the code that sent it.
+
+    The task is packed, because another version of the code could not even unpack it.
+    """
+
+    packed: bytes
+    folders: tuple[Path, ...]
+    code: Mapping[str, str | None]
+
+    @classmethod
+    def of(cls, task: Task) -> "Parcel":
+        return cls(pickle.dumps(task), task.folders, code())
+
+    def train(self) -> None:
+        """As train_group, but waits for ever for another process that trains the group. If this
+        machine has other code, the trials get the status `failed` instead."""
+        logging.basicConfig(format="%(asctime)s %(message)s", stream=sys.stdout, level=logging.INFO)
+        here = code()
+        differing = [
+            f"{name} {here.get(name) or 'none'} instead of {self.code.get(name) or 'none'}"
+            for name in dict.fromkeys([*self.code, *here])
+            if here.get(name) != self.code.get(name)
+        ]
+        if differing:
+            fault = InputError(
+                f"{socket.gethostname()} has {', '.join(differing)}; bring its code and packages "
+                "to the state of the machine that started the sweep, and resume the sweep"
+            )
+            log.error("error: %s", fault)
+            mark_failed([Run(folder) for folder in self.folders], fault)
+        else:
+            train_group(pickle.loads(self.packed), patience=math.inf)
+
+
+def code() -> dict[str, str | None]:
+    """The commit of this code and the versions of its packages."""
+    return {"commit": machine.commit(), **versions()}
 
 
 def digest(configs: Sequence[Config]) -> str:

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from src.config.schema import Config
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
-from src.sweeps.executors import Executor, InProcess
+from src.sweeps.executors.base import Executor, InProcess
 from src.sweeps.tasks import Task, digest, numbered
 from src.system.errors import parsing
 from src.system.files import MIB, read_bounded, write_durably
@@ -85,7 +85,7 @@ def _groups(
         if sorted(t for group in groups for t in group.trials) == list(range(len(configs))):
             return groups
     slots = executor.slots if halving is None else 1
-    groups = plan(configs, max_trials, slots, executor.sharing)
+    groups = plan(configs, max_trials, slots, executor.free_bytes)
     plan_file.parent.mkdir(parents=True, exist_ok=True)
     write_durably(plan_file, json.dumps([asdict(group) for group in groups]))
     return groups

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,14 +29,18 @@ class Group:
 
 
 def plan(
-    configs: Sequence[Config], max_trials: int | None = None, slots: int = 1, sharing: int = 1
+    configs: Sequence[Config],
+    max_trials: int | None = None,
+    slots: int = 1,
+    free: Callable[[Config], int] | None = None,
 ) -> list[Group]:
     """Groups of trials that differ only in fusible keys, with at most `max_trials` trials each. If
-    `max_trials` is None, the `sharing` stacks that train on one device together take at most half
-    of its free memory. The plan then depends on the free memory, so a sweep saves the plan.
+    `max_trials` is None, a group takes at most half of the `free` bytes of its device, by default
+    those of this machine. The plan then depends on the free memory, so a sweep saves the plan.
 
     There are at least `slots` groups, if there are as many trials.
     """
+    free = free or free_bytes
     alone: list[Group] = []
     alike: dict[str, list[int]] = {}
     for trial, config in enumerate(configs):
@@ -48,7 +52,7 @@ def plan(
     kinds = list(alike.values())
     parts = []
     for trials in kinds:
-        most = max_trials or max(1, _most_that_fit([configs[t] for t in trials]) // sharing)
+        most = max_trials or _most_that_fit([configs[t] for t in trials], free)
         parts.append(math.ceil(len(trials) / most))
     while len(alone) + sum(parts) < min(slots, len(configs)):
         largest = max(range(len(kinds)), key=lambda kind: len(kinds[kind]) / parts[kind])
@@ -102,12 +106,12 @@ def bytes_per_trial(config: Config, shape: Sequence[int], classes: int, batch: i
     return floats * (8 if config.trainer.precision == "64" else 4)
 
 
-def _most_that_fit(configs: Sequence[Config]) -> int:
+def _most_that_fit(configs: Sequence[Config], free: Callable[[Config], int]) -> int:
     """How many of these trials, all on the same data, fit into half of the free memory."""
     config = configs[0]
     data = describe(config.data)
     largest = max(bytes_per_trial(c, data.shape, data.classes, c.data.batch) for c in configs)
-    return max(1, free_bytes(config) // 2 // largest)
+    return max(1, free(config) // 2 // largest)
 
 
 def free_bytes(config: Config) -> int:

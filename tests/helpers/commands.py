@@ -77,4 +77,4 @@ def require_told_without_torch(name: str, told: Mapping[tuple[str, ...], str]) -
     )
     assert done.stdout == "2 False\n" * len(told)
     for message in told.values():
-        assert message in done.stderr
+        assert message in done.stderr, f"{message}\nis not in\n{done.stderr}"

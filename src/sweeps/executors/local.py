@@ -1,4 +1,4 @@
-"""Where the groups of a sweep train: in this process, or side by side on this machine's devices."""
+"""Trains groups side by side in processes of this machine."""
 
 import logging
 import math
@@ -13,46 +13,25 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, 
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
 from src.config.schema import Config
 from src.runs.folder import resume_command
 from src.runs.outcome import format_metric
+from src.sweeps.executors.base import Attempts
 from src.sweeps.tasks import Task, train_group
 from src.system import machine
-from src.system.errors import InputError, Interrupted
+from src.system.errors import Interrupted
 from src.system.process import import_for_ranks
 from src.system.signals import handled
-from src.training.fit import mark_failed
+from src.training.grouping import free_bytes
 from src.training.result import shown
 
 log = logging.getLogger(__name__)
 
-GROUP_KILLS = 3  # so often may a group's process be killed without an epoch of progress between
 REPORT_SECONDS = 60.0
 _orphaned = threading.Event()
-
-
-class Executor(Protocol):
-    """Trains the tasks of a sweep. Failures of trials are in their folders."""
-
-    slots: int  # how many groups train at the same time
-    sharing: int  # how many of them on one device
-
-    def run(self, tasks: Sequence[Task]) -> None:
-        """Returns when nothing more can be trained. Raises Interrupted after a signal."""
-
-
-class InProcess:
-    """Trains one group after the other in this process."""
-
-    slots = sharing = 1
-
-    def run(self, tasks: Sequence[Task]) -> None:
-        for task in tasks:
-            train_group(task)
 
 
 @dataclass(frozen=True)
@@ -74,7 +53,10 @@ class Local:
         self.places = slots
         self.slots = len(slots)
         gpus = {slot.gpu for slot in slots} - {None}
-        self.sharing = -(-self.slots // max(1, len(gpus)))
+        self.sharing = -(-self.slots // max(1, len(gpus)))  # slots of one device
+
+    def free_bytes(self, config: Config) -> int:
+        return free_bytes(config) // self.sharing
 
     def run(self, tasks: Sequence[Task]) -> None:
         remaining = [task for task in tasks if not task.ended]
@@ -152,7 +134,7 @@ class _Worker:
 
     def train(self, task: Task) -> None:
         """If the process is killed too often, the trials get the status `failed`."""
-        kills, epoch = 0, task.epoch
+        attempts = Attempts(task)
         while not self.stopped:
             try:
                 if self.pool is None:
@@ -165,19 +147,8 @@ class _Worker:
                 self.close()
                 if self.stopped:
                     return
-                kills = kills + 1 if task.epoch == epoch else 1
-                epoch = task.epoch
-                if kills == GROUP_KILLS:
-                    fault = InputError(
-                        f"the process was killed {kills} times in epoch {epoch + 1}, perhaps for "
-                        "want of memory; type a smaller hydra.launcher.slots"
-                    )
-                    log.error("error: %s: %s", task.name, fault)
-                    mark_failed(task.runs, fault)
+                if not attempts.killed("type a smaller hydra.launcher.slots"):
                     return
-                log.warning(
-                    "%s: the process was killed; another goes on after epoch %d", task.name, epoch
-                )
             finally:
                 self.process = None
 

@@ -14,13 +14,13 @@ import pytest
 
 from src.config.compose import compose
 from src.config.schema import Config
+from src.data.sources.catalogue import describe
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
-from src.sweeps.executors import Local, Slot, local
+from src.sweeps.executors.local import Local, Slot, local
 from src.sweeps.trials import train_trials
-from src.training import grouping
-from src.training.grouping import plan
-from tests.helpers.commands import ROOT, SMALL, require_told_without_torch, run_command
+from src.training.grouping import bytes_per_trial, plan
+from tests.helpers.commands import ROOT, SMALL, run_command
 from tests.helpers.steps import needs_engine
 from tests.helpers.weights import same
 
@@ -159,7 +159,7 @@ def _abort(_: object) -> None:
 def test_a_process_that_is_always_killed_fails_its_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("src.sweeps.executors._train", _abort)
+    monkeypatch.setattr("src.sweeps.executors.local._train", _abort)
     config = compose(*SMALL)
     (tmp_path / "0").mkdir()
     executor = Local([Slot(frozenset(os.sched_getaffinity(0)))])
@@ -199,10 +199,17 @@ def test_the_largest_stack_is_divided_first() -> None:
 
 
 def test_stacks_on_one_device_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grouping, "_most_that_fit", lambda _: 4)
     configs = _configs(8, seeds=8)
-    assert [len(group.trials) for group in plan(configs, None)] == [4, 4]
-    assert [len(group.trials) for group in plan(configs, None, 2, sharing=2)] == [2] * 4
+    data = describe(configs[0].data)
+    one = bytes_per_trial(configs[0], data.shape, data.classes, configs[0].data.batch)
+    monkeypatch.setattr("src.sweeps.executors.local.free_bytes", lambda _: 2 * 4 * one)
+    slots = [Slot(frozenset({0}))] * 2
+    assert [len(group.trials) for group in plan(configs, None, 2, Local(slots[:1]).free_bytes)] == [
+        4
+    ] * 2
+    assert [len(group.trials) for group in plan(configs, None, 2, Local(slots).free_bytes)] == [
+        2
+    ] * 4
 
 
 def test_slots_are_parts_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -246,31 +253,3 @@ def test_a_search_side_by_side_proposes_the_same(tmp_path: Path) -> None:
         tables.append(rows)
     assert len(tables[0]) == 8
     assert tables[0] == tables[1]
-
-
-def test_wrong_executors_are_told_before_torch_is_imported() -> None:
-    require_told_without_torch(
-        "train",
-        {
-            (*FUSED, "seed=0,1", "hydra.launcher.executor=cloud"): (
-                "hydra.launcher.executor=cloud: must be null or one of local"
-            ),
-            (*FUSED, "seed=0,1", *LOCAL[:1], "hydra.launcher.slots=0"): (
-                "hydra.launcher.slots=0: must be at least 1"
-            ),
-            (*FUSED, "seed=0,1", LOCAL[1]): (
-                "hydra.launcher.slots=2: needs processes; type hydra.launcher.executor=local too"
-            ),
-        },
-    )
-    space = "optimizer.lr=tag(log,interval(0.01,1))"
-    require_told_without_torch(
-        "search",
-        {
-            (
-                space,
-                "search.slots=2",
-            ): "type search.executor=local too",
-            (space, "search.executor=cloud"): "search.executor=cloud: must be local",
-        },
-    )

@@ -1,0 +1,1 @@
+"""Where the groups of a sweep train: here, in processes of this machine, or on a cluster."""

@@ -1,0 +1,67 @@
+"""What all executors have in common, and the executor that trains in this process."""
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol
+
+from src.config.schema import Config
+from src.sweeps.tasks import Task, train_group
+from src.system.errors import InputError
+from src.training.fit import mark_failed
+from src.training.grouping import free_bytes
+
+log = logging.getLogger(__name__)
+
+GROUP_KILLS = 3  # so often may a group's process be killed without an epoch of progress between
+
+
+class Executor(Protocol):
+    """Trains the tasks of a sweep. Failures of trials are in their folders."""
+
+    slots: int  # how many groups train at the same time
+
+    def free_bytes(self, config: Config) -> int:
+        """The free memory of the device on which a group of such trials will train."""
+
+    def run(self, tasks: Sequence[Task]) -> None:
+        """Returns when nothing more can be trained. Raises Interrupted after a signal."""
+
+
+class InProcess:
+    """Trains one group after the other in this process."""
+
+    slots = 1
+
+    def free_bytes(self, config: Config) -> int:
+        return free_bytes(config)
+
+    def run(self, tasks: Sequence[Task]) -> None:
+        for task in tasks:
+            train_group(task)
+
+
+class Attempts:
+    """How often the process of a task was killed."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.kills, self.epoch = 0, task.epoch
+
+    def killed(self, remedy: str) -> bool:
+        """Notes a kill and logs it. Whether the task may go on: after too many kills in the same
+        epoch, its trials get the status `failed` instead. `remedy` is for their error."""
+        epoch = self.task.epoch
+        self.kills = self.kills + 1 if epoch == self.epoch else 1
+        self.epoch = epoch
+        if self.kills < GROUP_KILLS:
+            log.warning(
+                "%s: the process was killed; another goes on after epoch %d", self.task.name, epoch
+            )
+            return True
+        fault = InputError(
+            f"the process was killed {self.kills} times in epoch {epoch + 1}, perhaps for want of "
+            f"memory; {remedy}"
+        )
+        log.error("error: %s: %s", self.task.name, fault)
+        mark_failed(self.task.runs, fault)
+        return False

@@ -1,0 +1,161 @@
+"""What the executors of clusters have in common: they submit, watch, and send again."""
+
+import json
+import logging
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import TypeAdapter
+
+from src.config.schema import Config, Execution
+from src.runs.folder import resume_command
+from src.sweeps.executors.base import Attempts
+from src.sweeps.tasks import Task
+from src.system.errors import InputError, Interrupted, parsing
+from src.system.files import MIB, read_bounded, write_durably
+from src.system.signals import handled
+from src.training.result import shown
+
+log = logging.getLogger(__name__)
+
+POLL_SECONDS = 10.0  # the scheduler is asked at most so often
+REPORT_SECONDS = 60.0
+# The machine that submits has other memory than those that train. Without hydra.launcher.memory, or
+# with GPUs, a group is planned for a machine of this size.
+MEMORY, GPU_MEMORY = 4, 16  # GB
+GB = 10**9
+
+REMEDY = (
+    "read its output in the sweep's folder .jobs; if there is none, the machines of the cluster "
+    "do not see the folder"
+)
+
+State = Literal["queued", "running", "cancelled"]
+_JOBS = TypeAdapter(dict[str, str])
+
+
+class Cluster(ABC):
+    """Trains each group as a job of a cluster.
+
+    This process only submits and watches. It may end at any moment: jobs and folders have
+    everything, and `resume=FOLDER` submits what is missing and watches the rest.
+    """
+
+    name: str
+
+    def __init__(self, execution: Execution, configs: Sequence[Config], wait: bool) -> None:
+        self.execution, self.wait = execution, wait
+        self.slots = execution.slots or self.capacity(max(map(self.gpus, configs), default=0))
+
+    @abstractmethod
+    def capacity(self, gpus: int) -> int:
+        """How many groups with so many GPUs the whole cluster can train at the same time."""
+
+    @abstractmethod
+    def submit(self, tasks: Sequence[Task], gpus: int) -> list[str]:
+        """Submits a job for each task, with so many GPUs; returns the identifiers of the jobs.
+        Raises InputError with the scheduler's own words."""
+
+    @abstractmethod
+    def states(self) -> Mapping[str, State]:
+        """The states of all jobs that are queued, that run, or that were cancelled not long ago.
+        Raises InputError when the scheduler does not answer."""
+
+    @abstractmethod
+    def cancel_command(self, jobs: Sequence[str]) -> str:
+        """What to type to cancel these jobs."""
+
+    def gpus(self, config: Config) -> int:
+        if self.execution.gpus is not None:
+            return self.execution.gpus
+        devices = config.trainer.devices
+        if config.trainer.accelerator != "cuda":
+            return 0
+        return 1 if devices == "auto" else devices
+
+    def free_bytes(self, config: Config) -> int:
+        return GB * (GPU_MEMORY if self.gpus(config) else self.execution.memory or MEMORY)
+
+    def run(self, tasks: Sequence[Task]) -> None:
+        remaining = [task for task in tasks if not task.ended]
+        if not remaining:
+            return
+        jobs = Jobs(remaining[0].state_folder.parent / "jobs.json")
+        states = self.states()
+        missing = [t for t in remaining if states.get(jobs.of(t)) not in ("queued", "running")]
+        self._send(missing, jobs)
+        log.info(
+            "%d groups: %d submitted to %s, %d submitted before",
+            len(remaining), len(missing), self.name, len(remaining) - len(missing),
+        )  # fmt: skip
+        come_back = f"to come back, type\n  {resume_command(shown(remaining[0].sweep))}"
+        cancel = self.cancel_command([jobs.of(task) for task in remaining])
+        told = f"the jobs go on without this process; {come_back}\nto cancel them, type\n  {cancel}"
+        if not self.wait:
+            log.info("%s", told)
+            raise SystemExit(0)
+        with handled(rank=False):
+            try:
+                self._watch(remaining, jobs)
+            except Interrupted as interrupted:
+                raise Interrupted(interrupted.number, told) from None
+
+    def _send(self, tasks: Sequence[Task], jobs: "Jobs") -> None:
+        by_gpus: dict[int, list[Task]] = {}
+        for task in tasks:
+            by_gpus.setdefault(self.gpus(task.configs[0]), []).append(task)
+        for gpus, alike in by_gpus.items():
+            jobs.note(alike, self.submit(alike, gpus))
+
+    def _watch(self, tasks: Sequence[Task], jobs: "Jobs") -> None:
+        """Returns when no job is queued or runs any more. A job that ended without a word was
+        killed: its task is submitted again."""
+        left, attempts = list(tasks), {task.name: Attempts(task) for task in tasks}
+        silent = False
+        while left:
+            time.sleep(POLL_SECONDS)
+            try:
+                states = self.states()
+                silent = False
+            except InputError as error:  # the scheduler may be restarting
+                if not silent:
+                    log.warning("%s; asking again every %.0f s", error, POLL_SECONDS)
+                silent = True
+                continue
+            again = []
+            for task in left.copy():
+                state = states.get(jobs.of(task))
+                if state in ("queued", "running"):
+                    continue
+                if state is None and not task.settled and attempts[task.name].killed(REMEDY):
+                    again.append(task)
+                    continue
+                left.remove(task)
+                done = len(tasks) - len(left)
+                how = "cancelled" if state == "cancelled" and not task.settled else "ended"
+                log.info("%d of %d groups ended: %s %s", done, len(tasks), task.name, how)
+            self._send(again, jobs)
+
+
+class Jobs:
+    """The identifier of the last job of each task, in a file. A sweep that is resumed reads it."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+        self._by_task: dict[str, str] = {}
+        if file.exists():
+            with parsing(f"{file}: cannot be read"):
+                self._by_task = _JOBS.validate_json(read_bounded(file, 4 * MIB), strict=True)
+
+    def of(self, task: Task) -> str:
+        """The job of a task, or ""."""
+        return self._by_task.get(task.state_folder.name, "")
+
+    def note(self, tasks: Sequence[Task], jobs: Sequence[str]) -> None:
+        names = [task.state_folder.name for task in tasks]
+        self._by_task |= dict(zip(names, jobs, strict=True))
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        write_durably(self.file, json.dumps(self._by_task))
