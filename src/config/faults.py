@@ -6,6 +6,7 @@ A message names the key, the given value, what is allowed and what to type inste
 import difflib
 import functools
 import re
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -126,6 +127,11 @@ def _execution_faults(execution: Execution, section: str) -> list[str]:
     name = execution.executor
     if name in PACKAGES:
         faults += missing(f"{section}.executor={name}", name, (PACKAGES[name],))
+    if name == "slurm" and shutil.which("sbatch") is None:
+        faults.append(
+            f"{section}.executor=slurm: there is no sbatch on this machine; start the command on a "
+            "machine of the cluster"
+        )
     return faults
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 from src.config.compose import compose
 from src.config.faults import check
 from src.config.overrides import is_hydras, key_of, override_fault, parse, parse_all
-from src.config.schema import GROUPS, Config
+from src.config.schema import GROUPS, Config, FusedLauncher
 from src.data.paths import path_faults
 from src.runs.config_files import require_same
 from src.runs.folder import Run, is_search, is_sweep, resume_command
+from src.sweeps.execution import continued, is_execution
 from src.sweeps.output_folder import last_value, with_folder
 from src.sweeps.requirements import require_machine
 from src.system.errors import InputError
@@ -19,14 +20,11 @@ from src.system.files import read_yaml, require_contained
 
 NAMES = "a run, runs/DATE/TIME, or a sweep, sweeps/DATE/TIME"
 LAUNCHERS = ("basic", "fused", "joblib")
+LAUNCHER = "hydra.launcher"
 LAUNCHER_KEYS = (
-    "hydra/launcher",
-    "hydra.launcher.max_trials",
-    "hydra.launcher.halving",
-    "hydra.launcher.executor",
-    "hydra.launcher.slots",
-    "hydra.launcher.n_jobs",
-)
+    "hydra/launcher", "hydra.launcher.n_jobs",
+    *(f"{LAUNCHER}.{name}" for name in FusedLauncher.model_fields),
+)  # fmt: skip
 
 
 def folder_to_resume(texts: Sequence[str]) -> Path | None:
@@ -45,11 +43,13 @@ def sweep_to_resume(folder: Path, others: Sequence[str], config_dir: str | None)
 
     The record may come from a stranger, and Hydra imports the classes that its configuration names.
     Therefore only overrides of this project's keys pass, and of Hydra's keys only the known
-    launchers. Raises InputError for any other record, and when the command has other overrides.
+    launchers. Raises InputError for any other record, and when the command has overrides of other
+    keys than the executor's (src/sweeps/execution.py).
     """
-    if others:
+    refused = [text for text in others if not is_execution(text, LAUNCHER)]
+    if refused:
         raise InputError(
-            f"resume={folder}: a sweep continues as it was; leave out {' '.join(others)}"
+            f"resume={folder}: a sweep continues as it was; leave out {' '.join(refused)}"
         )
     file = folder / "multirun.yaml"
     record = read_yaml(file)
@@ -83,6 +83,14 @@ def sweep_to_resume(folder: Path, others: Sequence[str], config_dir: str | None)
         )
     settings = [each.input_line or "" for each in overrides if each.key_or_group != "resume"]
     chosen = [each.input_line or "" for each in launcher]
+    execution, faults = continued(
+        folder, [text for text in chosen if is_execution(text, LAUNCHER)], others, LAUNCHER
+    )
+    if others and name != "fused":
+        faults = [f"{' '.join(others)}: the sweep of {folder} has another launcher; leave it out"]
+    if faults:
+        raise InputError("\n".join(faults))
+    chosen = [*(text for text in chosen if not is_execution(text, LAUNCHER)), *execution]
     return [
         "-m",
         *([] if config_dir is None else [f"--config-dir={config_dir}"]),

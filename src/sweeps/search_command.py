@@ -10,11 +10,18 @@ from pathlib import Path
 import yaml
 
 from src.config.compose import shared_composer
-from src.config.faults import config_error, find_search_faults, known_keys, unknown_search_key
+from src.config.faults import (
+    DETACHED,
+    config_error,
+    find_search_faults,
+    known_keys,
+    unknown_search_key,
+)
 from src.config.overrides import override_fault, parse
 from src.config.schema import CONF, Config, Search
 from src.config.written import flat
 from src.runs.folder import SEARCH
+from src.sweeps.execution import continued, is_execution
 from src.sweeps.requirements import find_all_faults, require_machine
 from src.sweeps.search_space import Choice, Parameter, corners, parameter_of
 from src.system.errors import InputError
@@ -65,7 +72,8 @@ def check_command_line(argv: Sequence[str], folder: Path | None = None) -> Comma
     faults += _not_here()
     if faults or settings is None:
         raise config_error(list(dict.fromkeys(faults)))
-    require_machine(configs[0])
+    if settings.executor not in DETACHED:
+        require_machine(configs[0])
     identity = _identity(configs[0], space, settings)
     if folder is None:
         folder = Path(settings.folder or Path("searches", _name(space, identity)))
@@ -159,7 +167,9 @@ def _resume(name: str, others: Sequence[str]) -> Command:
         raise InputError("resume=auto: the same command resumes its search anyway; leave it out")
     folder = Path(name)
     record = folder / SEARCH
-    refused = [text for text in others if not text.startswith("search.trials=")]
+    execution = [text for text in others if is_execution(text, "search")]
+    more = [text for text in others if text.startswith("search.trials=")]
+    refused = [text for text in others if text not in (*execution, *more)]
     if refused:
         raise InputError(
             f"resume={folder}: a search continues as it was, search.trials alone may grow; leave "
@@ -172,6 +182,11 @@ def _resume(name: str, others: Sequence[str]) -> Command:
         raise InputError(f"{record}: is not the record of a search")
     if any(text.startswith("resume=") for text in typed):
         raise InputError(f"{record}: has resume=, which the record of a search never has")
-    if others:
+    if more:
         typed = [text for text in typed if not text.startswith("search.trials=")]
-    return check_command_line([*typed, *others], folder)
+    recorded = [text for text in typed if is_execution(text, "search")]
+    execution, faults = continued(folder, recorded, execution, "search")
+    if faults:
+        raise InputError("\n".join(faults))
+    kept = [text for text in typed if text not in recorded]
+    return check_command_line([*kept, *execution, *more], folder)

@@ -20,6 +20,8 @@ from src.training.fit import LOCK_PATIENCE, fit_stack, mark_failed
 
 log = logging.getLogger(__name__)
 
+JOBS = "jobs"  # a folder beside the states of the stacks
+
 
 @dataclass(frozen=True)
 class Task:
@@ -36,6 +38,11 @@ class Task:
     @property
     def name(self) -> str:
         return numbered(self.trials)
+
+    @property
+    def jobs_folder(self) -> Path:
+        """Where the executor of a cluster keeps what it needs, until all trials have ended."""
+        return self.state_folder.parent / JOBS
 
     @property
     def runs(self) -> list[Run]:

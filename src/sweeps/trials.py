@@ -6,6 +6,7 @@ the common checkpoint of each stack. The folder is deleted when all trials have 
 
 import json
 import logging
+import shutil
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -17,7 +18,7 @@ from src.config.schema import Config
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps.executors.base import Executor, InProcess
-from src.sweeps.tasks import Task, digest, numbered
+from src.sweeps.tasks import JOBS, Task, digest, numbered
 from src.system.errors import parsing
 from src.system.files import MIB, read_bounded, write_durably
 from src.training.grouping import Group, plan
@@ -65,6 +66,7 @@ def train_trials(
     executor.run(tasks)
     if all(run.ended for run in runs):
         plan_file.unlink(missing_ok=True)
+        shutil.rmtree(sweep.stacks / JOBS, ignore_errors=True)
         with suppress(OSError):
             sweep.stacks.rmdir()
     return [run.monitored for run in runs]

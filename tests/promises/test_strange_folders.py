@@ -438,7 +438,10 @@ def test_a_folder_is_fixed_before_hydra_is_asked() -> None:
         (["-m", "seed=range(0,1000)", "data.split_seed=range(0,1000)"], "more than 10,000 trials"),
         (["seed=" + "1" * 5000], "cannot be read"),
         ([f"model.hidden_sizes=[{'1,' * 20_000}1]"], "at most 10,000 are read"),
-        (["-m", "hydra/launcher=fused", "hydra.launcher.max_trials=0"], "max_trials=0: must be at"),
+        (
+            ["-m", "hydra/launcher=fused", "hydra.launcher.max_trials=0"],
+            "max_trials=0: must be greater",
+        ),
         (["-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=1000000"], "at most 256"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -15,7 +16,7 @@ from src.runs.folder import resume_command
 from src.sweeps.executors.base import Attempts
 from src.sweeps.tasks import Task
 from src.system.errors import InputError, Interrupted, parsing
-from src.system.files import MIB, read_bounded, write_durably
+from src.system.files import MIB, read_bounded, require_contained, write_durably
 from src.system.signals import handled
 from src.training.result import shown
 
@@ -29,8 +30,8 @@ MEMORY, GPU_MEMORY = 4, 16  # GB
 GB = 10**9
 
 REMEDY = (
-    "read its output in the sweep's folder .jobs; if there is none, the machines of the cluster "
-    "do not see the folder"
+    "read its output in the folder .stacks/jobs of the sweep; if there is none, the machines of "
+    "the cluster do not see the folder"
 )
 
 State = Literal["queued", "running", "cancelled"]
@@ -83,7 +84,7 @@ class Cluster(ABC):
         remaining = [task for task in tasks if not task.ended]
         if not remaining:
             return
-        jobs = Jobs(remaining[0].state_folder.parent / "jobs.json")
+        jobs = Jobs(remaining[0].jobs_folder / "jobs.json")
         states = self.states()
         missing = [t for t in remaining if states.get(jobs.of(t)) not in ("queued", "running")]
         self._send(missing, jobs)
@@ -102,6 +103,12 @@ class Cluster(ABC):
                 self._watch(remaining, jobs)
             except Interrupted as interrupted:
                 raise Interrupted(interrupted.number, told) from None
+        cancelled = [task.name for task in remaining if not task.settled]
+        if cancelled:
+            again = resume_command(shown(remaining[0].sweep))
+            raise Interrupted(
+                signal.SIGTERM, f"{'; '.join(cancelled)}: cancelled; to go on, type\n  {again}"
+            )
 
     def _send(self, tasks: Sequence[Task], jobs: "Jobs") -> None:
         by_gpus: dict[int, list[Task]] = {}
@@ -144,6 +151,7 @@ class Jobs:
     """The identifier of the last job of each task, in a file. A sweep that is resumed reads it."""
 
     def __init__(self, file: Path) -> None:
+        require_contained(file.parent)
         self.file = file
         self._by_task: dict[str, str] = {}
         if file.exists():

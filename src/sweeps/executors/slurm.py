@@ -1,6 +1,6 @@
 """Trains groups as jobs of a Slurm cluster, with submitit.
 
-submitit writes pickles into the sweep's folder `.jobs`, and the jobs read them. This process reads
+submitit writes pickles into the folder of the jobs, and the jobs read them. This process reads
 none: whoever can write there could run code here.
 """
 
@@ -51,7 +51,7 @@ class Slurm(Cluster):
         given, trainer = self.execution, tasks[0].configs[0].trainer
         minutes = given.minutes or MINUTES
         executor = submitit.AutoExecutor(
-            folder=tasks[0].sweep / ".jobs" / "%j",
+            folder=tasks[0].jobs_folder / "%j",
             cluster="slurm",
             slurm_max_num_timeout=UNLIMITED,
         )

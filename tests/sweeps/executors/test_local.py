@@ -4,10 +4,6 @@ import csv
 import os
 import re
 import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,88 +16,21 @@ from src.runs.sweep_folder import Sweep
 from src.sweeps.executors.local import Local, Slot, local
 from src.sweeps.trials import train_trials
 from src.training.grouping import bytes_per_trial, plan
-from tests.helpers.commands import ROOT, SMALL, run_command
+from tests.helpers.commands import SMALL, run_command
 from tests.helpers.steps import needs_engine
-from tests.helpers.weights import same
+from tests.helpers.sweeps import SweepCommand, lived, require_same, trained_here, until
 
-FUSED = ("-m", "hydra/launcher=fused")
 LOCAL = ("hydra.launcher.executor=local", "hydra.launcher.slots=2")
-# Long enough to be killed in the middle.
-COMMON = ("data=digits", "trainer=cpu", "data.batch_size=5", "trainer.max_epochs=80")
-POINTS = [(width, seed) for width in (128, 512) for seed in (0, 1)]
-
-
-def until(condition: Callable[[], object], seconds: float = 120) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.02)
-
-
-def lived(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    status = Path(f"/proc/{process}/stat")
-    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-class Command:
-    """A sweep of four trials in two groups, side by side."""
-
-    def __init__(self, folder: Path, log: Path) -> None:
-        self.folder, self.log = folder, log
-        with log.open("w") as output:
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "src.train", *FUSED, *LOCAL, *COMMON,
-                 "model.hidden_sizes=128,512", "seed=0,1", f"hydra.sweep.dir={folder}"],
-                cwd=log.parent, env={**os.environ, "PYTHONPATH": str(ROOT)},
-                stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
-            )  # fmt: skip
-
-    def workers(self) -> list[int]:
-        """The processes that hold the locks of the groups, once both have trained some epochs."""
-
-        def ready() -> bool:
-            assert self.process.poll() is None, self.log.read_text()
-            files = [self.folder / str(trial) / "history.csv" for trial in (0, 1)]
-            return all(file.exists() and file.read_text().count("\n") > 5 for file in files)
-
-        until(ready)
-        locks = [file.read_text() for file in self.folder.glob(".stacks/*/.lock")]
-        found = [re.match(r"process (\d+) of", text) for text in locks]
-        return [int(match[1]) for match in found if match]
-
-    def wait(self) -> int:
-        return self.process.wait(timeout=200)
 
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
-    """The four trials, trained in this process."""
-    folder = tmp_path_factory.mktemp("expected")
-    configs = [compose(*COMMON, f"model.hidden_sizes=[{w}]", f"seed={seed}") for w, seed in POINTS]
-    folders = [folder / str(number) for number in range(4)]
-    train_trials(configs, folders, Sweep(folder), None)
-    return [Run(each) for each in folders]
-
-
-def require_same(folder: Path, expected: list[Run]) -> None:
-    for number, run in enumerate(expected):
-        trained = Run(folder / str(number))
-        assert same(trained, run)
-        for name in ("status", "test/acc", "test/loss", "best", "epochs", "steps"):
-            assert trained.result[name] == run.result[name]
-        assert [row["val/loss"] for row in trained.history] == [
-            row["val/loss"] for row in run.history
-        ]
-    assert not (folder / ".stacks").exists()
+    return trained_here(tmp_path_factory.mktemp("expected"))
 
 
 @needs_engine
 def test_a_killed_process_is_replaced(tmp_path: Path, expected: list[Run]) -> None:
-    command = Command(tmp_path / "sweep", tmp_path / "log")
+    command = SweepCommand(tmp_path / "sweep", *LOCAL)
     first, *others = command.workers()
     os.kill(first, signal.SIGKILL)
     assert command.wait() == 0, command.log.read_text()
@@ -119,7 +48,7 @@ def test_a_stopped_sweep_goes_on_side_by_side(
 ) -> None:
     """No process stays, whatever ends the first."""
     sweep = tmp_path / "sweep"
-    command = Command(sweep, tmp_path / "log")
+    command = SweepCommand(sweep, *LOCAL)
     workers = command.workers()
     assert len(workers) == 2
     command.process.send_signal(number)
