@@ -10,7 +10,7 @@ from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.types import Override
 
 from src.config.compose import Composer, combine, shared_composer
-from src.config.faults import DETACHED, config_error
+from src.config.faults import config_error
 from src.config.overrides import key_of
 from src.config.schema import Config
 from src.runs.config_files import require_same_config
@@ -78,10 +78,8 @@ def check_command_line(argv: Sequence[str]) -> Command:
             return check_command_line(sweep_to_resume(resumed, others, arguments.config_dir))
         return Command(resumes=(resumed, run_to_resume(resumed, others, arguments)))
     overrides, configs = _checked_points(composer, arguments)
-    # The machines of a cluster train, not this one.
-    if last_value(overrides, "hydra.launcher.executor") not in DETACHED:
-        for config in configs:
-            require_machine(config)
+    for config in configs:
+        require_machine(config, last_value(overrides, "hydra.launcher.executor"))
     folder = named_folder(composer, overrides, arguments)
     if arguments.multirun:
         folder = _sweep_folder(folder, overrides, configs)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from src.config.faults import find_faults
+from src.config.faults import DETACHED, find_faults
 from src.config.schema import Config
 from src.data.paths import path_faults
 from src.native.engine import why_absent
@@ -25,9 +25,12 @@ def find_all_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
     return config, faults
 
 
-def require_machine(config: Config) -> None:
-    """Raises InputError when the launched ranks or the accelerator do not match a configuration."""
+def require_machine(config: Config, executor: str | None = None) -> None:
+    """Raises InputError when the launched ranks or the accelerator do not match a configuration.
+    With the executor of a cluster, other machines have the devices."""
     trainer, started = config.trainer, launch_info()
+    if executor == "slurm":  # starts a job with so many nodes
+        return
     if started.launched_by is None and trainer.num_nodes > 1:
         raise InputError(
             f"trainer.num_nodes={trainer.num_nodes}: every node starts its own processes; type "
@@ -46,7 +49,7 @@ def require_machine(config: Config) -> None:
                 f"them itself; type trainer.devices={local} "
                 f"trainer.num_nodes={nodes} trainer.strategy=ddp"
             )
-    if trainer.accelerator in ("cuda", "mps"):
+    if trainer.accelerator in ("cuda", "mps") and executor not in DETACHED:
         with importing():
             from src.system.machine import resolve
 

@@ -11,7 +11,6 @@ import yaml
 
 from src.config.compose import shared_composer
 from src.config.faults import (
-    DETACHED,
     config_error,
     find_search_faults,
     known_keys,
@@ -72,8 +71,7 @@ def check_command_line(argv: Sequence[str], folder: Path | None = None) -> Comma
     faults += _not_here()
     if faults or settings is None:
         raise config_error(list(dict.fromkeys(faults)))
-    if settings.executor not in DETACHED:
-        require_machine(configs[0])
+    require_machine(configs[0], settings.executor)
     identity = _identity(configs[0], space, settings)
     if folder is None:
         folder = Path(settings.folder or Path("searches", _name(space, identity)))

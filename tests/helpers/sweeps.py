@@ -77,9 +77,12 @@ class SweepCommand:
         return self.process.wait(timeout=300)
 
 
-def trained_here(folder: Path) -> list[Run]:
+def trained_here(folder: Path, *more: str) -> list[Run]:
     """The four trials, trained in this process."""
-    configs = [compose(*COMMON, f"model.hidden_sizes=[{w}]", f"seed={seed}") for w, seed in POINTS]
+    configs = [
+        compose(*COMMON, f"model.hidden_sizes=[{width}]", f"seed={seed}", *more)
+        for width, seed in POINTS
+    ]
     folders = [folder / str(number) for number in range(4)]
     train_trials(configs, folders, Sweep(folder), None)
     return [Run(each) for each in folders]

@@ -57,8 +57,9 @@ class Cluster(ABC):
 
     @abstractmethod
     def submit(self, tasks: Sequence[Task], gpus: int) -> list[str]:
-        """Submits a job for each task, with so many GPUs; returns the identifiers of the jobs.
-        Raises InputError with the scheduler's own words."""
+        """Submits a job for each task, with so many GPUs on each node; returns the identifiers of
+        the jobs. The tasks have the same `devices` and `num_nodes`. Raises InputError with the
+        scheduler's own words."""
 
     @abstractmethod
     def states(self) -> Mapping[str, State]:
@@ -111,10 +112,12 @@ class Cluster(ABC):
             )
 
     def _send(self, tasks: Sequence[Task], jobs: "Jobs") -> None:
-        by_gpus: dict[int, list[Task]] = {}
+        by_size: dict[tuple[int, int, int | str], list[Task]] = {}
         for task in tasks:
-            by_gpus.setdefault(self.gpus(task.configs[0]), []).append(task)
-        for gpus, alike in by_gpus.items():
+            trainer = task.configs[0].trainer
+            size = self.gpus(task.configs[0]), trainer.num_nodes, trainer.devices
+            by_size.setdefault(size, []).append(task)
+        for (gpus, *_), alike in by_size.items():
             jobs.note(alike, self.submit(alike, gpus))
 
     def _watch(self, tasks: Sequence[Task], jobs: "Jobs") -> None:

@@ -59,6 +59,8 @@ class Slurm(Cluster):
             name="kindling",
             timeout_min=minutes,
             nodes=trainer.num_nodes,
+            # On several nodes srun starts the ranks; on one node the run does it.
+            tasks_per_node=trainer.devices if trainer.num_nodes > 1 else 1,
             cpus_per_task=given.cpus or 1,
             slurm_signal_delay_s=min(SIGNAL_SECONDS, 15 * minutes),
             slurm_additional_parameters={"requeue": True},
