@@ -154,7 +154,7 @@ class Jobs:
     """The identifier of the last job of each task, in a file. A sweep that is resumed reads it."""
 
     def __init__(self, file: Path) -> None:
-        require_contained(file.parent)
+        require_contained(file.parent.parent)
         self.file = file
         self._by_task: dict[str, str] = {}
         if file.exists():
