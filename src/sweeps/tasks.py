@@ -1,5 +1,6 @@
 """A group of trials as a task, for any process on any machine that sees the folder of the sweep."""
 
+import functools
 import hashlib
 import logging
 import math
@@ -118,8 +119,9 @@ class Parcel:
             train_group(pickle.loads(self.packed), patience=math.inf)
 
 
-def code() -> dict[str, str | None]:
-    """The commit of this code and the versions of its packages."""
+@functools.cache
+def code() -> Mapping[str, str | None]:
+    """The commit of this code and the versions of its packages, when this process asked first."""
     return {"commit": machine.commit(), **versions()}
 
 

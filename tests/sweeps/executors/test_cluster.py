@@ -206,8 +206,9 @@ def test_the_code_of_a_parcel_is_compared(tmp_path: Path, monkeypatch: pytest.Mo
     def elsewhere(engine: Scripted) -> Mapping[str, State]:
         for task in engine.sent:
             parcel = Parcel.of(task)
+            other = {**parcel.code, "commit": "cafe"}
             with monkeypatch.context() as patched:
-                patched.setattr("src.system.machine.commit", lambda: "cafe")
+                patched.setattr("src.sweeps.tasks.code", other.copy)
                 parcel.train()
         return {}
 
