@@ -9,14 +9,18 @@ from pathlib import Path
 
 from src.system.process import command_parser, importing, run
 
-NAMES = ("single", "sweep", "halving", "ranks")
+DEFAULT = ("single", "sweep", "halving", "ranks")
+NAMES = (*DEFAULT, "local", "slurm", "ray")
 
 
 def main() -> None:
     parser = command_parser("torture", __doc__)
     parser.add_argument("--kills", type=int, default=20, help="kills in all (default: 20)")
     parser.add_argument(
-        "--scenario", choices=NAMES, action="append", help="only this scenario; repeatable"
+        "--scenario",
+        choices=NAMES,
+        action="append",
+        help="only this scenario; repeatable; slurm and ray need a cluster, and address=HOST:PORT",
     )
     parser.add_argument("--seed", type=int, default=0, help="random seed of the instants")
     parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the runs there")
@@ -29,7 +33,7 @@ def main() -> None:
     with importing():
         from src.benchmarks.crashes import describe, torture
     tallies = torture(
-        chosen.kills, chosen.scenario or NAMES,
+        chosen.kills, chosen.scenario or DEFAULT,
         seed=chosen.seed, overrides=chosen.overrides, keep=chosen.keep,
     )  # fmt: skip
     print(describe(tallies))

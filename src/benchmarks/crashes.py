@@ -5,11 +5,14 @@ modules: a start then takes a tenth of a second, and two hundred kills take some
 """
 
 import csv
+import fcntl
 import hashlib
 import json
 import multiprocessing
 import os
 import random
+import re
+import signal
 import statistics
 import sys
 import tempfile
@@ -43,6 +46,11 @@ COMMON = (
     "data=synthetic", "data.samples=40000", "data.batch_size=50", "data.shape=[784]",
     "trainer=cpu", "trainer.progress_bar=false", "checkpoint.every_n_steps=70",
 )  # fmt: skip
+GROUPS = (
+    "-m", *COMMON, "hydra/launcher=fused", "model.dropout=0.2", "model.hidden_sizes=16,24",
+    "optimizer.momentum=0.5,0.9", "optimizer.lr=0.01", "trainer.max_epochs=40",
+    "checkpoint.every_n_epochs=1",
+)  # fmt: skip
 SCENARIOS: dict[str, tuple[str, ...]] = {
     "single": (
         *COMMON, "model.dropout=0.2", "optimizer=adamw", "scheduler=onecycle",
@@ -61,7 +69,12 @@ SCENARIOS: dict[str, tuple[str, ...]] = {
         *COMMON, "trainer.devices=2", "trainer.strategy=ddp", "model.dropout=0.2",
         "optimizer.momentum=0.9", "optimizer.lr=0.01", "trainer.max_epochs=6",
     ),
+    # Groups in other processes: each kill hits the command, or the process of a group.
+    "local": (*GROUPS, "hydra.launcher.executor=local", "hydra.launcher.slots=2"),
+    "slurm": (*GROUPS, "hydra.launcher.executor=slurm"),
+    "ray": (*GROUPS, "hydra.launcher.executor=ray"),
 }  # fmt: skip
+SIDE_BY_SIDE = ("local", "slurm", "ray")
 
 
 def fingerprint(run: Run) -> dict[str, str]:
@@ -173,19 +186,47 @@ class Torture:
 
     def _run_with_kills(self, folder: Path, kills: int, on_kill: Callable[[], Any]) -> None:
         """Starts a run, kills it at most ten times, then lets it finish."""
+        kill = self._killed_group if self.scenario in SIDE_BY_SIDE else self._killed
+        process: BaseProcess | None = None
         for _ in range(10):
             if self.tally.kills >= kills:
                 break
-            process, during_write = self._killed(folder)
+            process, during_write = kill(folder, process)
             if process.exitcode == 0:
                 return
             self.tally.kills += 1
             self.tally.during_write += during_write
             self._check_readable(folder)
             on_kill()
-        self._finish(self._start(folder), folder)
+        if process is None or not process.is_alive():
+            process = self._start(folder)
+        self._finish(process, folder)
 
-    def _killed(self, folder: Path) -> tuple[BaseProcess, bool]:
+    def _killed_group(self, folder: Path, process: BaseProcess | None) -> tuple[BaseProcess, bool]:
+        """Kills the command, or the process of a group once it has trained an epoch or more since
+        the last kill. The command lives on then."""
+        if process is None or not process.is_alive():
+            process = self._start(folder)
+        trained = _rows(folder)
+        end = time.monotonic() + self.random.uniform(0, 0.6 * self.duration)
+        hits_group = self.random.random() < 0.6
+        while process.is_alive() and (
+            time.monotonic() < end or (hits_group and _rows(folder) <= trained + 8)
+        ):
+            time.sleep(0.01)
+        groups = _holders(folder) if hits_group else []
+        if not process.is_alive():
+            self._finish(process, folder)
+        elif groups:
+            self.tally.lost_seconds.append(self._lost(folder, end - self.duration))
+            with suppress(ProcessLookupError):
+                os.kill(self.random.choice(groups), signal.SIGKILL)
+        else:
+            process.kill()
+            process.join()
+        return process, False
+
+    def _killed(self, folder: Path, _: BaseProcess | None) -> tuple[BaseProcess, bool]:
         """Starts and kills a process, unless it ends first; whether it was writing a file."""
         slow = self.random.random() < 0.5
         wait = self.random.uniform(0, 0.6 * self.duration)  # start-up included
@@ -237,6 +278,24 @@ class Torture:
                 raise RuntimeError(f"{path}: has half a row")
         for path in folder.rglob("result.json"):
             json.loads(path.read_text())
+
+
+def _rows(folder: Path) -> int:
+    """The rows of all histories of a sweep."""
+    return sum(path.read_text().count("\n") for path in folder.glob("run/*/history.csv"))
+
+
+def _holders(folder: Path) -> list[int]:
+    """The processes that train the groups of a sweep, by the locks that they hold."""
+    found = []
+    for path in folder.glob("run/.stacks/*/.lock"):
+        with suppress(FileNotFoundError), path.open("r+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                match = re.match(r"process (\d+) of", file.read())
+                found += [int(match[1])] if match else []
+    return found
 
 
 @contextmanager

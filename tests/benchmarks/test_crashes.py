@@ -16,11 +16,17 @@ from tests.helpers.commands import Command
 QUICK = {
     "sweep": ("data.samples=10000", "trainer.max_epochs=3"),
     "ranks": ("data.samples=4000", "trainer.max_epochs=3"),
+    "local": (),
 }
 
 
 @pytest.mark.parametrize(
-    ("scenario", "kills"), [("sweep", 2), pytest.param("ranks", 1, marks=pytest.mark.torture)]
+    ("scenario", "kills"),
+    [
+        ("sweep", 2),
+        pytest.param("ranks", 1, marks=pytest.mark.torture),
+        pytest.param("local", 6, marks=pytest.mark.torture),
+    ],
 )
 def test_killed_runs_end_as_an_undisturbed_run(scenario: str, kills: int) -> None:
     (tally,) = torture(kills, [scenario], overrides=QUICK[scenario])
