@@ -34,8 +34,15 @@ class Slurm(Cluster):
     def capacity(self, gpus: int) -> int:
         partition = self.execution.partition
         chosen = ["-p", partition] if partition else []
+        lines = _ask("sinfo", "-h", "-o", "%D|%c|%G", *chosen).splitlines()
+        if partition and not lines:
+            known = ", ".join(_ask("sinfo", "-h", "-o", "%R").split())
+            raise InputError(
+                f"partition={partition}: the cluster has no such partition, but {known}; go on by "
+                "resume=FOLDER hydra.launcher.partition=NAME"
+            )
         count = 0
-        for line in _ask("sinfo", "-h", "-o", "%D|%c|%G", *chosen).splitlines():
+        for line in lines:
             nodes, cores, resources = line.split("|")
             if gpus:
                 # Such as gpu:h100:8(S:0-1) or gpu:8.
@@ -82,7 +89,10 @@ class Slurm(Cluster):
                     sent = [executor.submit(Job(Parcel.of(t))) for t in tasks[first : first + most]]
             except FailedJobError as error:
                 said = " ".join(str(error).split("\n", 1)[-1].split()) or str(error)
-                raise InputError(f"Slurm refuses the jobs: {said}") from None
+                raise InputError(
+                    f"Slurm refuses the jobs: {said}; go on by resume=FOLDER with another value of "
+                    "the key hydra.launcher.KEY that this is about"
+                ) from None
             jobs += [str(job.job_id) for job in sent]
         return jobs
 

@@ -49,7 +49,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         subprocess.run([SCRIPT, "up", state], check=True, timeout=60)
         yield state
         assert ask("squeue", "-h") == ""
-        assert not jobs_of("/")
+        assert not jobs_of(state.parent)
     finally:
         subprocess.run([SCRIPT, "down", state], check=True, timeout=60)
         del os.environ["SLURM_CONF"]
@@ -256,16 +256,23 @@ def test_other_code_is_refused(cluster: Path, tmp_path: Path) -> None:
     assert again.returncode == 0, again.stdout + again.stderr
 
 
-def test_what_slurm_refuses_is_told(cluster: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("partition=nowhere", "partition=nowhere: the cluster has no such partition, but main; "),
+        ("memory=90000", "Slurm refuses the jobs: sbatch: error: Batch job submission failed: "),
+    ],
+)
+def test_what_slurm_refuses_is_told(key: str, told: str, cluster: Path, tmp_path: Path) -> None:
     done = run_command(
         tmp_path, "src.train", "-m", "hydra/launcher=fused", *SMALL, "seed=0,1",
-        "hydra.launcher.executor=slurm", "hydra.launcher.partition=nowhere",
-        "hydra.sweep.dir=sweep",
+        "hydra.launcher.executor=slurm", f"hydra.launcher.{key}", "hydra.sweep.dir=sweep",
     )  # fmt: skip
     assert done.returncode == 2
-    assert "invalid partition" in done.stderr.lower()
-    assert done.stderr.count("\n") <= 2
-    again = run_command(tmp_path, "src.train", "resume=sweep", "hydra.launcher.partition=main")
+    assert told in done.stderr.splitlines()[-1]
+    assert "go on by resume=FOLDER" in done.stderr
+    name = key.partition("=")[0]
+    again = run_command(tmp_path, "src.train", "resume=sweep", f"hydra.launcher.{name}=null")
     assert again.returncode == 0, again.stderr
 
 
