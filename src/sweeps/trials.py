@@ -62,7 +62,12 @@ def train_trials(
                 state_folder, halving,
             )
         )  # fmt: skip
-    executor.run(tasks)
+    try:
+        executor.run(tasks)
+    finally:  # the last groups may have had no time for it
+        sweep.write_results()
+        if any(isinstance(config.checkpoint.keep, int) for config in configs):
+            sweep.remove_surplus()
     if all(run.ended for run in runs):
         plan_file.unlink(missing_ok=True)
         with suppress(OSError):

@@ -215,8 +215,26 @@ class Checkpoints(Callback):
     ) -> None:
         """`content` is that of a checkpoint of the stack; its weights, optimizers and best weights
         are not needed."""
-        files = (self._trial_files(classifier, trial, content) for trial in trials)
+        kept = self._kept(classifier, trials)
+        files = (self._trial_files(classifier, trial, content) for trial in kept)
         write_together(checkpoint.write_all, files)
+
+    def _kept(self, classifier: Classifier, ended: Sequence[int]) -> list[int]:
+        """Those of `ended` that may be among the best checkpoint.keep trials of the sweep: no trial
+        that is worse than so many ended ones of this stack."""
+        settings = classifier.configs[0].checkpoint
+        if not isinstance(settings.keep, int):
+            return list(ended)
+
+        def rank(trial: int) -> tuple[float, int]:
+            best, diverged = self.best[trial], classifier.status[trial].diverged_step is not None
+            value = best["value"] if best is not None and not diverged else None
+            return sort_key(settings.monitor, value), trial
+
+        training = set(classifier.stacked) - set(ended)
+        known = [trial for trial in range(len(self.runs)) if trial not in training]
+        chosen = set(sorted(known, key=rank)[: settings.keep])
+        return [trial for trial in ended if trial in chosen]
 
     def _trial_files(
         self, classifier: Classifier, trial: int, content: dict[str, Any]
@@ -226,6 +244,8 @@ class Checkpoints(Callback):
         status, run = classifier.status[trial], self.runs[trial]
         if self.best[trial] is not None:
             files[run.best_checkpoint] = self._best_content(classifier, trial)
+        if classifier.configs[trial].checkpoint.keep == "best":
+            return files
         if status.diverged_step is not None:
             return files  # the last state shows the divergence; a single run would not write it
         history = content["callbacks"]["History"]

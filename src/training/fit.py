@@ -125,11 +125,14 @@ def fit_stack(
             job = replace(job, configs=claimed)
         if not all(run.ended for run in runs):
             _fit_locked(job, lock_descriptor)
+        if rank_zero:
+            for config, run in zip(configs, runs, strict=True):
+                if config.checkpoint.keep == "best" and run.ended:
+                    run.remove_checkpoints(but_best=True)
         if state_folder is not None:
             pair.remove()
-    if state_folder is not None:
-        with suppress(OSError):
-            state_folder.rmdir()
+    with suppress(OSError):  # the lock has made the folder anew where nothing was kept
+        pair.folder.rmdir()
     return runs
 
 
