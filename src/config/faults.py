@@ -48,10 +48,21 @@ def read_config(path: Path) -> Config:
             config = check(values)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
-        if len(_READ) == MOST_READ:
-            _READ.clear()
-        _READ[content] = config
+        _remember(content, config)
     return config
+
+
+def remember_config(content: bytes, values: Mapping[str, Any], config: Config) -> None:
+    """From now on `read_config` returns `config`, which was checked, for a file with this content,
+    if the content's values are those of `config`."""
+    if Config.model_validate(values) == config:
+        _remember(content, config)
+
+
+def _remember(content: bytes, config: Config) -> None:
+    if len(_READ) == MOST_READ:
+        _READ.clear()
+    _READ[content] = config
 
 
 def find_faults(values: Mapping[str, Any]) -> tuple[Config | None, list[str]]:

@@ -110,21 +110,32 @@ class Result(_Tested, total=False):
 _RESULT: TypeAdapter[Result] = TypeAdapter(Result)
 
 
+class _File:
+    """The path of a file in a run folder. Made when it is asked for: a sweep has many runs."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, run: "Run", kind: type) -> Path:
+        return run.folder / self.name
+
+
 class Run:
     """The files of one run folder. None of them needs to exist yet."""
 
+    config_file = _File(".hydra/config.yaml")
+    overrides_file = _File(".hydra/overrides.yaml")
+    history_file = _File("history.csv")
+    result_file = _File("result.json")
+    log_file = _File("train.log")
+    identity_file = _File(".identity")
+    checkpoints = _File("checkpoints")
+    best_checkpoint = _File("checkpoints/best.ckpt")
+    last_checkpoint = _File("checkpoints/last.ckpt")
+    previous_checkpoint = _File("checkpoints/previous.ckpt")
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.config_file = folder / ".hydra" / "config.yaml"
-        self.overrides_file = folder / ".hydra" / "overrides.yaml"
-        self.history_file = folder / "history.csv"
-        self.result_file = folder / "result.json"
-        self.log_file = folder / "train.log"
-        self.identity_file = folder / ".identity"
-        self.checkpoints = folder / "checkpoints"
-        self.best_checkpoint = self.checkpoints / "best.ckpt"
-        self.last_checkpoint = self.checkpoints / "last.ckpt"
-        self.previous_checkpoint = self.checkpoints / "previous.ckpt"
 
     @property
     def config(self) -> Config:
