@@ -9,6 +9,7 @@ import numpy as np
 from src.reports.collect import SweepEntries, short
 from src.runs.outcome import UNKNOWN
 
+MOST_LABELS = 64  # a picture of more texts cannot be read
 MOST_VALUES = 16  # of a key that are shown one by one
 RANGES = 6
 
@@ -47,11 +48,11 @@ class Grid:
 
 
 def effects(sweep: SweepEntries) -> list[Effect]:
-    """The effect of every key with two values or more, the strongest first."""
+    """The effect of every key with two to MOST_LABELS values, the strongest first."""
     found = []
     for key in sweep.keys:
         (labels,), values = _values_by(sweep, [key])
-        if len(labels) > 1:
+        if 1 < len(labels) <= MOST_LABELS:
             found.append(Effect(key, labels, [values[label,] for label in labels]))
     return sorted(found, key=lambda effect: -effect.span)
 

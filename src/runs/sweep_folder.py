@@ -25,6 +25,7 @@ from src.runs.outcome import (
 from src.system.files import wait_for_lock, write_durably
 
 ACCURACIES = ("val/acc", "test/acc")
+MOST_ROWS, MOST_ERRORS = 100, 20  # of the printed table
 SHARE = 0.02  # of the time, to bring the files of a sweep up to date while it trains
 UNUSED = ("hardware", "versions")  # of a result: most of its memory
 
@@ -120,21 +121,26 @@ class Sweep:
         return wait_for_lock(self.folder / ".lock")
 
     def table(self) -> str:
-        """The trials, the best first; mean ± standard deviation over seeds; the errors of failed
-        trials; and the command of the best trial on each data set."""
+        """The best trials; mean ± standard deviation over seeds; the errors of failed trials; and
+        the command of the best trial on each data set. Of a large sweep, the first rows of each."""
         trials = self.outcomes()
         finished = sorted((t for t in trials if t.finished), key=lambda t: (t.data, t.rank))
         ranked = [*finished, *(trial for trial in trials if not trial.finished)]
         swept = differing([trial.overrides for trial in ranked])
-        parts = [_trial_table(ranked, swept)]
+        parts = [_trial_table(ranked[:MOST_ROWS], swept)]
+        if len(ranked) > MOST_ROWS:
+            parts.append(f"… and {len(ranked) - MOST_ROWS:,} more trials in {self.results_file}")
         if any(trial.stacked > 1 for trial in ranked):
             parts.append(SHARED_TIME)
         parts.append(_seed_table(finished, swept))
-        parts += [
+        errors = [
             f"trial {trial.run.folder.name} failed: {error}"
             for trial in ranked
             if (error := trial.result.get("error"))
         ]
+        parts += errors[:MOST_ERRORS]
+        if len(errors) > MOST_ERRORS:
+            parts.append(f"… and {len(errors) - MOST_ERRORS:,} more failed trials")
         groups = by_data(finished)
         for data, (best, *_) in groups.items():
             on = f" on {data}" if len(groups) > 1 else ""
@@ -202,4 +208,8 @@ def _seed_table(finished: Sequence[Outcome], swept: Sequence[str]) -> str:
         spreads = (format_spread(group.known(metric)) for metric in ACCURACIES)
         rows.append([*group.values, len(group.trials), *spreads])
     header = [*keys, "seeds", *ACCURACIES]
-    return "\n" + tabulate(rows, header, disable_numparse=True) if rows else ""
+    if not rows:
+        return ""
+    text = "\n" + tabulate(rows[:MOST_ROWS], header, disable_numparse=True)
+    more = len(rows) - MOST_ROWS
+    return f"{text}\n… and {more:,} more" if more > 0 else text

@@ -90,7 +90,7 @@ def _groups(
         if sorted(t for group in groups for t in group.trials) == list(range(len(configs))):
             return groups
     slots = executor.slots if halving is None else 1
-    groups = plan(configs, max_trials, slots, executor.sharing)
+    groups = plan(configs, max_trials, slots, executor.sharing, compared=halving is not None)
     plan_file.parent.mkdir(parents=True, exist_ok=True)
     write_durably(plan_file, json.dumps([asdict(group) for group in groups]))
     return groups

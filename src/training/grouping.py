@@ -28,12 +28,22 @@ class Group:
     alone: str | None = None  # the reason why the trial of this group trains alone
 
 
+# Trials of a stack on a CPU, where more trials train no faster, but need memory all the time.
+MOST_ON_CPU = 1000
+
+
 def plan(
-    configs: Sequence[Config], max_trials: int | None = None, slots: int = 1, sharing: int = 1
+    configs: Sequence[Config],
+    max_trials: int | None = None,
+    slots: int = 1,
+    sharing: int = 1,
+    *,
+    compared: bool = False,
 ) -> list[Group]:
     """Groups of trials that differ only in fusible keys, with at most `max_trials` trials each. If
     `max_trials` is None, the `sharing` stacks that train on one device together take at most half
-    of its free memory. The plan then depends on the free memory, so a sweep saves the plan.
+    of its free memory. The plan then depends on the free memory, so a sweep saves the plan. On a
+    CPU a stack has at most MOST_ON_CPU trials too, unless its trials are `compared`, by halving.
 
     There are at least `slots` groups, if there are as many trials.
     """
@@ -49,6 +59,8 @@ def plan(
     parts = []
     for trials in kinds:
         most = max_trials or max(1, _most_that_fit([configs[t] for t in trials]) // sharing)
+        if max_trials is None and not compared and _on_cpu(configs[trials[0]]):
+            most = min(most, MOST_ON_CPU)
         parts.append(math.ceil(len(trials) / most))
     while len(alone) + sum(parts) < min(slots, len(configs)):
         largest = max(range(len(kinds)), key=lambda kind: len(kinds[kind]) / parts[kind])
@@ -108,6 +120,10 @@ def _most_that_fit(configs: Sequence[Config]) -> int:
     data = describe(config.data)
     largest = max(bytes_per_trial(c, data.shape, data.classes, c.data.batch) for c in configs)
     return max(1, free_bytes(config) // 2 // largest)
+
+
+def _on_cpu(config: Config) -> bool:
+    return machine.resolve(config.trainer).accelerator == "cpu"
 
 
 def free_bytes(config: Config) -> int:

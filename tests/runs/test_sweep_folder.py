@@ -92,6 +92,25 @@ def test_the_best_trials_keep_their_checkpoints(tmp_path: Path) -> None:
     assert len(sweep.trials) == 8
 
 
+def test_a_large_sweep_prints_its_best_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_folder, "MOST_ROWS", 2)
+    monkeypatch.setattr(sweep_folder, "MOST_ERRORS", 1)
+    for number in range(6):
+        overrides = (f"optimizer.lr={1 + number // 2}", f"seed={number % 2}")
+        ended(tmp_path / str(number), number / 10, *overrides)
+    for number in (6, 7, 8):
+        run = Run(tmp_path / str(number))
+        run.folder.mkdir()
+        run.write_result({"status": "failed", "error": "broken"})
+    lines = Sweep(tmp_path).table().splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["5", "4"]
+    assert lines[4] == f"… and 7 more trials in {tmp_path}/results.csv"
+    assert [line.split()[0] for line in lines[8:10]] == ["3", "2"]
+    assert lines[10:13] == ["… and 1 more", "trial 6 failed: broken", "… and 2 more failed trials"]
+
+
 def test_a_small_loss_is_the_best(tmp_path: Path) -> None:
     loss = ("checkpoint.keep=1", "checkpoint.monitor=val/loss", "checkpoint.mode=min")
     for number, value in enumerate((None, 0.3, 0.2, 0.4)):
