@@ -150,7 +150,7 @@ def effects(found: Sequence[Effect], quantity: str) -> Figure:
     """A panel per key: a dot per trial, and a line of means with standard deviations."""
     columns = min(3, len(found))
     rows = -(-len(found) // columns)
-    figure = Figure(figsize=(3.1 * columns, 2.5 * rows), layout="constrained")
+    figure = Figure(figsize=(9.3, 2.5 * rows), layout="constrained")  # as wide as the page
     axes = figure.subplots(rows, columns, squeeze=False, sharey=True)
     for axis, effect in zip(axes.flat, found, strict=False):
         for place, values in enumerate(effect.values):
