@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import yaml
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from src.config.rules import Values, broken_rules
 from src.config.schema import CONF, GROUPS, NO_DEFAULT, Config, Search, Section
@@ -21,6 +21,7 @@ from src.system.files import YAML_LIMIT, parse_yaml, read_bounded
 
 FAULTS_SHOWN = 50
 MOST_READ = 10_000  # configurations that are kept; a sweep has no more trials
+_SCHEMA = TypeAdapter(Config)
 _READ: dict[bytes, Config] = {}  # by the content of their files
 
 
@@ -55,7 +56,7 @@ def read_config(path: Path) -> Config:
 def remember_config(content: bytes, values: Mapping[str, Any], config: Config) -> None:
     """From now on `read_config` returns `config`, which was checked, for a file with this content,
     if the content's values are those of `config`."""
-    if Config.model_validate(values) == config:
+    if _SCHEMA.validate_python(values) == config:
         _remember(content, config)
 
 
