@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 import yaml
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from src.config.rules import Values, broken_rules
 from src.config.schema import (
@@ -32,6 +32,7 @@ from src.system.files import YAML_LIMIT, parse_yaml, read_bounded
 
 FAULTS_SHOWN = 50
 MOST_READ = 10_000  # configurations that are kept; a sweep has no more trials
+_SCHEMA = TypeAdapter(Config)
 _READ: dict[bytes, Config] = {}  # by the content of their files
 
 
@@ -59,10 +60,21 @@ def read_config(path: Path) -> Config:
             config = check(values)
         except InputError as error:
             raise InputError(f"{path}: {error}") from None
-        if len(_READ) == MOST_READ:
-            _READ.clear()
-        _READ[content] = config
+        _remember(content, config)
     return config
+
+
+def remember_config(content: bytes, values: Mapping[str, Any], config: Config) -> None:
+    """From now on `read_config` returns `config`, which was checked, for a file with this content,
+    if the content's values are those of `config`."""
+    if _SCHEMA.validate_python(values) == config:
+        _remember(content, config)
+
+
+def _remember(content: bytes, config: Config) -> None:
+    if len(_READ) == MOST_READ:
+        _READ.clear()
+    _READ[content] = config
 
 
 def find_faults(values: Mapping[str, Any]) -> tuple[Config | None, list[str]]:

@@ -4,8 +4,10 @@ Hydra stops at its first fault, recommends `+` for a misspelt key and checks no 
 this module looks at every override before Hydra composes anything.
 """
 
+import dataclasses
 import functools
 import itertools
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -47,9 +49,24 @@ def parse(text: str, faults: list[str]) -> Override | None:
         return None
 
 
+_WITH_NUMBER = re.compile(r"([A-Za-z_][\w.]*)=((?:0|[1-9][0-9]{0,15})(\.[0-9]{1,16})?)", re.ASCII)
+
+
 @functools.lru_cache(2 * MOST_POINTS)  # the points of a sweep have most overrides in common
 def parsed(text: str) -> Override:
-    return OverridesParser.create().parse_override(text)
+    """As Hydra parses an override. Where the value is a plain number, a text with the same key and
+    another number is parsed by Hydra, once: its parser takes 1 ms."""
+    match = _WITH_NUMBER.fullmatch(text)
+    if match is None:
+        return OverridesParser.create().parse_override(text)
+    key, number, fraction = match.groups()
+    value = int(number) if fraction is None else float(number)
+    return dataclasses.replace(_parsed_number(key), _value=value, input_line=text)
+
+
+@functools.lru_cache(1000)
+def _parsed_number(key: str) -> Override:
+    return OverridesParser.create().parse_override(f"{key}=0")
 
 
 def apply_to_plain(overrides: Iterable[Override], values: dict[str, Any]) -> bool:

@@ -270,6 +270,9 @@ class Checkpoint(Section):
     every_seconds: PositiveFloat | None
     monitor: Literal["val/acc", "val/loss", "train/acc", "train/loss"]
     mode: Literal["min", "max"]
+    # The files that stay after the end: all; the best weights; in a sweep, all files of the best N
+    # trials. Runs that were written before there was this key kept all.
+    keep: Literal["all", "best"] | PositiveInt = "all"
 
 
 class Logger(Section):
@@ -366,9 +369,9 @@ class Config(Section):
         return self.model_dump(mode="json")
 
     def identity_values(self) -> dict[str, Any]:
-        """All values except data.root and resume. They identify a run."""
+        """All values except data.root, checkpoint.keep and resume. They identify a run."""
         values = self.to_primitives()
-        del values["data"]["root"], values["resume"]
+        del values["data"]["root"], values["checkpoint"]["keep"], values["resume"]
         return values
 
     def hash(self) -> str:

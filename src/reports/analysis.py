@@ -9,6 +9,7 @@ import numpy as np
 from src.reports.collect import SweepEntries, short
 from src.runs.outcome import UNKNOWN
 
+MOST_LABELS = 64  # a picture of more texts cannot be read
 MOST_VALUES = 16  # of a key that are shown one by one
 RANGES = 6
 
@@ -47,11 +48,11 @@ class Grid:
 
 
 def effects(sweep: SweepEntries) -> list[Effect]:
-    """The effect of every key with two values or more, the strongest first."""
+    """The effect of every key with two to MOST_LABELS values, the strongest first."""
     found = []
     for key in sweep.keys:
         (labels,), values = _values_by(sweep, [key])
-        if len(labels) > 1:
+        if 1 < len(labels) <= MOST_LABELS:
             found.append(Effect(key, labels, [values[label,] for label in labels]))
     return sorted(found, key=lambda effect: -effect.span)
 
@@ -103,9 +104,15 @@ def _labels(settings: Iterable[str]) -> dict[str, str]:
     if typed or len(values) <= RANGES or any(by_size(value)[0] for value in values):
         return {value: short(value) for value in values}
     parts = np.array_split(np.array(values), RANGES)
-    ends = [[f"{by_size(str(part[end]))[1]:.3g}" for end in (0, -1)] for part in parts]
+    ends = [[_rounded(by_size(str(part[end]))[1]) for end in (0, -1)] for part in parts]
     return {
         str(value): "–".join(dict.fromkeys(pair))
         for part, pair in zip(parts, ends, strict=True)
         for value in part
     }
+
+
+def _rounded(number: float) -> str:
+    """Three significant digits; a whole number, such as a seed, with all of its first six."""
+    whole = number.is_integer() and abs(number) < 10**6
+    return f"{number:.0f}" if whole else f"{number:.3g}"

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -19,6 +20,15 @@ from src.reports.analysis import Effect, Grid
 from src.reports.collect import Entry
 from src.runs.folder import Row
 from src.system.files import write_durably
+
+MOST_DRAWN = 300  # curves, or dots of a value: more cannot be told apart
+
+
+def _spread(items: Sequence[Any]) -> Sequence[Any]:
+    """At most MOST_DRAWN items, evenly chosen, with the first and the last."""
+    if len(items) <= MOST_DRAWN:
+        return items
+    return [items[round(place)] for place in np.linspace(0, len(items) - 1, MOST_DRAWN)]
 
 
 @dataclass(frozen=True)
@@ -54,7 +64,7 @@ def _for_page(svg: str, name: str, caption: str) -> str:
 
 def curves(entries: Sequence[Entry]) -> Figure:
     """Accuracy and loss over epochs, zoomed to the epochs from 1 on. Up to six runs have a colour
-    each; of more runs the best three have one."""
+    each; of more runs the best three have one. Of very many, some hundred are drawn."""
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     accuracy, loss = figure.subplots(1, 2)
     ranked = sorted(entries, key=lambda entry: entry.rank)
@@ -62,7 +72,9 @@ def curves(entries: Sequence[Entry]) -> Figure:
     shown = list(entries) if few else ranked[:3]
     labels = _labels(shown)
     for axis, quantity in ((accuracy, "acc"), (loss, "loss")):
-        drawn = [_points(entry.history, f"val/{quantity}") for entry in ranked[3:] if not few]
+        drawn = [
+            _points(entry.history, f"val/{quantity}") for entry in _spread(ranked[3:]) if not few
+        ]
         axis.add_collection(
             LineCollection([p for p in drawn if len(p)], colors=FAINT, lw=0.5, alpha=0.5)
         )
@@ -138,12 +150,13 @@ def effects(found: Sequence[Effect], quantity: str) -> Figure:
     """A panel per key: a dot per trial, and a line of means with standard deviations."""
     columns = min(3, len(found))
     rows = -(-len(found) // columns)
-    figure = Figure(figsize=(3.1 * columns, 2.5 * rows), layout="constrained")
+    figure = Figure(figsize=(9.3, 2.5 * rows), layout="constrained")  # as wide as the page
     axes = figure.subplots(rows, columns, squeeze=False, sharey=True)
     for axis, effect in zip(axes.flat, found, strict=False):
         for place, values in enumerate(effect.values):
-            apart = np.linspace(-0.18, 0.18, len(values)) if len(values) > 1 else [0]
-            axis.plot(place + np.asarray(apart), values, "o", color=FAINT, ms=3, alpha=0.6)
+            dots = values if len(values) <= MOST_DRAWN else _spread(sorted(values))
+            apart = np.linspace(-0.18, 0.18, len(dots)) if len(dots) > 1 else [0]
+            axis.plot(place + np.asarray(apart), dots, "o", color=FAINT, ms=3, alpha=0.6)
         places = range(len(effect.labels))
         axis.errorbar(
             places, effect.means, effect.deviations, color=COLOURS[0], marker="o", ms=5, capsize=3
@@ -167,6 +180,7 @@ def times(entries: Sequence[Entry]) -> Figure:
     figure = Figure(figsize=(6, 3), layout="constrained")
     axis = figure.subplots()
     known = [(e.seconds, e.value) for e in entries if e.seconds is not None and e.value is not None]
+    known = [*_spread(known)]
     axis.plot(*np.array(known, float).reshape(-1, 2).T, "o", color=COLOURS[0], ms=4, alpha=0.7)
     axis.set(xlabel="seconds per trial", ylabel=entries[0].monitor)
     axis.set_xlim(left=0)

@@ -128,7 +128,7 @@ class _Sections:
             "best": tables.key_figures(ranked[0], ranked[0].name if len(entries) > 1 else None),
             "curves": self._show(Picture(name, CURVES, partial(figures.curves, entries))),
             "table": tables.run_table(name, "run", ranked, keys),
-            "note": tables.stack_note(entries),
+            "note": tables.notes("run", entries),
             "shared": tables.shared_settings(entries),
             "models": self._models(chosen, prefix),
         }
@@ -147,7 +147,7 @@ class _Sections:
             "pictures": self._show_all(_sweep_pictures(name, sweep, ranked, seconds)),
             "seeds": tables.seed_table(name, sweep),
             "table": tables.run_table(name, "trial", ranked, sweep.keys),
-            "note": tables.stack_note(sweep.trials),
+            "note": tables.notes("trial", sweep.trials),
             "shared": tables.shared_settings(sweep.trials),
             "models": self._models([best], name) if best else [],
         }

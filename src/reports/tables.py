@@ -11,6 +11,8 @@ from src.reports.collect import Entry, SweepEntries
 from src.runs.outcome import SHARED_TIME, UNKNOWN, format_metric, format_spread, over_seeds
 
 ENVIRONMENT_LIMIT = 1000  # characters
+MOST_ROWS = 1000  # a browser shows and sorts so many rows at once
+MOST_UNFINISHED = 100  # of them: runs that did not finish, which are ranked last
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,9 @@ class Table:
 
 
 def run_table(name: str, kind: str, entries: Sequence[Entry], keys: Sequence[str]) -> Table:
-    """A row per run with its metrics and the settings `keys`; `kind` is `run` or `trial`."""
+    """A row per run with its metrics and the settings `keys`; `kind` is `run` or `trial`. Of many
+    runs, ranked from the best on, the first ones."""
+    entries = _first(entries)
     first, others = ("val/acc", "test/acc"), ("val/loss", "test/loss")
     reasons = any(entry.reason for entry in entries)
     names = [kind, "status", *["reason"] * reasons, *first, *keys, *others]
@@ -56,13 +60,21 @@ def run_table(name: str, kind: str, entries: Sequence[Entry], keys: Sequence[str
     return table
 
 
+def _first(ranked: Sequence[Entry]) -> Sequence[Entry]:
+    if len(ranked) <= MOST_ROWS:
+        return ranked
+    unfinished = [entry for entry in ranked if not entry.finished][:MOST_UNFINISHED]
+    finished = [entry for entry in ranked if entry.finished]
+    return [*finished[: MOST_ROWS - len(unfinished)], *unfinished]
+
+
 def seed_table(name: str, sweep: SweepEntries) -> Table | None:
     """Mean ± standard deviation over seeds; None where no trials differ only in their seed."""
     keys, groups = over_seeds(sweep.trials, sweep.keys)
     if not groups:
         return None
     table = Table(f"{name}-seeds", [*keys, "seeds", "val/acc", "test/acc"])
-    for group in groups:
+    for group in groups[:MOST_ROWS]:
         cells = [*map(_text_cell, group.values), _number_cell("seeds", len(group.trials))]
         for metric in ("val/acc", "test/acc"):
             known = group.known(metric)
@@ -98,9 +110,15 @@ def key_figures(entry: Entry, name: str | None) -> dict[str, Any] | None:
     }
 
 
-def stack_note(entries: Sequence[Entry]) -> str | None:
-    """How to read `seconds`, where some trials trained in a stack."""
-    return SHARED_TIME if any(entry.stacked > 1 for entry in entries) else None
+def notes(kind: str, entries: Sequence[Entry]) -> str | None:
+    """How many runs a table leaves out, and how to read `seconds` of trials from a stack."""
+    found = []
+    if len(entries) > MOST_ROWS:
+        file = "; results.csv has all" if kind == "trial" else ""
+        found.append(f"the first {MOST_ROWS:,} of {len(entries):,} {kind}s{file}")
+    if any(entry.stacked > 1 for entry in entries):
+        found.append(SHARED_TIME)
+    return "; ".join(found) or None
 
 
 def shared_settings(entries: Sequence[Entry]) -> list[tuple[str, str]]:

@@ -63,6 +63,8 @@ def write_bundle(paths: Sequence[Path], target: Path, *, force: bool = False) ->
     require_contained(run.folder)  # a link could put any file of the user into the bundle
     files = {name: run.folder / name for name in FILE_LIMITS if (run.folder / name).is_file()}
     lacking = [name for name in FILE_LIMITS if name not in OPTIONAL and name not in files]
+    if lacking == ["checkpoints/best.ckpt"] and (reason := run.why_no_weights):
+        raise InputError(reason)
     if lacking:
         raise InputError(f"{run.folder}: is not a finished run, it lacks {lacking[0]}")
     outcome = read_outcome(run)

@@ -46,9 +46,11 @@ def yaml_text(values: Any, dumper: Any = DUMPER) -> str:
 def claim(run: Run, config: Config, decide_batch_size: Callable[[], int]) -> Config:
     """Writes the configuration into the run's folder, and returns it. In place of
     data.batch_size=auto, it has the number in the folder, or else that of `decide_batch_size`.
-    Raises InputError when the folder holds another run."""
+    Raises InputError when the folder holds another run, or one that cannot be trained on."""
     run.folder.mkdir(parents=True, exist_ok=True)
     saved = require_same_config(run, config)
+    if saved is not None and saved.trainer.max_epochs < config.trainer.max_epochs:
+        run.require_state("train it in a new folder")
     if config.data.batch_size == "auto":
         size = saved.data.batch_size if saved else "auto"
         config = with_batch_size(config, decide_batch_size() if size == "auto" else int(size))
@@ -71,7 +73,8 @@ def require_same_config(run: Run, config: Config) -> Config | None:
 
 def require_same(saved: Any, now: Any, refusal: str) -> None:
     """Raises InputError with `refusal` and a line for each key that differs between two nested
-    values. A resumed run may have more epochs, and `auto` as batch size. Ignores `resume`."""
+    values. A resumed run may have more epochs, and `auto` as batch size. Ignores `resume` and
+    `checkpoint.keep`, which do not change the training."""
     lines = _differences(saved, now, "")
     if lines:
         raise InputError("\n  ".join([refusal, *lines]))
@@ -81,8 +84,8 @@ def _differences(saved: Any, now: Any, key: str) -> list[str]:
     if isinstance(saved, Mapping) and isinstance(now, Mapping):
         lines = []
         for name in dict.fromkeys([*saved, *now]):
-            if name != "resume":
-                inner = f"{key}.{name}" if key else str(name)
+            inner = f"{key}.{name}" if key else str(name)
+            if inner.removeprefix("config.") not in ("resume", "checkpoint.keep"):
                 lines += _differences(saved.get(name), now.get(name), inner)
         return lines
     if key.endswith("trainer.max_epochs") and isinstance(saved, int) and now >= saved:

@@ -12,6 +12,7 @@ import re
 import shlex
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -22,7 +23,15 @@ from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 from src.config.faults import read_config
 from src.config.schema import MAX_EPOCHS, Config
 from src.system.errors import InputError, first_line, reading
-from src.system.files import MIB, append_line, read_bounded, read_yaml, sync, write_durably
+from src.system.files import (
+    MIB,
+    append_line,
+    read_bounded,
+    read_yaml,
+    sync,
+    temporary_path,
+    write_durably,
+)
 
 HISTORY = ("epoch", "step", "seconds", "lr", "train/loss", "train/acc", "val/loss", "val/acc")
 ROW_LIMIT = 256  # bytes; eight numbers in full precision take about 170
@@ -101,20 +110,32 @@ class Result(_Tested, total=False):
 _RESULT: TypeAdapter[Result] = TypeAdapter(Result)
 
 
+class _File:
+    """The path of a file in a run folder. Made when it is asked for: a sweep has many runs."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __get__(self, run: "Run", kind: type) -> Path:
+        return run.folder / self.name
+
+
 class Run:
     """The files of one run folder. None of them needs to exist yet."""
 
+    config_file = _File(".hydra/config.yaml")
+    overrides_file = _File(".hydra/overrides.yaml")
+    history_file = _File("history.csv")
+    result_file = _File("result.json")
+    log_file = _File("train.log")
+    identity_file = _File(".identity")
+    checkpoints = _File("checkpoints")
+    best_checkpoint = _File("checkpoints/best.ckpt")
+    last_checkpoint = _File("checkpoints/last.ckpt")
+    previous_checkpoint = _File("checkpoints/previous.ckpt")
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.config_file = folder / ".hydra" / "config.yaml"
-        self.overrides_file = folder / ".hydra" / "overrides.yaml"
-        self.history_file = folder / "history.csv"
-        self.result_file = folder / "result.json"
-        self.log_file = folder / "train.log"
-        self.identity_file = folder / ".identity"
-        self.checkpoints = folder / "checkpoints"
-        self.best_checkpoint = self.checkpoints / "best.ckpt"
-        self.last_checkpoint = self.checkpoints / "last.ckpt"
 
     @property
     def config(self) -> Config:
@@ -202,6 +223,48 @@ class Run:
         return trained and result.get("config_hash") == self.config.hash()
 
     @property
+    def why_no_weights(self) -> str | None:
+        """Why the folder of an ended run has no best weights, if that is because of
+        checkpoint.keep, and what to do instead. None in all other cases."""
+        if self.best_checkpoint.exists() or not self.ended:
+            return None
+        keep = self.config.checkpoint.keep
+        if not isinstance(keep, int):
+            return None
+        which = "best trial" if keep == 1 else f"{keep} best trials"
+        return (
+            f"{self.folder}: has no weights, because checkpoint.keep={keep} keeps those of the "
+            f"{which}; name a trial that has checkpoints/best.ckpt, or train this one again: "
+            f"{self.command}"
+        )
+
+    def require_state(self, advice: str) -> None:
+        """Raises InputError, with `advice` at its end, if the run has ended and checkpoint.keep has
+        removed the state to train on from."""
+        ended = self.result.get("status") in ("finished", "diverged")
+        keep = self.config.checkpoint.keep if ended else "all"
+        if keep != "all" and not (
+            self.last_checkpoint.exists() or self.previous_checkpoint.exists()
+        ):
+            raise InputError(
+                f"{self.folder}: cannot be trained on, because checkpoint.keep={keep} has kept "
+                f"{'only its best weights' if keep == 'best' else 'only better trials'}; {advice}"
+            )
+
+    def remove_checkpoints(self, *, but_best: bool) -> None:
+        """Removes the states of training, and without `but_best` the best weights too. A link in
+        place of a folder is left alone: the files behind the link are not this run's."""
+        if self.folder.is_symlink() or self.checkpoints.is_symlink():
+            return
+        paths = [self.previous_checkpoint, self.last_checkpoint]
+        for path in [*paths, *([] if but_best else [self.best_checkpoint])]:
+            path.unlink(missing_ok=True)
+            temporary_path(path).unlink(missing_ok=True)
+        if not but_best:
+            with suppress(OSError):
+                self.checkpoints.rmdir()
+
+    @property
     def resume_folder(self) -> Path:
         """The folder to type to resume this run: its own, or, for a trial, that of its sweep."""
         return self.folder.parent if is_sweep(self.folder.parent) else self.folder
@@ -287,6 +350,8 @@ def checkpoint_of(path: Path) -> Path:
         exists = path.exists()
     if not exists:
         raise InputError(f"{path}: there is no such file or folder; name a run, runs/DATE/TIME")
+    if Run(path).config_file.exists() and (reason := Run(path).why_no_weights):
+        raise InputError(reason)
     raise InputError(
         f"{path}: is not a run folder, it has no checkpoints/best.ckpt; name a folder that "
         "`python -m src.train` wrote (runs/<date>/<time>) or a .ckpt file"

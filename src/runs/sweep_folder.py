@@ -1,13 +1,16 @@
 """The folder of a sweep: its trials and their table. Nothing here imports torch."""
 
+import os
+import time
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from tabulate import tabulate
 
-from src.runs.folder import Run, csv_text
+from src.runs.folder import Result, Run, csv_text
 from src.runs.outcome import (
     METRICS,
     SHARED_TIME,
@@ -22,6 +25,25 @@ from src.runs.outcome import (
 from src.system.files import wait_for_lock, write_durably
 
 ACCURACIES = ("val/acc", "test/acc")
+MOST_ROWS, MOST_ERRORS = 100, 20  # of the printed table
+SHARE = 0.02  # of the time, to bring the files of a sweep up to date while it trains
+UNUSED = ("hardware", "versions")  # of a result: most of its memory
+
+Identity = tuple[int, int, int]  # of a file's content: inode, time, size
+
+
+@dataclass
+class _Known:
+    """The outcomes of a sweep's trials that this process has read, by number. A process with a
+    thousand groups would otherwise read a million results."""
+
+    outcomes: dict[int, tuple[Identity, Outcome]] = field(default_factory=dict)
+    settled: set[int] = field(default_factory=set)  # no files to remove, now or later
+    due: float = 0.0  # the earliest time of the next update
+
+
+_KNOWN: dict[Path, _Known] = {}  # by the folder of the sweep
+MOST_KNOWN = 8  # sweeps
 
 
 class Sweep:
@@ -36,12 +58,31 @@ class Sweep:
     @property
     def trials(self) -> list[Run]:
         """The trials that have a result, finished or not, sorted by number."""
-        numbers = [int(path.name) for path in self.folder.iterdir() if path.name.isdigit()]
-        runs = [Run(self.folder / str(number)) for number in sorted(numbers)]
-        return [run for run in runs if run.result_file.exists()]
+        return [outcome.run for outcome in self.outcomes()]
 
     def outcomes(self) -> list[Outcome]:
-        return [read_outcome(run) for run in self.trials]
+        """The outcomes of the trials that have a result, sorted by number, without hardware and
+        versions. Each result is read once in a process, until its file is replaced."""
+        read = self._known.outcomes
+        found: dict[int, tuple[Identity, Outcome]] = {}
+        for number in _numbers(self.folder):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                run = Run(self.folder / str(number))
+                status = run.result_file.stat()
+                identity = (status.st_ino, status.st_mtime_ns, status.st_size)
+                if number not in read or read[number][0] != identity:
+                    self._known.settled.discard(number)
+                    read[number] = identity, _slim(read_outcome(run))
+                found[number] = read[number]
+        self._known.outcomes = found
+        return [outcome for _, outcome in found.values()]
+
+    @property
+    def _known(self) -> _Known:
+        folder = self.folder.absolute()
+        if folder not in _KNOWN and len(_KNOWN) == MOST_KNOWN:
+            _KNOWN.clear()
+        return _KNOWN.setdefault(folder, _Known())
 
     def write_results(self) -> None:
         """Writes results.csv anew, from all trials with a result. Other processes may write too."""
@@ -50,26 +91,56 @@ class Sweep:
             header = list(dict.fromkeys(key for row in rows for key in row))
             write_durably(self.results_file, csv_text(header, rows))
 
+    def remove_surplus(self) -> None:
+        """Removes the checkpoints of ended trials whose checkpoint.keep is a number, and that are
+        not among so many best trials on their data set; of equal trials, the lower number is
+        better. A removed trial never comes back: the trials that are better have ended too."""
+        with self.locked():
+            settled = self._known.settled
+            ended = [each for each in self.outcomes() if each.status in ("finished", "diverged")]
+            for trials in by_data(ended).values():
+                for place, outcome in enumerate(sorted(trials, key=lambda trial: trial.rank)):
+                    number = int(outcome.run.folder.name)
+                    if number not in settled and _is_settled(outcome.run, place):
+                        settled.add(number)
+
+    def update(self, keep: int | str) -> None:
+        """Brings results.csv and the checkpoints up to date, unless that would take more than a
+        fiftieth of the time. `keep` is checkpoint.keep of the trials."""
+        began = time.monotonic()
+        if began < self._known.due:
+            return
+        self.write_results()
+        if isinstance(keep, int):
+            self.remove_surplus()
+        now = time.monotonic()
+        self._known.due = now + (now - began) / SHARE
+
     def locked(self) -> AbstractContextManager[None]:
         """Waits until no other process writes the files that all of them share."""
         return wait_for_lock(self.folder / ".lock")
 
     def table(self) -> str:
-        """The trials, the best first; mean ± standard deviation over seeds; the errors of failed
-        trials; and the command of the best trial on each data set."""
+        """The best trials; mean ± standard deviation over seeds; the errors of failed trials; and
+        the command of the best trial on each data set. Of a large sweep, the first rows of each."""
         trials = self.outcomes()
         finished = sorted((t for t in trials if t.finished), key=lambda t: (t.data, t.rank))
         ranked = [*finished, *(trial for trial in trials if not trial.finished)]
         swept = differing([trial.overrides for trial in ranked])
-        parts = [_trial_table(ranked, swept)]
+        parts = [_trial_table(ranked[:MOST_ROWS], swept)]
+        if len(ranked) > MOST_ROWS:
+            parts.append(f"… and {len(ranked) - MOST_ROWS:,} more trials in {self.results_file}")
         if any(trial.stacked > 1 for trial in ranked):
             parts.append(SHARED_TIME)
         parts.append(_seed_table(finished, swept))
-        parts += [
+        errors = [
             f"trial {trial.run.folder.name} failed: {error}"
             for trial in ranked
             if (error := trial.result.get("error"))
         ]
+        parts += errors[:MOST_ERRORS]
+        if len(errors) > MOST_ERRORS:
+            parts.append(f"… and {len(errors) - MOST_ERRORS:,} more failed trials")
         groups = by_data(finished)
         for data, (best, *_) in groups.items():
             on = f" on {data}" if len(groups) > 1 else ""
@@ -78,6 +149,30 @@ class Sweep:
 
     def failures(self) -> int:
         return sum(outcome.status == "failed" for outcome in self.outcomes())
+
+
+def _numbers(folder: Path) -> list[int]:
+    with os.scandir(folder) as entries:
+        return sorted(int(entry.name) for entry in entries if entry.name.isdecimal())
+
+
+def _slim(outcome: Outcome) -> Outcome:
+    kept = {key: value for key, value in outcome.result.items() if key not in UNUSED}
+    return replace(outcome, result=cast(Result, kept))
+
+
+def _is_settled(run: Run, place: int) -> bool:
+    """Removes the checkpoints of a trial if so many trials are better that it may not keep them.
+    Returns whether nothing is left to remove, whatever other trials come to."""
+    if not run.checkpoints.exists():
+        return True
+    keep = run.config.checkpoint.keep
+    if not isinstance(keep, int):
+        return True
+    if place < keep or not run.ended:
+        return False
+    run.remove_checkpoints(but_best=False)
+    return True
 
 
 def _row(outcome: Outcome) -> dict[str, Any]:
@@ -113,4 +208,8 @@ def _seed_table(finished: Sequence[Outcome], swept: Sequence[str]) -> str:
         spreads = (format_spread(group.known(metric)) for metric in ACCURACIES)
         rows.append([*group.values, len(group.trials), *spreads])
     header = [*keys, "seeds", *ACCURACIES]
-    return "\n" + tabulate(rows, header, disable_numparse=True) if rows else ""
+    if not rows:
+        return ""
+    text = "\n" + tabulate(rows[:MOST_ROWS], header, disable_numparse=True)
+    more = len(rows) - MOST_ROWS
+    return f"{text}\n… and {more:,} more" if more > 0 else text

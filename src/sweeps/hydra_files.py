@@ -17,17 +17,27 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf._utils import OmegaConfDumper
 
 from src.config.compose import Composer
+from src.config.faults import remember_config
+from src.config.schema import Config
 from src.runs.config_files import DUMPER, create_run_folder, yaml_text
 from src.runs.folder import Run
 from src.system.files import write_durably
 
 
-def begin_job(folder: Path, config: Mapping[str, Any], hydra_section: Mapping[str, Any]) -> None:
+def begin_job(
+    folder: Path,
+    values: Mapping[str, Any],
+    hydra_section: Mapping[str, Any],
+    checked: Config | None = None,
+) -> None:
     """Makes the run folder of a job from plain values. `hydra_section` is Hydra's section of the
-    job's configuration."""
+    job's configuration. `checked` is the configuration with these values, if it is known."""
     overrides = hydra_section["overrides"]["task"]
-    hydra = "".join(_section("hydra", name, values) for name, values in hydra_section.items())
-    create_run_folder(Run(folder), _to_yaml(config), overrides, f"hydra:\n{hydra}")
+    hydra = "".join(_section("hydra", name, each) for name, each in hydra_section.items())
+    text = _to_yaml(values)
+    create_run_folder(Run(folder), text, overrides, f"hydra:\n{hydra}")
+    if checked is not None:
+        remember_config(text.encode(), values, checked)
 
 
 class _Dumper(DUMPER):  # type: ignore[misc]

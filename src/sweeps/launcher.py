@@ -53,7 +53,7 @@ def launch_fused(
 
     if checked is not None:
         assert isinstance(loader, Composer)
-        folders, returns = _begin_checked_jobs(loader, config, job_overrides, first)
+        folders, returns = _begin_checked_jobs(loader, config, job_overrides, first, checked)
         job = _composed(loader, config, job_overrides[0], first)
         _set_folder(job, folders[0])
         job_logging = job.hydra.job_logging
@@ -105,15 +105,21 @@ def _known(loader: ConfigLoader, job_overrides: Sequence[Sequence[str]]) -> list
 
 
 def _begin_checked_jobs(
-    composer: Composer, config: DictConfig, job_overrides: Sequence[Sequence[str]], first: int
+    composer: Composer,
+    config: DictConfig,
+    job_overrides: Sequence[Sequence[str]],
+    first: int,
+    checked: Sequence[Config],
 ) -> tuple[list[Path], list[JobReturn]]:
     """Makes the folders of jobs, without OmegaConf's configuration of each job."""
     here = str(Path.cwd())
     folders: list[Path] = []
     returns: list[JobReturn] = []
 
-    def jobs() -> Iterator[PlainJob]:
-        for number, overrides in enumerate(job_overrides, first):
+    def jobs() -> Iterator[tuple[PlainJob, Config]]:
+        for number, (overrides, known) in enumerate(
+            zip(job_overrides, checked, strict=True), first
+        ):
             job = composer.plain_job(config, overrides, number)
             folders.append(job.folder)
             returns.append(
@@ -123,9 +129,13 @@ def _begin_checked_jobs(
                     task_name=job.hydra["job"]["name"],
                 )
             )
-            yield job
+            yield job, known
 
-    write_together(lambda job: begin_job(job.folder, job.values, job.hydra), jobs())
+    def begin(pair: tuple[PlainJob, Config]) -> None:
+        job, known = pair
+        begin_job(job.folder, job.values, job.hydra, known)
+
+    write_together(begin, jobs())
     return folders, returns
 
 

@@ -1,5 +1,6 @@
 """`resume=FOLDER`: a run or a sweep continues with its own configuration."""
 
+import shlex
 from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
@@ -132,6 +133,9 @@ def run_to_resume(folder: Path, others: Sequence[str], arguments: Namespace) -> 
         raise InputError(f"resume={folder}: continues in its folder; leave out {' '.join(hydras)}")
     if others:
         config = _with_more_epochs(folder, config, others)
+        if config.trainer.max_epochs > run.config.trainer.max_epochs:
+            again = " ".join([run.command, *map(shlex.quote, others)])
+            run.require_state(f"to train it again from the start, type {again}")
     absent = missing_loggers(config.logger.chosen) + path_faults(config.data.model_dump())
     if absent:
         raise InputError("\n  ".join([f"resume={folder}: cannot continue here", *absent]))

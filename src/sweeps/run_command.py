@@ -69,15 +69,18 @@ def train_job(composed: DictConfig) -> float:
             run = train()
             _exit_if_diverged(run)
             return run.monitored
+        sweep, value = Sweep(Path(hydra.sweep.dir)), math.nan
         try:
-            return train().monitored
+            value = train().monitored
         except InputError as error:
             log.error("error: %s", error)
         except Exception:
             log.exception("trial %s failed", folder.name)
-        finally:
-            Sweep(Path(hydra.sweep.dir)).write_results()
-    return math.nan
+        except BaseException:  # a signal ends the sweep
+            sweep.write_results()
+            raise
+        sweep.update(composed.checkpoint.keep)
+    return value
 
 
 @contextmanager
@@ -130,8 +133,11 @@ def _resume(folder: Path, config: Config) -> None:
     if run.ended and run.config.trainer.max_epochs == config.trainer.max_epochs:
         result = run.result
         log.info("%s: %s after %s epochs", folder, result["status"], result["epochs"])
-        more = 2 * config.trainer.max_epochs
-        log.info("to train on: python -m src.train resume=%s trainer.max_epochs=%d", folder, more)
+        if config.checkpoint.keep == "best" and not launch_info().rank:  # killed before that
+            run.remove_checkpoints(but_best=True)
+        if run.last_checkpoint.exists():
+            more = f"resume={folder} trainer.max_epochs={2 * config.trainer.max_epochs}"
+            log.info("to train on: python -m src.train %s", more)
     else:
         run = fit(config, folder, resume=True)
     _exit_if_diverged(run)
@@ -161,6 +167,8 @@ def _train_as_other_rank(command: Command) -> None:
 def finish_sweep(folder: Path) -> None:
     """Prints the table of a sweep and writes its report. Exits with 1 when a trial failed."""
     sweep = Sweep(folder)
+    sweep.write_results()
+    sweep.remove_surplus()
     print(f"\n{sweep.table()}")
     from src.reports.page import write_report
 

@@ -68,7 +68,7 @@ class Task:
 
 
 def train_group(task: Task, patience: float = LOCK_PATIENCE) -> None:
-    """Trains what a task has not trained yet, and brings results.csv up to date.
+    """Trains what a task has not trained yet, and updates the files of the sweep.
 
     If the group fails, its trials get the status `failed`, and the log says why. While another
     process trains the group, waits for up to `patience` seconds. Raises Interrupted after a signal.
@@ -80,7 +80,7 @@ def train_group(task: Task, patience: float = LOCK_PATIENCE) -> None:
     except Exception:
         log.exception("%s failed", task.name)
     finally:
-        Sweep(task.sweep).write_results()
+        Sweep(task.sweep).update(task.configs[0].checkpoint.keep)
 
 
 @dataclass(frozen=True)

@@ -63,7 +63,12 @@ def train_trials(
                 state_folder, halving,
             )
         )  # fmt: skip
-    executor.run(tasks)
+    try:
+        executor.run(tasks)
+    finally:  # the last groups may have had no time for it
+        sweep.write_results()
+        if any(isinstance(config.checkpoint.keep, int) for config in configs):
+            sweep.remove_surplus()
     if all(run.ended for run in runs):
         plan_file.unlink(missing_ok=True)
         shutil.rmtree(sweep.stacks / JOBS, ignore_errors=True)
@@ -87,7 +92,7 @@ def _groups(
         if sorted(t for group in groups for t in group.trials) == list(range(len(configs))):
             return groups
     slots = executor.slots if halving is None else 1
-    groups = plan(configs, max_trials, slots, executor.free_bytes)
+    groups = plan(configs, max_trials, slots, executor.place, compared=halving is not None)
     plan_file.parent.mkdir(parents=True, exist_ok=True)
     write_durably(plan_file, json.dumps([asdict(group) for group in groups]))
     return groups

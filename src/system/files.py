@@ -57,13 +57,11 @@ def write_all_durably(contents: Mapping[Path, bytes | memoryview | str]) -> None
     folders = {path.parent for path in contents}
     assert len(folders) <= 1, folders
     for path, content in contents.items():
-        with _replacing(path) as temporary, temporary.open("wb") as file:
-            data = (
-                content.encode(errors="backslashreplace") if isinstance(content, str) else content
-            )
+        data = content.encode(errors="backslashreplace") if isinstance(content, str) else content
+        with _replacing(path) as (_, descriptor), open(descriptor, "wb", closefd=False) as file:
             file.write(data)
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(descriptor)
     for folder in folders:
         sync(folder)
 
@@ -72,7 +70,7 @@ def write_all_durably(contents: Mapping[Path, bytes | memoryview | str]) -> None
 def replacing(path: Path) -> Iterator[Path]:
     """Yields an empty temporary file, which replaces `path` after the body, as durably as in
     `write_durably`. Raises InputError when the old file is not a regular file."""
-    with _replacing(path) as temporary:
+    with _replacing(path) as (temporary, _):
         yield temporary
         with temporary.open("r+b") as file:
             os.fsync(file.fileno())
@@ -80,15 +78,20 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def _replacing(path: Path) -> Iterator[Path]:
-    """As `replacing`, but the body syncs the file, and the caller the folder."""
+def _replacing(path: Path) -> Iterator[tuple[Path, int]]:
+    """As `replacing`, with the descriptor of the file, but the body syncs the file, and the caller
+    the folder."""
     if path.exists():
         require_regular(path, path.stat())
-    temporary = temporary_path(path)
+    temporary, descriptor = temporary_path(path), -1
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     try:
-        temporary.unlink(missing_ok=True)
-        os.close(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-        yield temporary
+        try:
+            descriptor = os.open(temporary, flags, 0o666)
+        except FileExistsError:
+            temporary.unlink()
+            descriptor = os.open(temporary, flags, 0o666)
+        yield temporary, descriptor
         temporary.replace(path)
     except BaseException as error:
         with suppress(OSError):
@@ -96,6 +99,9 @@ def _replacing(path: Path) -> Iterator[Path]:
         if isinstance(error, OSError):
             error.filename = error.filename or str(path)
         raise
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
 
 
 WRITERS = 16  # threads; a disk syncs 16 files in little more than the time of one

@@ -10,6 +10,7 @@ from lightning.pytorch.plugins.io import CheckpointIO
 from torch import Tensor
 
 from src.config.schema import sort_key
+from src.models import count_parameters
 from src.runs import checkpoint
 from src.runs.checkpoint import CheckpointPair
 from src.runs.folder import Run
@@ -22,6 +23,10 @@ from src.training.lanes import threads_for
 from src.training.trial_status import EARLY_STOPPING
 
 SHARE = 0.02  # of the time, for checkpoints whose number the user left to this class
+# Bytes per second at which the first checkpoint of a stack is expected to be written, beyond so
+# many bytes that are written before anyone waits for them.
+SPEED, UNNOTICED = 1e9, 32e6
+COPIES = 3  # of the weights in a state: themselves, the optimizer's and the best
 
 
 class CheckpointPairIO(CheckpointIO):
@@ -74,7 +79,7 @@ class Checkpoints(Callback):
         self.best: list[Best | None] = [None] * len(runs)
         self.written_best: int | None = None  # the epoch of a single run's best.ckpt
         # What the trials of a stack have in common, and their histories and averages, as the last
-        # checkpoint holds them. None before the first checkpoint of this process.
+        # checkpoint, or the end, holds them. None before the first checkpoint of this process.
         self.common: dict[str, Any] | None = None
         self.steps = 0  # optimizer steps at the last checkpoint or block
         self.cost = 0.0  # seconds that the last checkpoint took
@@ -91,6 +96,10 @@ class Checkpoints(Callback):
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.signals.wait_for_block()
         self.written, self.steps = time.monotonic(), trainer.global_step
+        assert isinstance(pl_module, Classifier)
+        if self.is_stack:
+            sizes = sum(count_parameters(pl_module.models[trial]) for trial in pl_module.stacked)
+            self.cost = max(0.0, COPIES * 4 * sizes - UNNOTICED) / SPEED
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         assert isinstance(pl_module, Classifier)
@@ -105,6 +114,12 @@ class Checkpoints(Callback):
         due, signal = self._due(trainer, pl_module, epoch)
         self._note_best(trainer, pl_module, epoch)
         if epoch == trainer.max_epochs or trainer.should_stop:
+            lost = (time.monotonic() - self.written) * SHARE
+            if self.is_stack and lost < self.cost and not (due or signal):
+                # The trials get their own files at once. Killed before that, the stack goes on from
+                # its last state: to write another takes more than a fiftieth of the time since.
+                self._note_common(self._captured(trainer), trainer)
+                return
             due = True  # a finished run can be resumed with a larger trainer.max_epochs
         elif self.is_stack and any(pl_module.status[n].stop_reason for n in pl_module.stacked):
             self._drop_ended(trainer, pl_module)
@@ -176,6 +191,10 @@ class Checkpoints(Callback):
         content = self._captured(trainer)
         if trainer.is_global_zero:
             self.pair.write(content)
+        self._note_common(content, trainer)
+
+    def _note_common(self, content: dict[str, Any], trainer: Trainer) -> None:
+        if trainer.is_global_zero:
             self.common = content | {"state_dict": None, "optimizer_states": None}
             self.common["callbacks"] = {"History": content["callbacks"]["History"]}
 
@@ -215,8 +234,26 @@ class Checkpoints(Callback):
     ) -> None:
         """`content` is that of a checkpoint of the stack; its weights, optimizers and best weights
         are not needed."""
-        files = (self._trial_files(classifier, trial, content) for trial in trials)
+        kept = self._kept(classifier, trials)
+        files = (self._trial_files(classifier, trial, content) for trial in kept)
         write_together(checkpoint.write_all, files)
+
+    def _kept(self, classifier: Classifier, ended: Sequence[int]) -> list[int]:
+        """Those of `ended` that may be among the best checkpoint.keep trials of the sweep: no trial
+        that is worse than so many ended ones of this stack."""
+        settings = classifier.configs[0].checkpoint
+        if not isinstance(settings.keep, int):
+            return list(ended)
+
+        def rank(trial: int) -> tuple[float, int]:
+            best, diverged = self.best[trial], classifier.status[trial].diverged_step is not None
+            value = best["value"] if best is not None and not diverged else None
+            return sort_key(settings.monitor, value), trial
+
+        training = set(classifier.stacked) - set(ended)
+        known = [trial for trial in range(len(self.runs)) if trial not in training]
+        chosen = set(sorted(known, key=rank)[: settings.keep])
+        return [trial for trial in ended if trial in chosen]
 
     def _trial_files(
         self, classifier: Classifier, trial: int, content: dict[str, Any]
@@ -226,6 +263,8 @@ class Checkpoints(Callback):
         status, run = classifier.status[trial], self.runs[trial]
         if self.best[trial] is not None:
             files[run.best_checkpoint] = self._best_content(classifier, trial)
+        if classifier.configs[trial].checkpoint.keep == "best":
+            return files
         if status.diverged_step is not None:
             return files  # the last state shows the divergence; a single run would not write it
         history = content["callbacks"]["History"]

@@ -1,14 +1,16 @@
 """Trains one run (`fit`) or a stack of runs (`fit_stack`)."""
 
 import logging
+import random
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import Callback, seed_everything
 
@@ -81,7 +83,7 @@ class Job:
     halving: int | None = None
     callbacks: Sequence[Callback] = ()
 
-    @property
+    @cached_property
     def runs(self) -> list[Run]:
         return [Run(folder) for folder in self.folders]
 
@@ -125,11 +127,14 @@ def fit_stack(
             job = replace(job, configs=claimed)
         if not all(run.ended for run in runs):
             _fit_locked(job, lock_descriptor)
+        if rank_zero:
+            for config, run in zip(configs, runs, strict=True):
+                if config.checkpoint.keep == "best" and run.ended:
+                    run.remove_checkpoints(but_best=True)
         if state_folder is not None:
             pair.remove()
-    if state_folder is not None:
-        with suppress(OSError):
-            state_folder.rmdir()
+    with suppress(OSError):  # the lock has made the folder anew where nothing was kept
+        pair.folder.rmdir()
     return runs
 
 
@@ -192,7 +197,7 @@ def _train_and_test(job: Job, signals: Signals) -> None:
             classifier.set_stacked_trials(resumed.state.stacked, resumed.state.threads)
         elif ranks.is_rank_zero():
             for run in runs:
-                clear(run)
+                clear(run, stacked=job.state_folder is not None)
         history = History(runs)
         checkpoints = Checkpoints(runs, job.checkpoint_pair, signals)
         loggers = Loggers(config, runs[0], history, data.source)
@@ -281,8 +286,11 @@ def build_classifier(
 ) -> Classifier:
     """Initialises each model from its own seed. Gives each different seed an order of samples."""
     source, models = data.source, []
-    for config in configs:
-        seed_everything(config.seed, verbose=False)
+    for number, config in enumerate(configs, 1):
+        if number == len(configs):
+            seed_everything(config.seed, verbose=False)
+        else:
+            _seed_cpu(config.seed)
         models.append(build_model(config.model, source.shape, source.classes))
     seeds = list(dict.fromkeys(config.seed for config in configs))
     orders: list[Order] = [SeededOrder(seed) for seed in seeds]
@@ -293,6 +301,14 @@ def build_classifier(
     step = choose_step(configs[0], models[0], devices.accelerator, devices.world_size)
     orders_of = [seeds.index(config.seed) for config in configs]
     return Classifier(configs, models, data, orders_of, step, threads)
+
+
+def _seed_cpu(seed: int) -> None:
+    """Seeds the streams that models draw from while they are built. Lightning's seed_everything
+    seeds the GPUs too, and torch then notes the call stack several times, which takes 1 ms."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  # the global stream
+    torch.default_generator.manual_seed(seed)
 
 
 def _log_batch_size(config: Config, devices: int) -> None:

@@ -28,19 +28,34 @@ class Group:
     alone: str | None = None  # the reason why the trial of this group trains alone
 
 
+@dataclass(frozen=True)
+class Place:
+    """A device on which a group trains."""
+
+    free_bytes: int  # of its memory
+    on_cpu: bool
+
+
+# Trials of a stack on a CPU, where more trials train no faster, but need memory all the time.
+MOST_ON_CPU = 1000
+
+
 def plan(
     configs: Sequence[Config],
     max_trials: int | None = None,
     slots: int = 1,
-    free: Callable[[Config], int] | None = None,
+    place: Callable[[Config], Place] | None = None,
+    *,
+    compared: bool = False,
 ) -> list[Group]:
     """Groups of trials that differ only in fusible keys, with at most `max_trials` trials each. If
-    `max_trials` is None, a group takes at most half of the `free` bytes of its device, by default
-    those of this machine. The plan then depends on the free memory, so a sweep saves the plan.
+    `max_trials` is None, a group takes at most half of the free memory of its `place`, by default a
+    device of this machine. The plan then depends on the free memory, so a sweep saves the plan. On
+    a CPU a stack has at most MOST_ON_CPU trials too, unless its trials are `compared`, by halving.
 
     There are at least `slots` groups, if there are as many trials.
     """
-    free = free or free_bytes
+    place = place or here
     alone: list[Group] = []
     alike: dict[str, list[int]] = {}
     for trial, config in enumerate(configs):
@@ -52,7 +67,9 @@ def plan(
     kinds = list(alike.values())
     parts = []
     for trials in kinds:
-        most = max_trials or _most_that_fit([configs[t] for t in trials], free)
+        most = max_trials or _most_that_fit([configs[t] for t in trials], place)
+        if max_trials is None and not compared and place(configs[trials[0]]).on_cpu:
+            most = min(most, MOST_ON_CPU)
         parts.append(math.ceil(len(trials) / most))
     while len(alone) + sum(parts) < min(slots, len(configs)):
         largest = max(range(len(kinds)), key=lambda kind: len(kinds[kind]) / parts[kind])
@@ -106,12 +123,17 @@ def bytes_per_trial(config: Config, shape: Sequence[int], classes: int, batch: i
     return floats * (8 if config.trainer.precision == "64" else 4)
 
 
-def _most_that_fit(configs: Sequence[Config], free: Callable[[Config], int]) -> int:
+def _most_that_fit(configs: Sequence[Config], place: Callable[[Config], Place]) -> int:
     """How many of these trials, all on the same data, fit into half of the free memory."""
     config = configs[0]
     data = describe(config.data)
     largest = max(bytes_per_trial(c, data.shape, data.classes, c.data.batch) for c in configs)
-    return max(1, free(config) // 2 // largest)
+    return max(1, place(config).free_bytes // 2 // largest)
+
+
+def here(config: Config) -> Place:
+    """The device of this machine that a run takes."""
+    return Place(free_bytes(config), machine.resolve(config.trainer).accelerator == "cpu")
 
 
 def free_bytes(config: Config) -> int:

@@ -156,10 +156,14 @@ def same_step(choice: StepChoice, resumed: Resumed) -> StepChoice:
     return StepChoice(CLOSED_FORM, "the checkpoint was trained in this way")
 
 
-def clear(run: Run) -> None:
+def clear(run: Run, *, stacked: bool) -> None:
     """Deletes the history and result of a run that was killed before its first checkpoint. Raises
-    InputError if the history shows that there was a checkpoint."""
+    InputError if the history shows that there was a checkpoint. That of a trial of a stack does not
+    show it, because a large stack may have no checkpoint for some epochs."""
     if run.ended:
+        return
+    if stacked:
+        run.forget()
         return
     history = run.history if run.history_file.exists() else []
     epochs = history[-1]["epoch"] if history else None

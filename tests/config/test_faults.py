@@ -53,6 +53,11 @@ from tests.helpers.faults import faults
         ("data.pin_memory=true", "type data.loader=workers too"),
         ("data.persistent_workers=true", "type data.num_workers=2 too"),
         ("checkpoint.mode=min", "type checkpoint.mode=max"),
+        (
+            "checkpoint.keep=most",
+            "checkpoint.keep=most: must be one of all, best or a valid integer",
+        ),
+        ("checkpoint.keep=0", "must be one of all, best or greater than 0, for example"),
         ("checkpoint.monitor=test/acc", "must be one of val/acc, val/loss, train/acc, train/loss"),
         ("optimizer.lr=0.1,0.2", "type -m too"),
         ("optimizer.lr=[", "cannot be read"),

@@ -1,6 +1,12 @@
 """Overrides, each by itself."""
 
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
 
 from src.config.overrides import (
     MOST_POINTS,
@@ -57,3 +63,21 @@ def test_overrides_that_cannot_be_read_are_named() -> None:
     faults.clear()
     assert parse_all(["seed=" + "1" * OVERRIDES_LIMIT], faults) == []
     assert faults[0].startswith("the overrides have 10,005 characters, at most 10,000 are read")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["seed=0", "seed=17", "a.b_c.d2=1234567890123456", "lr=0.5", "lr=10.25",
+     "lr=0.1000000000000001", "seed=-1", "seed=007", "seed=1_000", "lr=1e-3", "lr=.5", "lr=5.",
+     "seed=12345678901234567890", "+seed=1", "~seed=1", "a/b=1", "seed@x=1", "seed= 1",
+     "seed=1 ", "null=1", "9a=1"],
+)  # fmt: skip
+def test_numbers_are_parsed_as_hydra_does(text: str) -> None:
+    def outcome(parse: Callable[[str], Override]) -> Any:
+        try:
+            override = parse(text)
+        except HydraException as error:
+            return str(error)
+        return override, type(override.value()), override.get_value_element_as_str()
+
+    assert outcome(parsed) == outcome(OverridesParser.create().parse_override)

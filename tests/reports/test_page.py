@@ -8,6 +8,7 @@ import shutil
 import statistics
 from collections.abc import Sequence
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -20,6 +21,7 @@ from playwright.sync_api import Browser
 from src.data.sources import downloads
 from src.data.sources.downloads import UnavailableError
 from src.inference.evaluation import evaluate_path
+from src.reports import figures, tables
 from src.reports.page import MARK, write_report
 from src.runs.folder import Run
 from src.runs.outcome import SHARED_TIME
@@ -103,6 +105,36 @@ def test_the_page_of_a_sweep_agrees_with_its_table(sweep: Path) -> None:
     assert expected in [cells[-1] for cells in Tables(page).found["sweep1-seeds-table"]]
     assert page.count(SHARED_TIME.replace("'", "&#39;")) == 1
     assert "reason" not in header
+
+
+def test_a_large_sweep_shows_its_first_rows(
+    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The best trials, and some of those that did not finish; all runs in the pictures' ends."""
+    shutil.copytree(sweep, tmp_path / "sweep")
+    failed = Run(tmp_path / "sweep" / "3")
+    failed.write_result({"status": "failed", "error": "broken"})
+    Run(tmp_path / "sweep" / "4").write_result({"status": "failed", "error": "broken"})
+    monkeypatch.setattr(tables, "MOST_ROWS", 4)
+    monkeypatch.setattr(tables, "MOST_UNFINISHED", 1)
+    monkeypatch.setattr(figures, "MOST_DRAWN", 2)
+    page = write_report([tmp_path / "sweep"], models=False).read_text()
+    header, *trials = Tables(page).found["sweep1-table"]
+    statuses = [row[header.index("status")] for row in trials]
+    assert statuses == ["finished", "finished", "finished", "failed"]
+    accuracies = [float(row[header.index("val/acc")].rstrip("%")) for row in trials[:3]]
+    rows = csv.DictReader(io.StringIO((sweep / "results.csv").read_text()))
+    every = [float(row["val/acc"]) for row in rows if row["trial"] not in "34"]
+    assert accuracies == [round(100 * value, 2) for value in sorted(every, reverse=True)[:3]]
+    assert "the first 4 of 8 trials; results.csv has all; seconds of a trial" in page
+    assert "a sweep of 8 trials" in page
+
+
+def test_pictures_draw_some_of_many() -> None:
+    assert figures._spread(range(300)) == range(300)
+    few = figures._spread(range(10_000))
+    assert (len(few), few[0], few[-1]) == (300, 0, 9_999)
+    assert max(b - a for a, b in pairwise(few)) == 34
 
 
 def test_a_page_is_self_contained(sweep: Path) -> None:

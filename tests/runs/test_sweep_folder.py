@@ -2,12 +2,20 @@
 
 import csv
 import io
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from src.config.compose import compose
+from src.runs import sweep_folder
+from src.runs.config_files import create_run_folder
+from src.runs.folder import Run
+from src.runs.outcome import Outcome, read_outcome
 from src.runs.sweep_folder import Sweep
-from tests.helpers.commands import Train
+from tests.helpers.commands import SMALL, Train
+from tests.helpers.kills import Killed
 
 
 @pytest.fixture
@@ -35,3 +43,146 @@ def test_the_table_has_accuracies_in_percent(sweep: Sweep) -> None:
     for row in rows:
         (line,) = [line for line in lines if line.split()[:2] == [row["trial"], "finished"]]
         assert line.split()[-3:-1] == [f"{float(row[key]):.2%}" for key in ("val/acc", "test/acc")]
+
+
+FILES = ("previous.ckpt", "last.ckpt", "best.ckpt")
+
+
+def ended(folder: Path, value: float | None, *overrides: str, status: str = "finished") -> Run:
+    """A run folder with a result, and files in place of checkpoints."""
+    config, run = compose(*SMALL, *overrides), Run(folder)
+    create_run_folder(run, config.to_primitives(), overrides)
+    for name in FILES:
+        run.checkpoints.mkdir(exist_ok=True)
+        (run.checkpoints / name).write_text(name)
+    best, data = {"epoch": 1, config.checkpoint.monitor: value}, {"name": config.data.name}
+    common = {"monitor": config.checkpoint.monitor, "config_hash": config.hash()}
+    run.write_result({"status": status, "best": best, "data": data, **common})
+    return run
+
+
+def with_files(sweep: Sweep) -> list[int]:
+    """The trials that keep all files; the others keep none."""
+    kept = [run for run in sweep.trials if run.checkpoints.exists()]
+    assert all(sorted(path.name for path in run.checkpoints.iterdir()) == sorted(FILES)
+               for run in kept)  # fmt: skip
+    return [int(run.folder.name) for run in kept]
+
+
+def test_the_best_trials_keep_their_checkpoints(tmp_path: Path) -> None:
+    """Of equal trials the lower number; on each data set; of trials that have ended."""
+    sweep, two = Sweep(tmp_path), "checkpoint.keep=2"
+    ended(tmp_path / "0", 0.5, two)
+    ended(tmp_path / "1", 0.7, two)
+    ended(tmp_path / "2", 0.9, two, status="diverged")
+    ended(
+        tmp_path / "3", 0.1, two, "data.name=toy", "data.shape=2", status="failed"
+    ) if False else ended(tmp_path / "3", 0.1, two, status="interrupted")
+    sweep.remove_surplus()
+    assert with_files(sweep) == [0, 1, 3]
+    ended(tmp_path / "3", 0.7, two)
+    sweep.remove_surplus()
+    assert with_files(sweep) == [1, 3]
+    ended(tmp_path / "4", 0.7, two)
+    ended(tmp_path / "5", 0.2, two, "data=toy")
+    ended(tmp_path / "6", 0.1, "checkpoint.keep=all")
+    ended(tmp_path / "10", 0.1, "checkpoint.keep=7")
+    sweep.remove_surplus()
+    assert with_files(sweep) == [1, 3, 5, 6, 10]
+    assert len(sweep.trials) == 8
+
+
+def test_a_large_sweep_prints_its_best_trials(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweep_folder, "MOST_ROWS", 2)
+    monkeypatch.setattr(sweep_folder, "MOST_ERRORS", 1)
+    for number in range(6):
+        overrides = (f"optimizer.lr={1 + number // 2}", f"seed={number % 2}")
+        ended(tmp_path / str(number), number / 10, *overrides)
+    for number in (6, 7, 8):
+        run = Run(tmp_path / str(number))
+        run.folder.mkdir()
+        run.write_result({"status": "failed", "error": "broken"})
+    lines = Sweep(tmp_path).table().splitlines()
+    assert [line.split()[0] for line in lines[2:4]] == ["5", "4"]
+    assert lines[4] == f"… and 7 more trials in {tmp_path}/results.csv"
+    assert [line.split()[0] for line in lines[8:10]] == ["3", "2"]
+    assert lines[10:13] == ["… and 1 more", "trial 6 failed: broken", "… and 2 more failed trials"]
+
+
+def test_a_small_loss_is_the_best(tmp_path: Path) -> None:
+    loss = ("checkpoint.keep=1", "checkpoint.monitor=val/loss", "checkpoint.mode=min")
+    for number, value in enumerate((None, 0.3, 0.2, 0.4)):
+        ended(tmp_path / str(number), value, *loss)
+    sweep = Sweep(tmp_path)
+    sweep.remove_surplus()
+    assert with_files(sweep) == [2]
+
+
+def test_killed_between_two_removals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next process removes what is left, a file of a killed write too."""
+    for number in range(8):
+        folder = tmp_path / str(number)
+        for trial, value in enumerate((0.1, 0.3, 0.2)):
+            run = ended(folder / str(trial), value, "checkpoint.keep=1")
+            if trial != 1:
+                (run.checkpoints / ".best.ckpt.part").write_text("half")
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "unlink", fatal_after(number))
+            with pytest.raises(Killed):
+                Sweep(folder).remove_surplus()
+        sweep_folder._KNOWN.clear()  # another process
+        Sweep(folder).remove_surplus()
+        assert with_files(Sweep(folder)) == [1]
+
+
+def fatal_after(calls: int) -> Callable[[Path, bool], None]:
+    """Path.unlink, which kills the process at the call after so many."""
+    left, unlink = iter(range(calls)), Path.unlink
+
+    def call(path: Path, missing_ok: bool = False) -> None:
+        if next(left, None) is None:
+            raise Killed
+        unlink(path, missing_ok)
+
+    return call
+
+
+def test_files_behind_a_link_stay(tmp_path: Path) -> None:
+    elsewhere = ended(tmp_path / "elsewhere", 0.1, "checkpoint.keep=1")
+    ended(tmp_path / "sweep" / "1", 0.3, "checkpoint.keep=1")
+    (tmp_path / "sweep" / "0").symlink_to(elsewhere.folder)
+    run = ended(tmp_path / "sweep" / "2", 0.2, "checkpoint.keep=1")
+    run.remove_checkpoints(but_best=False)
+    run.checkpoints.symlink_to(elsewhere.checkpoints)
+    Sweep(tmp_path / "sweep").remove_surplus()
+    assert len([*elsewhere.checkpoints.iterdir()]) == 3
+
+
+def test_results_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replaced result is read again; the time of updates is a fiftieth at most."""
+    read, now, written = [], [0.0], []
+
+    def count(run: Run) -> Outcome:
+        read.append(run.folder.name)
+        return read_outcome(run)
+
+    def write(folder: Path, text: str) -> None:
+        written.append(now[0])
+        now[0] += 0.1
+
+    monkeypatch.setattr(sweep_folder, "read_outcome", count)
+    monkeypatch.setattr(sweep_folder, "write_durably", write)
+    monkeypatch.setattr(sweep_folder, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for number in range(3):
+        ended(tmp_path / str(number), 0.5)
+        Sweep(tmp_path).update("all")
+        now[0] += 2
+    assert (read, written) == (["0"], [0])
+    now[0] += 2
+    Sweep(tmp_path).update("all")
+    assert (read, written) == (["0", "1", "2"], [0, now[0] - 0.1])
+    ended(tmp_path / "1", 0.6)
+    assert [outcome.value for outcome in Sweep(tmp_path).outcomes()] == [0.5, 0.6, 0.5]
+    assert read == ["0", "1", "2", "1"]

@@ -10,9 +10,11 @@ from hydra.types import HydraContext, RunMode
 from omegaconf import OmegaConf
 
 from src import train
+from src.config import faults
 from src.config.compose import Composer, compose, plain_parts
-from src.config.faults import options
+from src.config.faults import options, read_config
 from src.config.schema import GROUPS
+from src.runs.folder import Run
 from src.sweeps import hydra_files, run_command
 from src.sweeps.hydra_files import _validate, begin_job
 from tests.helpers.commands import SMALL
@@ -94,3 +96,26 @@ def test_checked_jobs_are_not_composed_to_validate_them(monkeypatch: pytest.Monk
     sweeper.hydra_context = HydraContext(composer, Callbacks())
     _validate(sweeper, [["seed=1"], ["seed=2"], ["seed=1", "hydra.sweep.dir=x"]])
     assert validated == [["seed=2"]]
+
+
+def test_a_remembered_configuration_is_that_of_the_file(tmp_path: Path) -> None:
+    """Also where the values are normalised; never that of other values."""
+    points = [
+        "seed=7",
+        "trainer.precision=64",
+        "model.hidden_sizes=8",
+        "data=toy",
+        "optimizer=adam",
+    ]
+    for number, text in enumerate(points):
+        composed = Composer(None).load_configuration("train", [text], RunMode.RUN)
+        values, section = plain_parts(composed)
+        other = compose("seed=8")
+        for folder, known in (("true", compose(text)), ("false", other)):
+            begin_job(tmp_path / folder / str(number), values, section, known)
+            file = Run(tmp_path / folder / str(number)).config_file
+            assert (file.read_bytes() in faults._READ) == (folder == "true")
+            remembered = read_config(file)
+            faults._READ.clear()
+            assert remembered == read_config(file) == compose(text)
+            faults._READ.clear()

@@ -9,6 +9,7 @@ import pytest
 
 from src.benchmarks.crashes import fingerprint
 from src.config.compose import compose
+from src.inference.evaluation import evaluate_path
 from src.runs.folder import Run
 from src.sweeps.command_line import check_command_line
 from src.system.errors import InputError
@@ -63,6 +64,74 @@ def test_faults_of_resume_cost_no_torch(
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("keep", ["best", "1"])
+def test_what_stays_of_a_single_run(keep: str, command: Command, tmp_path: Path) -> None:
+    """A run with a number keeps all: it has no others to compare with."""
+    done = command("src.train", *SMALL, f"checkpoint.keep={keep}", "hydra.run.dir=run")
+    assert done.returncode == 0, done.stderr
+    run = Run(tmp_path / "run")
+    names = ["best.ckpt"] if keep == "best" else ["best.ckpt", "last.ckpt", "previous.ckpt"]
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == names
+    run.previous_checkpoint.touch()  # as if it had been killed before the removal
+    again = command("src.train", "resume=run")
+    assert again.returncode == 0
+    assert ("to train on:" in again.stdout) == (keep == "1")
+    assert sorted(path.name for path in run.checkpoints.iterdir()) == names
+    more = command("src.train", "resume=run", "trainer.max_epochs=3")
+    if keep == "1":
+        assert more.returncode == 0, more.stderr
+        return
+    assert more.returncode == 2
+    assert more.stderr.strip() == (
+        "error: run: cannot be trained on, because checkpoint.keep=best has kept only its best "
+        "weights; to train it again from the start, type python -m src.train data=digits "
+        "trainer=cpu trainer.max_epochs=2 checkpoint.keep=best trainer.max_epochs=3"
+    )
+    with pytest.raises(InputError, match="has kept only its best weights; train it in a new"):
+        fit(
+            compose(*SMALL, "checkpoint.keep=best", "trainer.max_epochs=3"), run.folder, resume=True
+        )
+    assert evaluate_path(run.folder, None).accuracy == run.result["test/acc"]
+
+
+@pytest.mark.parametrize("launcher", ["basic", "fused", "joblib", "local"])
+def test_what_stays_of_a_sweep(launcher: str, command: Command, tmp_path: Path) -> None:
+    where = ("hydra/launcher=fused", "hydra.launcher.executor=local", "hydra.launcher.slots=2")
+    done = command(
+        "src.train", "-m", *SMALL, "optimizer.lr=1e-4,0.1,0.01", "checkpoint.keep=1",
+        *(where if launcher == "local" else [f"hydra/launcher={launcher}"]),
+        "hydra.sweep.dir=sweep",
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    runs = [Run(tmp_path / "sweep" / number) for number in "012"]
+    assert [run.checkpoints.exists() for run in runs] == [False, True, False]
+    assert runs[1].last_checkpoint.exists()
+    assert all(run.result["status"] == "finished" and len(run.history) == 3 for run in runs)
+    expected = (
+        "error: sweep/0: has no weights, because checkpoint.keep=1 keeps those of the best trial; "
+        "name a trial that has checkpoints/best.ckpt, or train this one again: python -m src.train "
+        "data=digits trainer=cpu trainer.max_epochs=2 optimizer.lr=0.0001 checkpoint.keep=1\n"
+    )
+    for arguments in (
+        ("src.evaluate", "sweep/0"), ("src.predict", "sweep/0", "x.png"),
+        ("src.export", "sweep/0"), ("src.report", "sweep/0", "--bundle", "x.zip"),
+    ):  # fmt: skip
+        refused = command(*arguments)
+        assert (refused.returncode, refused.stderr) == (2, expected), arguments
+    refused = command("src.train", "resume=sweep/0", "trainer.max_epochs=3")
+    assert "because checkpoint.keep=1 has kept only better trials; to train" in refused.stderr
+    assert command("src.report", "sweep").returncode == 0
+    page = command("src.report", "sweep/0")
+    assert page.returncode == 0, page.stderr
+    assert (
+        "has no weights, because checkpoint.keep=1"
+        in (tmp_path / "sweep" / "0" / "report.html").read_text()
+    )
+    again = command("src.train", "resume=sweep")
+    assert again.returncode == 0, again.stderr
+    assert [run.checkpoints.exists() for run in runs] == [False, True, False]
 
 
 @pytest.mark.parametrize("launcher", ["basic", "fused"])

@@ -3,6 +3,8 @@
 import itertools
 import json
 import math
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from src.config.schema import Config
 from src.data.sources.catalogue import open_source
 from src.inference.evaluation import evaluate_path
 from src.models import build_model
+from src.runs import sweep_folder
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps import trials
@@ -25,6 +28,7 @@ from src.training.fit import fit, fit_stack
 from src.training.grouping import plan
 from tests.helpers.commands import SMALL
 from tests.helpers.grids import SEEDS, WIDTHS, grid
+from tests.helpers.kills import Killed
 from tests.helpers.steps import AUTO
 from tests.helpers.weights import same
 
@@ -267,3 +271,92 @@ def test_a_stack_that_fails_ends_no_other(tmp_path: Path, monkeypatch: pytest.Mo
 def test_overview_counts_stacks() -> None:
     assert trials._overview([64, 3], 2) == "2 stacks of 64, 3 and 2 alone"
     assert trials._overview([], 2) == "2 alone"
+
+
+def files_of(folder: Path, count: int) -> list[list[str]]:
+    """The names of the checkpoints of each trial."""
+    runs = [Run(folder / str(number)) for number in range(count)]
+    return [
+        sorted(path.name for path in run.checkpoints.iterdir()) if run.checkpoints.exists() else []
+        for run in runs
+    ]
+
+
+KEPT = [
+    ["optimizer.lr=0.001", "optimizer.lr=0.1", "optimizer.lr=0.03", "optimizer.lr=1e9"],
+    ["model.hidden_sizes=8", "model.hidden_sizes=[8,8]"],  # two stacks
+]
+
+
+@pytest.mark.parametrize(("keep", "halving"), [("best", None), ("2", None), ("3", 2)])
+def test_what_stays_of_a_trial(
+    keep: str, halving: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The results are those of a sweep that keeps all. Killed at any removal, or before any result,
+    and resumed, a sweep ends with the same files."""
+    common = ("trainer.max_epochs=3", "scheduler=none")
+    configs = [grid(*KEPT, common=(*common, f"checkpoint.keep={kept}")) for kept in ("all", keep)]
+    folders = [tmp_path / "all", tmp_path / "kept"]
+    for folder, each in zip(folders, configs, strict=True):
+        train(each, folder, halving)
+    whole = [Run(folders[0] / str(number)) for number in range(8)]
+    alone = [result_of(run) for run in whole]
+    assert [result_of(Run(folders[1] / str(number))) for number in range(8)] == alone
+    everything = files_of(folders[0], 8)
+    if keep == "best":
+        expected = [[name for name in names if name == "best.ckpt"] for names in everything]
+    else:
+
+        def rank(number: int) -> float:
+            run = whole[number]
+            return -run.monitored if run.result["status"] == "finished" else math.inf
+
+        best = sorted(range(8), key=rank)[: int(keep)]
+        expected = [names if number in best else [] for number, names in enumerate(everything)]
+    assert files_of(folders[1], 8) == expected
+    for number, names in enumerate(expected):
+        for name in names:
+            paths = [folder / str(number) / "checkpoints" / name for folder in folders]
+            contents = [torch.load(path, weights_only=True) for path in paths]
+            assert digest(contents[0]["state_dict"]) == digest(contents[1]["state_dict"])
+    for owner, name, before in KILLS:
+        folder = tmp_path / f"{name}{before}"
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, name, fatal_after(getattr(owner, name), before))
+            with suppress(Killed):  # where fewer files are removed, nothing is killed
+                train(configs[1], folder, halving)
+        sweep_folder._KNOWN.clear()  # another process
+        train(configs[1], folder, halving)
+        assert files_of(folder, 8) == expected
+        assert [result_of(Run(folder / str(number))) for number in range(8)] == alone
+
+
+# What a process does last before it is killed, and how many times it has done that.
+KILLS: list[tuple[Any, str, int]] = [
+    (Run, "write_result", 0), (Run, "write_result", 5), (Run, "remove_checkpoints", 0),
+    (Path, "unlink", 0), (Path, "unlink", 3),
+]  # fmt: skip
+
+
+def fatal_after(method: Callable[..., Any], calls: int) -> Callable[..., Any]:
+    """The method, which kills the process at the call after so many. Locks are left alone."""
+    left = iter(range(calls))
+
+    def call(owner: Any, *given: Any, **more: Any) -> Any:
+        counts = not isinstance(owner, Path) or owner.suffix == ".ckpt"
+        if counts and next(left, None) is None:
+            raise Killed
+        return method(owner, *given, **more)
+
+    return call
+
+
+def train(configs: list[Config], folder: Path, halving: int | None) -> None:
+    folder.mkdir(exist_ok=True)
+    folders = [folder / str(number) for number in range(len(configs))]
+    train_trials(configs, folders, Sweep(folder), None, halving)
+
+
+def result_of(run: Run) -> tuple[Any, ...]:
+    result = run.result
+    return result["status"], result["test/acc"], result["best"], result["config_hash"]

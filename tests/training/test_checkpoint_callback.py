@@ -9,15 +9,19 @@ from typing import Any
 import pytest
 import torch
 
+from src.benchmarks.crashes import fingerprint
 from src.config.compose import compose
 from src.inference.evaluation import evaluate_path
 from src.runs.checkpoint import CheckpointPair
+from src.runs.folder import Run
 from src.training import checkpoint_callback
 from src.training.classifier import Classifier
-from src.training.fit import fit
+from src.training.fit import fit, fit_stack
 from src.training.metrics import EpochMetrics
 from src.training.result import summary
 from tests.helpers.commands import SMALL, Train
+from tests.helpers.grids import grid
+from tests.helpers.kills import Killed
 
 
 def test_monitoring_the_loss_keeps_the_least(train: Train) -> None:
@@ -132,3 +136,40 @@ def test_checkpoints_by_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     written.clear()
     fit(compose(*SMALL, *blocks, "checkpoint.every_seconds=null"), tmp_path / "seldom")
     assert written == [(1, 0)]
+
+
+def test_states_of_a_large_stack_keep_to_a_fiftieth_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stack that would need long to write its state writes none; killed after its last epoch, it
+    trains again, to the same bits."""
+    configs = grid(["seed=0", "seed=1"], common=("checkpoint.every_seconds=null",))
+    written: list[int] = []
+    write = CheckpointPair.write
+
+    def noted(self: CheckpointPair, content: dict[str, Any]) -> None:
+        written.append(content["position"]["epoch"])
+        write(self, content)
+
+    def stack(name: str) -> list[dict[str, str]]:
+        folders = [tmp_path / name / number for number in "01"]
+        return [fingerprint(run) for run in fit_stack(configs, folders, tmp_path / name / "stack")]
+
+    monkeypatch.setattr(CheckpointPair, "write", noted)
+    expected = stack("small")
+    assert written in ([1], [1, 2])  # whether another state pays depends on the time
+    written.clear()
+    monkeypatch.setattr(checkpoint_callback, "UNNOTICED", 0)
+    monkeypatch.setattr(checkpoint_callback, "SPEED", 1.0)
+    assert stack("large") == expected
+    assert written == []
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "write_result", killed)
+        with pytest.raises(Killed):
+            stack("killed")
+    assert stack("killed") == expected
+    assert written == []
+
+
+def killed(*_: Any) -> None:
+    raise Killed

@@ -53,3 +53,14 @@ def test_groups_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert _sizes(configs) == [5, 5]
     monkeypatch.setattr(grouping, "free_bytes", lambda _: 1)
     assert _sizes(configs) == [1] * 10
+
+
+def test_a_stack_on_a_cpu_has_a_thousand_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More trials would need memory and be no faster. Halving compares all trials of a stack."""
+    monkeypatch.setattr(grouping, "free_bytes", lambda _: 10**12)
+    configs = grid(["seed=0"]) * 2500
+    assert [len(group.trials) for group in plan(configs)] == [834, 833, 833]
+    assert [len(group.trials) for group in plan(configs, compared=True)] == [2500]
+    assert [len(group.trials) for group in plan(configs, 2000)] == [1250, 1250]
+    gpu = grouping.Place(10**12, on_cpu=False)
+    assert [len(group.trials) for group in plan(configs, place=lambda _: gpu)] == [2500]

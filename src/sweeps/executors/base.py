@@ -8,7 +8,7 @@ from src.config.schema import Config
 from src.sweeps.tasks import Task, train_group
 from src.system.errors import InputError
 from src.training.fit import mark_failed
-from src.training.grouping import free_bytes
+from src.training.grouping import Place, here
 
 log = logging.getLogger(__name__)
 
@@ -20,8 +20,8 @@ class Executor(Protocol):
 
     slots: int  # how many groups train at the same time
 
-    def free_bytes(self, config: Config) -> int:
-        """The free memory of the device on which a group of such trials will train."""
+    def place(self, config: Config) -> Place:
+        """The device on which a group of such trials will train."""
 
     def run(self, tasks: Sequence[Task]) -> None:
         """Returns when nothing more can be trained. Raises Interrupted after a signal."""
@@ -32,8 +32,8 @@ class InProcess:
 
     slots = 1
 
-    def free_bytes(self, config: Config) -> int:
-        return free_bytes(config)
+    def place(self, config: Config) -> Place:
+        return here(config)
 
     def run(self, tasks: Sequence[Task]) -> None:
         for task in tasks:

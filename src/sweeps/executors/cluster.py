@@ -18,6 +18,7 @@ from src.sweeps.tasks import Task
 from src.system.errors import InputError, Interrupted, parsing
 from src.system.files import MIB, read_bounded, require_contained, write_durably
 from src.system.signals import handled
+from src.training.grouping import Place
 from src.training.result import shown
 
 log = logging.getLogger(__name__)
@@ -78,8 +79,9 @@ class Cluster(ABC):
             return 0
         return 1 if devices == "auto" else devices
 
-    def free_bytes(self, config: Config) -> int:
-        return GB * (GPU_MEMORY if self.gpus(config) else self.execution.memory or MEMORY)
+    def place(self, config: Config) -> Place:
+        gpus = self.gpus(config)
+        return Place(GB * (GPU_MEMORY if gpus else self.execution.memory or MEMORY), not gpus)
 
     def run(self, tasks: Sequence[Task]) -> None:
         remaining = [task for task in tasks if not task.ended]

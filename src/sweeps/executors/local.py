@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -25,7 +25,7 @@ from src.system import machine
 from src.system.errors import Interrupted
 from src.system.process import import_for_ranks
 from src.system.signals import handled
-from src.training.grouping import free_bytes
+from src.training.grouping import Place, here
 from src.training.result import shown
 
 log = logging.getLogger(__name__)
@@ -55,8 +55,9 @@ class Local:
         gpus = {slot.gpu for slot in slots} - {None}
         self.sharing = -(-self.slots // max(1, len(gpus)))  # slots of one device
 
-    def free_bytes(self, config: Config) -> int:
-        return free_bytes(config) // self.sharing
+    def place(self, config: Config) -> Place:
+        whole = here(config)
+        return replace(whole, free_bytes=whole.free_bytes // self.sharing)
 
     def run(self, tasks: Sequence[Task]) -> None:
         remaining = [task for task in tasks if not task.ended]

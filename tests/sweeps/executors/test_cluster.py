@@ -18,6 +18,7 @@ from src.sweeps.tasks import Parcel, Task, train_group
 from src.sweeps.trials import train_trials
 from src.system.errors import InputError, Interrupted
 from src.training.fit import mark_failed
+from src.training.grouping import Place
 from tests.helpers.commands import SMALL
 
 Step = Callable[["Scripted"], Mapping[str, State]]
@@ -196,9 +197,9 @@ def test_a_group_is_planned_for_the_machine_that_trains_it() -> None:
     cpu = compose("data=digits", "trainer.accelerator=cpu")
     assert [Scripted().gpus(config) for config in (gpu, cpu)] == [2, 0]
     assert Scripted(gpus=1).gpus(cpu) == 1
-    assert Scripted().free_bytes(gpu) == 16 * 10**9
-    assert Scripted().free_bytes(cpu) == 4 * 10**9
-    assert Scripted(memory=7).free_bytes(cpu) == 7 * 10**9
+    assert Scripted().place(gpu) == Place(16 * 10**9, on_cpu=False)
+    assert Scripted().place(cpu) == Place(4 * 10**9, on_cpu=True)
+    assert Scripted(memory=7).place(cpu) == Place(7 * 10**9, on_cpu=True)
     assert (Scripted().slots, Scripted(slots=9).slots) == (2, 9)
 
 

@@ -15,6 +15,7 @@ from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps.executors.local import Local, Slot, local
 from src.sweeps.trials import train_trials
+from src.training import grouping
 from src.training.grouping import bytes_per_trial, plan
 from tests.helpers.commands import SMALL, run_command
 from tests.helpers.steps import needs_engine
@@ -131,14 +132,12 @@ def test_stacks_on_one_device_share_its_memory(monkeypatch: pytest.MonkeyPatch) 
     configs = _configs(8, seeds=8)
     data = describe(configs[0].data)
     one = bytes_per_trial(configs[0], data.shape, data.classes, configs[0].data.batch)
-    monkeypatch.setattr("src.sweeps.executors.local.free_bytes", lambda _: 2 * 4 * one)
+    monkeypatch.setattr(grouping, "free_bytes", lambda _: 2 * 4 * one)
     slots = [Slot(frozenset({0}))] * 2
-    assert [len(group.trials) for group in plan(configs, None, 2, Local(slots[:1]).free_bytes)] == [
+    assert [len(group.trials) for group in plan(configs, None, 2, Local(slots[:1]).place)] == [
         4
     ] * 2
-    assert [len(group.trials) for group in plan(configs, None, 2, Local(slots).free_bytes)] == [
-        2
-    ] * 4
+    assert [len(group.trials) for group in plan(configs, None, 2, Local(slots).place)] == [2] * 4
 
 
 def test_slots_are_parts_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
