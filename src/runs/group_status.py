@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from src.config.schema import sort_key
-from src.runs.folder import Run
+from src.runs.folder import Result, Run
 from src.runs.group_progress import GroupProgress
 from src.runs.outcome import UNKNOWN, format_metric
 from src.system.errors import InputError, first_line
@@ -51,6 +51,21 @@ class Results:
         )
 
 
+def one_result(result: Result) -> Results:
+    """The results of one trial, which may not have ended."""
+    status, monitor = result.get("status"), result.get("monitor", "val/acc")
+    if status in (None, "interrupted"):
+        return Results()
+    return Results(
+        1,
+        status == "failed",
+        status == "diverged",
+        sum(result.get("seconds", {}).values()) / result.get("stacked", 1),
+        monitor,
+        result.get("best", {}).get(monitor),
+    )
+
+
 def results_of(runs: Iterable[Run]) -> tuple[Results, dict[str, list[Run]]]:
     """The results of the runs that have ended, and the runs that failed, by the line of their
     error. A damaged result counts as failed."""
@@ -60,20 +75,10 @@ def results_of(runs: Iterable[Run]) -> tuple[Results, dict[str, list[Run]]]:
             result = run.result
         except InputError as error:
             result = {"status": "failed", "error": first_line(error)}
-        status = result.get("status")
-        if status in (None, "interrupted"):
-            continue
-        if status == "failed":
+        if result.get("status") == "failed":
             text = next(iter(result.get("error", "").splitlines()), "")
             errors.setdefault(text, []).append(run)
-        total += Results(
-            1,
-            status == "failed",
-            status == "diverged",
-            sum(result.get("seconds", {}).values()) / result.get("stacked", 1),
-            result.get("monitor", "val/acc"),
-            result.get("best", {}).get(result.get("monitor", "val/acc")),
-        )
+        total += one_result(result)
     return total, errors
 
 

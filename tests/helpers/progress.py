@@ -5,8 +5,6 @@ from typing import Any
 
 from src.runs.group_progress import GroupProgress
 
-NOW = time.time()
-
 
 def progress(*, age: float = 0.0, **values: Any) -> GroupProgress:
     """The progress of sixteen trials after 3 of 10 epochs, written `age` seconds ago."""
@@ -22,6 +20,6 @@ def progress(*, age: float = 0.0, **values: Any) -> GroupProgress:
         "best": 0.9731,
         "seconds": 60.0,
         "epoch_seconds": 20.0,
-        "written": NOW - age,
+        "written": time.time() - age,
     }
     return GroupProgress(**content | values)

@@ -23,8 +23,8 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert read_progress(tmp_path) is None
     written = progress(epoch=4, best=None)
     write_progress(tmp_path, written)
-    write_progress(tmp_path, progress())
-    assert read_progress(tmp_path) == progress()
+    write_progress(tmp_path, later := progress())
+    assert read_progress(tmp_path) == later
     assert [path.name for path in tmp_path.iterdir()] == ["progress.json"]
     (tmp_path / ".progress.json.part").touch()  # of a process that was killed while it wrote
     remove_progress(tmp_path)
