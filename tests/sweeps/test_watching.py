@@ -8,18 +8,22 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from src.config.compose import compose
+from src.config.schema import FusedLauncher
 from src.runs.folder import Result, Run
 from src.runs.group_progress import write_progress
 from src.sweeps import watching
 from src.sweeps.executors.base import InProcess
+from src.sweeps.executors.cluster import Cluster, State
 from src.sweeps.tasks import Task
 from src.sweeps.watching import Watch
+from src.system.terminal import Area
 from tests.helpers.commands import ROOT, SMALL
 from tests.helpers.progress import progress
 from tests.helpers.screen import screen, terminal
@@ -226,3 +230,68 @@ def test_a_command_on_a_terminal(tmp_path: Path) -> None:
     totals = next(n for n, line in enumerate(final) if line.startswith("2 of 2 groups ended"))
     assert not any("group  " in line or "epoch" in line for line in final[:totals])
     assert (tmp_path / "sweep" / "0" / "train.log").read_text().count("] epoch ") == 301
+
+
+class Pretended(Cluster):
+    """A cluster whose scheduler tells these states of its jobs, one after the other."""
+
+    name = "a cluster"
+    told: Sequence[Mapping[str, State]]
+    ending: tuple[int, Task]  # the question before which this task ends
+    asked = 0
+
+    def capacity(self, gpus: int) -> int:
+        return 2
+
+    def submit(self, tasks: Sequence[Task], gpus: int) -> list[str]:
+        return [task.state_folder.name for task in tasks]
+
+    def states(self) -> Mapping[str, State]:
+        self.asked += 1
+        if self.asked == self.ending[0]:
+            end(self.ending[1])
+        return self.told[self.asked - 1]
+
+    def cancel_command(self, jobs: Sequence[str]) -> str:
+        return f"cancel {' '.join(jobs)}"
+
+
+def test_the_groups_of_a_cluster(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None
+) -> None:
+    """Between two questions to the scheduler, the table is drawn without asking."""
+    monkeypatch.setattr("src.sweeps.executors.cluster.POLL_SECONDS", 0.2)
+    monkeypatch.setattr(watching, "DRAW_SECONDS", 0.05)
+    monkeypatch.setattr(Run, "ended", property(lambda run: run.result.get("status") == "finished"))
+    groups = tasks(tmp_path, 3, 2)
+    seen: list[list[str]] = []
+    drawn = Area.draw
+
+    def draw(area: Area, lines: Sequence[str]) -> None:
+        drawn(area, lines)
+        seen.append([re.split(" {2,}", line)[3] for line in lines[2:-1]])
+
+    monkeypatch.setattr(Area, "draw", draw)
+    keys = dict.fromkeys(FusedLauncher.model_fields)
+    execution = FusedLauncher.model_validate({**keys, "executor": "slurm", "wait": True})
+    cluster = Pretended(execution, [groups[0].configs[0]], wait=True)
+    cluster.told = [
+        {},
+        {"0": "running", "1": "queued", "2": "queued"},
+        {"1": "running", "2": "cancelled"},
+        {"1": "running"},
+        {"1": "cancelled"},
+    ]
+    cluster.ending = (3, groups[0])
+    with terminal() as shown:
+        cluster.run(groups)
+    shortly = [
+        states for states, before in zip(seen, [[], *seen], strict=False) if states != before
+    ]
+    assert shortly[:3] == [
+        ["queued", "queued", "queued"],
+        ["running", "queued", "queued"],
+        ["running", "cancelled", "ended"],
+    ]
+    assert len(seen) > 2 * cluster.asked
+    assert shown.screen[-1] == "3 of 3 groups ended, 2 of 6 trials ended, best val/acc 51.00%"

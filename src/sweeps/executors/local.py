@@ -31,6 +31,7 @@ from src.training.result import shown
 
 log = logging.getLogger(__name__)
 
+PATIENCE = 5.0  # seconds
 _orphaned = threading.Event()
 
 
@@ -168,14 +169,17 @@ class _Lines:
         self.thread.start()
 
     def _log(self) -> None:
-        with os.fdopen(self.reading, errors="backslashreplace") as lines:
+        with os.fdopen(self.reading, errors="backslashreplace", newline="\n") as lines:
             for line in lines:
-                log.warning("%s", line.rstrip("\n"))
+                text = line.rstrip().rpartition("\r")[2]  # of a bar, the last drawing
+                if text:
+                    log.warning("%s", text)
 
     def close(self) -> None:
-        """After the processes have ended: then the pipe has an end."""
+        """After the processes have ended: then the pipe has an end, unless what they have started
+        lives on."""
         os.close(self.writing)
-        self.thread.join()
+        self.thread.join(PATIENCE)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _received, (reduction.DupFd(self.writing),)
