@@ -23,7 +23,9 @@ class Area:
     log lines go above the lines, and a progress bar of tqdm stays below them.
 
     `quiet` names loggers: their lines below the level WARNING, and those of the loggers below them,
-    are not printed meanwhile.
+    are not printed meanwhile. Loggers that are used within
+    tqdm.external_write_mode() must be quiet: tqdm and a handler have a lock each, and two threads
+    that log could otherwise wait for each other.
     """
 
     def __init__(self, quiet: Sequence[str] = ()) -> None:
