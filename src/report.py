@@ -1,12 +1,14 @@
 """Writes a page about runs and sweeps: curves, tables, effects of keys, mistakes of the models.
 
 python -m src.report PATH... [--output FILE.html] [--force]
+python -m src.report PATH... --live [--port 8000]    serves a page about what is under way
 python -m src.report RUN --bundle run.zip
 """
 
 from pathlib import Path
 
 from src.system.process import command_parser, importing, run
+from src.system.signals import handled
 
 
 def main() -> None:
@@ -14,22 +16,36 @@ def main() -> None:
     parser.add_argument(
         "paths", nargs="+", type=Path, metavar="PATH", help="runs, sweeps, or folders of them"
     )
-    parser.add_argument(
+    purpose = parser.add_mutually_exclusive_group()
+    purpose.add_argument(
         "--output", type=Path, metavar="FILE.html", help="default: PATH/report.html"
     )
-    parser.add_argument(
+    purpose.add_argument(
         "--bundle",
         type=Path,
         metavar="FILE.zip",
         help="write one run into a file from which others can repeat it",
     )
+    purpose.add_argument(
+        "--live", action="store_true", help="serve a page that shows how far the training is"
+    )
     parser.add_argument("--force", action="store_true", help="replace an existing file")
+    parser.add_argument("--port", type=int, help="of --live; default: a free port")
     arguments = parser.parse_args()
+    if arguments.port is not None and not arguments.live:
+        parser.error("--port is of --live; type --live too")
     if arguments.bundle is not None:
         from src.runs.bundle import write_bundle
 
         write_bundle(arguments.paths, arguments.bundle, force=arguments.force)
         print(arguments.bundle)
+        return
+    if arguments.live:
+        with handled(rank=False):
+            with importing():
+                from src.reports.live import serve_live
+
+            serve_live(arguments.paths, arguments.port or 0)
         return
     with importing():
         from src.reports.page import write_report

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -10,9 +11,10 @@ from tqdm import tqdm
 from src.config.written import flat
 from src.runs.folder import Run, is_sweep
 from src.runs.outcome import UNKNOWN, Outcome, by_data, differing
-from src.system.errors import InputError
+from src.system.errors import InputError, reading
 
 LABEL_LIMIT = 60  # characters
+NOT_BEGUN = "has neither history.csv nor result.json yet"
 TYPED_LIMIT = 8  # characters; people rarely type longer numbers
 
 
@@ -52,8 +54,31 @@ class Collection:
         return [*self.runs, *(trial for sweep in self.sweeps for trial in sweep.trials)]
 
 
-def collect(paths: Sequence[Path]) -> Collection:
-    """The runs and sweeps in the folders, at any depth; links are not followed.
+class Reader:
+    """Reads run folders. A folder is read again only if its history or its result has changed, and
+    its configuration only once."""
+
+    def __init__(self) -> None:
+        self._known: dict[Path, tuple[list[tuple[int, int] | None], Entry]] = {}
+
+    def read(self, run: Run, base: Path) -> Entry:
+        """Raises InputError for a run that cannot be read, or that has not begun."""
+        stamps = [_stamp(file) for file in (run.history_file, run.result_file)]
+        if stamps == [None, None]:
+            raise InputError(f"{run.folder}: {NOT_BEGUN}")
+        known, entry = self._known.get(run.folder, (None, None))
+        if entry is None or stamps != known:
+            history = run.history if stamps[0] else []
+            if entry is None:
+                entry = _first_read(run, base)
+            entry = replace(entry, result=run.result, history=history)
+            self._known[run.folder] = stamps, entry
+        return entry
+
+
+def collect(paths: Sequence[Path], reader: Reader | None = None) -> Collection:
+    """The runs and sweeps in the folders, at any depth; links are not followed. A `reader` that is
+    used again reads only what has changed.
 
     Folders without a run and unreadable runs are skipped and listed. Raises InputError when a path
     does not exist, and when there is nothing to report.
@@ -72,9 +97,10 @@ def collect(paths: Sequence[Path]) -> Collection:
     runs: list[Entry] = []
     trials: dict[Path, list[Entry]] = {}
     base = Path(os.path.commonpath([path.absolute() for path in paths]))
-    for folder in tqdm(found, "runs read", leave=False, disable=None):
+    reader = reader or Reader()
+    for folder in tqdm(found, "runs read", leave=False, disable=None, delay=1):
         try:
-            entry = _read(Run(folder), base)
+            entry = reader.read(Run(folder), base)
         except InputError as error:
             skipped.append((folder, str(error).removeprefix(f"{folder}: ").split("\n")[0]))
             continue
@@ -101,16 +127,22 @@ def _run_folders(path: Path) -> Iterator[Path]:
         inner.sort(key=lambda name: (len(name), name) if name.isdigit() else (0, name))
 
 
-def _read(run: Run, base: Path) -> Entry:
+def _stamp(file: Path) -> tuple[int, int] | None:
+    """Changes with the content of a file; None without a file."""
+    with reading(file), suppress(FileNotFoundError):
+        status = file.stat()
+        return status.st_mtime_ns, status.st_size
+    return None
+
+
+def _first_read(run: Run, base: Path) -> Entry:
     config, overrides = run.config.identity_values(), run.overrides
-    if not run.history_file.exists() and not run.result_file.exists():
-        raise InputError(f"{run.folder}: has neither history.csv nor result.json yet")
     return Entry(
         run=run,
-        result=run.result,
+        result={},
         overrides=overrides,
         settings=dict(flat(config)),
-        history=run.history if run.history_file.exists() else [],
+        history=[],
         name=_name(run.folder, base),
         label=_label(overrides),
     )

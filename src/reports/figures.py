@@ -41,17 +41,30 @@ class Picture:
 
     def save(self, folder: Path) -> str:
         """Writes NAME.png and NAME.svg; returns the SVG with colours of the page's theme."""
-        svg, picture = io.StringIO(), io.BytesIO()
+        picture = io.BytesIO()
         with mpl.rc_context(STYLE):
             figure = self.draw()
             figure.savefig(picture, format="png", dpi=160)
             figure.set_layout_engine("none")  # the layout of the PNG is kept
-            figure.savefig(svg, format="svg", transparent=True, metadata={"Date": None})
+            text = _svg(figure)
         write_durably(folder / f"{self.name}.png", picture.getvalue())
-        text = svg.getvalue()
         write_durably(folder / f"{self.name}.svg", text)
+        return self._for_page(text)
+
+    def svg(self) -> str:
+        """The SVG with colours of the page's theme; writes no files."""
+        with mpl.rc_context(STYLE):
+            return self._for_page(_svg(self.draw()))
+
+    def _for_page(self, text: str) -> str:
         text = text.replace(INK, "var(--ink)").replace(LINE, "var(--line)")
         return _for_page(text[text.index("<svg") :], self.name, self.caption)
+
+
+def _svg(figure: Figure) -> str:
+    text = io.StringIO()
+    figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    return text.getvalue()
 
 
 def _for_page(svg: str, name: str, caption: str) -> str:

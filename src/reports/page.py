@@ -3,7 +3,7 @@
 import os
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -55,11 +55,16 @@ def write_report(
         "environments": tables.environments(found.entries),
         "pictures": folder.name,
     }
+    write_durably(page, render("page.html", content))
+    return page
+
+
+def render(template: str, content: Mapping[str, Any]) -> str:
+    """The page of a template beside this file. Texts in the content are escaped."""
     templates = Environment(
         loader=PackageLoader("src.reports", "."), autoescape=select_autoescape(("html",))
     )
-    write_durably(page, templates.get_template("page.html").render(content))
-    return page
+    return templates.get_template(template).render(content)
 
 
 def _default_page(paths: Sequence[Path]) -> Path:

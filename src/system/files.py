@@ -66,6 +66,13 @@ def write_all_durably(contents: Mapping[Path, bytes | memoryview | str]) -> None
         sync(folder)
 
 
+def replace_quickly(path: Path, content: str) -> None:
+    """As `write_durably`, but without a sync: readers see the old or the new file; after a power
+    cut, the file may be lost."""
+    with _replacing(path) as temporary:
+        temporary.write_text(content)
+
+
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
     """Yields an empty temporary file, which replaces `path` after the body, as durably as in

@@ -174,6 +174,11 @@ class Checkpoints(Callback):
                 weights = classifier.trial_weights(trial)
             self.best[trial] = Best(value=value, epoch=epoch, step=step, weights=weights)
 
+    @property
+    def best_values(self) -> list[float | None]:
+        """The best monitored value of each trial so far; None where there is none."""
+        return [best["value"] if best is not None else None for best in self.best]
+
     def best_epoch(self, trial: int) -> int | None:
         """The epoch of the best weights, from 1. None if all monitored values are NaN."""
         best = self.best[trial]

@@ -24,6 +24,7 @@ from src.models.step_choice import choose_step
 from src.runs.checkpoint import CheckpointPair
 from src.runs.config_files import claim
 from src.runs.folder import Run, resume_command
+from src.runs.group_progress import remove_progress
 from src.system import machine
 from src.system.errors import InputError, Interrupted, first_line, storage_faults
 from src.system.files import lock_or_fail, require_contained, write_together
@@ -36,6 +37,7 @@ from src.training.history import History
 from src.training.lanes import available
 from src.training.lightning_internals import quiet_lightning
 from src.training.loggers.callback import Loggers
+from src.training.progress import ProgressFile
 from src.training.result import facts, result, shown, summary
 from src.training.resume import clear, find_state, restoring, same_step
 from src.training.run_log import logging_to
@@ -170,6 +172,9 @@ def _fit_locked(job: Job, lock_descriptor: int | None) -> None:
         if ranks.is_rank_zero():
             mark_failed(runs, error)
         raise
+    finally:
+        if ranks.is_rank_zero():
+            remove_progress(job.checkpoint_pair.folder)
 
 
 def fit_rank(job: Job) -> None:
@@ -201,11 +206,14 @@ def _train_and_test(job: Job, signals: Signals) -> None:
         history = History(runs)
         checkpoints = Checkpoints(runs, job.checkpoint_pair, signals)
         loggers = Loggers(config, runs[0], history, data.source)
+        stopping = Stopping(history, job.halving)
+        folder = job.checkpoint_pair.folder
+        progress_file = ProgressFile(folder, job.folders, history, checkpoints)
         trainer = build_trainer(
             config.trainer,
             devices,
             runs[0],
-            [history, loggers, Stopping(history, job.halving), checkpoints, *job.callbacks],
+            [history, loggers, stopping, checkpoints, progress_file, *job.callbacks],
             CheckpointPairIO(job.checkpoint_pair, resumed.content if resumed else None),
             resumed=resumed is not None,
         )

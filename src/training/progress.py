@@ -1,18 +1,31 @@
-"""Output during training: a progress bar, a line per step, and how busy the GPU is."""
+"""Output during training: a progress bar, a line per step, how busy the GPU is, and a file that
+tells other processes how far the training is."""
 
 import logging
+import math
+import os
+import socket
 import statistics
 import sys
 import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ProgressBar
+from pydantic import ValidationError
 from tqdm import tqdm
 
+from src.config.schema import sort_key
 from src.data.loader import Block, Rows
+from src.runs.group_progress import GroupProgress, trial_numbers, write_progress
+from src.system.errors import InputError
+from src.training.checkpoint_callback import Checkpoints
 from src.training.classifier import Classifier
+from src.training.history import History
 
 log = logging.getLogger(__name__)
 
@@ -76,6 +89,74 @@ class StepLines(Callback):
                 if plan.completes(batch_number):
                     step = f"{plan.step_of(0, batch_number) + 1:03d}/{plan.steps_per_epoch:03d}"
                     log.info("%s | step %s | train loss %.2f", epoch, step, loss)
+
+
+class ProgressFile(Callback):
+    """Writes progress.json into the folder of the checkpoints: before training, and after each
+    epoch, but at most once a second. `runs` are the folders of the trials.
+
+    A file that cannot be written is left out, because training does not need it.
+    """
+
+    INTERVAL = 1.0
+
+    def __init__(
+        self,
+        folder: Path,
+        runs: Sequence[Path],
+        history: History,
+        checkpoints: Checkpoints,
+    ) -> None:
+        self.folder, self.trials = folder, trial_numbers(runs)
+        self.history, self.checkpoints = history, checkpoints
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.epoch, self.seconds = trainer.current_epoch, self.history.seconds
+        self._write(trainer, pl_module, None)
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if time.monotonic() - self.written >= self.INTERVAL:
+            earlier_epoch, earlier_seconds = self.epoch, self.seconds
+            self.epoch, self.seconds = trainer.current_epoch + 1, self.history.seconds
+            passed = (self.seconds - earlier_seconds) / (self.epoch - earlier_epoch)
+            self._write(trainer, pl_module, passed)
+
+    def _write(
+        self, trainer: Trainer, pl_module: LightningModule, epoch_seconds: float | None
+    ) -> None:
+        assert isinstance(pl_module, Classifier)
+        self.written = time.monotonic()
+        if not trainer.is_global_zero:
+            return
+        monitor = pl_module.configs[0].checkpoint.monitor
+        best = min(
+            self.checkpoints.best_values, key=lambda value: sort_key(monitor, value), default=None
+        )
+        with suppress(OSError, InputError, ValidationError):
+            progress = GroupProgress(
+                host=socket.gethostname(),
+                process=os.getpid(),
+                device=_device_name(pl_module.device),
+                trials=self.trials,
+                training=len(pl_module.status.active_trials),
+                epoch=self.epoch,
+                epochs=trainer.max_epochs or 0,
+                monitor=monitor,
+                best=best if sort_key(monitor, best) < math.inf else None,
+                seconds=self.seconds,
+                epoch_seconds=epoch_seconds,
+                written=time.time(),
+            )
+            write_progress(self.folder, progress)
+
+
+def _device_name(device: torch.device) -> str:
+    """The device as the whole machine numbers it, whichever GPUs this process may see."""
+    if device.type != "cuda":
+        return device.type
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    index = device.index or 0
+    return f"cuda:{visible[index] if index < len(visible) else index}"
 
 
 class Utilisation(Callback):

@@ -41,6 +41,7 @@ from src.runs.loading import open_trained
 from src.system import extras
 from src.system.errors import InputError, Interrupted
 from src.system.files import sha256
+from src.system.page_server import ADDRESS
 from src.training.fit import fit
 from tests.helpers.commands import ROOT, SMALL, Train
 
@@ -246,9 +247,7 @@ def test_the_page_says_when_the_server_does_not_answer(browser: Browser, served:
 def test_many_connections_wait_until_they_are_accepted() -> None:
     with Server(0) as server, ExitStack() as held:
         for _ in range(100):
-            held.enter_context(
-                socket.create_connection((serving.ADDRESS, server.server_port), timeout=1)
-            )
+            held.enter_context(socket.create_connection((ADDRESS, server.server_port), timeout=1))
 
 
 def ask(
@@ -331,11 +330,11 @@ def test_other_hosts_and_origins_are_refused(served: Served) -> None:
     hosts = ("evil.example", f"evil.example:{served.port}", "127.0.0.1", f"{here}.evil.example", "")
     for host in hosts:
         status, _, told = ask(served, "GET", "/", Host=host)
-        assert (status, told) == (403, {"error": f"the demo is only at {served.url}"})
+        assert (status, told) == (403, {"error": f"the page is only at {served.url}"})
         assert post(served, png(drawing()), Host=host)[0] == 403
     for origin in ("http://evil.example", "null", "https://127.0.0.1", f"http://{here}.example"):
         status, told = post(served, png(drawing()), Origin=origin)
-        assert (status, told) == (403, {"error": "the demo answers only its own page"})
+        assert (status, told) == (403, {"error": "the server answers only its own page"})
 
 
 def bomb() -> bytes:

@@ -188,6 +188,10 @@ NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a com
         "serves until it is stopped; tests/inference/test_demo_server.py draws on it",
         nothing,
     ),
+    r"python -m src\.report .*--live": (
+        "serves until it is stopped; tests/reports/test_live.py opens the page",
+        nothing,
+    ),
     r"python -m src\.train.* logger=(mlflow|wandb|\[)": (
         "slow imports; tests/training/test_loggers.py runs them",
         has_right_overrides,

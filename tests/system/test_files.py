@@ -9,6 +9,7 @@ import pytest
 
 from src.system.files import (
     WRITERS,
+    replace_quickly,
     replacing,
     write_all_durably,
     write_durably,
@@ -51,6 +52,19 @@ def test_a_failed_write_leaves_the_old_file(
     assert caught.value.filename == str(path)
     assert path.read_text() == "old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_quick_write_does_not_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link is replaced, not followed."""
+    monkeypatch.delattr(os, "fsync")
+    behind, path = tmp_path / "behind", tmp_path / "file"
+    behind.write_text("of someone else")
+    path.symlink_to(behind)
+    for content in ("first", "second"):
+        replace_quickly(path, content)
+        assert path.read_text() == content
+    assert behind.read_text() == "of someone else"
+    assert {entry.name for entry in tmp_path.iterdir()} == {"behind", "file"}
 
 
 def test_files_of_a_folder_are_replaced_in_order(

@@ -1,14 +1,20 @@
 """What people see while a run trains."""
 
 import logging
+import os
 import re
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Callback, LightningModule, Trainer
 
-from src.training.progress import Utilisation
-from tests.helpers.commands import Train
+from src.config.compose import compose
+from src.runs.group_progress import GroupProgress, read_progress
+from src.training.fit import fit, fit_stack
+from src.training.progress import ProgressFile, Utilisation, _device_name
+from tests.helpers.commands import SMALL, Train
 
 
 def test_a_bar_on_request(train: Train, capsys: pytest.CaptureFixture[str]) -> None:
@@ -54,3 +60,65 @@ def test_an_idle_gpu_gets_advice(
     meter = Utilisation()
     meter.on_train_batch_end(trainer, module, None, None, 0)
     assert (meter.mean, meter.readable) == (None, False)
+
+
+class Watched(Callback):
+    """Notes progress.json after each epoch."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.noted = folder, list[GroupProgress | None]()
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.noted.append(read_progress(self.folder))
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.noted.append(read_progress(self.folder))
+
+
+def test_a_file_tells_how_far_a_stack_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    configs = [compose(*SMALL, f"seed={seed}") for seed in (0, 1)]
+    folders = [tmp_path / "4", tmp_path / "7"]
+    state_folder = tmp_path / "state"
+    for interval, epochs in ((0.0, [0, 1, 2]), (60.0, [0, 0, 0])):
+        monkeypatch.setattr(ProgressFile, "INTERVAL", interval)
+        watched = Watched(state_folder)
+        runs = fit_stack(configs, folders, state_folder, callbacks=[watched])
+        noted = [progress for progress in watched.noted if progress is not None]
+        assert [progress.epoch for progress in noted] == epochs
+        first, last = noted[0], noted[-1]
+        assert (first.epochs, first.trials, first.training) == (2, [4, 7], 2)
+        assert (first.device, first.monitor, first.process) == ("cpu", "val/acc", os.getpid())
+        assert (first.best, first.epoch_seconds) == (None, None)
+        if last.epoch:
+            rows = [row for run in runs for row in run.history[1:]]
+            assert last.best == max(row["val/acc"] or 0 for row in rows)
+            assert last.seconds == pytest.approx(rows[-1]["seconds"], abs=0.5)
+            assert last.epoch_seconds == pytest.approx(last.seconds - noted[1].seconds)
+        assert not state_folder.exists()
+        for run in runs:
+            shutil.rmtree(run.folder)
+
+
+def test_a_run_that_fails_leaves_no_progress(train: Train, tmp_path: Path) -> None:
+    class Broken(Callback):
+        def on_train_epoch_end(self, *_: object) -> None:
+            assert read_progress(tmp_path / "run" / "checkpoints") is not None
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fit(compose(*SMALL), tmp_path / "run", callbacks=[Broken()])
+    assert read_progress(tmp_path / "run" / "checkpoints") is None
+
+
+def test_training_goes_on_without_a_file(tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints" / "progress.json").mkdir(parents=True)
+    assert fit(compose(*SMALL), tmp_path / "run").result["status"] == "finished"
+
+
+def test_a_gpu_has_the_number_that_the_machine_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,GPU-a")
+    assert _device_name(torch.device("cuda", 0)) == "cuda:3"
+    assert _device_name(torch.device("cuda", 1)) == "cuda:GPU-a"
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    assert _device_name(torch.device("cuda", 1)) == "cuda:1"
+    assert _device_name(torch.device("cpu")) == "cpu"

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from src.config.schema import Config
 from src.sweeps.tasks import Task, train_group
+from src.sweeps.watching import Watch
 from src.system.errors import InputError
 from src.training.fit import mark_failed
 from src.training.grouping import Place, here
@@ -36,8 +37,12 @@ class InProcess:
         return here(config)
 
     def run(self, tasks: Sequence[Task]) -> None:
-        for task in tasks:
-            train_group(task)
+        with Watch(tasks, logs_errors=False) as watch, watch.keep_showing():
+            for task in tasks:
+                watch.note(task, "running")
+                train_group(task)
+                watch.note(task, "ended")
+                watch.show()
 
 
 class Attempts:
@@ -48,8 +53,8 @@ class Attempts:
         self.kills, self.epoch = 0, task.epoch
 
     def killed(self, remedy: str) -> bool:
-        """Notes a kill and logs it. Whether the task may go on: after too many kills in the same
-        epoch, its trials get the status `failed` instead. `remedy` is for their error."""
+        """Notes a kill. Whether the task may go on: after too many kills in the same epoch, its
+        trials get the status `failed` instead. `remedy` is for their error."""
         epoch = self.task.epoch
         self.kills = self.kills + 1 if epoch == self.epoch else 1
         self.epoch = epoch
@@ -62,6 +67,5 @@ class Attempts:
             f"the process was killed {self.kills} times in epoch {epoch + 1}, perhaps for want of "
             f"memory; {remedy}"
         )
-        log.error("error: %s: %s", self.task.name, fault)
         mark_failed(self.task.runs, fault)
         return False

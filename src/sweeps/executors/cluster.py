@@ -3,7 +3,6 @@
 import json
 import logging
 import signal
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,6 +14,7 @@ from src.config.schema import Config, Execution
 from src.runs.folder import resume_command
 from src.sweeps.executors.base import Attempts
 from src.sweeps.tasks import Task
+from src.sweeps.watching import Watch
 from src.system.errors import InputError, Interrupted, parsing
 from src.system.files import MIB, read_bounded, require_contained, write_durably
 from src.system.signals import handled
@@ -24,7 +24,6 @@ from src.training.result import shown
 log = logging.getLogger(__name__)
 
 POLL_SECONDS = 10.0  # the scheduler is asked at most so often
-REPORT_SECONDS = 60.0
 # The machine that submits has other memory than those that train. Without hydra.launcher.memory, or
 # with GPUs, a group is planned for a machine of this size.
 MEMORY, GPU_MEMORY = 4, 16  # GB
@@ -103,7 +102,13 @@ class Cluster(ABC):
             raise SystemExit(0)
         with handled(rank=False):
             try:
-                self._watch(remaining, jobs)
+                with Watch(tasks) as watch:
+                    for task in tasks:
+                        watch.note(task, "ended")
+                    for task in remaining:
+                        running = states.get(jobs.of(task)) == "running"
+                        watch.note(task, "running" if running else "queued")
+                    self._watch(remaining, jobs, watch)
             except Interrupted as interrupted:
                 raise Interrupted(interrupted.number, told) from None
         cancelled = [task.name for task in remaining if not task.settled]
@@ -122,13 +127,13 @@ class Cluster(ABC):
         for (gpus, *_), alike in by_size.items():
             jobs.note(alike, self.submit(alike, gpus))
 
-    def _watch(self, tasks: Sequence[Task], jobs: "Jobs") -> None:
+    def _watch(self, tasks: Sequence[Task], jobs: "Jobs", watch: Watch) -> None:
         """Returns when no job is queued or runs any more. A job that ended without a word was
         killed: its task is submitted again."""
         left, attempts = list(tasks), {task.name: Attempts(task) for task in tasks}
         silent = False
         while left:
-            time.sleep(POLL_SECONDS)
+            watch.wait(POLL_SECONDS)
             try:
                 states = self.states()
                 silent = False
@@ -141,14 +146,14 @@ class Cluster(ABC):
             for task in left.copy():
                 state = states.get(jobs.of(task))
                 if state in ("queued", "running"):
+                    watch.note(task, state)
                     continue
                 if state is None and not task.settled and attempts[task.name].killed(REMEDY):
+                    watch.note(task, "queued")
                     again.append(task)
                     continue
                 left.remove(task)
-                done = len(tasks) - len(left)
-                how = "cancelled" if state == "cancelled" and not task.settled else "ended"
-                log.info("%d of %d groups ended: %s %s", done, len(tasks), task.name, how)
+                watch.note(task, "cancelled" if state == "cancelled" else "ended")
             self._send(again, jobs)
 
 

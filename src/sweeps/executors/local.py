@@ -7,30 +7,31 @@ import os
 import queue
 import signal
 import threading
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from multiprocessing import reduction
+from typing import Any
 
 import torch
 
 from src.config.schema import Config
 from src.runs.folder import resume_command
-from src.runs.outcome import format_metric
 from src.sweeps.executors.base import Attempts
 from src.sweeps.tasks import Task, train_group
+from src.sweeps.watching import Watch
 from src.system import machine
 from src.system.errors import Interrupted
-from src.system.process import import_for_ranks
+from src.system.process import STDERR, STDOUT, import_for_ranks
 from src.system.signals import handled
 from src.training.grouping import Place, here
 from src.training.result import shown
 
 log = logging.getLogger(__name__)
 
-REPORT_SECONDS = 60.0
+PATIENCE = 5.0  # seconds
 _orphaned = threading.Event()
 
 
@@ -65,13 +66,18 @@ class Local:
             return
         log.info("%d groups in %d processes", len(remaining), min(self.slots, len(remaining)))
         import_for_ranks()
-        workers = [_Worker(slot) for slot in self.places[: len(remaining)]]
+        watch, left = Watch(tasks), {task.state_folder for task in remaining}
+        for task in tasks:
+            watch.note(task, "queued" if task.state_folder in left else "ended")
+        lines = _Lines()
+        workers = [_Worker(slot, lines) for slot in self.places[: len(remaining)]]
         free: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         for worker in workers:
             free.put(worker)
 
         def train(task: Task) -> None:
             worker = free.get()
+            watch.note(task, "running")
             try:
                 worker.train(task)
             finally:
@@ -80,7 +86,8 @@ class Local:
         with ThreadPoolExecutor(len(workers)) as threads, handled(rank=False):
             futures = {threads.submit(train, task): task for task in remaining}
             try:
-                self._watch(futures)
+                with watch:
+                    _wait(futures, watch)
             except BaseException as error:
                 for future in futures:
                     future.cancel()
@@ -96,39 +103,27 @@ class Local:
                 wait(futures)
                 for worker in workers:
                     worker.close()
-
-    def _watch(self, futures: dict[Future[None], Task]) -> None:
-        """Logs each group that ends, and now and then how far the others are."""
-        left, began = set(futures), time.monotonic()
-        while left:
-            # A short timeout, because signals are handled between two waits.
-            ended, left = wait(left, timeout=0.2, return_when="FIRST_COMPLETED")
-            for future in ended:
-                future.result()
-                done = len(futures) - len(left)
-                log.info("%d of %d groups ended: %s", done, len(futures), _outcome(futures[future]))
-            if left and time.monotonic() - began >= REPORT_SECONDS:
-                began = time.monotonic()
-                running = [futures[f] for f in futures if f.running()]
-                log.info("%s", "; ".join(map(_progress, running)))
+                lines.close()
 
 
-def _outcome(task: Task) -> str:
-    values = [run.monitored for run in task.runs if run.result.get("status") == "finished"]
-    monitor = task.configs[0].checkpoint.monitor
-    best = max(values, default=None) if monitor.endswith("acc") else min(values, default=None)
-    return f"{task.name}: best {monitor} {format_metric(monitor, best)}" if values else task.name
-
-
-def _progress(task: Task) -> str:
-    return f"{task.name}: epoch {task.epoch}/{task.configs[0].trainer.max_epochs}"
+def _wait(futures: dict[Future[None], Task], watch: Watch) -> None:
+    """Waits until all groups have ended, and shows how far they are."""
+    left = set(futures)
+    while left:
+        # A short timeout, because signals are handled between two waits.
+        ended, left = wait(left, timeout=0.2, return_when="FIRST_COMPLETED")
+        for future in ended:
+            future.result()
+            watch.note(futures[future], "ended")
+        watch.show()
 
 
 class _Worker:
     """A process in a slot."""
 
-    def __init__(self, slot: Slot) -> None:
+    def __init__(self, slot: Slot, lines: "_Lines") -> None:
         self.slot = slot
+        self.lines: Any = lines  # in the process, the number of the pipe's descriptor
         self.pool: ProcessPoolExecutor | None = None
         self.process: int | None = None  # while it trains
         self.stopped = False
@@ -140,7 +135,7 @@ class _Worker:
             try:
                 if self.pool is None:
                     context = multiprocessing.get_context("forkserver")
-                    self.pool = ProcessPoolExecutor(1, context, _enter, (self.slot,))
+                    self.pool = ProcessPoolExecutor(1, context, _enter, (self.slot, self.lines))
                 self.process = self.pool.submit(os.getpid).result()
                 self.pool.submit(_train, task).result()
                 return
@@ -166,10 +161,44 @@ class _Worker:
             self.pool = None
 
 
-def _enter(slot: Slot) -> None:
+class _Lines:
+    """A pipe for what the processes print. This process logs the lines, above its table."""
+
+    def __init__(self) -> None:
+        self.reading, self.writing = os.pipe()
+        self.thread = threading.Thread(target=self._log, daemon=True)
+        self.thread.start()
+
+    def _log(self) -> None:
+        with os.fdopen(self.reading, errors="backslashreplace", newline="\n") as lines:
+            for line in lines:
+                text = line.rstrip().rpartition("\r")[2]  # of a bar, the last drawing
+                if text:
+                    log.warning("%s", text)
+
+    def close(self) -> None:
+        """After the processes have ended: then the pipe has an end, unless what they have started
+        lives on."""
+        os.close(self.writing)
+        self.thread.join(PATIENCE)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _received, (reduction.DupFd(self.writing),)
+
+
+def _received(sent: Any) -> int:
+    return int(sent.detach())
+
+
+def _enter(slot: Slot, lines: int) -> None:
     """Moves this process into its slot. Ctrl-C reaches only the process of the sweep, which sends
-    the signal on."""
+    the signal on. `lines`: the descriptor that takes what the process prints."""
     os.setsid()
+    os.dup2(lines, STDOUT)
+    os.dup2(lines, STDERR)
+    os.close(lines)
+    # The process of the sweep logs the errors of trials, but has no traceback.
+    logging.getLogger("src.sweeps.tasks").addFilter(lambda record: record.exc_info is not None)
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, slot.cores)
     torch.set_num_threads(len(slot.cores))

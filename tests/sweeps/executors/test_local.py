@@ -181,3 +181,22 @@ def test_a_search_side_by_side_proposes_the_same(tmp_path: Path) -> None:
         tables.append(rows)
     assert len(tables[0]) == 8
     assert tables[0] == tables[1]
+
+
+def _print(_: object) -> None:
+    print("\r 10%\r 20%\ra warning\n", file=sys.stderr, end="", flush=True)
+    os.write(1, b"undecodable \xff\n")
+    assert not sys.stderr.isatty()
+
+
+def test_what_processes_print_is_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("src.sweeps.executors.local._train", _print)
+    config = compose(*SMALL)
+    (tmp_path / "0").mkdir()
+    executor = Local([Slot(frozenset(os.sched_getaffinity(0)))])
+    train_trials([config], [tmp_path / "0"], Sweep(tmp_path), None, executor=executor)
+    lines = [record.getMessage() for record in caplog.records]
+    assert [line for line in lines if line in ("a warning", r"undecodable \xff")] == lines[-2:]
+    assert len(lines[-2:]) == 2

@@ -1,0 +1,234 @@
+"""The page of a run or sweep that is under way."""
+
+import http.client
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from src.reports import live
+from src.reports.collect import Reader, collect
+from src.reports.live import LivePage, Server, serve_live
+from src.runs.folder import Row, Run
+from src.runs.group_progress import remove_progress, write_progress
+from src.system.errors import InputError
+from tests.helpers.browser import opened
+from tests.helpers.commands import ROOT
+from tests.helpers.progress import progress
+
+EVIL = "<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script>"
+
+
+@contextmanager
+def served(*paths: Path) -> Iterator[Server]:
+    with Server(0, LivePage(paths)) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, finished: Run) -> Path:
+    """A sweep of four trials: 0 has finished, 1 and 2 train, 3 waits."""
+    folder = tmp_path / "sweep"
+    folder.mkdir()
+    (folder / "multirun.yaml").touch()
+    for number in range(4):
+        run = Run(shutil.copytree(finished.folder, folder / str(number)))
+        run.overrides_file.write_text(f"- seed={number}\n")
+        if number:
+            run.result_file.unlink()
+        if number == 3:
+            run.history_file.unlink()
+    state = folder / ".stacks" / "x"
+    state.mkdir(parents=True)
+    write_progress(state, progress(trials=[1, 2]))
+    return folder
+
+
+def content(*paths: Path) -> str:
+    return LivePage(paths).current().decode()
+
+
+def cells(page: str) -> list[list[str]]:
+    """The texts of all rows of all tables."""
+    rows = re.findall(r"<tr>(.*?)</tr>", page, re.DOTALL)
+    return [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in rows]
+
+
+def test_the_page_of_a_sweep(sweep: Path) -> None:
+    page = content(sweep)
+    rows = cells(page)
+    assert rows[0] == ["group", "host", "device", "state", "epoch", "best", "left"]
+    assert rows[1][:6] == ["2 trials: 1–2", "node1", "cpu", "running", "3/10", "97.31%"]
+    assert re.search(r"1 of 4 trials ended, best val/acc 97.31%, about .* left", page)
+    run = Run(sweep / "1")
+    best = max(row["val/acc"] or 0 for row in run.history[1:])
+    results = {row[0]: row for row in rows[3:]}
+    assert set(results) == {"0", "1", "2"}
+    assert results["0"][1:4] == ["finished", f"{best:.2%}", f"{run_test(sweep):.2%}"]
+    assert results["1"][1:4] == ["unfinished", f"{best:.2%}", "–"]
+    assert page.count("<svg") == 1
+    assert "seed=1" in page
+
+
+def run_test(sweep: Path) -> float:
+    return Run(sweep / "0").result["test/acc"] or 0.0
+
+
+def test_a_page_before_anything_has_ended(tmp_path: Path, finished: Run) -> None:
+    (tmp_path / "multirun.yaml").touch()
+    page = content(tmp_path)
+    assert "Nothing trains at the moment." in page
+    assert "No epoch has ended yet." in page
+    run = Run(shutil.copytree(finished.folder, tmp_path / "0"))
+    run.result_file.unlink()
+    run.write_history(run.history[:1])
+    page = content(tmp_path)
+    assert "Curves appear after the first epoch." in page
+    assert "0 of 1 trials ended" in page
+
+
+def test_a_single_run(tmp_path: Path, finished: Run) -> None:
+    run = Run(shutil.copytree(finished.folder, tmp_path / "run"))
+    run.result_file.unlink()
+    write_progress(run.checkpoints, progress(trials=[]))
+    page = content(run.folder)
+    assert ["the run", "node1", "cpu", "running"] in [row[:4] for row in cells(page)]
+    assert "trials ended" not in page
+    remove_progress(run.checkpoints)
+    assert "Nothing trains at the moment." in content(run.folder)
+
+
+def test_a_strangers_folder_cannot_inject(sweep: Path, browser: Browser) -> None:
+    Run(sweep / "1").overrides_file.write_text(json.dumps([f"seed={EVIL}"]))
+    Run(sweep / "2").write_result({"status": "failed", "error": EVIL})
+    Run(sweep / "3").result_file.write_text(json.dumps({"status": EVIL}))
+    (sweep / ".stacks" / "x" / "progress.json").write_text(json.dumps({"host": EVIL}))
+    (sweep / ".stacks" / "evil").mkdir()
+    evil = progress().model_dump() | {"device": EVIL}
+    (sweep / ".stacks" / "evil" / "progress.json").write_text(json.dumps(evil))
+    page = content(sweep)
+    assert "<img" not in page
+    assert page.count("<script>") == 1
+    assert [row[1] for row in cells(page)[1:3]] == ["?", "?"]
+    with served(sweep) as server, opened(browser, server.url) as shown:
+        assert shown.title() == str(sweep)
+        assert EVIL in shown.inner_text("main")
+    shown = browser.new_page()  # whose errors are expected
+    with served(sweep) as server:
+        shown.goto(server.url)
+        # The policy stops what the escapes would let pass.
+        shown.evaluate("html => document.querySelector('main').innerHTML = html", EVIL)
+        shown.wait_for_timeout(100)
+        assert shown.title() == str(sweep)
+    shown.close()
+
+
+def test_the_page_updates_itself(
+    sweep: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "SECONDS", 0.2)
+    monkeypatch.setattr(live, "SHARE", 1e9)
+    page = browser.new_page()
+    with served(sweep) as server:
+        page.goto(server.url)
+        assert "3/10" in page.inner_text("main")
+        write_progress(sweep / ".stacks" / "x", progress(epoch=7))
+        page.wait_for_function("() => document.body.innerText.includes('7/10')")
+        remove_progress(sweep / ".stacks" / "x")
+        for number in (1, 2, 3):
+            Run(sweep / str(number)).write_result({"status": "failed", "error": "OSError: no"})
+        page.wait_for_function("() => document.body.innerText.includes('Nothing trains')")
+        assert "4 of 4 trials ended, 3 failed" in page.inner_text("main")
+        assert page.locator("[role=alert]").is_hidden()
+        page.route("**/", lambda route: route.fulfill(status=500))
+        page.wait_for_function("() => !document.querySelector('[role=alert]').hidden")
+        page.unroute("**/")
+        page.wait_for_function("() => document.querySelector('[role=alert]').hidden")
+    page.close()
+
+
+def test_only_what_has_changed_is_read_again(sweep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Reader()
+    first = collect([sweep], reader)
+    read: list[str] = []
+    history = Run.history
+
+    def noted(run: Run) -> list[Row]:
+        read.append(run.folder.name)
+        return history.fget(run)  # type: ignore[attr-defined,no-any-return]
+
+    monkeypatch.setattr(Run, "history", property(noted))
+    monkeypatch.delattr(Run, "config")
+    assert collect([sweep], reader) == first
+    assert read == []
+    run = Run(sweep / "1")
+    run.append_history({"epoch": 3, "step": 36, "seconds": 1.0, "val/acc": 0.99})
+    second = collect([sweep], reader)
+    assert read == ["1"]
+    (entry,) = (entry for entry in second.entries if entry.run.folder.name == "1")
+    assert entry.value == 0.99
+
+
+def ask(server: Server, method: str, path: str, **headers: str) -> tuple[int, Any, bytes]:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    connection.request(method, path, headers=headers)
+    response = connection.getresponse()
+    found = response.status, response.headers, response.read()
+    connection.close()
+    return found
+
+
+def test_whom_the_server_answers(sweep: Path) -> None:
+    with served(sweep) as server:
+        assert server.server_address[0] == "127.0.0.1"
+        status, headers, page = ask(server, "GET", "/")
+        assert (status, b"sweep" in page) == (200, True)
+        policy = headers["Content-Security-Policy"]
+        assert "default-src 'none'; script-src 'sha256-" in policy
+        assert "unsafe-inline" not in policy.partition("style-src")[0]
+        assert ask(server, "GET", "/", Host="evil.example")[0] == 403
+        assert ask(server, "GET", "/", Origin="http://evil.example")[0] == 403
+        assert ask(server, "GET", "/../pyproject.toml")[0] == 404
+        assert ask(server, "GET", "/0/result.json")[0] == 404
+        assert ask(server, "POST", "/")[0] == 404
+
+
+def test_a_folder_without_a_run(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no run; name a run, runs/DATE/TIME, or a sweep"):
+        serve_live([tmp_path], 0)
+    with pytest.raises(InputError, match="there is no such folder"):
+        serve_live([tmp_path / "absent"], 0)
+
+
+def test_the_command_ends_in_good_order(sweep: Path) -> None:
+    command = [sys.executable, "-m", "src.report", str(sweep), "--live"]
+    started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert started.stdout is not None
+    with started:
+        line = started.stdout.readline()
+        assert line.startswith(f"{sweep} is served at http://127.0.0.1:")
+        url = line.split(" is served at ")[1].split()[0]
+        directly = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        with directly.open(url) as response:
+            assert b"2 trials: 1" in response.read()
+        started.send_signal(signal.SIGINT)
+        assert started.stdout.read() == "stopped\n"
+    assert started.returncode == 0
+    assert not (sweep / "report.html").exists()
