@@ -69,7 +69,7 @@ def write_all_durably(contents: Mapping[Path, bytes | memoryview | str]) -> None
 def replace_quickly(path: Path, content: str) -> None:
     """As `write_durably`, but without a sync: readers see the old or the new file; after a power
     cut, the file may be lost."""
-    with _replacing(path) as temporary:
+    with _replacing(path) as (temporary, _):
         temporary.write_text(content)
 
 

@@ -4,6 +4,7 @@ import csv
 import os
 import re
 import signal
+import sys
 from pathlib import Path
 
 import pytest
