@@ -18,6 +18,7 @@ from src.system.errors import InputError
 from tests.helpers.commands import ROOT, SMALL, run_command
 from tests.helpers.steps import needs_engine
 from tests.helpers.sweeps import SweepCommand, lived, require_same, trained_here, until
+from tests.helpers.weights import same
 from tests.sweeps.executors.test_build import launcher
 
 pytest.importorskip("submitit", reason='needs submitit: pip install -e ".[slurm]"')
@@ -254,6 +255,27 @@ def test_other_code_is_refused(cluster: Path, tmp_path: Path) -> None:
     assert "its record has hydra.launcher.setup=" in unread.stderr
     again = run_command(tmp_path, "src.train", "resume=sweep", "hydra.launcher.setup=null")
     assert again.returncode == 0, again.stdout + again.stderr
+
+
+@pytest.mark.parametrize("devices", ["trainer.devices=2", "trainer.num_nodes=2"])
+def test_a_group_of_two_ranks(devices: str, cluster: Path, tmp_path: Path) -> None:
+    """On one node the run starts its ranks; on two nodes srun does."""
+    common = (
+        "data=digits", "trainer=ddp", "trainer.accelerator=cpu", "trainer.max_epochs=3", "seed=3",
+    )  # fmt: skip
+    # The two nodes have names that only Slurm knows.
+    setup = "hydra.launcher.setup=['export MASTER_ADDR=127.0.0.1']"
+    one = ["trainer.devices=1"] if devices == "trainer.num_nodes=2" else []
+    there = run_command(
+        tmp_path, "src.train", "-m", "hydra/launcher=fused", *common, *one, devices,
+        "hydra.launcher.executor=slurm", setup, "hydra.sweep.dir=there",
+    )  # fmt: skip
+    assert there.returncode == 0, there.stdout + there.stderr
+    here = run_command(tmp_path, "src.train", *common, "trainer.devices=2", "hydra.run.dir=here")
+    assert here.returncode == 0, here.stderr
+    trained = Run(tmp_path / "there" / "0")
+    assert trained.result["ranks"] == 2
+    assert same(trained, Run(tmp_path / "here"))
 
 
 @pytest.mark.parametrize(
