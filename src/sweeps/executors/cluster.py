@@ -70,6 +70,10 @@ class Cluster(ABC):
     def cancel_command(self, jobs: Sequence[str]) -> str:
         """What to type to cancel these jobs."""
 
+    def remedy(self, job: str) -> str:  # noqa: ARG002
+        """What to do when this job was killed too often."""
+        return REMEDY
+
     def gpus(self, config: Config) -> int:
         if self.execution.gpus is not None:
             return self.execution.gpus
@@ -140,7 +144,11 @@ class Cluster(ABC):
                 state = states.get(jobs.of(task))
                 if state in ("queued", "running"):
                     continue
-                if state is None and not task.settled and attempts[task.name].killed(REMEDY):
+                if (
+                    state is None
+                    and not task.settled
+                    and attempts[task.name].killed(self.remedy(jobs.of(task)))
+                ):
                     again.append(task)
                     continue
                 left.remove(task)
