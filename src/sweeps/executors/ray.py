@@ -14,6 +14,7 @@ from src.sweeps.executors.ray_actors import Known, Order
 from src.sweeps.executors.ray_driver import Driver, prefix_of
 from src.sweeps.tasks import Parcel, Task
 from src.system.errors import InputError, Interrupted
+from src.system.files import require_contained
 from src.system.resources import cpu_count
 from src.training.result import shown
 
@@ -55,8 +56,9 @@ class Ray(Cluster):
             raise Interrupted(interrupted.number, told) from None
 
     def submit(self, tasks: Sequence[Task], gpus: int) -> list[str]:
-        logs = tasks[0].sweep / ".jobs"
-        logs.mkdir(exist_ok=True)
+        logs = tasks[0].jobs_folder
+        require_contained(logs)
+        logs.mkdir(parents=True, exist_ok=True)
         orders = [
             Order(
                 name=f"{prefix_of(task.sweep)}-{task.state_folder.name}",

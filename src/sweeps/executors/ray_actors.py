@@ -84,7 +84,7 @@ class Group:
     def __init__(self, log: Path, cpus: int, *packed: bytes) -> None:
         """Raises InputError on a machine that does not see the folder of the sweep."""
         if not log.parent.is_dir():
-            raise InputError(f"{os.uname().nodename} does not see the folder {log.parent.parent}")
+            raise InputError(f"{os.uname().nodename} does not see the folder {log.parent}")
         self.log, self.cpus, self.packed = log, cpus, packed
         # Nobody else may be left to call the method: the command may have ended meanwhile.
         ray.get_runtime_context().current_actor.train.remote()
@@ -114,7 +114,7 @@ class Group:
 
             parcel = pickle.loads(zlib.decompress(b"".join(self.packed)))
         starts, epoch = self.log.with_suffix(".starts"), parcel.epoch
-        if not list_actors(ray.get_runtime_context().get_actor_id())["NumRestarts"]:
+        if not restarts():
             write_durably(starts, "")
         earlier = read_bounded(starts, MIB).decode(errors="replace").splitlines()
         append_line(starts, f"{epoch}\n")
@@ -126,6 +126,11 @@ class Group:
         parcel.train()
 
 
+def restarts() -> int:
+    """How often Ray has started the actor of this process again."""
+    return int(list_actors(ray.get_runtime_context().get_actor_id())["NumRestarts"])
+
+
 # --- in the process that is connected to a cluster -----------------------------------------------
 
 
@@ -133,12 +138,14 @@ class Group:
 def connected(address: str | None, cpus: int) -> Iterator[None]:
     """Joins a cluster. None: starts a Ray with so many cores on this machine; at the end its groups
     write a checkpoint, and Ray ends. Raises InputError with Ray's own words."""
-    own: dict[str, Any] = {}
+    given: dict[str, Any] = {"job_config": JobConfig(_py_driver_sys_path=[ROOT])}
+    if address is not None and address.startswith("ray://"):  # a client has no such configuration
+        given = {"runtime_env": {"env_vars": {"PYTHONPATH": ROOT}}}
     with ExitStack() as stack:
         if address is None:
             # The names of Ray's sockets have at most 107 characters.
             base = os.environ.get("RAY_TMPDIR", "/tmp")
-            own = {
+            given |= {
                 "num_cpus": cpus,
                 "include_dashboard": False,
                 "object_store_memory": 80 * MIB,  # about the least; no group uses it
@@ -152,10 +159,9 @@ def connected(address: str | None, cpus: int) -> Iterator[None]:
             ray.init(
                 address or "local",
                 namespace=NAMESPACE,
-                job_config=JobConfig(_py_driver_sys_path=[ROOT]),
                 log_to_driver=False,
                 logging_level=logging.ERROR,
-                **own,
+                **given,
             )
         except Exception as error:
             said = " ".join(str(error).split())[:500]
@@ -185,13 +191,14 @@ def submit(orders: Sequence[Order]) -> None:
             num_cpus=order.cpus,
             num_gpus=order.gpus,
             memory=order.memory and order.memory * 10**9,
-        ).remote(order.log, order.cpus, *_chunks(order.parcel))
+        ).remote(order.log, order.cpus, *chunks(order.parcel))
     names = {order.name for order in orders}
     while any(a["Name"] in names and a["State"] == "DEPENDENCIES_UNREADY" for a in _actors()):
         time.sleep(0.1)
 
 
-def _chunks(data: bytes) -> list[bytes]:
+def chunks(data: bytes) -> list[bytes]:
+    """Parts that are small enough for an actor that outlives this process."""
     return [data[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
 
 
@@ -215,7 +222,7 @@ def cancel(prefix: str) -> int:
     """Ends the groups whose names begin so, those that run with a checkpoint; returns how many."""
     groups = [each for each in known() if each.name.startswith(prefix) and each.state != "ended"]
     signals = []
-    for group in groups:
+    for group in sorted(groups, key=lambda group: group.state):  # none may start meanwhile
         if group.state == "running":
             there = NodeAffinitySchedulingStrategy(group.node, soft=False)
             send: Any = ray.remote(num_cpus=0, scheduling_strategy=there)(_send)

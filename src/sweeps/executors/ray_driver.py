@@ -67,9 +67,12 @@ class Driver:
         self.process = context.Process(target=_serve, args=given, daemon=True)
         self.process.start()
         other.close()
-        self._answer(ANSWER_SECONDS if self.address else START_SECONDS)
+        if self.address:
+            self._answer(ANSWER_SECONDS, "; check the address")
+        else:
+            self._answer(START_SECONDS)
 
-    def _answer(self, seconds: float) -> Any:
+    def _answer(self, seconds: float, advice: str = "") -> Any:
         assert self.pipe is not None
         try:
             if self.pipe.poll(seconds):
@@ -80,7 +83,7 @@ class Driver:
         except (EOFError, OSError):  # Ray has ended the process
             pass
         self._end(0)
-        raise InputError(f"Ray at {self.address or 'this machine'} does not answer")
+        raise InputError(f"Ray at {self.address or 'this machine'} does not answer{advice}")
 
     def _end(self, seconds: float) -> None:
         assert self.process is not None
