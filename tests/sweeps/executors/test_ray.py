@@ -280,7 +280,7 @@ def test_a_process_that_has_lost_its_cluster_is_replaced(cluster: TwoNodes) -> N
     driver.process.join()
     with pytest.raises(InputError, match="does not answer"):
         driver.call(ray_actors.nodes)
-    with pytest.raises(InputError, match="Ray at .*: invalid literal for int"):
+    with pytest.raises(InputError, match=r"Ray at .*: invalid literal for int"):
         driver.call(int, "x")
     driver.close()
 
