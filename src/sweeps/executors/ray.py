@@ -5,9 +5,9 @@ import pickle
 import shlex
 import zlib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from src.config.schema import Config, Execution
-from src.runs.folder import resume_command
+from src.config.schema import Config, Execution, Search
 from src.sweeps.executors import ray_actors
 from src.sweeps.executors.cluster import GB, REMEDY, Cluster, State
 from src.sweeps.executors.ray_actors import Known, Order
@@ -52,7 +52,7 @@ class Ray(Cluster):
             if self.address is not None:
                 raise
             self.driver.close()
-            told = f"stopped; to go on, type\n  {resume_command(shown(self.sweep))}"
+            told = f"stopped; to go on, type\n  {self.resume_command(self.sweep)}"
             raise Interrupted(interrupted.number, told) from None
 
     def submit(self, tasks: Sequence[Task], gpus: int) -> list[str]:
@@ -87,6 +87,12 @@ class Ray(Cluster):
         given = self.execution.address
         address = [f"--address={given}"] if given else []
         return shlex.join(["python", "-m", "src.cancel", str(shown(self.sweep)), *address])
+
+    def resume_command(self, sweep: Path) -> str:
+        """With the address, which is not taken from a folder that may come from a stranger."""
+        given = self.execution.address
+        section = "search" if isinstance(self.execution, Search) else "hydra.launcher"
+        return super().resume_command(sweep) + (f" {section}.address={given}" if given else "")
 
     def remedy(self, job: str) -> str:
         cause = self.known[job].cause if job in self.known else ""

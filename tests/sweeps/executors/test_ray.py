@@ -233,7 +233,11 @@ def test_ctrl_c_ends_a_ray_of_the_command(alone: None, tmp_path: Path, expected:
 
 def test_what_a_cluster_knows(cluster: TwoNodes, tmp_path: Path) -> None:
     configs = [compose(*SMALL)]
-    executor = Ray(launcher(executor="ray"), configs, True)
+    address = os.environ["RAY_ADDRESS"]
+    executor = Ray(launcher(executor="ray", address=address), configs, True)
+    assert executor.resume_command(Path("s")) == (
+        f"python -m src.train resume=s hydra.launcher.address={address}"
+    )
     assert executor.slots == 2
     assert sorted(node.cpus for node in executor.nodes) == [1, 1]
     name = f"{prefix_of(tmp_path)}-unseen"
