@@ -182,7 +182,9 @@ def nodes() -> list[Node]:
 def submit(orders: Sequence[Order]) -> None:
     """Returns when the cluster needs this process no more. A group that is queued or runs already
     is not submitted again."""
-    actor: Any = ray.remote(max_restarts=RESTARTS)(Group)
+    # With retries, because the call of a restarted constructor fails when the process hears only
+    # afterwards that its actor was restarting. The actor would then be idle for ever.
+    actor: Any = ray.remote(max_restarts=RESTARTS, max_task_retries=-1)(Group)
     for order in orders:
         actor.options(
             name=order.name,
