@@ -105,7 +105,7 @@ class Group:
                 traceback.print_exc()
                 log.flush()
                 os._exit(1)
-        ray.actor.exit_actor()
+        leave()
 
     def _train(self) -> None:
         with importing():
@@ -124,6 +124,14 @@ class Group:
             mark_failed(parcel.runs, fault)
             return
         parcel.train()
+
+
+def leave() -> None:
+    """Ends the actor of this process for good. exit_actor would wait for the call that trains,
+    which is tried again for ever."""
+    ray.kill(ray.get_runtime_context().current_actor, no_restart=True)
+    time.sleep(TASK_SECONDS)
+    os._exit(1)  # the cluster has not answered
 
 
 def restarts() -> int:
@@ -210,7 +218,7 @@ def known() -> list[Known]:
     for actor in sorted(_actors(), key=lambda actor: (actor["State"] != "DEAD", actor["EndTime"])):
         name, state, cause = actor["Name"], actor["State"], actor["Cause"]
         if state == "DEAD":
-            # exit_actor and ray.kill; after anything else, the group has died.
+            # By ray.kill, and by exit_actor; after anything else, the group has died.
             cancelled = "INTENDED_USER_EXIT" in cause or "ray.kill" in cause
             found[name] = Known(name, "ended", cause, cancelled)
         elif state == "ALIVE":

@@ -24,8 +24,6 @@ from tests.helpers.sweeps import SweepCommand, lived, require_same, trained_here
 from tests.sweeps.executors.test_build import launcher
 
 pytest.importorskip("ray", reason='needs ray: pip install -e ".[ray]"')
-import ray
-
 from src.sweeps.executors import ray_actors, ray_driver
 from src.sweeps.executors.ray import Ray
 from src.sweeps.executors.ray_actors import Group, Known, Order
@@ -318,7 +316,7 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
         raise Ended(status)
 
     monkeypatch.setattr("os._exit", ends)
-    monkeypatch.setattr(ray.actor, "exit_actor", ends)
+    monkeypatch.setattr(ray_actors, "leave", ends)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     config, folder = compose(*SMALL), tmp_path / "0"
     folder.mkdir()
