@@ -109,6 +109,11 @@ def find_launcher_faults(values: Mapping[str, Any]) -> tuple[FusedLauncher | Non
             "hydra.launcher.wait=false: only a cluster trains without this command; type "
             f"{_either('hydra.launcher.executor', DETACHED)} too"
         )
+    elif not launcher.wait and launcher.executor == "ray" and launcher.ray_address is None:
+        faults.append(
+            "hydra.launcher.wait=false: without an address, Ray ends with this command; type "
+            "hydra.launcher.address=HOST:PORT too"
+        )
     return launcher, faults
 
 

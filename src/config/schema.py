@@ -8,6 +8,7 @@ Nothing in src/config/ imports torch, so that a wrong key is reported within a s
 import hashlib
 import json
 import math
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -331,6 +332,12 @@ class Execution(Section):
     account: Word | None
     setup: list[Line] | None
     address: Address | None
+
+    @property
+    def ray_address(self) -> str | None:
+        """The cluster of executor=ray. None: a Ray that starts and ends with the command."""
+        address = self.address or os.environ.get("RAY_ADDRESS")
+        return None if address == "local" else address or None
 
 
 class FusedLauncher(Execution):

@@ -61,10 +61,7 @@ class Task:
     @property
     def epoch(self) -> int:
         """The last epoch in the history of the first trial that has not ended, or of the last."""
-        runs = self.runs
-        run = next((run for run in runs if not run.ended), runs[-1])
-        rows = run.history if run.history_file.exists() else []
-        return int(rows[-1]["epoch"] or 0) if rows else 0
+        return _epoch(self.runs)
 
 
 def train_group(task: Task, patience: float = LOCK_PATIENCE) -> None:
@@ -94,6 +91,15 @@ class Parcel:
     folders: tuple[Path, ...]
     code: Mapping[str, str | None]
 
+    @property
+    def runs(self) -> list[Run]:
+        return [Run(folder) for folder in self.folders]
+
+    @property
+    def epoch(self) -> int:
+        """As Task.epoch."""
+        return _epoch(self.runs)
+
     @classmethod
     def of(cls, task: Task) -> "Parcel":
         return cls(pickle.dumps(task), task.folders, code())
@@ -114,9 +120,15 @@ class Parcel:
                 "to the state of the machine that started the sweep, and resume the sweep"
             )
             log.error("error: %s", fault)
-            mark_failed([Run(folder) for folder in self.folders], fault)
+            mark_failed(self.runs, fault)
         else:
             train_group(pickle.loads(self.packed), patience=math.inf)
+
+
+def _epoch(runs: Sequence[Run]) -> int:
+    run = next((run for run in runs if not run.ended), runs[-1])
+    rows = run.history if run.history_file.exists() else []
+    return int(rows[-1]["epoch"] or 0) if rows else 0
 
 
 @functools.cache

@@ -63,9 +63,13 @@ class Attempts:
                 "%s: the process was killed; another goes on after epoch %d", self.task.name, epoch
             )
             return True
-        fault = InputError(
-            f"the process was killed {self.kills} times in epoch {epoch + 1}, perhaps for want of "
-            f"memory; {remedy}"
-        )
+        fault = killed_too_often(self.kills, epoch, remedy)
         mark_failed(self.task.runs, fault)
         return False
+
+
+def killed_too_often(kills: int, epoch: int, remedy: str) -> InputError:
+    return InputError(
+        f"the process was killed {kills} times in epoch {epoch + 1}, perhaps for want of memory; "
+        f"{remedy}"
+    )

@@ -21,4 +21,6 @@ def build_executor(execution: Execution, configs: Sequence[Config], wait: bool =
 
             return Slurm(execution, configs, wait)
         case "ray":
-            raise NotImplementedError
+            from src.sweeps.executors.ray import Ray
+
+            return Ray(execution, configs, wait)

@@ -70,6 +70,14 @@ class Cluster(ABC):
     def cancel_command(self, jobs: Sequence[str]) -> str:
         """What to type to cancel these jobs."""
 
+    def resume_command(self, sweep: Path) -> str:
+        """What to type to come back."""
+        return resume_command(shown(sweep))
+
+    def remedy(self, job: str) -> str:  # noqa: ARG002
+        """What to do when this job was killed too often."""
+        return REMEDY
+
     def gpus(self, config: Config) -> int:
         if self.execution.gpus is not None:
             return self.execution.gpus
@@ -94,7 +102,7 @@ class Cluster(ABC):
             "%d groups: %d submitted to %s, %d submitted before",
             len(remaining), len(missing), self.name, len(remaining) - len(missing),
         )  # fmt: skip
-        come_back = f"to come back, type\n  {resume_command(shown(remaining[0].sweep))}"
+        come_back = f"to come back, type\n  {self.resume_command(remaining[0].sweep)}"
         cancel = self.cancel_command([jobs.of(task) for task in remaining])
         told = f"the jobs go on without this process; {come_back}\nto cancel them, type\n  {cancel}"
         if not self.wait:
@@ -113,7 +121,7 @@ class Cluster(ABC):
                 raise Interrupted(interrupted.number, told) from None
         cancelled = [task.name for task in remaining if not task.settled]
         if cancelled:
-            again = resume_command(shown(remaining[0].sweep))
+            again = self.resume_command(remaining[0].sweep)
             raise Interrupted(
                 signal.SIGTERM, f"{'; '.join(cancelled)}: cancelled; to go on, type\n  {again}"
             )
@@ -148,7 +156,11 @@ class Cluster(ABC):
                 if state in ("queued", "running"):
                     watch.note(task, state)
                     continue
-                if state is None and not task.settled and attempts[task.name].killed(REMEDY):
+                if (
+                    state is None
+                    and not task.settled
+                    and attempts[task.name].killed(self.remedy(jobs.of(task)))
+                ):
                     watch.note(task, "queued")
                     again.append(task)
                     continue
