@@ -23,6 +23,7 @@ from src.sweeps.executors.base import InProcess
 from src.sweeps.executors.cluster import Cluster, State
 from src.sweeps.tasks import Task
 from src.sweeps.watching import Watch
+from src.system.errors import Interrupted
 from src.system.terminal import Area
 from tests.helpers.commands import ROOT, SMALL
 from tests.helpers.progress import progress
@@ -283,7 +284,7 @@ def test_the_groups_of_a_cluster(
         {"1": "cancelled"},
     ]
     cluster.ending = (3, groups[0])
-    with terminal() as shown:
+    with terminal() as shown, pytest.raises(Interrupted, match="trials 2, 3; trials 4, 5: cancel"):
         cluster.run(groups)
     shortly = [
         states for states, before in zip(seen, [[], *seen], strict=False) if states != before

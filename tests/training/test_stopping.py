@@ -271,7 +271,7 @@ def test_halving_from_the_command_line(command: Command) -> None:
     sweep = ("-m", "hydra/launcher=fused", *SMALL, "optimizer.lr=0.001,0.1")
     wrong = command("src.train", *sweep, "hydra.launcher.halving=1")
     assert wrong.returncode == 2
-    assert "hydra.launcher.halving=1: must be at least 2" in wrong.stderr
+    assert "hydra.launcher.halving=1: must be greater than or equal to 2" in wrong.stderr
     done = command("src.train", *sweep, "hydra.launcher.halving=2")
     assert done.returncode == 0, done.stderr
     assert "halving: 1 of 2 trials go on" in done.stdout
