@@ -164,20 +164,24 @@ def test_a_dead_node(lives_on: bool, cluster: Path, tmp_path: Path, expected: li
     daemons = processes(rf"slurmd -N {node}|slurmstepd: \[{job}\.")
     for daemon in daemons:
         os.kill(daemon, signal.SIGKILL)
+    # The kernel hangs up a process that is stopped when its parent dies.
+    until(lambda: not any(map(lived, daemons)))
     os.kill(worker, signal.SIGSTOP if lives_on else signal.SIGKILL)
-    until(lambda: "down" in ask("sinfo", "-h", "-n", node, "-o", "%T"))
-    start_at_once(1)  # on the other node, when the other job has ended there
-    if lives_on:
-        until(lambda: ask("squeue", "-h", "-t", "RUNNING", "-o", "%A") == f"{job}\n")
-        until(lambda: jobs_of(sweep).keys() - {worker})
-        (second,) = jobs_of(sweep).keys() - {worker}
-        time.sleep(5)
-        assert lived(second)
-        os.kill(worker, signal.SIGCONT)
-    assert command.wait() == 0, command.log.read_text()
-    require_same(sweep, expected)
-    subprocess.run([SCRIPT, "node-up", cluster, node], check=True)
-    until(lambda: ask("sinfo", "-h", "-t", "idle", "-o", "%D") == "2\n")
+    try:
+        until(lambda: "down" in ask("sinfo", "-h", "-n", node, "-o", "%T"))
+        start_at_once(1)  # on the other node, when the other job has ended there
+        if lives_on:
+            until(lambda: ask("squeue", "-h", "-t", "RUNNING", "-o", "%A") == f"{job}\n")
+            until(lambda: jobs_of(sweep).keys() - {worker})
+            (second,) = jobs_of(sweep).keys() - {worker}
+            time.sleep(5)
+            assert lived(second)
+            os.kill(worker, signal.SIGCONT)
+        assert command.wait() == 0, command.log.read_text()
+        require_same(sweep, expected)
+    finally:
+        subprocess.run([SCRIPT, "node-up", cluster, node], check=True)
+        until(lambda: ask("sinfo", "-h", "-t", "idle", "-o", "%D") == "2\n")
 
 
 def test_a_job_that_is_preempted_goes_on(
