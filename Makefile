@@ -42,7 +42,7 @@ quick: $(ENGINE)
 	$(VENV)/bin/python -m pytest $(QUICK) $(ARGS)
 
 clusters: $(ENGINE)
-	$(VENV)/bin/python -m pytest -n0 -m cluster tests/sweeps $(ARGS)
+	$(VENV)/bin/python -m pytest -n2 --dist loadfile -m cluster tests/sweeps $(ARGS)
 
 # Two hundred kills, a hundred thousand mutated files, a thousand random configurations.
 torture: $(ENGINE)
