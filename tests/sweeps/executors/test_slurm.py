@@ -26,7 +26,7 @@ from src.sweeps.executors import slurm
 
 SCRIPT = ROOT / "tests" / "clusters" / "slurm.sh"
 # Long enough for a command to start, and to be killed, while jobs train.
-LONG = ("trainer.max_epochs=300", "checkpoint.every_n_epochs=1")
+LONG = ("trainer.max_epochs=200", "checkpoint.every_n_epochs=1")
 SLURM = ("hydra.launcher.executor=slurm", *LONG)
 os.environ["PATH"] += ":/usr/sbin"
 
