@@ -196,6 +196,10 @@ NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a com
         "slow imports; tests/training/test_loggers.py runs them",
         has_right_overrides,
     ),
+    r"python -m src\.train.* hydra\.launcher\.executor=slurm": (
+        "needs a Slurm cluster; tests/sweeps/executors/test_slurm.py starts one",
+        nothing,
+    ),
     r"python -m src\.(train.* hydra\.launcher\.executor=ray|cancel)": (
         "needs a Ray cluster; tests/sweeps/executors/test_ray.py starts one",
         nothing,
