@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # A Slurm cluster of two nodes on this machine, for tests: slurm.sh up FOLDER, slurm.sh down FOLDER.
 # Needs root, and Debian's packages slurm-wlm and munge. Commands find the cluster by
-# SLURM_CONF=FOLDER/slurm.conf. Everything listens on this machine alone.
+# SLURM_CONF=FOLDER/slurm.conf. Everything listens on this machine alone. Each node mounts file
+# systems for itself, where the machine allows so: nsenter -m -t $(cat FOLDER/run/slurmd-NODE.pid).
 set -euo pipefail
 state="$(realpath -m "${2:?a folder for the state of the cluster}")"
 export SLURM_CONF="$state/slurm.conf"
@@ -12,6 +13,12 @@ stop() { # signal
         pid="$(cat "$state/run/$name.pid" 2> /dev/null || true)"
         [ -z "$pid" ] || kill "$1" "$pid" 2> /dev/null || true
     done
+}
+
+node() { # name
+    own=()
+    ! unshare --mount true 2> /dev/null || own=(unshare --mount --propagation slave)
+    "${own[@]}" slurmd -N "$1" -f "$SLURM_CONF"
 }
 
 case "$1" in
@@ -68,8 +75,8 @@ CONF
         --pid-file="$state/run/munged.pid" --log-file="$state/log/munged.log" \
         --seed-file="$state/run/munge.seed"
     slurmctld -f "$SLURM_CONF"
-    slurmd -N n1 -f "$SLURM_CONF"
-    slurmd -N n2 -f "$SLURM_CONF"
+    node n1
+    node n2
     for _ in $(seq 100); do
         [ "$(sinfo -h -t idle -o %D 2> /dev/null)" != 2 ] || exit 0
         sleep 0.2
@@ -79,7 +86,7 @@ CONF
     exit 1
     ;;
 node-up) # slurm.sh node-up FOLDER NODE
-    slurmd -N "$3" -f "$SLURM_CONF"
+    node "$3"
     ;;
 down)
     stop -TERM

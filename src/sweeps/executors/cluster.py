@@ -49,6 +49,7 @@ class Cluster(ABC):
 
     def __init__(self, execution: Execution, configs: Sequence[Config], wait: bool) -> None:
         self.execution, self.wait = execution, wait
+        self.silent = False  # whether the scheduler did not answer the last question
         self.slots = execution.slots or self.capacity(max(map(self.gpus, configs), default=0))
 
     @abstractmethod
@@ -104,9 +105,10 @@ class Cluster(ABC):
         )  # fmt: skip
         come_back = f"to come back, type\n  {self.resume_command(remaining[0].sweep)}"
         cancel = self.cancel_command([jobs.of(task) for task in remaining])
-        told = f"the jobs go on without this process; {come_back}\nto cancel them, type\n  {cancel}"
+        told = f"{come_back}\nto cancel them, type\n  {cancel}"
+        go_on = f"the jobs go on without this process; {told}"
         if not self.wait:
-            log.info("%s", told)
+            log.info("%s", go_on)
             raise SystemExit(0)
         with handled(rank=False):
             try:
@@ -118,7 +120,8 @@ class Cluster(ABC):
                         watch.note(task, "running" if running else "queued")
                     self._watch(remaining, jobs, watch)
             except Interrupted as interrupted:
-                raise Interrupted(interrupted.number, told) from None
+                unknown = f"{self.name} does not answer, and its jobs may go on; {told}"
+                raise Interrupted(interrupted.number, unknown if self.silent else go_on) from None
         cancelled = [task.name for task in remaining if not task.settled]
         if cancelled:
             again = self.resume_command(remaining[0].sweep)
@@ -139,16 +142,15 @@ class Cluster(ABC):
         """Returns when no job is queued or runs any more. A job that ended without a word was
         killed: its task is submitted again."""
         left, attempts = list(tasks), {task.name: Attempts(task) for task in tasks}
-        silent = False
         while left:
             watch.wait(POLL_SECONDS)
             try:
                 states = self.states()
-                silent = False
+                self.silent = False
             except InputError as error:  # the scheduler may be restarting
-                if not silent:
+                if not self.silent:
                     log.warning("%s; asking again every %.0f s", error, POLL_SECONDS)
-                silent = True
+                self.silent = True
                 continue
             again = []
             for task in left.copy():

@@ -218,9 +218,8 @@ def known() -> list[Known]:
     for actor in sorted(_actors(), key=lambda actor: (actor["State"] != "DEAD", actor["EndTime"])):
         name, state, cause = actor["Name"], actor["State"], actor["Cause"]
         if state == "DEAD":
-            # By ray.kill, and by exit_actor; after anything else, the group has died.
-            cancelled = "INTENDED_USER_EXIT" in cause or "ray.kill" in cause
-            found[name] = Known(name, "ended", cause, cancelled)
+            # After anything but ray.kill, the group has died.
+            found[name] = Known(name, "ended", cause, cancelled="ray.kill" in cause)
         elif state == "ALIVE":
             found[name] = Known(name, "running", node=actor["Node"], process=actor["Pid"])
         else:

@@ -1,6 +1,7 @@
 """Groups on a cluster, as a scheduler that a test leads through every state."""
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -162,6 +163,18 @@ def test_a_scheduler_may_be_silent_for_a_while(
     assert [record.message for record in caplog.records].count(
         "no answer; asking again every 0 s"
     ) == 1  # fmt: skip
+
+
+def test_who_leaves_a_silent_scheduler_is_told(tmp_path: Path) -> None:
+    def stopped(_: Scripted) -> Mapping[str, State]:
+        raise Interrupted(signal.SIGINT)
+
+    for steps, told in {
+        (all_running, stopped): "the jobs go on without this process; to come back, type",
+        (no_answer, stopped): "a scripted cluster does not answer, and its jobs may go on; to come",
+    }.items():
+        with pytest.raises(Interrupted, match=f"^{told}"):
+            run(tmp_path / steps[0].__name__, Scripted(nothing, *steps))
 
 
 def test_a_scheduler_that_never_answered_ends_the_command(tmp_path: Path) -> None:

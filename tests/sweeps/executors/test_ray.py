@@ -393,13 +393,13 @@ def test_the_last_actor_with_a_name_counts(monkeypatch: pytest.MonkeyPatch) -> N
     rows = [
         {"Name": "a", "State": "ALIVE", "EndTime": 0, "Node": "n", "Pid": 7, "Cause": ""},
         {"Name": "a", "State": "DEAD", "EndTime": 9, "Cause": "NODE_DIED"},
-        {"Name": "b", "State": "DEAD", "EndTime": 8, "Cause": "type: INTENDED_USER_EXIT"},
+        {"Name": "b", "State": "DEAD", "EndTime": 8, "Cause": "killed via ray.kill"},
         {"Name": "b", "State": "DEAD", "EndTime": 5, "Cause": "out of memory"},
         {"Name": "c", "State": "RESTARTING", "EndTime": 0, "Cause": ""},
     ]
     monkeypatch.setattr(ray_actors, "_actors", lambda: rows)
     assert {each.name: each for each in ray_actors.known()} == {
         "a": Known("a", "running", node="n", process=7),
-        "b": Known("b", "ended", "type: INTENDED_USER_EXIT", cancelled=True),
+        "b": Known("b", "ended", "killed via ray.kill", cancelled=True),
         "c": Known("c", "queued"),
     }

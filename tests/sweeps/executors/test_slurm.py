@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -300,6 +301,96 @@ def test_what_slurm_refuses_is_told(key: str, told: str, cluster: Path, tmp_path
     name = key.partition("=")[0]
     again = run_command(tmp_path, "src.train", "resume=sweep", f"hydra.launcher.{name}=null")
     assert again.returncode == 0, again.stderr
+
+
+needs_mounts = pytest.mark.skipif(
+    os.geteuid() != 0 or subprocess.run(["unshare", "-m", "true"], check=False).returncode != 0,
+    reason="needs the right to mount file systems",
+)
+
+
+def mount(folder: Path, size: str, *within: str) -> None:
+    """Mounts an empty disk of this size; `within`: a command that enters a node."""
+    folder.mkdir(exist_ok=True)
+    command = [*within, "mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder]
+    subprocess.run(command, check=True)
+
+
+def unmount(folder: Path, *within: str) -> None:
+    subprocess.run([*within, "umount", folder], check=True)
+
+
+def enter(cluster: Path, node: str) -> list[str]:
+    """A command before this one runs on a node, which mounts file systems for itself."""
+    process = (cluster / "run" / f"slurmd-{node}.pid").read_text().strip()
+    return ["nsenter", "-t", process, "-m"]
+
+
+def fill(folder: Path) -> Path:
+    """Leaves no byte free on the disk of a folder."""
+    filler = folder / "filler"
+    with suppress(OSError), filler.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+    return filler
+
+
+@needs_mounts
+def test_nodes_that_do_not_see_the_folder(cluster: Path, tmp_path: Path) -> None:
+    sweep = tmp_path / "sweep"
+    command = SweepCommand(sweep, *SLURM, "hydra.launcher.wait=false", "trainer.max_epochs=2")
+    nodes = [enter(cluster, node) for node in ("n1", "n2")]
+    for within in nodes:
+        mount(tmp_path, "1m", *within)
+    try:
+        assert command.wait() == 0
+        command.resume()
+        assert command.wait() == 1
+    finally:
+        for within in nodes:
+            unmount(tmp_path, *within)
+    told = command.log.read_text()
+    assert "if there is none, the machines of the cluster do not see the folder" in told
+    assert {Run(sweep / str(n)).result["status"] for n in range(4)} == {"failed"}
+    command.resume()
+    assert command.wait() == 0, command.log.read_text()
+
+
+@needs_mounts
+def test_a_disk_that_is_full_on_all_nodes(
+    cluster: Path, tmp_path: Path, expected: list[Run]
+) -> None:
+    sweep = tmp_path / "sweep"
+    mount(sweep, "200m")
+    try:
+        command = SweepCommand(sweep, *SLURM)
+        workers = command.workers()
+        filler = fill(sweep)
+        assert command.wait() in (1, 2)
+        told = command.log.read_text()
+        assert "No space left on device" in told
+        assert "Traceback" not in told
+        until(lambda: not any(map(lived, workers)))
+        filler.unlink()
+        command.resume()
+        assert command.wait() == 0, command.log.read_text()
+        require_same(sweep, expected)
+    finally:
+        unmount(sweep)
+
+
+@needs_mounts
+def test_a_node_whose_own_disk_is_full(cluster: Path, tmp_path: Path, expected: list[Run]) -> None:
+    """Training needs the disk of the sweep alone."""
+    sweep, own, within = tmp_path / "sweep", tmp_path / "own", enter(cluster, "n2")
+    mount(own, "4k", *within)
+    try:
+        setup = f"hydra.launcher.setup=['export TMPDIR={own}','head -c 9999 /dev/zero > {own}/x']"
+        command = SweepCommand(sweep, *SLURM, setup)
+        assert command.wait() == 0, command.log.read_text()
+    finally:
+        unmount(own, *within)
+    require_same(sweep, expected)
 
 
 def test_the_size_of_the_cluster(cluster: Path) -> None:
