@@ -234,8 +234,8 @@ class Composer(ConfigLoaderImpl):
         self, master_config: DictConfig, overrides: Sequence[str], number: int
     ) -> PlainJob:
         """A job as `load_sweep_config` composes it, after its launcher has set its number."""
-        texts: Any = OmegaConf.to_container(master_config.hydra.overrides.hydra)
-        choices, others = _split([*texts, *overrides])
+        master = master_config.hydra
+        choices, others = _split([*master.overrides.hydra, *overrides])
         template = self._template(choices)
         values, hydra = template.plain_with([parsed(text) for text in others]), template.hydra
         if values is None or hydra["sweep"]["subdir"] != NUMBERED:
@@ -252,7 +252,7 @@ class Composer(ConfigLoaderImpl):
                 "overrides": hydra["overrides"] | {"task": task},
                 "job": hydra["job"] | named | {"id": str(number), "num": number},
             }
-        folder, here = Path(master_config.hydra.sweep.dir, subdir), Path.cwd()
+        folder, here = Path(master.sweep.dir, subdir), Path.cwd()
         runtime = hydra["runtime"] | {"cwd": str(here), "output_dir": str(here / folder)}
         return PlainJob(folder, values, hydra | {"runtime": runtime})
 

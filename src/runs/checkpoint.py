@@ -12,7 +12,7 @@ import pickletools
 import struct
 import zipfile
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from src.system.errors import InputError, parsing
-from src.system.files import read_bounded, sync, temporary_path, write_all_durably
+from src.system.files import read_bounded, sync, temporary_path, write_into_folder
 
 log = logging.getLogger(__name__)
 
@@ -184,14 +184,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def write(content: dict[str, Any], path: Path) -> None:
-    write_all({path: content})
-
-
-def write_all(contents: Mapping[Path, dict[str, Any]]) -> None:
-    """Writes checkpoint files of one folder, in this order."""
-    for path in contents:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    write_all_durably({path: pack(content) for path, content in contents.items()})
+    write_into_folder({path: pack(content)})
 
 
 class CheckpointPart(BaseModel):

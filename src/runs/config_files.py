@@ -2,6 +2,7 @@
 compares the saved configuration with the given one. No other module writes these files."""
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -10,30 +11,34 @@ from src.config.schema import Config, with_batch_size
 from src.config.written import written
 from src.runs.folder import Run
 from src.system.errors import InputError
-from src.system.files import write_all_durably, write_durably
+from src.system.files import write_durably, write_into_folder
 
 # If PyYAML was built with libyaml, the dumper of libyaml is many times as fast.
 DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 
 def create_run_folder(
+    run: Run, config: Mapping[str, Any], overrides: Sequence[str] | None = None
+) -> None:
+    """Creates the run folder with its files in .hydra/, unless it has them already."""
+    write_into_folder(new_files(run, config, overrides))
+
+
+def new_files(
     run: Run,
     config: Mapping[str, Any] | str,
     overrides: Sequence[str] | None = None,
     hydra: str | None = None,
-) -> None:
-    """Creates the run folder with its files in .hydra/. Does nothing if config.yaml exists: it is
-    written last, so the other files exist too. `config` has plain values, or is YAML, as `hydra`
-    is, Hydra's section."""
+) -> dict[Path, str]:
+    """The files to write into .hydra/ of a run, in this order, for `write_into_folder`. None if
+    config.yaml exists: it is written last, so the other files exist too. `config` has plain values,
+    or is YAML, as `hydra` is, Hydra's section."""
     if run.config_file.exists():
-        return
-    run.config_file.parent.mkdir(parents=True, exist_ok=True)
+        return {}
     files = {} if overrides is None else {run.overrides_file: yaml_text(overrides)}
     if hydra is not None:
         files[run.config_file.with_name("hydra.yaml")] = hydra
-    write_all_durably(
-        files | {run.config_file: config if isinstance(config, str) else yaml_text(config)}
-    )
+    return files | {run.config_file: config if isinstance(config, str) else yaml_text(config)}
 
 
 def yaml_text(values: Any, dumper: Any = DUMPER) -> str:

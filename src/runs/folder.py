@@ -303,11 +303,17 @@ class Run:
         for path in (self.history_file, self.result_file):
             path.unlink(missing_ok=True)
 
-    def write_result(self, result: Mapping[str, Any]) -> None:
-        """Writes result.json, and before it makes the history durable."""
+    def write_result(self, result: Mapping[str, Any] | str) -> None:
+        """Writes result.json, and before it makes the history durable. A text is the content."""
         if self.history_file.exists():
             sync(self.history_file)
-        write_durably(self.result_file, json.dumps(_finite(result), indent=2) + "\n")
+        text = result if isinstance(result, str) else result_text(result)
+        write_durably(self.result_file, text)
+
+
+def result_text(result: Mapping[str, Any]) -> str:
+    """The content of result.json."""
+    return json.dumps(_finite(result), indent=2) + "\n"
 
 
 def csv_text(header: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:

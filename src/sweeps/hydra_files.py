@@ -19,25 +19,32 @@ from omegaconf._utils import OmegaConfDumper
 from src.config.compose import Composer
 from src.config.faults import remember_config
 from src.config.schema import Config
-from src.runs.config_files import DUMPER, create_run_folder, yaml_text
+from src.runs.config_files import DUMPER, new_files, yaml_text
 from src.runs.folder import Run
-from src.system.files import write_durably
+from src.system.files import write_durably, write_into_folder
+
+DIVIDED = 2  # levels of a configuration whose entries are converted one by one
 
 
-def begin_job(
+def begin_job(folder: Path, values: Mapping[str, Any], hydra_section: Mapping[str, Any]) -> None:
+    """Makes the run folder of a job."""
+    write_into_folder(job_files(folder, values, hydra_section))
+
+
+def job_files(
     folder: Path,
     values: Mapping[str, Any],
     hydra_section: Mapping[str, Any],
     checked: Config | None = None,
-) -> None:
-    """Makes the run folder of a job from plain values. `hydra_section` is Hydra's section of the
-    job's configuration. `checked` is the configuration with these values, if it is known."""
+) -> dict[Path, str]:
+    """The files to write into the run folder of a job, from plain values. `hydra_section` is
+    Hydra's section of the job's configuration. `checked` is the configuration with these values, if
+    it is known."""
     overrides = hydra_section["overrides"]["task"]
-    hydra = "".join(_section("hydra", name, each) for name, each in hydra_section.items())
     text = _to_yaml(values)
-    create_run_folder(Run(folder), text, overrides, f"hydra:\n{hydra}")
     if checked is not None:
         remember_config(text.encode(), values, checked)
+    return new_files(Run(folder), text, overrides, _to_yaml({"hydra": hydra_section}))
 
 
 class _Dumper(DUMPER):  # type: ignore[misc]
@@ -47,21 +54,25 @@ class _Dumper(DUMPER):  # type: ignore[misc]
 _Dumper.add_representer(str, OmegaConfDumper.str_representer)
 
 
-def _to_yaml(config: Mapping[str, Any]) -> str:
-    return "".join(_section(None, name, values) for name, values in config.items())
+def _to_yaml(values: Mapping[str, Any], *parents: str) -> str:
+    """The text of a section within its parents, without the lines of the parents."""
+    return "".join(_entry(name, each, parents) for name, each in values.items())
 
 
-def _section(parent: str | None, name: str, values: Any) -> str:
-    return _text(pickle.dumps((parent, name, values)))
+def _entry(name: str, value: Any, parents: tuple[str, ...]) -> str:
+    if isinstance(value, Mapping) and value and len(parents) < DIVIDED:
+        own = _text(pickle.dumps((name, {"": 0}, parents))).partition("\n")[0]
+        return f"{own}\n{_to_yaml(value, *parents, name)}"
+    return _text(pickle.dumps((name, value, parents)))
 
 
-@functools.lru_cache(256)  # the jobs of a sweep have most sections in common
+@functools.lru_cache(1024)  # the jobs of a sweep have most entries in common
 def _text(pickled: bytes) -> str:
-    """The text of a section, without the line of its parent, if it has one."""
-    parent, name, values = pickle.loads(pickled)
-    section = {name: values} if parent is None else {parent: {name: values}}
-    text = yaml_text(section, _Dumper)
-    return text if parent is None else text.partition("\n")[2]
+    name, value, parents = pickle.loads(pickled)
+    section = {name: value}
+    for parent in reversed(parents):
+        section = {parent: section}
+    return yaml_text(section, _Dumper).split("\n", len(parents))[-1]
 
 
 def adapt_hydra() -> None:

@@ -9,11 +9,11 @@ from hydra.core.utils import JobReturn, JobStatus, configure_log, run_job, setup
 from hydra.types import HydraContext, TaskFunction
 from omegaconf import DictConfig, OmegaConf, flag_override, open_dict
 
-from src.config.compose import Composer, PlainJob, job_config, plain_parts
+from src.config.compose import Composer, job_config, plain_parts
 from src.config.faults import config_error, find_launcher_faults
 from src.config.schema import Config, FusedLauncher
-from src.sweeps.hydra_files import begin_job
-from src.system.files import write_together
+from src.sweeps.hydra_files import begin_job, job_files
+from src.system.files import write_into_folder, write_together
 from src.system.process import importing
 
 
@@ -116,7 +116,7 @@ def _begin_checked_jobs(
     folders: list[Path] = []
     returns: list[JobReturn] = []
 
-    def jobs() -> Iterator[tuple[PlainJob, Config]]:
+    def files() -> Iterator[dict[Path, str]]:
         for number, (overrides, known) in enumerate(
             zip(job_overrides, checked, strict=True), first
         ):
@@ -129,13 +129,9 @@ def _begin_checked_jobs(
                     task_name=job.hydra["job"]["name"],
                 )
             )
-            yield job, known
+            yield job_files(job.folder, job.values, job.hydra, known)
 
-    def begin(pair: tuple[PlainJob, Config]) -> None:
-        job, known = pair
-        begin_job(job.folder, job.values, job.hydra, known)
-
-    write_together(begin, jobs())
+    write_together(write_into_folder, files())
     return folders, returns
 
 

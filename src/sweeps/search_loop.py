@@ -6,8 +6,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from src.config.compose import check_all, shared_composer
-from src.config.schema import Config
-from src.runs.config_files import create_run_folder
+from src.runs.config_files import new_files
 from src.runs.folder import Run, resume_command
 from src.runs.sweep_folder import Sweep
 from src.sweeps.executors.build import build_executor
@@ -16,7 +15,7 @@ from src.sweeps.search_command import Command
 from src.sweeps.search_study import Batch, Study
 from src.sweeps.trials import train_trials
 from src.system.errors import InputError, Interrupted
-from src.system.files import lock_or_fail, write_together
+from src.system.files import lock_or_fail, write_into_folder, write_together
 
 log = logging.getLogger(__name__)
 
@@ -77,12 +76,11 @@ class Search:
         combinations = [[*self.command.fixed, *self.study.point(trial)] for trial in batch.trials]
         configs = check_all(*shared_composer().points(combinations))
         runs = [Run(self.command.folder / str(trial.number)) for trial in batch.trials]
-
-        def create(trial: tuple[Run, Config, Sequence[str]]) -> None:
-            run, config, texts = trial
-            create_run_folder(run, config.to_primitives(), texts)
-
-        write_together(create, zip(runs, configs, combinations, strict=True))
+        files = (
+            new_files(run, config.to_primitives(), texts)
+            for run, config, texts in zip(runs, configs, combinations, strict=True)
+        )
+        write_together(write_into_folder, files)
         sweep = Sweep(self.command.folder, f".batch{batch.number}")
         settings = self.command.settings
         executor = build_executor(settings, configs)

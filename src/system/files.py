@@ -66,6 +66,13 @@ def write_all_durably(contents: Mapping[Path, bytes | memoryview | str]) -> None
         sync(folder)
 
 
+def write_into_folder(contents: Mapping[Path, bytes | memoryview | str]) -> None:
+    """As `write_all_durably`, but makes the folder first."""
+    for folder in {path.parent for path in contents}:
+        folder.mkdir(parents=True, exist_ok=True)
+    write_all_durably(contents)
+
+
 def replace_quickly(path: Path, content: str) -> None:
     """As `write_durably`, but without a sync: readers see the old or the new file; after a power
     cut, the file may be lost."""
@@ -118,7 +125,11 @@ Item = TypeVar("Item")
 def write_together(write: Callable[[Item], object], items: Iterable[Item]) -> None:
     """Calls `write` for each item, several at once in threads, because to write a file durably is
     mostly to wait for the disk. At most twice as many items as threads are in memory. Raises the
-    first exception after the writes that had begun have ended."""
+    first exception after the writes that had begun have ended.
+
+    `items` should make the bytes that `write` only writes: threads that compute keep the
+    interpreter from each other, so that 16 of them took 1.6 times as long as this thread alone.
+    """
     pending: deque[Future[object]] = deque()
     with ThreadPoolExecutor(WRITERS) as threads:
         try:

@@ -15,7 +15,7 @@ from src.runs import checkpoint
 from src.runs.checkpoint import CheckpointPair
 from src.runs.folder import Run
 from src.system.errors import Interrupted
-from src.system.files import write_together
+from src.system.files import write_into_folder, write_together
 from src.system.signals import Signals
 from src.training import ranks
 from src.training.classifier import Classifier
@@ -241,7 +241,8 @@ class Checkpoints(Callback):
         are not needed."""
         kept = self._kept(classifier, trials)
         files = (self._trial_files(classifier, trial, content) for trial in kept)
-        write_together(checkpoint.write_all, files)
+        packed = ({path: checkpoint.pack(each) for path, each in f.items()} for f in files)
+        write_together(write_into_folder, packed)
 
     def _kept(self, classifier: Classifier, ended: Sequence[int]) -> list[int]:
         """Those of `ended` that may be among the best checkpoint.keep trials of the sweep: no trial

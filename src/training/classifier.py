@@ -291,8 +291,9 @@ class Classifier(LightningModule):
 
     def trial_weights(self, trial: int) -> dict[str, Tensor]:
         """A copy of one trial's weights, with the names that they have in a single run."""
-        state = self.models[trial].state_dict()
-        return {f"model.{n}": contiguous(whole(value).detach()) for n, value in state.items()}
+        state = self.models[trial].state_dict(keep_vars=True)  # a view of each takes as long again
+        with torch.no_grad():
+            return {f"model.{name}": contiguous(whole(value)) for name, value in state.items()}
 
     def load_trial_weights(self, trial: int, weights: dict[str, Tensor]) -> None:
         plain = {name.removeprefix("model."): value for name, value in weights.items()}

@@ -23,7 +23,7 @@ from src.models import build_model
 from src.models.step_choice import choose_step
 from src.runs.checkpoint import CheckpointPair
 from src.runs.config_files import claim
-from src.runs.folder import Run, resume_command
+from src.runs.folder import Run, result_text, resume_command
 from src.runs.group_progress import remove_progress
 from src.system import machine
 from src.system.errors import InputError, Interrupted, first_line, storage_faults
@@ -233,14 +233,15 @@ def _train_and_test(job: Job, signals: Signals) -> None:
                 trainer.test(classifier, data, verbose=False)
             common = facts(classifier, trainer, clock.seconds(history, loggers))
 
-            def results() -> Iterator[tuple[Run, dict[str, Any]]]:
+            def results() -> Iterator[tuple[Run, str]]:
                 for trial, run in enumerate(runs if trainer.is_global_zero else ()):
                     if run.ended:  # an interrupted process has written the result before
                         continue
                     best = checkpoints.best_epoch(trial)
-                    content = result(trial, run, classifier, common, best_epoch=best, steps=steps)
+                    rows = history.rows[trial]
+                    content = result(trial, rows, classifier, common, best_epoch=best, steps=steps)
                     loggers.finish(content)
-                    yield run, content
+                    yield run, result_text(content)
 
             write_together(lambda pair: pair[0].write_result(pair[1]), results())
     except Interrupted as interrupted:

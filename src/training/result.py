@@ -1,6 +1,7 @@
 """The content of result.json, and a summary for people."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,17 +55,18 @@ def facts(classifier: Classifier, trainer: Trainer, seconds: dict[str, float]) -
 
 def result(
     trial: int,
-    run: Run,
+    history: Sequence[Row],
     classifier: Classifier,
     common: dict[str, Any],
     *,
     best_epoch: int | None,
     steps: int,
 ) -> dict[str, Any]:
-    """The content of result.json. `common` is the result of `facts`. `best_epoch` is the epoch of
-    the weights that were tested. The time in samples_per_second includes validation."""
+    """The content of result.json. `history` has the rows of the trial, `common` is what `facts`
+    returns. `best_epoch` is the epoch of the weights that were tested. The time in
+    samples_per_second includes validation."""
     config = classifier.configs[trial]
-    rows = [row for row in run.history if row["epoch"]]
+    rows = [row for row in history if row["epoch"]]
     status = classifier.status[trial]
     best = next((row for row in rows if row["epoch"] == best_epoch), None)
     # Batches of an epoch that max_time cut short.

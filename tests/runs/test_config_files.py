@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from src.config.compose import compose
-from src.runs.config_files import claim, create_run_folder
+from src.runs.config_files import claim, create_run_folder, new_files
 from src.runs.folder import Run
 from src.system.errors import InputError
+from src.system.files import write_into_folder
 from tests.helpers.commands import SMALL
 from tests.helpers.kills import Killed, die_at_sync
 
@@ -26,12 +27,12 @@ def test_a_folder_with_a_configuration_is_complete(
         with monkeypatch.context() as patch:
             die_at_sync(patch, number)
             try:
-                create_run_folder(run, {"a": 1}, ["a=1"], OWN)
+                write_into_folder(new_files(run, {"a": 1}, ["a=1"], OWN))
             except Killed:
                 killed = True
         names = {path.name for path in run.config_file.parent.iterdir()}
         assert names == set(expected) if "config.yaml" in names else names < set(expected)
-        create_run_folder(run, {"a": 1}, ["a=1"], OWN)
+        write_into_folder(new_files(run, {"a": 1}, ["a=1"], OWN))
         for name, text in expected.items():
             assert (run.config_file.parent / name).read_text() == text
         if not killed:

@@ -16,7 +16,8 @@ from src.config.faults import options, read_config
 from src.config.schema import GROUPS
 from src.runs.folder import Run
 from src.sweeps import hydra_files, run_command
-from src.sweeps.hydra_files import _validate, begin_job
+from src.sweeps.hydra_files import _validate, begin_job, job_files
+from src.system.files import write_into_folder
 from tests.helpers.commands import SMALL
 from tests.helpers.kills import Killed, die_at_sync
 
@@ -112,7 +113,7 @@ def test_a_remembered_configuration_is_that_of_the_file(tmp_path: Path) -> None:
         values, section = plain_parts(composed)
         other = compose("seed=8")
         for folder, known in (("true", compose(text)), ("false", other)):
-            begin_job(tmp_path / folder / str(number), values, section, known)
+            write_into_folder(job_files(tmp_path / folder / str(number), values, section, known))
             file = Run(tmp_path / folder / str(number)).config_file
             assert (file.read_bytes() in faults._READ) == (folder == "true")
             remembered = read_config(file)

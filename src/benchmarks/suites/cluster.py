@@ -18,15 +18,15 @@ from src.benchmarks.environment import describe, environment
 from src.benchmarks.measure import quiet
 from src.benchmarks.settings import Settings
 from src.config.compose import compose
-from src.config.schema import Config, Execution
-from src.runs.config_files import create_run_folder
+from src.config.schema import Execution
+from src.runs.config_files import new_files
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps.executors import cluster
 from src.sweeps.executors.cluster import Cluster, State
 from src.sweeps.tasks import Parcel, Task
 from src.sweeps.trials import train_trials
-from src.system.files import write_together
+from src.system.files import write_into_folder, write_together
 
 GPUS = 100
 TRIAL_SECONDS = 36.0  # of a GPU, for each trial
@@ -106,12 +106,14 @@ def _case(trials: int, group: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as name, quiet():
         folder = Path(name)
         folders = [folder / str(number) for number in range(trials)]
-        write_together(_create, zip(configs, folders, strict=True))
+        pairs = zip(configs, folders, strict=True)
+        files = (new_files(Run(path), config.to_primitives()) for config, path in pairs)
+        write_together(write_into_folder, files)
         engine, before = Simulated(), time.process_time()
         with patch.object(cluster, "POLL_SECONDS", 0.0):
             train_trials(configs, folders, Sweep(folder), group, executor=engine)
         seconds = time.process_time() - before - engine.seconds
-        files = sum(path.is_file() for path in folder.rglob("*"))
+        count = sum(path.is_file() for path in folder.rglob("*"))
     groups = trials // group
     return {
         "trials": trials,
@@ -122,11 +124,6 @@ def _case(trials: int, group: int) -> dict[str, float]:
         "seconds of the command": seconds,
         "ms a group": 1000 * seconds / groups,
         "ms a request": 1000 * seconds / engine.requests,
-        "files a trial": files / trials,
+        "files a trial": count / trials,
         "MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000,
     }
-
-
-def _create(pair: tuple[Config, Path]) -> None:
-    config, folder = pair
-    create_run_folder(Run(folder), config.to_primitives())

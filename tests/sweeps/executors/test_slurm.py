@@ -312,12 +312,12 @@ needs_mounts = pytest.mark.skipif(
 def mount(folder: Path, size: str, *within: str) -> None:
     """Mounts an empty disk of this size; `within`: a command that enters a node."""
     folder.mkdir(exist_ok=True)
-    command = [*within, "mount", "-t", "tmpfs", "-o", f"size={size}", "none", folder]
+    command = [*within, "mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(folder)]
     subprocess.run(command, check=True)
 
 
 def unmount(folder: Path, *within: str) -> None:
-    subprocess.run([*within, "umount", folder], check=True)
+    subprocess.run([*within, "umount", str(folder)], check=True)
 
 
 def enter(cluster: Path, node: str) -> list[str]:
