@@ -22,7 +22,13 @@ import sys
 
 from src.config.schema import CONF
 from src.sweeps.search_command import check_command_line
-from src.system.process import command_parser, import_for_ranks, importing, run
+from src.system.process import (
+    command_parser,
+    import_for_ranks,
+    import_for_stacks,
+    importing,
+    run,
+)
 from src.system.signals import handled
 
 
@@ -33,7 +39,9 @@ def main() -> None:
     arguments = parser.parse_args()
     with handled(rank=False):
         command = check_command_line(arguments.overrides)
-        if command.corner.trainer.devices not in (1, "auto"):
+        if command.settings.executor == "local":
+            import_for_stacks()
+        elif command.corner.trainer.devices not in (1, "auto"):
             import_for_ranks()
         logging.basicConfig(format="%(message)s", stream=sys.stdout, level=logging.INFO)
         with importing():

@@ -14,7 +14,7 @@ from src.config.faults import config_error, find_launcher_faults
 from src.config.schema import Config, FusedLauncher
 from src.sweeps.hydra_files import begin_job, job_files
 from src.system.files import write_into_folder, write_together
-from src.system.process import importing
+from src.system.process import import_for_stacks, importing
 
 
 def launch_fused(
@@ -46,6 +46,8 @@ def launch_fused(
             configure_log(config.hydra.hydra_logging, config.hydra.verbose)
         return returns
     settings = _settings(config)
+    if settings.executor == "local":  # its processes import meanwhile
+        import_for_stacks()
     with importing():
         from src.runs.sweep_folder import Sweep
         from src.sweeps.executors.build import build_executor

@@ -71,11 +71,16 @@ def _status_line(text: str) -> Iterator[None]:
         print(f"\r{' ' * len(text)}\r", end="", file=terminal, flush=True)
 
 
-def import_for_ranks() -> None:
+def import_for_ranks(module: str = "src.training.preload") -> None:
     """Starts the process that ranks are forked from: it imports once for all of them, as in
     `importing`, in four fifths of the time."""
-    multiprocessing.set_forkserver_preload(["src.training.preload"])
+    multiprocessing.set_forkserver_preload([module])
     forkserver.ensure_running()
+
+
+def import_for_stacks() -> None:
+    """As `import_for_ranks`, for the processes of executor=local."""
+    import_for_ranks("src.sweeps.preload")
 
 
 class Output(io.FileIO):

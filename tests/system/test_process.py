@@ -91,6 +91,7 @@ UNUSED = {"hydra", "jinja2", "src.inference", "src.plots", "src.reports", "src.s
             TORCH - {"torch"} | HEAVY | OPTIONAL | {"hydra"},
         ),
         ("src.training.preload", {"optuna", "pandas", "sklearn"} | OPTIONAL | UNUSED),
+        ("src.sweeps.preload", {"optuna", "pandas", "sklearn"} | OPTIONAL),
     ],
 )
 def test_a_command_imports_nothing_heavy_that_it_may_not_use(

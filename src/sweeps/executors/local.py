@@ -24,7 +24,7 @@ from src.sweeps.tasks import Task, train_group
 from src.sweeps.watching import Watch
 from src.system import machine
 from src.system.errors import Interrupted
-from src.system.process import STDERR, STDOUT, import_for_ranks
+from src.system.process import STDERR, STDOUT, import_for_stacks
 from src.system.signals import handled
 from src.training.grouping import Place, here
 from src.training.result import shown
@@ -65,7 +65,7 @@ class Local:
         if not remaining:
             return
         log.info("%d groups in %d processes", len(remaining), min(self.slots, len(remaining)))
-        import_for_ranks()
+        import_for_stacks()
         watch, left = Watch(tasks), {task.state_folder for task in remaining}
         for task in tasks:
             watch.note(task, "queued" if task.state_folder in left else "ended")
