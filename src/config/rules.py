@@ -99,6 +99,18 @@ def _data(v: Values) -> Iterator[str]:
             yield f"data.pin_memory=true {unused}"
     if v["data.persistent_workers"] and v.number("data.num_workers") <= 0:
         yield "data.persistent_workers=true needs workers; type data.num_workers=2 too"
+    folds, fold = v["data.folds"], v["data.fold"]
+    if isinstance(folds, int) and fold is None:
+        yield (
+            f"data.folds={folds}: name the fold too, data.fold=0 or, with -m, "
+            f"data.fold=range({folds})"
+        )
+    elif isinstance(fold, int) and folds is None:
+        yield f"data.fold={fold} has no use without data.folds; type data.folds=5 too"
+    elif isinstance(fold, int) and isinstance(folds, int) and fold >= folds:
+        yield f"data.fold={fold}: the folds of data.folds={folds} are 0 to {folds - 1}"
+    if folds is not None and v["data.order"] == "stream":
+        yield "data.order=stream has no order for a fold; type data.order=seeded"
     target, dropped = v["data.target"], v["data.drop"]
     columns = dropped if isinstance(dropped, list) else [dropped]
     if target is not None and str(target) in map(str, columns):

@@ -108,6 +108,9 @@ class _Data(Section):
     batch_size: PositiveInt | Literal["auto"]  # per device
     val_fraction: Fraction | None  # None: validation uses the whole training set
     split_seed: Seed
+    # Runs that were written before there was cross-validation have none.
+    folds: Annotated[int, Field(ge=2, le=1000)] | None = None
+    fold: Annotated[int, Field(ge=0, lt=1000)] | None = None
     drop_last: bool
     order: Literal["seeded", "stream"]  # see src/data/loader.py
     loader: Literal["resident", "workers"]
@@ -376,9 +379,12 @@ class Config(Section):
         return self.model_dump(mode="json")
 
     def identity_values(self) -> dict[str, Any]:
-        """All values except data.root, checkpoint.keep and resume. They identify a run."""
+        """All values except data.root, checkpoint.keep and resume, and without the keys of a
+        cross-validation where there is none. They identify a run."""
         values = self.to_primitives()
         del values["data"]["root"], values["checkpoint"]["keep"], values["resume"]
+        if self.data.folds is None:
+            del values["data"]["folds"], values["data"]["fold"]
         return values
 
     def hash(self) -> str:

@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 
 from src.config import schema
+from src.data.folds import FoldOrder, Folds
 from src.data.loader import (
     CALL_OPERATIONS,
     OPERATIONS,
@@ -35,13 +36,22 @@ class DataModule(LightningDataModule):
     """
 
     source: Source
-    train: Split
-    validation: Split
+    train: Split  # what the orders choose from: with folds, the whole training set
+    validations: Sequence[Split]  # one, or one for each of `folds`
+    training_samples: int  # of an epoch
 
     def __init__(
-        self, config: schema.Data, *, steps_per_call: int | str = "auto", world_size: int = 1
+        self,
+        config: schema.Data,
+        *,
+        steps_per_call: int | str = "auto",
+        world_size: int = 1,
+        folds: Sequence[int] = (),
     ) -> None:
+        """`folds` are the numbers of the folds that trials are validated on, by default
+        `config.fold`."""
         super().__init__()
+        self.folds = folds or ([] if config.fold is None else [config.fold])
         self.config, self.steps_per_call, self.world_size = config, steps_per_call, world_size
         self.start = (0, 0)  # epoch and batch where training begins
         self.operations: int | None = None  # see `use_rows`
@@ -55,14 +65,25 @@ class DataModule(LightningDataModule):
             return
         config, world_size = self.config, self.world_size
         self.source = source = open_source(config)
-        self.train, self.validation = split_off_validation(
-            source.train, config.val_fraction, config.split_seed
-        )
+        if config.folds is None:
+            self.train, validation = split_off_validation(
+                source.train, config.val_fraction, config.split_seed
+            )
+            self.validations, self.training_samples = [validation], len(self.train)
+        else:
+            folds = Folds(source.train, config.folds, config.split_seed, source.labels)
+            self.train, self.training_samples = source.train, folds.training_samples
+            self.rows = {fold: folds.training_rows(fold) for fold in self.folds}
+            self.validations = [folds.validation(fold) for fold in self.folds]
         sampler = self._sampler(rank=0)
         self.batches_per_epoch, self.smallest_batch = sampler.batches, sampler.smallest
-        splits = {"training": self.train, "validation": self.validation, "test": source.test}
-        name = min(splits, key=lambda name: len(splits[name]))
-        size = len(splits[name])
+        sizes = {
+            "training": self.training_samples,
+            "validation": min(map(len, self.validations)),
+            "test": len(source.test),
+        }
+        name = min(sizes, key=lambda name: sizes[name])
+        size = sizes[name]
         if size < world_size:
             more = ", or data.factor=4 for more points" if config.name == "toy" else ""
             raise InputError(
@@ -71,11 +92,20 @@ class DataModule(LightningDataModule):
             )
         if not self.batches_per_epoch:
             raise InputError(
-                f"data.batch_size={config.batch}: {len(self.train)} training samples on "
+                f"data.batch_size={config.batch}: {self.training_samples} training samples on "
                 f"{world_size} device(s) do not fill one batch, and data.drop_last=true drops "
                 "incomplete batches; type "
-                f"data.batch_size={max(1, len(self.train) // world_size)} or less"
+                f"data.batch_size={max(1, self.training_samples // world_size)} or less"
             )
+
+    def order(self, seed: int, fold: int | None) -> Order:
+        """The order of the samples of a trial with this seed, which is validated on this fold."""
+        order = SeededOrder(seed)
+        return order if fold is None else FoldOrder(order, self.rows[fold])
+
+    def validation_number(self, fold: int | None) -> int:
+        """The place of a fold's samples in `validations`."""
+        return 0 if fold is None else self.folds.index(fold)
 
     def set_orders(self, orders: Sequence[Order], trial_count: int) -> None:
         """Sets the orders of samples, one per distinct seed; a block has batches of each."""
@@ -106,7 +136,7 @@ class DataModule(LightningDataModule):
 
     def missing_class_warnings(self) -> list[str]:
         """A text for each split that lacks samples of a class."""
-        splits = {"training": self.train, "validation": self.validation}
+        splits = {"training": self.train, "validation": self.validations[0]}
         return [
             f"the {name} set has no sample of {', '.join(missing[:10])}"
             f"{f' and {len(missing) - 10} more classes' if missing[10:] else ''}; add samples, or "
@@ -123,7 +153,8 @@ class DataModule(LightningDataModule):
         return worker_loader(Blocks(self.train), sampler, self.config)
 
     def val_dataloader(self) -> Any:
-        return self._slices(self.validation)
+        loaders = [self._slices(validation) for validation in self.validations]
+        return loaders if len(loaders) > 1 else loaders[0]
 
     def test_dataloader(self) -> Any:
         return self._slices(self.source.test)
@@ -140,7 +171,7 @@ class DataModule(LightningDataModule):
 
     def _sampler(self, rank: int) -> BlockSampler:
         return BlockSampler(
-            len(self.train), self.orders, self.config.batch, self._batches_per_block(),
+            self.training_samples, self.orders, self.config.batch, self._batches_per_block(),
             drop_last=self.config.drop_last, rank=rank, world_size=self.world_size,
             start=self.start,
         )  # fmt: skip

@@ -16,8 +16,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from src.config import schema
+from src.data.folds import training_and_validation
 from src.data.sources.catalogue import at_hand
-from src.data.sources.source import Split, as_float, split_off_validation
+from src.data.sources.source import Split, as_float
 from src.inference.evaluation import compute_logits, source_of
 from src.runs.loading import Trained
 from src.system.errors import InputError
@@ -79,9 +80,7 @@ def likeness_of(trained: Trained) -> Likeness:
     source = source_of(trained)
     if (source.shape, source.labels) != (trained.shape, trained.labels):
         raise InputError(f"data={source.name} is not the data set it was trained on")
-    training, validation = split_off_validation(
-        source.train, section.val_fraction, section.split_seed
-    )
+    training, validation = training_and_validation(source.train, section)
     return Likeness(trained, training, source.test if validation is training else validation)
 
 

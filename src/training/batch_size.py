@@ -41,7 +41,8 @@ def choose(config: Config, source: Source) -> int:
     system would then kill the process, so the estimate must fit into half of the free memory.
     """
     devices = machine.resolve(config.trainer)
-    val_fraction = config.data.val_fraction or 0.0
+    folds = config.data.folds
+    val_fraction = (config.data.val_fraction or 0.0) if folds is None else 1 / folds
     limit = max(1, int(len(source.train) * (1 - val_fraction)) // devices.world_size)
     if devices.accelerator == "cpu":
         free = free_bytes(config) // 2 // devices.count

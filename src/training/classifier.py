@@ -1,7 +1,7 @@
 """The LightningModule of a run or stack. A training_step trains all trials on a block."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -15,6 +15,7 @@ from src.config.schema import Config
 from src.data.augmentation import build_augmentation
 from src.data.loader import Batch, Block, Rows
 from src.data.module import DataModule
+from src.data.sources.source import Split
 from src.models import count_parameters
 from src.models.step_choice import AUTOGRAD, NATIVE, StepChoice
 from src.runs.checkpoint import FORMAT
@@ -122,7 +123,13 @@ class Classifier(LightningModule):
     def _select_trials(self, trials: Sequence[int]) -> None:
         self.stacked = list(trials)
         self.train_metrics = EpochMetrics(len(trials)).to(self.device)
-        self.evaluation_metrics = EpochMetrics(len(trials)).to(self.device)
+        numbers = [self.data.validation_number(self.configs[trial].data.fold) for trial in trials]
+        self._evaluate_on(
+            [
+                [place for place, number in enumerate(numbers) if number == loader]
+                for loader in range(len(self.data.validations))
+            ]
+        )
         seed_of_order = {self.order_of[trial]: self.configs[trial].seed for trial in trials}
         self.order_numbers, data = sorted(seed_of_order), self.data
         data.keep_orders(self.order_numbers)
@@ -137,6 +144,16 @@ class Classifier(LightningModule):
             6 * data.config.batch * sum(sizes) if by_rows else None,
             every and every * self.step_plan.accumulate,
         )
+
+    def _evaluate_on(self, evaluated: Sequence[Sequence[int]]) -> None:
+        """For each loader of an evaluation, the places in the stack of the trials to evaluate."""
+        self.evaluated = evaluated
+        metrics = nn.ModuleList([EpochMetrics(len(places)) for places in evaluated])
+        self.evaluation_metrics: Sequence[EpochMetrics] = metrics.to(self.device)  # type: ignore[assignment]
+
+    def validation_of(self, trial: int) -> Split:
+        """The samples that a trial is validated on."""
+        return self.data.validations[self.data.validation_number(self.configs[trial].data.fold)]
 
     def configure_optimizers(self) -> list[Optimizer]:
         """Builds the learner of the stacked trials. Lightning has already moved the weights."""
@@ -241,15 +258,16 @@ class Classifier(LightningModule):
     on_validation_end = on_validation_start
 
     def on_validation_epoch_start(self) -> None:
-        self.evaluation_metrics.reset()
+        for metrics in self.evaluation_metrics:
+            metrics.reset()
 
     on_test_epoch_start = on_validation_epoch_start
 
     def on_validation_epoch_end(self) -> None:
-        self.metrics = self._named("val", self.evaluation_metrics)
+        self.metrics = self._evaluated("val")
         if self.train_metrics.update_called:  # not in the validation before training
-            train = self._named("train", self.train_metrics)
-            self.metrics = {trial: self.metrics[trial] | train[trial] for trial in train}
+            for trial, trained in zip(self.stacked, self.train_metrics.compute(), strict=True):
+                self.metrics[trial] |= _named("train", trained)
             for trial, batch in zip(self.stacked, self._first_diverged_batches(), strict=True):
                 if batch < self.batches_done:
                     step = self.step_plan.step_of(self.current_epoch, batch) + 1
@@ -265,15 +283,18 @@ class Classifier(LightningModule):
         if self.step.kind == AUTOGRAD:
             return
         self.stacked = list(range(len(self.configs)))
-        self.evaluation_metrics = EpochMetrics(len(self.configs)).to(self.device)
+        self._evaluate_on([self.stacked])
         self.learner = self._build_learner(self.stacked)
 
     def on_test_epoch_end(self) -> None:
-        self.metrics = self._named("test", self.evaluation_metrics)
+        self.metrics = self._evaluated("test")
 
-    def validation_step(self, batch: Batch) -> None:
-        losses, correct = self.learner.evaluate(batch)
-        self.evaluation_metrics.update(losses, correct, len(batch.labels))
+    def validation_step(self, batch: Batch, _: int = 0, dataloader_idx: int = 0) -> None:
+        places = self.evaluated[dataloader_idx]
+        if places:  # else all trials of this fold have left the stack
+            losses, correct = self.learner.evaluate(batch, places)
+            metrics = self.evaluation_metrics[dataloader_idx]
+            metrics.update(losses, correct, len(batch.labels))
 
     test_step = validation_step
 
@@ -281,11 +302,13 @@ class Classifier(LightningModule):
         """The classes (N,) that the first trial predicts for features (N, *shape)."""
         return self.learner.logits(features).argmax(-1)
 
-    def _named(self, split: str, metrics: EpochMetrics) -> dict[int, dict[str, float]]:
-        return {
-            trial: {f"{split}/{name}": value for name, value in values.items()}
-            for trial, values in zip(self.stacked, metrics.compute(), strict=True)
-        }
+    def _evaluated(self, split: str) -> dict[int, dict[str, float]]:
+        """The metrics of each stacked trial, in the order of the stack."""
+        found: dict[int, dict[str, float]] = {}
+        for places, metrics in zip(self.evaluated, self.evaluation_metrics, strict=True):
+            values = metrics.compute() if places else []
+            found |= dict(zip(places, values, strict=True))
+        return {trial: _named(split, found[place]) for place, trial in enumerate(self.stacked)}
 
     # --- state -----------------------------------------------------------------------------------
 
@@ -343,3 +366,7 @@ class Classifier(LightningModule):
         position = checkpoint["position"]
         self.batches_done = position["batch"]
         self.data.start = (position["epoch"], position["batch"])
+
+
+def _named(split: str, values: Mapping[str, float]) -> dict[str, float]:
+    return {f"{split}/{name}": value for name, value in values.items()}

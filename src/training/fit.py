@@ -16,7 +16,7 @@ from lightning.pytorch import Callback, seed_everything
 
 from src.config.schema import Config
 from src.config.written import counted
-from src.data.loader import Order, SeededOrder, StreamOrder
+from src.data.loader import StreamOrder
 from src.data.module import DataModule
 from src.data.sources.catalogue import open_source
 from src.models import build_model
@@ -194,7 +194,7 @@ def _train_and_test(job: Job, signals: Signals) -> None:
     with clock.measuring("setup"):
         devices = machine.resolve(config.trainer)
         _check_devices(config, devices)
-        data = _open_data(config, devices)
+        data = _open_data(job.configs, devices)
         classifier = build_classifier(job.configs, data, devices)
         resumed = find_state(job.checkpoint_pair, classifier, devices.world_size)
         if resumed is not None:
@@ -268,15 +268,19 @@ def _check_devices(config: Config, devices: machine.Devices) -> None:
         log.warning("%s", slow)
 
 
-def _open_data(config: Config, devices: machine.Devices) -> DataModule:
+def _open_data(configs: Sequence[Config], devices: machine.Devices) -> DataModule:
     """Loads the data set. Raises InputError for a batch norm whose last batch has one sample."""
+    config = configs[0]
     data = DataModule(
-        config.data, steps_per_call=config.trainer.steps_per_call, world_size=devices.world_size
+        config.data,
+        steps_per_call=config.trainer.steps_per_call,
+        world_size=devices.world_size,
+        folds=[*dict.fromkeys(each.data.fold for each in configs if each.data.fold is not None)],
     )
     data.setup()  # before Lightning does it: the models need the shape of the samples
     if data.smallest_batch == 1 and getattr(config.model, "norm", None) == "batch":
         raise InputError(
-            f"model.norm=batch: of {len(data.train)} training samples the last batch of "
+            f"model.norm=batch: of {data.training_samples} training samples the last batch of "
             f"data.batch_size={config.data.batch} has only one sample, so it has no variance; type "
             f"data.drop_last=true, or data.batch_size={config.data.batch + 1}"
         )
@@ -301,14 +305,15 @@ def build_classifier(
         else:
             _seed_cpu(config.seed)
         models.append(build_model(config.model, source.shape, source.classes))
-    seeds = list(dict.fromkeys(config.seed for config in configs))
-    orders: list[Order] = [SeededOrder(seed) for seed in seeds]
+    keys = list(dict.fromkeys((config.seed, config.data.fold) for config in configs))
+    orders = [data.order(seed, fold) for seed, fold in keys]
     if data.config.order == "stream":  # such a run trains alone, so there is one seed
         orders = [StreamOrder(torch.get_rng_state())]
     data.set_orders(orders, len(configs))
     threads = available() if devices.accelerator == "cpu" else 1
     step = choose_step(configs[0], models[0], devices.accelerator, devices.world_size)
-    orders_of = [seeds.index(config.seed) for config in configs]
+    place_of = {key: place for place, key in enumerate(keys)}
+    orders_of = [place_of[config.seed, config.data.fold] for config in configs]
     return Classifier(configs, models, data, orders_of, step, threads)
 
 

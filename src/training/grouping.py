@@ -17,7 +17,7 @@ from src.system.resources import free_memory
 
 # Keys in which trials of one stack may differ. They may also differ in every number of the
 # scheduler, and in the widths of hidden_sizes but not in their count.
-FUSIBLE = ("seed", "optimizer.lr", "optimizer.weight_decay", "optimizer.momentum")
+FUSIBLE = ("seed", "data.fold", "optimizer.lr", "optimizer.weight_decay", "optimizer.momentum")
 
 
 @dataclass(frozen=True)
@@ -109,6 +109,8 @@ def _key(config: Config) -> str:
     for key in FUSIBLE:
         section, _, name = key.rpartition(".")
         (values[section] if section else values).pop(name, None)
+    if config.data.name == "csv":  # the columns are learned from the training rows of the fold
+        values["data"]["fold"] = config.data.fold
     values["scheduler"] = values["scheduler"]["name"]
     values["model"]["hidden_sizes"] = len(values["model"].get("hidden_sizes", ()))
     return json.dumps(values, sort_keys=True)

@@ -78,8 +78,9 @@ class Learner:
         list for each lane."""
         raise NotImplementedError
 
-    def evaluate(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Sums of the losses and numbers of correct predictions of each chunk, (chunks, S)."""
+    def evaluate(self, batch: Batch, places: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Sums of the losses and numbers of correct predictions of each chunk, (chunks, places),
+        for the models at these places."""
         raise NotImplementedError
 
     def logits(self, features: Tensor) -> Tensor:
@@ -121,8 +122,9 @@ class AutogradLearner(Learner):
         statistics = [value for value in model.buffers() if value.is_floating_point()]
         return [[*model.parameters(), *statistics]]
 
-    def evaluate(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def evaluate(self, batch: Batch, places: Sequence[int]) -> tuple[Tensor, Tensor]:
         (model,) = self.models
+        assert list(places) == [0]
         dtype = next(model.parameters()).dtype  # autocast converts the inputs
         return evaluate(lambda x: model(x).mT.unsqueeze(0), batch, dtype)
 
@@ -166,12 +168,14 @@ class ClosedFormLearner(Learner):
     def averaged_tensors(self) -> list[list[Tensor]]:
         return [lane.tensors_to_average for lane in self.stack.lanes]
 
-    def evaluate(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def evaluate(self, batch: Batch, places: Sequence[int]) -> tuple[Tensor, Tensor]:
         stack, dtype = self.stack, self._input_dtype
         by_lane = self.lanes.map(
             lambda lane: evaluate(lane.logits, batch, dtype, stack.trial_count), stack.lanes
         )
         losses, correct = (stack.by_trial(values, 1) for values in zip(*by_lane, strict=True))
+        if len(places) < stack.trial_count:  # to evaluate them alone, segments would be divided
+            return losses[:, places], correct[:, places]
         return losses, correct
 
     def logits(self, features: Tensor) -> Tensor:
@@ -226,8 +230,8 @@ class NativeLearner(Learner):
     def averaged_tensors(self) -> list[list[Tensor]]:
         return [[model.weights for model in self.native]]
 
-    def evaluate(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        return evaluate_natively(self.native, batch, self.lanes)
+    def evaluate(self, batch: Batch, places: Sequence[int]) -> tuple[Tensor, Tensor]:
+        return evaluate_natively([self.native[place] for place in places], batch, self.lanes)
 
     def logits(self, features: Tensor) -> Tensor:
         return self.native[0].logits(features)

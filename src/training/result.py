@@ -38,8 +38,8 @@ def facts(classifier: Classifier, trainer: Trainer, seconds: dict[str, float]) -
         "data": {
             "name": data.source.name,
             "instead_of": data.source.instead_of,
-            "train": len(data.train),
-            "val": len(data.validation),
+            "train": data.training_samples,
+            "val": len(data.validations[0]),
             "test": len(data.source.test),
             "skipped": data.source.skipped,
         },
@@ -87,6 +87,7 @@ def result(
         "parameters": count_parameters(classifier.models[trial]),
         "config_hash": config.hash(),
         **common,
+        "data": common["data"] | {"val": len(classifier.validation_of(trial))},
     }
 
 

@@ -53,7 +53,7 @@ def expected(samples: int | None = None) -> float:
 
 def tutorial() -> float:
     data = digits()[1]
-    return loss(contenders.tutorial(data.train, data.validation))
+    return loss(contenders.tutorial(data.train, data.validations[0]))
 
 
 LOOPS: dict[str, Callable[[], float]] = {

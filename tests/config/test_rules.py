@@ -16,6 +16,10 @@ from tests.helpers.faults import faults
         (["model=logistic_regression", "model.hidden_sizes=3"], "has no such key"),
         (["data=csv", "data.target=a", "data.drop=[b,a]"], "has data.target=a, the column of"),
         (["data=csv", "data.target=a", "data.drop=a"], "data.drop=a: has data.target=a"),
+        (["data.folds=5"], "name the fold too, data.fold=0 or, with -m, data.fold=range(5)"),
+        (["data.fold=1"], "data.fold=1 has no use without data.folds; type data.folds=5 too"),
+        (["data.folds=3", "data.fold=3"], "data.fold=3: the folds of data.folds=3 are 0 to 2"),
+        (["data.folds=3", "data.fold=0", "data.order=stream"], "type data.order=seeded"),
     ],
 )
 def test_rules_across_keys(overrides: list[str], answer: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.model_selection import StratifiedKFold
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW, Optimizer
@@ -46,6 +47,7 @@ class Loop:
         tests measure in this way how much rounding can change the result of a configuration."""
         self.values, self.test_set = values, test
         self.data, self.settings = values["data"], values["trainer"]
+        self.samples: int | None = None  # of an epoch, if not all
         self.train_set, self.validation_set = self._split(train)
         torch.manual_seed(values["seed"])
         classes = self.data["classes"]
@@ -91,7 +93,14 @@ class Loop:
         return trained
 
     def _split(self, train: Data) -> tuple[Data, Data]:
-        fraction = self.data["val_fraction"]
+        fraction, folds = self.data["val_fraction"], self.data["folds"]
+        if folds is not None:
+            divider = StratifiedKFold(folds, shuffle=True, random_state=self.data["split_seed"])
+            parts = list(divider.split(np.zeros(len(train[1])), train[1].numpy()))
+            self.samples = min(len(training) for training, _ in parts)
+            chosen = [torch.from_numpy(rows) for rows in parts[self.data["fold"]]]
+            training_set, validation_set = ((train[0][r], train[1][r]) for r in chosen)
+            return training_set, validation_set
         if fraction is None:
             return train, train
         stream = torch.Generator().manual_seed(self.data["split_seed"])
@@ -107,7 +116,7 @@ class Loop:
         samples = len(self.train_set[1])
         order = torch.randperm(samples, generator=torch.Generator().manual_seed(key))
         size = self.data["batch_size"]
-        for batch in torch.split(order, size):
+        for batch in torch.split(order[: self.samples], size):
             if len(batch) == size or not self.data["drop_last"]:
                 yield batch
 

@@ -61,6 +61,7 @@ def stacks(draw: Draw) -> tuple[list[Config], int | None, int]:
         "val_fraction": draw(st.sampled_from([None, 0.2, 0.4])),
         "split_seed": draw(st.integers(0, 3)),
         "drop_last": draw(st.booleans()),
+        "folds": draw(st.sampled_from([None, None, 2, 3, 7])),
     }
     shared["trainer"] |= {
         "max_epochs": draw(st.integers(1, 4)),
@@ -106,6 +107,8 @@ def _trials(
     """One trial of the group. Its fusible numbers may differ from those of the others."""
     values = {name: dict(part) if isinstance(part, dict) else part for name, part in shared.items()}
     values["seed"] = draw(st.sampled_from(seeds))
+    if values["data"]["folds"] is not None:
+        values["data"]["fold"] = draw(st.integers(0, values["data"]["folds"] - 1))
     optimizer, scheduler = values["optimizer"], values["scheduler"]
     optimizer["lr"] = 10 ** draw(st.floats(-3, -0.5 if optimizer["name"] == "sgd" else -1.5))
     optimizer["weight_decay"] = draw(st.sampled_from([0.0, 0.0, 0.01, 0.1]))
@@ -132,7 +135,12 @@ def _trainable(config: Config) -> bool:
     """Whether project and torch accept the configuration. Refusals have other tests."""
     values = config.to_primitives()
     data, training = values["data"], values["data"]["samples"]
-    if data["val_fraction"] is not None:
+    if data["folds"] is not None:
+        labels = open_source(config.data).train.labels
+        if int(torch.bincount(labels).min()) < data["folds"]:
+            return False
+        training -= -(-training // data["folds"])
+    elif data["val_fraction"] is not None:
         training -= round(training * data["val_fraction"])
     full, rest = divmod(training, data["batch_size"])
     if full == 0 and data["drop_last"]:

@@ -90,6 +90,11 @@ CASES: dict[str, tuple[list[list[str]], tuple[str, ...]]] = {
         [WIDTHS, ["scheduler.warmup_epochs=0.5", "scheduler.warmup_epochs=1.0"]],
         ("model.max_norm=0.8", "trainer.label_smoothing=0.1", "optimizer.lr=0.3"),
     ),
+    "folds": ([WIDTHS, SEEDS, [f"data.fold={fold}" for fold in range(3)]], ("data.folds=3",)),
+    "folds, bf16": (
+        [WIDTHS, [f"data.fold={fold}" for fold in range(3)]],
+        ("data.folds=3", "trainer.precision=bf16-mixed", "optimizer.lr=0.05"),
+    ),
     "bf16": ([WIDTHS, SEEDS], ("trainer.precision=bf16-mixed", "optimizer.lr=0.05")),
 }
 
@@ -106,7 +111,7 @@ def test_a_trial_is_its_single_run(case: str, tmp_path: Path) -> None:
             assert same(run, solo)
             for part in ("optimizer_states", "average"):
                 assert digest(fused[part]) == digest(alone[part])
-        tolerance = 2e-2 if case == "bf16" else 1e-4
+        tolerance = 2e-2 if "bf16" in case else 1e-4
         for name, value in alone["state_dict"].items():
             error = (fused["state_dict"][name] - value).abs().max() / value.abs().max()
             assert error < tolerance, (name, error)
@@ -121,9 +126,9 @@ def test_a_trial_is_its_single_run(case: str, tmp_path: Path) -> None:
                 other["lr"],
             )
             difference = abs(float(row["val/acc"] or 0) - float(other["val/acc"] or 0))
-            assert difference <= (6.1 if case == "bf16" else 2.1) / 288
+            assert difference <= (6.1 if "bf16" in case else 2.1) / 288
         assert run.result.keys() == solo.result.keys()
-        kind = "closed_form" if case == "bf16" else AUTO
+        kind = "closed_form" if "bf16" in case else AUTO
         assert (run.result["stacked"], run.result["step"]) == (len(configs), kind)
         assert evaluate_path(run.folder, None).accuracy == run.result["test/acc"]
 

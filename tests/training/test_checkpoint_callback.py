@@ -17,7 +17,6 @@ from src.runs.folder import Run
 from src.training import checkpoint_callback
 from src.training.classifier import Classifier
 from src.training.fit import fit, fit_stack
-from src.training.metrics import EpochMetrics
 from src.training.result import summary
 from tests.helpers.commands import SMALL, Train
 from tests.helpers.grids import grid
@@ -91,13 +90,13 @@ def test_no_number_at_all_is_never_the_best(
 ) -> None:
     """The best epoch is that of the weights which are kept and tested, however often the state is
     written."""
-    named, given = Classifier._named, iter([1.0, *values])
+    evaluated, given = Classifier._evaluated, iter([1.0, *values])
 
-    def spoilt(self: Classifier, part: str, metrics: EpochMetrics) -> dict[int, dict[str, float]]:
-        found = named(self, part, metrics)
+    def spoilt(self: Classifier, part: str) -> dict[int, dict[str, float]]:
+        found = evaluated(self, part)
         return {0: found[0] | {"val/loss": next(given)}} if part == "val" else found
 
-    monkeypatch.setattr(Classifier, "_named", spoilt)
+    monkeypatch.setattr(Classifier, "_evaluated", spoilt)
     run = train(
         "trainer.max_epochs=4", "checkpoint.monitor=val/loss", "checkpoint.mode=min",
         f"checkpoint.every_n_epochs={every}",

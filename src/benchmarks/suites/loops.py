@@ -30,7 +30,7 @@ def run(settings: Settings) -> tuple[str, str]:
     source, train = data.source, data.train
     tensors = as_float(train.features).flatten(1), train.labels
     loops = {
-        "tutorial": tutorial(train, data.validation),
+        "tutorial": tutorial(train, data.validations[0]),
         "bare": bare(*tensors),
         **({"compiled": compiled(*tensors)} if can_compile() else {}),
         "numpy": by_numpy(*tensors),

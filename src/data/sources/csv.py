@@ -11,7 +11,8 @@ import torch
 
 from src.config import schema
 from src.data.folders import printable
-from src.data.sources.source import COPIES, Source, Split, split_off_test, split_off_validation
+from src.data.folds import training_and_validation
+from src.data.sources.source import COPIES, Source, Split, split_off_test
 from src.data.tables import learn_columns, read_table
 from src.system.errors import InputError, all_at_once
 from src.system.files import sha256
@@ -38,7 +39,7 @@ def open_source(config: schema.Csv) -> Source:
         rows = Split(torch.arange(len(targets)), classes)
         # Splits of row numbers: the columns are learned from the training rows alone.
         splits = split_off_test(rows, config.test_fraction, config.split_seed)
-        training, _ = split_off_validation(splits[0], config.val_fraction, config.split_seed)
+        training, _ = training_and_validation(splits[0], config, labels)
     except InputError as error:
         faults = [str(error)]
         try:

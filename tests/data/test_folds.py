@@ -1,0 +1,104 @@
+"""The folds of a cross-validation."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from src.config.compose import compose
+from src.data.folds import FoldOrder, Folds, training_and_validation
+from src.data.loader import SeededOrder
+from src.data.module import DataModule
+from src.data.sources.source import Split
+from src.system.errors import InputError
+from src.training.grouping import plan
+from tests.helpers.commands import SMALL
+
+
+def split(*counts: int) -> Split:
+    """So many samples of each class, mixed; each feature is the number of its sample."""
+    labels = torch.repeat_interleave(torch.tensor(counts))
+    mixed = labels[torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))]
+    return Split(torch.arange(len(labels), dtype=torch.float32)[:, None], mixed)
+
+
+@pytest.mark.parametrize("counts", [(20, 20), (7, 31, 12), (5, 5, 5, 88), (6, 1005)])
+@pytest.mark.parametrize("folds", [2, 3, 5])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_folds_divide_each_class(counts: tuple[int, ...], folds: int, seed: int) -> None:
+    data = split(*counts)
+    found = Folds(data, folds, seed)
+    validations = [found.validation(fold) for fold in range(folds)]
+    numbers = torch.cat([each.features[:, 0] for each in validations])
+    assert sorted(numbers.tolist()) == list(range(len(data)))
+    for label, count in enumerate(counts):
+        parts = [int((each.labels == label).sum()) for each in validations]
+        assert set(parts) <= {count // folds, -(-count // folds)}
+    sizes = [len(each) for each in validations]
+    assert max(sizes) - min(sizes) <= 1
+    assert found.training_samples == len(data) - max(sizes)
+    for fold in range(folds):
+        rows = found.training_rows(fold)
+        inside = set(validations[fold].features[:, 0].tolist())
+        assert set(rows.tolist()) == set(range(len(data))) - inside
+
+
+def test_the_division_depends_on_its_seed_alone() -> None:
+    data = split(30, 40)
+    first, again, other = (Folds(data, 5, seed).part_of for seed in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_an_epoch_of_a_fold_has_as_many_samples_as_the_smallest() -> None:
+    order = FoldOrder(SeededOrder(3), torch.tensor([2, 4, 6, 8]))
+    whole = torch.tensor([2, 4, 6, 8])[SeededOrder(3)(1, 4)]
+    assert order(1, 3).tolist() == whole[:3].tolist()
+
+
+def test_a_class_with_fewer_samples_than_folds_is_named() -> None:
+    with pytest.raises(InputError) as caught:
+        Folds(split(9, 3, 20), 5, 0, ["cat", "dog", "cow"])
+    assert str(caught.value) == (
+        "data.folds=5: class dog has only 3 of 32 training samples; type data.folds=3 or less"
+    )
+    with pytest.raises(InputError, match="class 1 has only 1 of 10 training samples; add samples"):
+        Folds(split(9, 1), 2, 0)
+
+
+def test_what_a_run_trains_on_and_is_validated_on() -> None:
+    data = split(30, 40)
+    config = compose(*SMALL, "data.folds=4", "data.fold=3", "data.split_seed=2").data
+    training, validation = training_and_validation(data, config)
+    folds = Folds(data, 4, 2)
+    assert torch.equal(training.features[:, 0].long(), folds.training_rows(3))
+    assert torch.equal(validation.features, folds.validation(3).features)
+    plain, held = training_and_validation(data, compose(*SMALL, "data.val_fraction=0.1").data)
+    assert (len(plain), len(held)) == (63, 7)
+
+
+def test_orders_of_a_module_never_touch_their_fold() -> None:
+    config = compose(*SMALL, "data.folds=3", "data.fold=0").data
+    module = DataModule(config, folds=[0, 2])
+    module.setup()
+    orders = [module.order(seed, fold) for seed in (0, 1) for fold in (0, 2)]
+    module.set_orders(orders, 4)
+    taken: list[Tensor] = list(module._sampler(rank=0))
+    rows = torch.cat([block.transpose(0, 1).flatten(1) for block in taken], 1)  # (orders, samples)
+    assert rows.shape == (4, module.training_samples)
+    samples = Folds(module.source.train, 3, config.split_seed).part_of
+    for chosen, fold in zip(rows, [0, 2, 0, 2], strict=True):
+        assert len(set(chosen.tolist())) == len(chosen)
+        assert fold not in samples[chosen]
+
+
+def test_folds_of_a_table_have_columns_of_their_own() -> None:
+    """A column is scaled by the training rows of its fold, so features differ between folds."""
+    keys = ("data.folds=2", "trainer=cpu")
+    table = [
+        compose("data=csv", "data.path=t.csv", "data.target=y", *keys, f"data.fold={fold}")
+        for fold in (0, 1, 0)
+    ]
+    groups = plan(table, max_trials=9)
+    assert [group.trials for group in groups] == [[0, 2], [1]]
+    digits = [compose(*SMALL, *keys, f"data.fold={fold}") for fold in (0, 1, 0)]
+    assert [group.trials for group in plan(digits, max_trials=9)] == [[0, 1, 2]]
