@@ -17,7 +17,7 @@ stop() { # signal
 
 node() { # name
     own=()
-    ! unshare --mount true 2> /dev/null || own=(unshare --mount --propagation slave)
+    ! unshare --mount true 2> /dev/null || own=(unshare --mount)
     "${own[@]}" slurmd -N "$1" -f "$SLURM_CONF"
 }
 
