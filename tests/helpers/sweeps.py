@@ -5,7 +5,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from src.config.compose import compose
@@ -38,6 +38,8 @@ def lived(process: int) -> bool:
 class SweepCommand:
     """The sweep as a process: `more` are the overrides that choose its executor."""
 
+    program: Sequence[str] = ("-m", "src.train")
+
     def __init__(self, folder: Path, *more: str) -> None:
         self.folder, self.log = folder, folder.with_name(f"{folder.name}.log")
         self.start(
@@ -48,7 +50,7 @@ class SweepCommand:
     def start(self, *arguments: str) -> None:
         with self.log.open("a") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "src.train", *arguments],
+                [sys.executable, *self.program, *arguments],
                 cwd=self.folder.parent, env={**os.environ, "PYTHONPATH": str(ROOT)},
                 stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
@@ -75,6 +77,16 @@ class SweepCommand:
 
     def wait(self) -> int:
         return self.process.wait(timeout=300)
+
+
+class ClusterCommand(SweepCommand):
+    """The command asks the scheduler ten times as often."""
+
+    program = (
+        "-c",
+        "from src.sweeps.executors import cluster; cluster.POLL_SECONDS = 1.0; "
+        "from src.system.process import run; from src.train import main; run(main)",
+    )
 
 
 def trained_here(folder: Path, *more: str) -> list[Run]:

@@ -20,7 +20,7 @@ from src.sweeps.tasks import Parcel, Task
 from src.system.errors import InputError, Interrupted
 from tests.helpers.commands import ROOT, SMALL, run_command
 from tests.helpers.steps import needs_engine
-from tests.helpers.sweeps import SweepCommand, lived, require_same, trained_here, until
+from tests.helpers.sweeps import ClusterCommand, lived, require_same, trained_here, until
 from tests.sweeps.executors.test_build import launcher
 
 pytest.importorskip("ray", reason='needs ray: pip install -e ".[ray]"')
@@ -122,7 +122,7 @@ def holders(folder: Path) -> list[int]:
 def test_submit_leave_and_come_back(cluster: TwoNodes, tmp_path: Path, expected: list[Run]) -> None:
     """Four groups on two nodes. The folder is complete before anybody comes back."""
     sweep = tmp_path / "sweep"
-    left = SweepCommand(sweep, *RAY, "hydra.launcher.wait=false", "hydra.launcher.slots=4")
+    left = ClusterCommand(sweep, *RAY, "hydra.launcher.wait=false", "hydra.launcher.slots=4")
     assert left.wait() == 0
     told = left.log.read_text()
     assert "4 groups: 4 submitted to Ray, 0 submitted before" in told
@@ -139,7 +139,7 @@ def test_without_the_command_a_killed_process_is_replaced(
 ) -> None:
     """SIGTERM, with which Ray stops a node, ends the process with a checkpoint, not the group."""
     sweep = tmp_path / "sweep"
-    command = SweepCommand(sweep, *RAY)
+    command = ClusterCommand(sweep, *RAY)
     first, second = command.workers()
     assert {first, second} < cluster.processes()
     command.process.kill()
@@ -162,7 +162,7 @@ def test_without_the_command_a_dead_node_is_replaced(
 ) -> None:
     """All processes of the node die at once, and no node is left for its group at first."""
     sweep = tmp_path / "sweep"
-    command = SweepCommand(sweep, *RAY)
+    command = ClusterCommand(sweep, *RAY)
     workers = command.workers()
     assert {os.getsid(each) for each in workers} == {
         cluster.session_of(node) for node in ("head", "node")
@@ -185,7 +185,7 @@ def test_a_cancelled_sweep_is_resumed(
 ) -> None:
     """Ctrl-C leaves the groups alone, and says how to cancel them, those that wait too."""
     sweep = tmp_path / "sweep"
-    command = SweepCommand(sweep, *RAY, "hydra.launcher.slots=4")
+    command = ClusterCommand(sweep, *RAY, "hydra.launcher.slots=4")
     until(lambda: sum(count > 3 for count in command.epochs()) == 2)
     command.process.send_signal(signal.SIGINT)
     assert command.wait() == 130
@@ -209,7 +209,7 @@ def test_a_cancelled_sweep_is_resumed(
 def test_ctrl_c_ends_a_ray_of_the_command(alone: None, tmp_path: Path, expected: list[Run]) -> None:
     """With checkpoints. Nothing is left running, whatever ends the command."""
     sweep = tmp_path / "sweep"
-    command = SweepCommand(sweep, *RAY, "hydra.launcher.slots=2")
+    command = ClusterCommand(sweep, *RAY, "hydra.launcher.slots=2")
     workers = command.workers()
     command.process.send_signal(signal.SIGINT)
     assert command.wait() == 130

@@ -18,7 +18,7 @@ from src.runs.folder import Run
 from src.system.errors import InputError
 from tests.helpers.commands import ROOT, SMALL, run_command
 from tests.helpers.steps import needs_engine
-from tests.helpers.sweeps import SweepCommand, lived, require_same, trained_here, until
+from tests.helpers.sweeps import ClusterCommand, lived, require_same, trained_here, until
 from tests.helpers.weights import same
 from tests.sweeps.executors.test_build import launcher
 
@@ -137,7 +137,7 @@ def gone_on_from(folder: Path) -> list[int]:
 def test_submit_leave_and_come_back(cluster: Path, tmp_path: Path, expected: list[Run]) -> None:
     """The folder is complete before anybody comes back."""
     sweep = tmp_path / "sweep"
-    left = SweepCommand(sweep, *SLURM, "hydra.launcher.wait=false")
+    left = ClusterCommand(sweep, *SLURM, "hydra.launcher.wait=false")
     assert left.wait() == 0
     told = left.log.read_text()
     assert "2 groups: 2 submitted to Slurm, 0 submitted before" in told
@@ -155,7 +155,7 @@ def test_a_killed_driver_and_a_killed_job(
     cluster: Path, tmp_path: Path, expected: list[Run]
 ) -> None:
     sweep = tmp_path / "sweep"
-    command = SweepCommand(sweep, *SLURM)
+    command = ClusterCommand(sweep, *SLURM)
     first, second = command.workers()
     command.process.kill()
     command.wait()
@@ -178,7 +178,7 @@ def test_a_dead_node(lives_on: bool, cluster: Path, tmp_path: Path, expected: li
     """Slurm queues its job again. `lives_on`: the process that trains hangs instead of dying, and
     the new job waits for it."""
     sweep = tmp_path / "sweep"
-    command = SweepCommand(sweep, *SLURM)
+    command = ClusterCommand(sweep, *SLURM)
     worker = command.workers()[0]
     node, job = variable(worker, "SLURMD_NODENAME"), variable(worker, "SLURM_JOB_ID")
     daemons = processes(rf"slurmd -N {node}|slurmstepd: \[{job}\.")
@@ -209,7 +209,7 @@ def test_a_job_that_is_preempted_goes_on(
 ) -> None:
     """SIGUSR2 announces the end of the time, and SIGTERM comes when Slurm requeues a job."""
     sweep = tmp_path / "sweep"
-    command = SweepCommand(sweep, *SLURM)
+    command = ClusterCommand(sweep, *SLURM)
     workers = command.workers()
     reached = command.epochs()
     jobs = ask("squeue", "-h", "-r", "-o", "%i").split()
@@ -227,7 +227,7 @@ def test_a_cancelled_sweep_is_resumed_elsewhere(
     cluster: Path, tmp_path: Path, expected: list[Run]
 ) -> None:
     sweep = tmp_path / "sweep"
-    command = SweepCommand(sweep, *SLURM)
+    command = ClusterCommand(sweep, *SLURM)
     workers = command.workers()
     subprocess.run(["scancel", *ask("squeue", "-h", "-o", "%A").split()], check=True)
     assert command.wait() == 143
@@ -242,7 +242,7 @@ def test_a_cancelled_sweep_is_resumed_elsewhere(
 
 
 def test_ctrl_c_leaves_the_jobs_alone(cluster: Path, tmp_path: Path) -> None:
-    command = SweepCommand(tmp_path / "sweep", *SLURM)
+    command = ClusterCommand(tmp_path / "sweep", *SLURM)
     workers = command.workers(1)
     command.process.send_signal(signal.SIGINT)
     assert command.wait() == 130
@@ -340,7 +340,7 @@ def fill(folder: Path) -> Path:
 @needs_mounts
 def test_nodes_that_do_not_see_the_folder(cluster: Path, tmp_path: Path) -> None:
     sweep = tmp_path / "sweep"
-    command = SweepCommand(sweep, *SLURM, "hydra.launcher.wait=false", "trainer.max_epochs=2")
+    command = ClusterCommand(sweep, *SLURM, "hydra.launcher.wait=false", "trainer.max_epochs=2")
     nodes = [enter(cluster, node) for node in ("n1", "n2")]
     for within in nodes:
         mount(tmp_path, "1m", *within)
@@ -362,7 +362,7 @@ def test_nodes_that_do_not_see_the_folder(cluster: Path, tmp_path: Path) -> None
 def test_a_disk_that_is_full(cluster: Path, tmp_path: Path, expected: list[Run]) -> None:
     sweep = tmp_path / "sweep"
     sweep.symlink_to(cluster / "disk", target_is_directory=True)
-    command = SweepCommand(sweep, *SLURM)
+    command = ClusterCommand(sweep, *SLURM)
     workers = command.workers()
     filler = fill(sweep)
     assert command.wait() in (1, 2)
@@ -383,7 +383,7 @@ def test_a_node_whose_own_disk_is_full(cluster: Path, tmp_path: Path, expected: 
     mount(own, "4k", *within)
     try:
         setup = f"hydra.launcher.setup=['export TMPDIR={own}','head -c 9999 /dev/zero > {own}/x']"
-        command = SweepCommand(sweep, *SLURM, setup)
+        command = ClusterCommand(sweep, *SLURM, setup)
         assert command.wait() == 0, command.log.read_text()
     finally:
         unmount(own, *within)
