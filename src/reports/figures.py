@@ -17,10 +17,12 @@ from matplotlib.ticker import PercentFormatter
 
 from src.plots.style import COLOURS, FAINT, INK, LINE, MOST_COLOURED, STYLE
 from src.reports.analysis import Effect, Grid
-from src.reports.collect import Entry
+from src.reports.collect import Entry, short
 from src.runs.folder import Row
+from src.runs.outcome import Replicates
 from src.system.files import write_durably
 
+MOST_SETTINGS = 20  # rows of a picture
 MOST_DRAWN = 300  # curves, or dots of a value: more cannot be told apart
 
 
@@ -185,6 +187,28 @@ def effects(found: Sequence[Effect], quantity: str) -> Figure:
         axis.set_visible(False)
     for axis in axes[:, 0]:
         axis.set_ylabel(quantity)
+    return figure
+
+
+def settings(groups: Sequence[Replicates], keys: Sequence[str], quantity: str) -> Figure:
+    """The best settings, a row for each: a dot per trial, and the mean with its interval."""
+    shown = groups[:MOST_SETTINGS]
+    figure = Figure(figsize=(9.3, 1 + 0.32 * len(shown)), layout="constrained")
+    axis = figure.subplots()
+    for place, group in enumerate(shown):
+        dots = _spread(sorted(group.known(quantity)))
+        axis.plot(dots, [place] * len(dots), "o", color=FAINT, ms=4, alpha=0.6)
+        low, high = group.interval(quantity) or (dots[0], dots[0])
+        middle, half = (low + high) / 2, (high - low) / 2
+        axis.errorbar(middle, place, xerr=half, color=COLOURS[0], marker="o", ms=5, capsize=4)
+    pairs = [zip(keys, group.values, strict=True) for group in shown]
+    labels = [", ".join(f"{key}={short(value)}" for key, value in each) for each in pairs]
+    axis.set_yticks(range(len(shown)), [label or "all trials" for label in labels])
+    axis.set_ylim(len(shown) - 0.5, -0.5)
+    axis.set_xlabel(quantity)
+    axis.grid(axis="x")
+    if quantity.endswith("acc"):
+        axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=None))
     return figure
 
 

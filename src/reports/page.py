@@ -15,7 +15,7 @@ from markupsafe import Markup
 from src.reports import analysis, figures, tables
 from src.reports.collect import Collection, Entry, SweepEntries, collect
 from src.reports.figures import Picture
-from src.runs.outcome import by_data, differing
+from src.runs.outcome import by_data, differing, replicates
 from src.system.errors import InputError
 from src.system.files import open_regular, write_durably
 from src.system.process import importing
@@ -150,7 +150,7 @@ class _Sections:
             "seconds": seconds
             and f"{sum(seconds):.3g} s in all, {statistics.median(seconds):.2g} s per trial",
             "pictures": self._show_all(_sweep_pictures(name, sweep, ranked, seconds)),
-            "seeds": tables.seed_table(name, sweep),
+            "settings": tables.settings_table(name, sweep),
             "table": tables.run_table(name, "trial", ranked, sweep.keys),
             "note": tables.notes("trial", sweep.trials),
             "shared": tables.shared_settings(sweep.trials),
@@ -193,6 +193,14 @@ def _sweep_pictures(
             "Effect of each key: a dot per trial, and the mean over all other keys ± standard "
             "deviation",
             partial(figures.effects, effects, monitor),
+        )
+    keys, groups = replicates(sweep.trials, sweep.keys)
+    if groups:
+        yield Picture(
+            f"{name}-settings",
+            f"{monitor} of the best settings: a dot per seed and fold, and the mean with its 95% "
+            "interval",
+            partial(figures.settings, groups, keys, monitor),
         )
     yield Picture(f"{name}-curves", CURVES, partial(figures.curves, sweep.trials))
     if seconds and max(seconds) > 1.05 * min(seconds):  # one stack has equal shares

@@ -8,7 +8,15 @@ from typing import Any
 
 from src.reports import analysis
 from src.reports.collect import Entry, SweepEntries
-from src.runs.outcome import SHARED_TIME, UNKNOWN, format_metric, format_spread, over_seeds
+from src.runs.outcome import (
+    MEANS,
+    SHARED_TIME,
+    UNKNOWN,
+    format_interval,
+    format_metric,
+    format_spread,
+    replicates,
+)
 
 ENVIRONMENT_LIMIT = 1000  # characters
 MOST_ROWS = 1000  # a browser shows and sorts so many rows at once
@@ -68,20 +76,23 @@ def _first(ranked: Sequence[Entry]) -> Sequence[Entry]:
     return [*finished[: MOST_ROWS - len(unfinished)], *unfinished]
 
 
-def seed_table(name: str, sweep: SweepEntries) -> Table | None:
-    """Mean ± standard deviation over seeds; None where no trials differ only in their seed."""
-    keys, groups = over_seeds(sweep.trials, sweep.keys)
+def settings_table(name: str, sweep: SweepEntries) -> Table | None:
+    """Means over seeds and folds; None where no trials differ only in these."""
+    keys, groups = replicates(sweep.trials, sweep.keys)
     if not groups:
         return None
-    table = Table(f"{name}-seeds", [*keys, "seeds", "val/acc", "test/acc"])
+    table = Table(f"{name}-settings", [*keys, "trials", *MEANS])
     for group in groups[:MOST_ROWS]:
-        cells = [*map(_text_cell, group.values), _number_cell("seeds", len(group.trials))]
-        for metric in ("val/acc", "test/acc"):
-            known = group.known(metric)
-            mean = statistics.mean(known) if known else ""
-            cells.append(Cell(format_spread(known), mean, number=True))
-        table.rows.append(cells)
+        interval = group.interval("val/acc")
+        validated, tested = (_spread_cell(group.known(name)) for name in ("val/acc", "test/acc"))
+        between = Cell(format_interval(interval), interval[0] if interval else "", number=True)
+        count = _number_cell("trials", len(group.trials))
+        table.rows.append([*map(_text_cell, group.values), count, validated, between, tested])
     return table
+
+
+def _spread_cell(known: Sequence[float]) -> Cell:
+    return Cell(format_spread(known), statistics.mean(known) if known else "", number=True)
 
 
 def _number_cell(name: str, value: float | None) -> Cell:

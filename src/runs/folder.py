@@ -157,8 +157,13 @@ class Run:
     @property
     def command(self) -> str:
         """The command that trains this configuration again, quoted for a shell."""
-        chosen = (shlex.quote(f"{key}={value}") for key, value in self.overrides.items())
-        return " ".join(["python -m src.train", *chosen])
+        return self.command_without(())
+
+    def command_without(self, keys: Sequence[str]) -> str:
+        """As `command`, but without these keys."""
+        chosen = {key: value for key, value in self.overrides.items() if key not in keys}
+        quoted = (shlex.quote(f"{key}={value}") for key, value in chosen.items())
+        return " ".join(["python -m src.train", *quoted])
 
     @property
     def history(self) -> list[Row]:

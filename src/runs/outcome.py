@@ -11,8 +11,11 @@ from typing import Any, TypeVar, cast
 
 from src.config.schema import sort_key
 from src.runs.folder import Result, Row, Run
+from src.runs.intervals import t_interval
 
 METRICS = ("val/acc", "val/loss", "test/acc", "test/loss")
+MEANS = ("val/acc", "95% interval", "test/acc")  # of the trials of a setting
+REPLICATED = ("seed", "data.fold")  # keys whose values are not chosen, only repeated
 UNKNOWN = "–"  # in place of a value that a run does not have
 SHARED_TIME = "seconds of a trial in a stack: an equal share of the stack's time"
 REASON_LIMIT = 200  # characters of an error that are shown
@@ -126,8 +129,8 @@ def differing(settings: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class SeedGroup:
-    """Trials that differ only in their seed."""
+class Replicates:
+    """Trials that differ only in their seed and in their fold."""
 
     values: Sequence[str]  # of the other keys
     trials: Sequence[Outcome]
@@ -136,21 +139,38 @@ class SeedGroup:
         values = (trial.metric(metric) for trial in self.trials)
         return [value for value in values if value is not None]
 
+    @property
+    def folds(self) -> int:
+        """The number of folds of a cross-validation, else 0."""
+        settings = self.trials[0].settings
+        if settings.get("data.fold", UNKNOWN) in (UNKNOWN, "null"):
+            return 0
+        used = len({trial.settings.get("data.fold") for trial in self.trials})
+        asked = settings.get("data.folds", "")  # unknown if an experiment has set it
+        return max(2, int(asked) if asked.isdecimal() else used)
 
-def over_seeds(trials: Sequence[Outcome], keys: Sequence[str]) -> tuple[list[str], list[SeedGroup]]:
-    """The keys without `seed`, and the groups of two or more trials that differ only in `seed`,
-    sorted by data set, then by mean rank. Trials without a value are left out."""
-    others = [key for key in keys if key != "seed"]
+    def interval(self, metric: str) -> tuple[float, float] | None:
+        """Where the true mean lies; None for fewer than two values."""
+        known = self.known(metric)
+        return t_interval(known, self.folds) if len(known) > 1 else None
+
+
+def replicates(
+    trials: Sequence[Outcome], keys: Sequence[str]
+) -> tuple[list[str], list[Replicates]]:
+    """The keys without those of REPLICATED, and the groups of two or more trials that differ only
+    in those, sorted by data set, then by mean rank. Trials without a value are left out."""
+    others = [key for key in keys if key not in REPLICATED]
     by_values: dict[tuple[str, ...], list[Outcome]] = {}
-    for trial in trials if "seed" in keys else ():
+    for trial in trials if len(others) < len(keys) else ():
         if trial.value is not None:
             values = tuple(trial.settings.get(key, UNKNOWN) for key in others)
             by_values.setdefault(values, []).append(trial)
-    groups = [SeedGroup(values, group) for values, group in by_values.items() if len(group) > 1]
+    groups = [Replicates(values, group) for values, group in by_values.items() if len(group) > 1]
     return others, sorted(groups, key=_mean_rank)
 
 
-def _mean_rank(group: SeedGroup) -> tuple[str, float]:
+def _mean_rank(group: Replicates) -> tuple[str, float]:
     return group.trials[0].data, statistics.mean(trial.rank for trial in group.trials)
 
 
@@ -169,3 +189,8 @@ def format_spread(values: Sequence[float]) -> str:
         return UNKNOWN
     deviation = f" ± {statistics.stdev(values):.2%}" if len(values) > 1 else ""
     return f"{statistics.mean(values):.2%}{deviation}"
+
+
+def format_interval(interval: tuple[float, float] | None) -> str:
+    """An interval of fractions, in percent."""
+    return UNKNOWN if interval is None else " to ".join(f"{end:.2%}" for end in interval)

@@ -12,15 +12,18 @@ from tabulate import tabulate
 
 from src.runs.folder import Result, Run, csv_text
 from src.runs.outcome import (
+    MEANS,
     METRICS,
+    REPLICATED,
     SHARED_TIME,
     Outcome,
     by_data,
     differing,
+    format_interval,
     format_metric,
     format_spread,
-    over_seeds,
     read_outcome,
+    replicates,
 )
 from src.system.files import wait_for_lock, write_durably
 
@@ -121,8 +124,8 @@ class Sweep:
         return wait_for_lock(self.folder / ".lock")
 
     def table(self) -> str:
-        """The best trials; mean ± standard deviation over seeds; the errors of failed trials; and
-        the command of the best trial on each data set. Of a large sweep, the first rows of each."""
+        """The best trials; means over seeds and folds; the errors of failed trials; and the command
+        of the best trial on each data set. Of a large sweep, the first rows of each."""
         trials = self.outcomes()
         finished = sorted((t for t in trials if t.finished), key=lambda t: (t.data, t.rank))
         ranked = [*finished, *(trial for trial in trials if not trial.finished)]
@@ -132,7 +135,7 @@ class Sweep:
             parts.append(f"… and {len(ranked) - MOST_ROWS:,} more trials in {self.results_file}")
         if any(trial.stacked > 1 for trial in ranked):
             parts.append(SHARED_TIME)
-        parts.append(_seed_table(finished, swept))
+        parts.append(_settings_table(finished, swept))
         errors = [
             f"trial {trial.run.folder.name} failed: {error}"
             for trial in ranked
@@ -200,16 +203,21 @@ def _trial_table(ranked: Sequence[Outcome], swept: Sequence[str]) -> str:
     return tabulate(rows, shown, floatfmt=".4g", disable_numparse=texts, colalign=alignment)
 
 
-def _seed_table(finished: Sequence[Outcome], swept: Sequence[str]) -> str:
-    """Mean ± standard deviation over seeds, or "" where no trials differ only in their seed."""
-    keys, groups = over_seeds(finished, swept)
+def _settings_table(finished: Sequence[Outcome], swept: Sequence[str]) -> str:
+    """Means over seeds and folds, and the command of the best setting, or "" where no trials differ
+    only in these."""
+    keys, groups = replicates(finished, swept)
     rows = []
-    for group in groups:
-        spreads = (format_spread(group.known(metric)) for metric in ACCURACIES)
-        rows.append([*group.values, len(group.trials), *spreads])
-    header = [*keys, "seeds", *ACCURACIES]
+    for group in groups[:MOST_ROWS]:
+        validated, tested = (format_spread(group.known(metric)) for metric in ACCURACIES)
+        interval = format_interval(group.interval(ACCURACIES[0]))
+        rows.append([*group.values, len(group.trials), validated, interval, tested])
     if not rows:
         return ""
-    text = "\n" + tabulate(rows[:MOST_ROWS], header, disable_numparse=True)
-    more = len(rows) - MOST_ROWS
-    return f"{text}\n… and {more:,} more" if more > 0 else text
+    parts = ["", tabulate(rows, [*keys, "trials", *MEANS], disable_numparse=True)]
+    if len(groups) > MOST_ROWS:
+        parts.append(f"… and {len(groups) - MOST_ROWS:,} more")
+    for same_data in by_data([group.trials[0] for group in groups]).values():
+        run, others = same_data[0].run, (*REPLICATED, "data.folds")
+        parts.append(f"best setting by its mean: {run.command_without(others)}")
+    return "\n".join(parts)

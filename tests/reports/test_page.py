@@ -101,8 +101,9 @@ def test_the_page_of_a_sweep_agrees_with_its_table(sweep: Path) -> None:
     ]
     values = [float(row["test/acc"]) for row in point]
     expected = f"{statistics.mean(values):.2%} ± {statistics.stdev(values):.2%}"
-    assert ["16", "0.1", "2"] in [cells[:3] for cells in Tables(page).found["sweep1-seeds-table"]]
-    assert expected in [cells[-1] for cells in Tables(page).found["sweep1-seeds-table"]]
+    settings = Tables(page).found["sweep1-settings-table"]
+    assert ["16", "0.1", "2"] in [cells[:3] for cells in settings]
+    assert expected in [cells[-1] for cells in settings]
     assert page.count(SHARED_TIME.replace("'", "&#39;")) == 1
     assert "reason" not in header
 
@@ -155,6 +156,7 @@ def test_pictures_lie_beside_the_page(sweep: Path) -> None:
         "heat-map",
         "effects",
         "curves",
+        "settings",
         "model1-confusion",
         "model1-mistakes",
         "model1-weights",

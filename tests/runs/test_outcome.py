@@ -3,25 +3,42 @@
 from pathlib import Path
 
 from src.runs.folder import Result, Run
-from src.runs.outcome import Outcome, format_spread, over_seeds
+from src.runs.intervals import t_interval
+from src.runs.outcome import Outcome, format_interval, format_spread, replicates
 
 
 def outcome(result: Result, **settings: str) -> Outcome:
     return Outcome(Run(Path("none")), result, settings, settings, [])
 
 
-def test_points_over_seeds_are_ranked_by_their_mean() -> None:
+def test_points_replicates_are_ranked_by_their_mean() -> None:
     trials = [
         outcome({"status": "finished", "best": {"val/acc": value}}, lr=rate, seed=str(seed))
         for rate, values in (("0.1", (0.7, 0.9)), ("0.3", (0.85, 0.95)), ("1", (0.99,)))
         for seed, value in enumerate(values)
     ]
-    keys, groups = over_seeds(trials, ["lr", "seed"])
+    keys, groups = replicates(trials, ["lr", "seed"])
     assert keys == ["lr"]
     assert [(group.values, len(group.trials)) for group in groups] == [(("0.3",), 2), (("0.1",), 2)]
     assert format_spread(groups[0].known("val/acc")) == "90.00% ± 7.07%"
     assert format_spread(groups[0].known("test/acc")) == "–"
-    assert over_seeds(trials, ["lr"]) == (["lr"], [])
+    assert replicates(trials, ["lr"]) == (["lr"], [])
+    assert format_interval(groups[0].interval("val/acc")) == "26.47% to 153.53%"
+    assert format_interval(groups[0].interval("test/acc")) == "–"
+
+
+def test_folds_and_seeds_repeat_a_setting() -> None:
+    values = {("0", "0"): 0.8, ("0", "1"): 0.9, ("1", "0"): 0.7, ("1", "1"): 0.8}
+    trials = [
+        outcome(
+            {"status": "finished", "best": {"val/acc": value}},
+            **{"data.folds": "5", "data.fold": fold, "seed": seed},
+        )
+        for (fold, seed), value in values.items()
+    ]
+    keys, (group,) = replicates(trials, ["data.fold", "seed"])
+    assert (keys, group.folds, len(group.trials)) == ([], 5, 4)
+    assert group.interval("val/acc") == t_interval([*values.values()], 5)
 
 
 def test_only_runs_that_did_not_fail_have_a_value() -> None:

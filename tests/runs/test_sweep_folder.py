@@ -108,7 +108,12 @@ def test_a_large_sweep_prints_its_best_trials(
     assert [line.split()[0] for line in lines[2:4]] == ["5", "4"]
     assert lines[4] == f"… and 7 more trials in {tmp_path}/results.csv"
     assert [line.split()[0] for line in lines[8:10]] == ["3", "2"]
-    assert lines[10:13] == ["… and 1 more", "trial 6 failed: broken", "… and 2 more failed trials"]
+    assert lines[10:14] == [
+        "… and 1 more",
+        "best setting by its mean: python -m src.train optimizer.lr=3",
+        "trial 6 failed: broken",
+        "… and 2 more failed trials",
+    ]
 
 
 def test_a_small_loss_is_the_best(tmp_path: Path) -> None:
