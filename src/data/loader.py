@@ -81,6 +81,20 @@ class SeededOrder:
         return torch.randperm(samples, generator=stream)
 
 
+class FoldOrder:
+    """An order of the samples outside of a fold, as rows of the whole training set.
+
+    Folds differ in size by a sample or more. So that all trials of a stack take the same steps,
+    an epoch takes as many samples as the smallest training set has; `order` chooses them.
+    """
+
+    def __init__(self, order: Order, rows: Tensor) -> None:
+        self.order, self.rows = order, rows
+
+    def __call__(self, epoch: int, samples: int) -> Tensor:
+        return self.rows[self.order(epoch, len(self.rows))[:samples]]
+
+
 class StreamOrder:
     """The permutations that torch's DataLoader(shuffle=True) draws from the global random stream.
 

@@ -8,12 +8,12 @@ import torch
 from lightning.pytorch import LightningDataModule
 
 from src.config import schema
-from src.data.folds import FoldOrder, Folds
 from src.data.loader import (
     CALL_OPERATIONS,
     OPERATIONS,
     Blocks,
     BlockSampler,
+    FoldOrder,
     Order,
     ResidentLoader,
     RowLoader,
@@ -24,6 +24,7 @@ from src.data.loader import (
     worker_loader,
 )
 from src.data.sources.catalogue import open_source
+from src.data.sources.folds import Folds
 from src.data.sources.source import Source, Split, split_off_validation
 from src.system.errors import InputError
 

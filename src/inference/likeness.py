@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from src.config import schema
-from src.data.folds import training_and_validation
 from src.data.sources.catalogue import at_hand
+from src.data.sources.folds import training_and_validation
 from src.data.sources.source import Split, as_float
 from src.inference.evaluation import compute_logits, source_of
 from src.runs.loading import Trained

@@ -11,7 +11,7 @@ import torch
 
 from src.config import schema
 from src.data.folders import printable
-from src.data.folds import training_and_validation
+from src.data.sources.folds import training_and_validation
 from src.data.sources.source import COPIES, Source, Split, split_off_test
 from src.data.tables import learn_columns, read_table
 from src.system.errors import InputError, all_at_once

@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from src.config.compose import compose
-from src.data.folds import FoldOrder, Folds, training_and_validation
-from src.data.loader import SeededOrder
+from src.data.loader import FoldOrder, SeededOrder
 from src.data.module import DataModule
+from src.data.sources.folds import Folds, training_and_validation
 from src.data.sources.source import Split
 from src.system.errors import InputError
 from src.training.grouping import plan

@@ -8,23 +8,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from src.config import schema
-from src.data.loader import Order
 from src.data.sources.source import Split, split_off_validation
 from src.system.errors import InputError
-
-
-class FoldOrder:
-    """An order of the samples outside of a fold, as rows of the whole training set.
-
-    Folds differ in size by a sample or more. So that all trials of a stack take the same steps,
-    an epoch takes as many samples as the smallest training set has; `order` chooses them.
-    """
-
-    def __init__(self, order: Order, rows: Tensor) -> None:
-        self.order, self.rows = order, rows
-
-    def __call__(self, epoch: int, samples: int) -> Tensor:
-        return self.rows[self.order(epoch, len(self.rows))[:samples]]
 
 
 class Folds:
