@@ -16,6 +16,7 @@ from lightning.pytorch import Callback, seed_everything
 
 from src.config.schema import Config
 from src.config.written import counted
+from src.data.class_balance import BALANCED, BalancedOrder
 from src.data.loader import Order, SeededOrder, StreamOrder
 from src.data.module import DataModule
 from src.data.sources.catalogue import open_source
@@ -303,6 +304,8 @@ def build_classifier(
         models.append(build_model(config.model, source.shape, source.classes))
     seeds = list(dict.fromkeys(config.seed for config in configs))
     orders: list[Order] = [SeededOrder(seed) for seed in seeds]
+    if data.config.sampler == BALANCED:
+        orders = [BalancedOrder(seed, data.train, source) for seed in seeds]
     if data.config.order == "stream":  # such a run trains alone, so there is one seed
         orders = [StreamOrder(torch.get_rng_state())]
     data.set_orders(orders, len(configs))

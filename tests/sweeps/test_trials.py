@@ -90,6 +90,14 @@ CASES: dict[str, tuple[list[list[str]], tuple[str, ...]]] = {
         [WIDTHS, ["scheduler.warmup_epochs=0.5", "scheduler.warmup_epochs=1.0"]],
         ("model.max_norm=0.8", "trainer.label_smoothing=0.1", "optimizer.lr=0.3"),
     ),
+    "class weights, balanced samples": (
+        [WIDTHS, SEEDS],
+        ("trainer.class_weights=balanced", "data.sampler=balanced", "trainer.label_smoothing=0.1"),
+    ),
+    "class weights, closed form": (
+        [WIDTHS, SEEDS],
+        ("trainer.class_weights=balanced", "data.sampler=balanced", "trainer.step=closed_form"),
+    ),
     "bf16": ([WIDTHS, SEEDS], ("trainer.precision=bf16-mixed", "optimizer.lr=0.05")),
 }
 
