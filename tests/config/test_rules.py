@@ -15,6 +15,7 @@ from tests.helpers.faults import faults
         (["optimizer=adam", "optimizer.momentum=0.9"], "optimizer=adam has no such key"),
         (["model=logistic_regression", "model.hidden_sizes=3"], "has no such key"),
         (["data=csv", "data.target=a", "data.drop=[b,a]"], "has data.target=a, the column of"),
+        (["data.sampler=balanced", "data.order=stream"], "type data.order=seeded"),
         (["data=csv", "data.target=a", "data.drop=a"], "data.drop=a: has data.target=a"),
     ],
 )

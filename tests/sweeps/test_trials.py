@@ -131,7 +131,7 @@ def test_a_trial_is_its_single_run(case: str, tmp_path: Path) -> None:
             difference = abs(float(row["val/acc"] or 0) - float(other["val/acc"] or 0))
             assert difference <= (6.1 if case == "bf16" else 2.1) / 288
         assert run.result.keys() == solo.result.keys()
-        kind = "closed_form" if case == "bf16" else AUTO
+        kind = "closed_form" if case == "bf16" or "closed form" in case else AUTO
         assert (run.result["stacked"], run.result["step"]) == (len(configs), kind)
         assert evaluate_path(run.folder, None).accuracy == run.result["test/acc"]
 
