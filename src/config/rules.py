@@ -97,6 +97,11 @@ def _data(v: Values) -> Iterator[str]:
             yield f"data.num_workers={v['data.num_workers']} {unused}"
         if v["data.pin_memory"]:
             yield f"data.pin_memory=true {unused}"
+    if v["data.sampler"] is not None and v["data.order"] == "stream":
+        yield (
+            f"data.sampler={v['data.sampler']} has an order of its own, and does not go with "
+            "data.order=stream; type data.order=seeded"
+        )
     if v["data.persistent_workers"] and v.number("data.num_workers") <= 0:
         yield "data.persistent_workers=true needs workers; type data.num_workers=2 too"
     folds, fold = v["data.folds"], v["data.fold"]

@@ -30,6 +30,7 @@ MAX_EPOCHS = 10**6  # also the largest number of rows of a history
 LEAST_FLOAT, MOST_FLOAT = 1e-12, 1e12  # float32 holds their squares
 MOST_LAYERS = 256
 MOST_MILESTONES = 100
+MOST_CLASSES = 2**20
 
 
 def _in_range(value: float) -> float:
@@ -113,6 +114,8 @@ class _Data(Section):
     fold: Annotated[int, Field(ge=0, lt=1000)] | None = None
     drop_last: bool
     order: Literal["seeded", "stream"]  # see src/data/loader.py
+    # Runs that were written before there was this key had none.
+    sampler: Literal["balanced"] | None = None
     loader: Literal["resident", "workers"]
     num_workers: Annotated[int, Field(ge=0, le=256)]  # processes
     pin_memory: bool
@@ -150,7 +153,7 @@ class Synthetic(_Data):
     shape: Annotated[
         list[PositiveInt], Field(min_length=1, max_length=8), BeforeValidator(_as_list)
     ]
-    classes: Annotated[int, Field(ge=2, le=2**20)]
+    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)]
 
 
 class _Files(_Data):
@@ -256,6 +259,13 @@ class Trainer(Section):
     accumulate_grad_batches: PositiveInt
     gradient_clip_val: PositiveFloat | None
     label_smoothing: Probability
+    # Weights of the classes in the loss of training. Runs that were written before there was this
+    # key had none.
+    class_weights: (
+        Literal["balanced"]
+        | Annotated[list[PositiveFloat], Field(min_length=2, max_length=MOST_CLASSES)]
+        | None
+    ) = None
     ema_decay: Fraction | None
     early_stopping_patience: PositiveInt | None
     deterministic: bool
@@ -362,6 +372,10 @@ class Search(Execution):
     folder: str | None  # None: a folder in searches/, named after the space
 
 
+# Keys that are younger than the hashes of some runs.
+YOUNGER = (("trainer", "class_weights"), ("data", "sampler"), ("data", "folds"), ("data", "fold"))
+
+
 class Config(Section):
     seed: Seed
     data: Annotated[Data, Field(discriminator="name")]
@@ -379,12 +393,13 @@ class Config(Section):
         return self.model_dump(mode="json")
 
     def identity_values(self) -> dict[str, Any]:
-        """All values except data.root, checkpoint.keep and resume, and without the keys of a
-        cross-validation where there is none. They identify a run."""
+        """All values except data.root, checkpoint.keep and resume. They identify a run. Keys of
+        YOUNGER are left out where they are null."""
         values = self.to_primitives()
         del values["data"]["root"], values["checkpoint"]["keep"], values["resume"]
-        if self.data.folds is None:
-            del values["data"]["folds"], values["data"]["fold"]
+        for section, key in YOUNGER:
+            if values[section][key] is None:
+                del values[section][key]
         return values
 
     def hash(self) -> str:

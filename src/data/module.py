@@ -8,6 +8,7 @@ import torch
 from lightning.pytorch import LightningDataModule
 
 from src.config import schema
+from src.data.class_balance import BALANCED, BalancedOrder
 from src.data.loader import (
     CALL_OPERATIONS,
     OPERATIONS,
@@ -100,8 +101,12 @@ class DataModule(LightningDataModule):
             )
 
     def order(self, seed: int, fold: int | None) -> Order:
-        """The order of the samples of a trial with this seed, which is validated on this fold."""
-        order = SeededOrder(seed)
+        """The order of the samples of a trial with this seed, which is validated on this fold.
+        Raises InputError as BalancedOrder."""
+        train = self.train if fold is None else self.train.take(self.rows[fold])
+        order: Order = SeededOrder(seed)
+        if self.config.sampler == BALANCED:
+            order = BalancedOrder(seed, train, self.source)
         return order if fold is None else FoldOrder(order, self.rows[fold])
 
     def validation_number(self, fold: int | None) -> int:

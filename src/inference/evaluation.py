@@ -14,6 +14,8 @@ from src.config import schema
 from src.data.loader import CHUNK, Slices
 from src.data.sources.catalogue import open_source
 from src.data.sources.source import Source, Split, as_float
+from src.inference.measures import Measures, measure
+from src.inference.measures import describe as describe_measures
 from src.models.native import NativeModel
 from src.models.stack import Stack
 from src.models.step_choice import CLOSED_FORM, NATIVE, choose_step
@@ -30,6 +32,7 @@ class Evaluation:
     labels: tuple[str, ...]  # the names of the classes
     loss: float  # mean cross entropy
     confusion: Tensor  # (classes, classes): [i, j] counts samples of class i predicted as j
+    measures: Measures
 
     @property
     def accuracy(self) -> float:
@@ -51,14 +54,16 @@ class Evaluation:
             "labels": list(self.labels),
             "per_class_accuracy": self.per_class,
             "confusion": self.confusion.tolist(),
+            **self.measures.to_primitives(),
         }
 
 
-def evaluate_path(path: Path, data: str | None) -> Evaluation:
+def evaluate_path(path: Path, data: str | None, top_k: int | None = None) -> Evaluation:
     """Tests the model of a run folder or checkpoint file on the test set of `source_of(…, data)`.
-    Raises InputError when the path holds no model, and when the data do not fit the model."""
+    Raises InputError when the path holds no model, when the data do not fit the model, and when
+    `top_k` is not between 1 and the number of classes."""
     trained = open_trained(path)
-    return evaluate(trained, source_of(trained, data))
+    return evaluate(trained, source_of(trained, data), top_k)
 
 
 def source_of(trained: Trained, data: str | None = None) -> Source:
@@ -82,9 +87,10 @@ def source_of(trained: Trained, data: str | None = None) -> Source:
     return source
 
 
-def evaluate(trained: Trained, source: Source) -> Evaluation:
+def evaluate(trained: Trained, source: Source, top_k: int | None = None) -> Evaluation:
     """Tests the model on the test set of a source, in the precision of its training. Raises
-    InputError when the shape of samples or the classes differ from the model's."""
+    InputError when the shape of samples or the classes differ from the model's, and for `top_k` as
+    `measure`."""
     if source.shape != trained.shape or source.classes != trained.classes:
         raise InputError(
             f"{trained.checkpoint}: takes features {trained.shape} of {trained.classes} classes, "
@@ -102,7 +108,8 @@ def evaluate(trained: Trained, source: Source) -> Evaluation:
     pairs = labels * source.classes + logits.argmax(-1)
     counts = torch.bincount(pairs, minlength=source.classes**2)
     confusion = counts.view(source.classes, source.classes)
-    return Evaluation(trained.checkpoint, source.name, source.labels, loss, confusion)
+    measures = measure(logits, labels, top_k)
+    return Evaluation(trained.checkpoint, source.name, source.labels, loss, confusion, measures)
 
 
 def _listed(labels: tuple[str, ...]) -> str:
@@ -132,7 +139,8 @@ def compute_logits(trained: Trained, split: Split) -> Tensor:
 
 
 def describe(evaluation: Evaluation) -> str:
-    """Accuracy and loss, and a table with the accuracy and the predictions of each class."""
+    """Accuracy and loss, the measures of each class, and a table with the accuracy and the
+    predictions of each class."""
     rows = [
         [label, "-" if accuracy is None else f"{accuracy:.2%}", *counts]
         for label, accuracy, counts in zip(
@@ -143,5 +151,6 @@ def describe(evaluation: Evaluation) -> str:
     samples = int(evaluation.confusion.sum())
     return (
         f"{evaluation.checkpoint} on {samples} test samples of {evaluation.data}\n"
-        f"accuracy {evaluation.accuracy:.2%}, loss {evaluation.loss:.4f}\n\n{table}"
+        f"accuracy {evaluation.accuracy:.2%}, loss {evaluation.loss:.4f}\n"
+        f"{describe_measures(evaluation.measures, evaluation.labels)}\n\n{table}"
     )

@@ -112,13 +112,16 @@ class ClosedForm:
         scale: Tensor | float,
         logits: Tensor,
         use: UseGradient,
+        totals: Tensor | None = None,
     ) -> None:
         """Forward and backward pass of one batch.
 
-        features (R, B, inputs); targets (R, 1, classes, B), one-hot or smoothed. Writes logits
-        (S, classes, B). The loss is the sum over samples of the cross entropy, times `scale`: a
-        number or (S, 1, 1). Calls `use` once for each part. `use` may change the parameters of the
-        part, so call it only when the rest of the backward pass does not read them.
+        features (R, B, inputs); targets (R, 1, classes, B), one-hot, smoothed or weighted. `totals`
+        (R, 1, 1, B) are the sums of the targets over classes; without `totals`, all are 1. Writes
+        logits (S, classes, B). The loss is the sum over samples and classes of
+        -target * log(softmax), times `scale`: a number or (S, 1, 1). Calls `use` once for each
+        part. `use` may change the parameters of the part, so call it only when the rest of the
+        backward pass does not read them.
         """
         raise NotImplementedError
 

@@ -130,6 +130,7 @@ class DenseClosedForm(ClosedForm):
         scale: Tensor | float,
         logits: Tensor,
         use: UseGradient,
+        totals: Tensor | None = None,
     ) -> None:
         buffers = self._buffers_for(features)
         if self.input_dropout:
@@ -146,7 +147,7 @@ class DenseClosedForm(ClosedForm):
             last.copy_(self.layers[-1].forward(inputs[-1]))
 
         # The delta of a layer is the gradient of the loss with respect to the layer's outputs.
-        delta = self._last_delta(logits, targets, scale, buffers)
+        delta = self._last_delta(logits, targets, totals, scale, buffers)
         if first.dtype != logits.dtype:
             delta = delta.to(first.dtype)
         for depth in range(len(self.layers) - 1, 0, -1):
@@ -170,11 +171,19 @@ class DenseClosedForm(ClosedForm):
         use(self.layers[0], delta, inputs[0])
 
     def _last_delta(
-        self, logits: Tensor, targets: Tensor, scale: Tensor | float, buffers: "_Buffers"
+        self,
+        logits: Tensor,
+        targets: Tensor,
+        totals: Tensor | None,
+        scale: Tensor | float,
+        buffers: "_Buffers",
     ) -> Tensor:
-        """Writes (softmax - targets) * scale into `buffers.delta` (S, classes, B). `delta_by_batch`
-        and `delta_shaped`, in the shape of the last layer, are views of `delta`."""
+        """Writes (softmax * totals - targets) * scale into `buffers.delta` (S, classes, B).
+        `delta_by_batch` and `delta_shaped`, in the shape of the last layer, are views of
+        `delta`."""
         torch.softmax(logits, 1, out=buffers.delta)
+        if totals is not None:
+            buffers.delta_by_batch.mul_(totals)
         buffers.delta_by_batch.sub_(targets)
         buffers.delta.mul_(scale)
         return buffers.delta_shaped

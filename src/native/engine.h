@@ -40,6 +40,7 @@ typedef struct {
 typedef struct {
     int64_t batches_per_epoch, accumulate;
     double clip, smoothing, ema_decay; /* 0: none */
+    const double *class_weights;       /* of the losses; 0: all are 1 */
 } Plan;
 
 /* Flat vectors of one model, aligned to 64 bytes. `first` and `second` are the moments of the
@@ -52,7 +53,7 @@ typedef struct {
 
 /* Sample i of batch k is features[rows[k * batch + i]]; without `rows`, features[k * batch + i].
    Labels are indexed in the same way. rates[k] is the learning rate of the step after batch k.
-   Writes losses[k], the mean of a batch, and correct[k]. */
+   Writes losses[k], the mean of a batch, weighted as Plan says, and correct[k]. */
 typedef struct {
     const void *features;
     int64_t source; /* BYTES or FLOATS; DOUBLES only for models of 64 bits */

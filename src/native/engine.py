@@ -48,12 +48,15 @@ class Optimizer(ctypes.Structure):
 
 
 class Plan(ctypes.Structure):
-    """How batches become steps. A clip, smoothing or decay of 0 is none."""
+    """How batches become steps. A clip, smoothing or decay of 0 is none. `class_weights` is the
+    address of a float64 for each class, or None: weights of the losses, as torch's cross entropy
+    has them."""
 
     _fields_ = [
         ("batches_per_epoch", c_int64),
         ("accumulate", c_int64),
         *((name, c_double) for name in ("clip", "smoothing", "ema_decay")),
+        ("class_weights", c_void_p),
     ]
 
 

@@ -66,10 +66,14 @@ static void forward(const Work *work, REAL *weights, int64_t source, const Membe
     }
 }
 
-/* Losses, correct predictions, and gradients of the logits, (softmax - target) · factor: the latter
-   by rows in `delta` of the last layer, and transposed in `right`. */
-static void cross_entropy(const Work *work, double smoothing, REAL factor, Share samples)
+/* Losses, correct predictions, and gradients of the logits: the latter by rows in `delta` of the last
+   layer, and transposed in `right`. Each target is multiplied by the weight of its class, without
+   `weights` by 1. So the gradient is (total · softmax - target) · factor, with a sample's sum of
+   targets as total. */
+static void cross_entropy(const Work *work, double smoothing, const double *weights, REAL factor,
+                          Share samples)
 {
+#define WEIGHT(class) (weights ? (REAL)weights[class] : 1)
     const Layer *layer = &work->network->layers[work->network->depth - 1];
     const LayerWork *own = &work->layers[work->network->depth - 1];
     const ptrdiff_t classes = layer->units, width = work->width, stride = layer->stride;
@@ -79,9 +83,15 @@ static void cross_entropy(const Work *work, double smoothing, REAL factor, Share
                     z + samples.begin, width);
     for (ptrdiff_t c = 0; c < classes; c++)
         for (ptrdiff_t b = samples.end; b < end; b++) z[c * width + b] = 0;
-    const REAL off = (REAL)(smoothing / (double)classes) * factor, on = (REAL)(1 - smoothing) * factor;
+    const REAL spread = (REAL)(smoothing / (double)classes), kept = (REAL)(1 - smoothing);
+    const REAL off = spread * factor, on = kept * factor;
+    REAL spread_total = 0; /* what smoothing adds to the targets of each sample */
+    for (ptrdiff_t c = 0; weights && c < classes; c++) spread_total += spread * WEIGHT(c);
     for (ptrdiff_t b = samples.begin; b < end; b += LANES) {
-        Vector highest = AT(z + b), sum = BROADCAST(0), total = BROADCAST(0);
+        Vector highest = AT(z + b), sum = BROADCAST(0), below_total = BROADCAST(0);
+        Vector total = BROADCAST(1); /* exactly 1 without weights */
+        for (ptrdiff_t i = 0; weights && i < LANES && b + i < samples.end; i++)
+            total[i] = kept * WEIGHT(work->labels[b + i]) + spread_total;
         for (ptrdiff_t c = 1; c < classes; c++) {
             const Vector x = AT(z + c * width + b);
             highest = SELECT((Integers)(x > highest), x, highest);
@@ -91,20 +101,20 @@ static void cross_entropy(const Work *work, double smoothing, REAL factor, Share
             const Vector e = exponential(below);
             AT(z + c * width + b) = e;
             sum += e;
-            total += below;
+            below_total += below * WEIGHT(c);
         }
-        Vector loss = logarithm(sum);
-        if (smoothing > 0) loss -= total * (REAL)(smoothing / (double)classes);
+        Vector loss = logarithm(sum) * total;
+        if (smoothing > 0) loss -= below_total * spread;
         AT(work->loss + b) = loss;
-        const Vector scale = factor / sum;
+        const Vector scale = factor / sum * total;
         for (ptrdiff_t c = 0; c < classes; c++)
-            AT(z + c * width + b) = AT(z + c * width + b) * scale - off;
+            AT(z + c * width + b) = AT(z + c * width + b) * scale - off * WEIGHT(c);
         EACH(i, LANES) {
             if (b + i >= samples.end) break;
             const REAL *row = own->output + (b + i) * stride;
             const ptrdiff_t label = work->labels[b + i];
-            work->loss[b + i] -= (REAL)(1 - smoothing) * (row[label] - highest[i]);
-            z[label * width + b + i] -= on;
+            work->loss[b + i] -= kept * WEIGHT(label) * (row[label] - highest[i]);
+            z[label * width + b + i] -= on * WEIGHT(label);
             ptrdiff_t first = 0; /* the first of the highest logits */
             while (first < label && row[first] < row[label]) first++;
             work->correct[b + i] = first == label && row[label] == highest[i];
@@ -114,6 +124,7 @@ static void cross_entropy(const Work *work, double smoothing, REAL factor, Share
                     own->delta + samples.begin * stride, stride);
     for (ptrdiff_t b = samples.begin; b < samples.end; b++)
         for (ptrdiff_t c = classes; c < stride; c++) own->delta[b * stride + c] = 0;
+#undef WEIGHT
 }
 
 /* The gradients of all layers' outputs, from those of the logits. */

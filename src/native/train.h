@@ -176,6 +176,21 @@ static REAL clipped(const Work *work, const REAL *gradient, double bound, const 
     return factor < 1 ? (REAL)factor : 1; /* of NaN 1: the loss has shown it already */
 }
 
+static int64_t row_of(const Block *block, int64_t k, int64_t b)
+{
+    return block->rows ? block->rows[k * block->batch + b] : k * block->batch + b;
+}
+
+/* What the sum of the losses of batch k is divided by: the weights of its samples. */
+static double batch_weight(const Plan *plan, const Block *block, int64_t k)
+{
+    if (!plan->class_weights) return (double)block->batch;
+    double sum = 0;
+    for (int64_t b = 0; b < block->batch; b++)
+        sum += plan->class_weights[block->labels[row_of(block, k, b)]];
+    return sum;
+}
+
 /* --- the interface ---------------------------------------------------------------------------- */
 
 /* Trains a model on the batches of a block from `begin` to `end`. Every member of a team calls it. */
@@ -199,15 +214,16 @@ void EXPORTED(train)(const Network *network, const Optimizer *optimizer, const P
             (number + 1) % plan->accumulate == 0 || number + 1 == plan->batches_per_epoch;
         const uint32_t drawn = (uint32_t)(block->epoch * plan->batches_per_epoch + number);
         for (ptrdiff_t b = samples.begin; b < samples.end; b++) {
-            const int64_t row = block->rows ? block->rows[k * batch + b] : k * batch + b;
+            const int64_t row = row_of(block, k, b);
             work->inputs[b] = (const char *)block->features + row * width;
             work->labels[b] = block->labels[row];
             prepare_input(work, b, block->source, model->seed, drawn);
         }
         forward(work, weights, block->source, member, 1, model->seed, drawn);
-        const double share_of_step = 1.0 / ((double)batch * (double)plan->accumulate);
+        const double divisor = batch_weight(plan, block, k);
+        const double share_of_step = 1.0 / (divisor * (double)plan->accumulate);
         const REAL factor = (REAL)(gradient ? share_of_step : -block->rates[k] * share_of_step);
-        cross_entropy(work, plan->smoothing, factor, samples);
+        cross_entropy(work, plan->smoothing, plan->class_weights, factor, samples);
         backward(work, weights, member);
         meet(member);
         /* Without a gradient vector, the gradients times the negative rate go into the weights. */
@@ -225,7 +241,7 @@ void EXPORTED(train)(const Network *network, const Optimizer *optimizer, const P
                 loss += work->loss[b];
                 correct += work->correct[b];
             }
-            block->losses[k] = loss / (double)batch;
+            block->losses[k] = loss / divisor;
             block->correct[k] = correct;
         }
         if (completes) {
@@ -287,7 +303,7 @@ void EXPORTED(evaluate)(const Network *network, const void *weights, const Sampl
 {
     const Work *work = evaluated(network, weights, samples, scratch);
     memcpy(work->labels, samples->labels, samples->count * sizeof(int64_t));
-    cross_entropy(work, 0, 1, (Share){0, samples->count});
+    cross_entropy(work, 0, 0, 1, (Share){0, samples->count});
     *loss = 0;
     *correct = 0;
     for (int64_t i = 0; i < samples->count; i++) {

@@ -1,6 +1,7 @@
 """Pictures of a trained model: its mistakes, its first layer, and its augmented samples."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,25 +14,45 @@ from src.config.schema import Config
 from src.data.augmentation import build_augmentation
 from src.data.loader import Block
 from src.data.sources.source import Source, Split, as_float
-from src.inference.evaluation import compute_logits, evaluate, source_of
+from src.inference import measures
+from src.inference.evaluation import Evaluation, compute_logits, evaluate, source_of
 from src.plots.confusion import confusion
 from src.reports.collect import Entry
 from src.reports.figures import Picture
-from src.runs.loading import open_trained
+from src.runs.loading import Trained, open_trained
 
 MISTAKES, UNITS, SEEN = 24, 32, 8
+MOST_ROWS = 200  # of a table of classes
 GAP = 0.12  # between pictures of a montage, as a share of their width or height
 
 
-def pictures(entry: Entry, name: str) -> Iterator[Picture]:
-    """The confusion matrix of the best model. For grey pictures also the most confident mistakes,
-    the weights of the first layer, and augmented samples.
+@dataclass(frozen=True)
+class Evaluated:
+    """The best model of a run, and how it does on the test set of its data."""
 
-    Raises InputError when the run has no model, or its data are not on this machine.
-    """
+    trained: Trained
+    source: Source
+    evaluation: Evaluation
+
+
+def evaluated(entry: Entry) -> Evaluated:
+    """Raises InputError when the run has no model, or its data are not on this machine."""
     trained = open_trained(entry.run.folder)
     source = source_of(trained)
-    found = evaluate(trained, source)
+    return Evaluated(trained, source, evaluate(trained, source))
+
+
+def measure_table(model: Evaluated) -> list[list[str]]:
+    """Precision, recall, F1 and AUROC as texts: a header, a row for each class if there are not too
+    many, and the averages."""
+    found = measures.rows(model.evaluation.measures, model.source.labels)
+    return [measures.HEADER, *(found if len(found) <= MOST_ROWS else found[-2:])]
+
+
+def pictures(model: Evaluated, name: str) -> Iterator[Picture]:
+    """The confusion matrix of the best model. For grey pictures also the most confident mistakes,
+    the weights of the first layer, and augmented samples."""
+    trained, source, found = model.trained, model.source, model.evaluation
     right = found.accuracy
     yield Picture(
         f"{name}-confusion",

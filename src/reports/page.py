@@ -165,13 +165,22 @@ class _Sections:
 
         sections = []
         for number, entry in enumerate(entries, 1):
-            pictures, reason = [], None
+            pictures, measures, reason, name = [], [], None, f"{prefix}-model{number}"
             try:
-                drawn = model_pictures.pictures(entry, f"{prefix}-model{number}")
-                pictures = self._show_all(drawn)
+                model = model_pictures.evaluated(entry)
+                measures = model_pictures.measure_table(model)
+                pictures = self._show_all(model_pictures.pictures(model, name))
             except InputError as error:
                 reason = str(error).split("\n")[0]
-            sections.append({"entry": entry, "pictures": pictures, "why_none": reason})
+            sections.append(
+                {
+                    "name": name,
+                    "entry": entry,
+                    "pictures": pictures,
+                    "measures": measures,
+                    "why_none": reason,
+                }
+            )
         return sections
 
 

@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from src.config.schema import Config
 from src.data.augmentation import build_augmentation
+from src.data.class_balance import class_weights
 from src.data.loader import Batch, Block, Rows
 from src.data.module import DataModule
 from src.data.sources.source import Split
@@ -79,6 +80,7 @@ class Classifier(LightningModule):
             trainer.accumulate_grad_batches,
             trainer.gradient_clip_val,
             trainer.label_smoothing,
+            class_weights(trainer.class_weights, data.train, data.source),
         )
         steps_per_epoch = self.step_plan.steps_per_epoch
         self.schedules = [

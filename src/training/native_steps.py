@@ -101,9 +101,12 @@ class NativeSteps(Steps):
         for trial in trials:
             if not (whole_steps and is_plain_sgd(trial.optimizer)):
                 trial.store_gradients()
+        weights = step_plan.class_weights
+        self.class_weights = None if weights is None else np.array(weights, np.float64)
         self.plan = engine.Plan(
             step_plan.batches_per_epoch, step_plan.accumulate, step_plan.clip or 0.0,
             step_plan.smoothing, decay,
+            None if self.class_weights is None else self.class_weights.ctypes.data,
         )  # fmt: skip
         self.team_size = TeamSize(lanes.count)
         self.teams = {size: engine.engine().team(size) for size in self.team_size.sizes}

@@ -63,15 +63,23 @@ class StepPlan:
     The loss of each batch is divided by `accumulate` and `ranks`. The last batch of an epoch always
     completes a step. `all_reduce` begins to sum a gradient over ranks, in place, and returns a
     function that waits for the sum. Then `clip` bounds the joint 2-norm of the gradients of each
-    trial. `smoothing` is the share of each target that is spread over all classes.
+    trial. `smoothing` is the share of each target that is spread over all classes. With
+    `class_weights`, the loss of a batch is that of torch.nn.CrossEntropyLoss(weight=class_weights):
+    a weighted mean over the samples of the batch on this rank.
     """
 
     batches_per_epoch: int
     accumulate: int = 1
     clip: float | None = None
     smoothing: float = 0.0
+    class_weights: tuple[float, ...] | None = None
     ranks: int = 1
     all_reduce: Callable[[Tensor], Callable[[], object]] | None = None
+
+    def weights_like(self, like: Tensor) -> Tensor | None:
+        """The class weights (classes,) with the type and the device of another tensor."""
+        weights = self.class_weights
+        return None if weights is None else torch.tensor(weights, dtype=like.dtype).to(like.device)
 
     @property
     def steps_per_epoch(self) -> int:
@@ -152,6 +160,7 @@ class AutogradSteps(Steps):
         super().__init__(optimizer, schedules, step_plan, average)
         self.model, self.scaler = model, scaler or torch.amp.GradScaler(enabled=False)
         self.parameters = list(model.parameters())
+        self.class_weights = step_plan.weights_like(self.parameters[0])
         self.constrain = getattr(model, "constrain", None)
         self.forward = _compiled(self._forward) if compiled else self._forward
 
@@ -174,7 +183,10 @@ class AutogradSteps(Steps):
 
     def _forward(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         output = self.model(features)
-        return output, F.cross_entropy(output, labels, label_smoothing=self.step_plan.smoothing)
+        smoothing = self.step_plan.smoothing
+        return output, F.cross_entropy(
+            output, labels, self.class_weights, label_smoothing=smoothing
+        )
 
     def gradients(self) -> list[Tensor]:
         for parameter in self.parameters:
@@ -262,6 +274,7 @@ class ClosedFormSteps(Steps):
         if not self.stores_no_gradient:
             for segment in stack.segments:
                 segment.make_gradients()
+        self.class_weights = step_plan.weights_like(stack.parameters[0])
         device = stack.parameters[0].device
         segments = stack.segments
         self.trials_of_segment = [torch.tensor(each.trials, device=device) for each in segments]
@@ -360,12 +373,17 @@ class ClosedFormSteps(Steps):
         smoothing = self.step_plan.smoothing
         if smoothing:
             targets = targets.mul_(1 - smoothing).add_(smoothing / classes)
+        totals = None
+        if self.class_weights is not None:
+            weights = self.class_weights / self._mean_weights(labels)[..., None]  # (K, R, classes)
+            targets = targets.mul_(weights[:, :, None, :, None])
+            totals = targets.sum(3, keepdim=True)
         seeds = self._lane_seeds(len(features))
         scales = self._scales(rates, loss_scale)
 
         def train_lane(lane: Lane) -> list[BatchResults]:
             work = [
-                (number, *self._inputs(number, features, targets))
+                (number, *self._inputs(number, features, targets, totals))
                 for number in self.segments_of_lane[lane.number]
             ]
             for k in range(len(features)):
@@ -373,9 +391,9 @@ class ClosedFormSteps(Steps):
                 if seeds:  # all segments of a lane have the same generator
                     assert lane.segments[0].generator is not None
                     lane.segments[0].generator.manual_seed(seeds[k][lane.number])
-                for number, x, y, logits in work:
+                for number, x, y, total, logits in work:
                     segment = self.stack.segments[number]
-                    segment.differentiate(x[k], y[k], scales[number][k], logits[k], use)
+                    segment.differentiate(x[k], y[k], scales[number][k], logits[k], use, total[k])
                 if self.step_plan.completes(batch + k):
                     self._finish_step(lane, rates[k], self.step_plan.step_of(epoch, batch + k))
             return [self._batch_results(number, logits, labels) for number, *_, logits in work]
@@ -393,22 +411,36 @@ class ClosedFormSteps(Steps):
         seeds: list[list[int]] = torch.empty(batches, lanes, dtype=torch.int64).random_().tolist()
         return seeds
 
+    def _mean_weights(self, labels: Tensor) -> Tensor:
+        """The mean class weight of the samples of each batch: labels (…, B) to (…)."""
+        assert self.class_weights is not None
+        # The last bits of a sum depend on the number of batches beside it, except in float64.
+        exact = torch.float32 if labels.device.type == "mps" else torch.float64
+        means = self.class_weights[labels].mean(-1, dtype=exact)
+        return means.to(self.class_weights.dtype)
+
     def _inputs(
-        self, segment_number: int, features: Tensor, targets: Tensor
-    ) -> tuple[Sequence[Tensor], Sequence[Tensor], Tensor]:
-        """A segment's features and targets by batch, and memory for logits (K, S, classes, B)."""
+        self, segment_number: int, features: Tensor, targets: Tensor, totals: Tensor | None
+    ) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor | None], Tensor]:
+        """A segment's features, targets and their totals by batch, and memory for logits
+        (K, S, classes, B)."""
         segment = self.stack.segments[segment_number]
         batches = self.batches_of_segment[segment_number]
         shape = (len(segment.trials), segment.classes, features.shape[2])
         logits = empty_aligned(len(features), shape, self.stack.parameters[0])
         if segment.batches == list(range(self.stack.batch_count)):
-            return features.unbind(), targets.unbind(), logits
+            by_batch = [None] * len(features) if totals is None else totals.unbind()
+            return features.unbind(), targets.unbind(), by_batch, logits
         first, last = segment.batches[0], segment.batches[-1]
         if segment.batches == list(range(first, last + 1)):
             selected = features[:, first : last + 1]
         else:  # in another order, or not adjacent
             selected = features.index_select(1, batches)
-        return aligned(selected).unbind(), targets.index_select(1, batches).unbind(), logits
+        targets = targets.index_select(1, batches)
+        by_batch = [None] * len(features)
+        if totals is not None:
+            by_batch = totals.index_select(1, batches).unbind()
+        return aligned(selected).unbind(), targets.unbind(), by_batch, logits
 
     def _finish_step(self, lane: Lane, rates: Sequence[float] | Tensor, step: int) -> None:
         """Updates a lane once the gradients of a step are complete."""
@@ -472,11 +504,16 @@ class ClosedFormSteps(Steps):
         labels = labels.index_select(1, self.batches_of_segment[segment_number])
         labels = labels.repeat_interleave(trials_per_batch, 1)  # (K, S, B)
         flat, smoothing = (logits.flatten(0, 1), labels.flatten(0, 1)), self.step_plan.smoothing
-        losses = F.cross_entropy(*flat, reduction="none", label_smoothing=smoothing)
+        losses = F.cross_entropy(
+            *flat, self.class_weights, reduction="none", label_smoothing=smoothing
+        )
+        means = losses.view(labels.shape).mean(-1)
+        if self.class_weights is not None:
+            means = means / self._mean_weights(labels)
         # argmax over an inner dimension takes five times as long as max: a sixth of a step. Both
         # choose the first of equal logits.
         correct = logits.max(2).indices == labels
-        return BatchResults(losses.view(labels.shape).mean(-1), correct.sum(-1))
+        return BatchResults(means, correct.sum(-1))
 
 
 def clip_gradients(segment: ClosedForm, bound: float) -> None:

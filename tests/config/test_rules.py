@@ -15,6 +15,7 @@ from tests.helpers.faults import faults
         (["optimizer=adam", "optimizer.momentum=0.9"], "optimizer=adam has no such key"),
         (["model=logistic_regression", "model.hidden_sizes=3"], "has no such key"),
         (["data=csv", "data.target=a", "data.drop=[b,a]"], "has data.target=a, the column of"),
+        (["data.sampler=balanced", "data.order=stream"], "type data.order=seeded"),
         (["data=csv", "data.target=a", "data.drop=a"], "data.drop=a: has data.target=a"),
         (["data.folds=5"], "name the fold too, data.fold=0 or, with -m, data.fold=range(5)"),
         (["data.fold=1"], "data.fold=1 has no use without data.folds; type data.folds=5 too"),

@@ -1,7 +1,7 @@
 """Every key has a shipped default and a range; one key of the schema is one key of conf/."""
 
 from src.config.compose import compose
-from src.config.faults import known_keys, options
+from src.config.faults import check, known_keys, options
 from src.config.schema import CONF, GROUPS
 from tests.helpers.faults import faults
 
@@ -59,3 +59,15 @@ def test_the_hash_sees_every_key_but_the_place_of_the_data() -> None:
     assert compose("data.root=/elsewhere").hash() == base.hash()
     assert compose("seed=1").hash() != base.hash()
     assert compose("optimizer.lr=0.4").hash() != base.hash()
+    assert compose("trainer.class_weights=balanced").hash() != base.hash()
+    assert compose("data.sampler=balanced").hash() != base.hash()
+
+
+def test_a_configuration_from_before_a_key_keeps_its_hash() -> None:
+    config = compose("data=digits")
+    old = config.to_primitives()
+    del old["trainer"]["class_weights"], old["data"]["sampler"], old["checkpoint"]["keep"]
+    assert check(old) == config
+    assert not {"class_weights", "sampler"} & {
+        key for part in config.identity_values().values() if isinstance(part, dict) for key in part
+    }

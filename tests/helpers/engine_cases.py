@@ -29,6 +29,7 @@ class Case:
     network: engine.Network
     optimizer: engine.Optimizer
     plan: engine.Plan
+    class_weights: Array | None
     seed: int
     features: Array  # (SAMPLES, inputs)
     labels: Array
@@ -123,6 +124,10 @@ def draw(number: int, *, bits: int | None = None, dropout: bool = True) -> Case:
         batches, chance.choice([1, 1, 2, 3]), chance.choice([0.0, 0.0, 0.1, 100.0]),
         chance.choice([0.0, 0.1]), chance.choice([0.0, 0.9]),
     )  # fmt: skip
+    class_weights = None
+    if chance.random() < 0.4:
+        class_weights = numbers.choice([0.1, 0.5, 1.0, 3.0, 40.0], widths[-1])
+        plan.class_weights = class_weights.ctypes.data
     plain = kind == "sgd" and not momentum and not decay and plan.accumulate == 1 and not plan.clip
     pixels = chance.random() < 0.5
     shape = (SAMPLES, widths[0])
@@ -152,6 +157,7 @@ def draw(number: int, *, bits: int | None = None, dropout: bool = True) -> Case:
             1e-8,
         ),
         plan,
+        class_weights,
         chance.getrandbits(40),
         features,
         numbers.integers(0, widths[-1], SAMPLES),

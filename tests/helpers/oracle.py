@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.model_selection import StratifiedKFold
+from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW, Optimizer
@@ -59,6 +60,7 @@ class Loop:
             weight.data *= 1 + nudge * torch.randn(
                 weight.shape, generator=stream, dtype=weight.dtype
             )
+        self.class_weights = self._class_weights(classes)
         self.batches = [len(batch) for batch in self._batches(0)]
         self.steps_per_epoch = -(-len(self.batches) // self.settings["accumulate_grad_batches"])
         self.optimizer = self._optimizer()
@@ -110,15 +112,40 @@ class Loop:
         features, labels = train
         return (features[training], labels[training]), (features[validation], labels[validation])
 
+    def _class_weights(self, classes: int) -> Tensor | None:
+        chosen, labels = self.settings["class_weights"], self.train_set[1].numpy()
+        if self.data["folds"] is not None:  # of the whole training set
+            labels = np.concatenate([labels, self.validation_set[1].numpy()])
+        if chosen == "balanced":
+            chosen = compute_class_weight("balanced", classes=np.arange(classes), y=labels)
+        return None if chosen is None else torch.tensor(chosen, dtype=torch.float64)
+
     def _batches(self, epoch: int) -> Iterator[Tensor]:
         sequence = np.random.SeedSequence([self.values["seed"], epoch])
         key = int(sequence.generate_state(1, np.uint64)[0])
         samples = len(self.train_set[1])
-        order = torch.randperm(samples, generator=torch.Generator().manual_seed(key))
+        stream = torch.Generator().manual_seed(key)
+        if self.data["sampler"] == "balanced":
+            order = self._balanced(stream)
+        else:
+            order = torch.randperm(samples, generator=stream)
         size = self.data["batch_size"]
         for batch in torch.split(order[: self.samples], size):
             if len(batch) == size or not self.data["drop_last"]:
                 yield batch
+
+    def _balanced(self, stream: torch.Generator) -> Tensor:
+        """A class, then one of its samples: both uniformly, as often as there are samples."""
+        labels, classes = self.train_set[1], self.data["classes"]
+        drawn = torch.randint(classes, labels.shape, generator=stream).tolist()
+        fractions = torch.rand(len(labels), generator=stream, dtype=torch.float64).tolist()
+        members = [(labels == label).nonzero().flatten().tolist() for label in range(classes)]
+        return torch.tensor(
+            [
+                members[label][int(fraction * len(members[label]))]
+                for label, fraction in zip(drawn, fractions, strict=True)
+            ]
+        )
 
     def _optimizer(self) -> Optimizer:
         chosen = self.values["optimizer"]
@@ -157,7 +184,8 @@ class Loop:
         for number, batch in enumerate(self._batches(epoch)):
             x, y = self.train_set[0][batch], self.train_set[1][batch]
             logits = self.model(x)
-            loss = F.cross_entropy(logits, y, label_smoothing=self.settings["label_smoothing"])
+            smoothing = self.settings["label_smoothing"]
+            loss = F.cross_entropy(logits, y, self.class_weights, label_smoothing=smoothing)
             if number % accumulate == 0:
                 self.optimizer.zero_grad()
             (loss / accumulate).backward()

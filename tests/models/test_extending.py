@@ -47,13 +47,17 @@ class ScaledClosedForm(ClosedForm):
         scale: Tensor | float,
         logits: Tensor,
         use: UseGradient,
+        totals: Tensor | None = None,
     ) -> None:
         trials, batches = len(self.trials), len(self.batches)
         own = features.repeat_interleave(trials // batches, 0).mT
         inputs = self.output.shaped(self.factors.weight * own)
         logits.copy_(self.output.forward(inputs).view_as(logits))
         delta = logits.softmax(1)
-        delta.view(batches, -1, *delta.shape[1:]).sub_(targets)
+        by_batch = delta.view(batches, -1, *delta.shape[1:])
+        if totals is not None:
+            by_batch.mul_(totals)
+        by_batch.sub_(targets)
         delta = self.output.shaped(delta.mul_(scale))
         back = self.output.backward(delta).view_as(own)
         use(self.output, delta, inputs)

@@ -131,7 +131,8 @@ def train_by_torch(
     for k, rows in enumerate(torch.from_numpy(case.rows)):
         labels = torch.from_numpy(case.labels)[rows]
         logits = model(features[rows], 3 * len(case.rows) + k)
-        loss = F.cross_entropy(logits, labels, label_smoothing=plan.smoothing)
+        weights = None if case.class_weights is None else torch.from_numpy(case.class_weights)
+        loss = F.cross_entropy(logits, labels, weights, label_smoothing=plan.smoothing)
         if k % plan.accumulate == 0:
             optimizer.zero_grad()
         (loss / plan.accumulate).backward()
@@ -248,6 +249,7 @@ def test_the_first_of_equal_logits_is_predicted(number: int) -> None:
     """As by torch.argmax. All logits are zero here."""
     case = draw(number)
     case.weights[:], case.rates[:] = 0, 0
+    case.plan.class_weights = None
     losses, correct = case.train(engine.engine())
     assert correct.tolist() == (case.labels[case.rows] == 0).sum(1).tolist()
     assert losses == pytest.approx(math.log(case.network.perceptron.widths[-1]), rel=1e-6)

@@ -18,6 +18,7 @@ from src.config.compose import compose
 from src.config.faults import check, find_faults
 from src.config.schema import Config
 from src.data.sources.catalogue import open_source
+from src.data.sources.folds import training_and_validation
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps.trials import train_trials
@@ -62,14 +63,17 @@ def stacks(draw: Draw) -> tuple[list[Config], int | None, int]:
         "split_seed": draw(st.integers(0, 3)),
         "drop_last": draw(st.booleans()),
         "folds": draw(st.sampled_from([None, None, 2, 3, 7])),
+        "sampler": draw(st.sampled_from([None, None, "balanced"])),
     }
     shared["trainer"] |= {
         "max_epochs": draw(st.integers(1, 4)),
         "accumulate_grad_batches": draw(st.sampled_from([1, 1, 2, 5])),
         "gradient_clip_val": draw(st.sampled_from([None, None, 0.1, 1.0])),
         "label_smoothing": draw(st.sampled_from([0.0, 0.0, 0.1, 0.5])),
+        "class_weights": draw(_class_weights(shared["data"]["classes"])),
         "ema_decay": draw(st.sampled_from([None, None, 0.5, 0.99])),
         "early_stopping_patience": draw(st.sampled_from([None, None, 1, 2])),
+        "step": draw(st.sampled_from(["auto", "auto", "closed_form"])),
         "steps_per_call": draw(st.sampled_from(["auto", 1, 3])),
     }
     monitor = draw(st.sampled_from(["val/acc", "val/loss", "train/loss", "train/acc"]))
@@ -98,6 +102,11 @@ def stacks(draw: Draw) -> tuple[list[Config], int | None, int]:
     assume(len(checked) == len(trials))
     assume(_trainable(checked[0]))
     return checked, draw(st.sampled_from([None, None, 2, 3])), draw(st.integers(1, 3))
+
+
+def _class_weights(classes: int) -> st.SearchStrategy[Any]:
+    weights = st.sampled_from([0.1, 0.5, 1.0, 3.0, 20.0])
+    return st.none() | st.just("balanced") | st.lists(weights, min_size=classes, max_size=classes)
 
 
 @st.composite
@@ -142,6 +151,9 @@ def _trainable(config: Config) -> bool:
         training -= -(-training // data["folds"])
     elif data["val_fraction"] is not None:
         training -= round(training * data["val_fraction"])
+    balanced = "balanced" in (values["trainer"]["class_weights"], data["sampler"])
+    if balanced and _lacks_a_class(config):
+        return False
     full, rest = divmod(training, data["batch_size"])
     if full == 0 and data["drop_last"]:
         return False
@@ -152,6 +164,12 @@ def _trainable(config: Config) -> bool:
     steps = -(-batches // values["trainer"]["accumulate_grad_batches"])
     few = steps * values["trainer"]["max_epochs"] <= 20
     return not (values["scheduler"]["name"] == "onecycle" and few)
+
+
+def _lacks_a_class(config: Config) -> bool:
+    source, data = open_source(config.data), config.data
+    train, _ = training_and_validation(source.train, data)
+    return bool(train.empty_classes(source.labels))
 
 
 # A failing case is kept and tried first the next time. By default the cases are always the same.

@@ -186,7 +186,15 @@ def test_runs_in_one_plot(train: Train, tmp_path: Path) -> None:
     assert "<code>trainer.max_epochs</code></td><td><code>2</code>" in text
     assert f"torch {torch.__version__.partition('+')[0]}" in text
     best = max(runs, key=lambda run: float(run.result["best"]["val/acc"] or 0))
-    confusion = evaluate_path(best.folder, None).confusion
+    found = evaluate_path(best.folder, None)
+    table = Tables(text).found["run-model1-measures"]
+    assert table[0] == ["class", "precision", "recall", "F1", "AUROC", "samples"]
+    assert table[-2][1:] == [
+        *(f"{m.macro:.4f}" for m in (found.measures.precision, found.measures.recall)),
+        *(f"{m.macro:.4f}" for m in (found.measures.f1, found.measures.auroc)),
+        "359",
+    ]
+    confusion = found.confusion
     drawn = (tmp_path / "report" / "run-model1-confusion.svg").read_text()
     for count in confusion.diag().tolist():
         assert f">{count}</text>" in drawn

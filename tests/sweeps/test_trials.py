@@ -95,6 +95,14 @@ CASES: dict[str, tuple[list[list[str]], tuple[str, ...]]] = {
         [WIDTHS, [f"data.fold={fold}" for fold in range(3)]],
         ("data.folds=3", "trainer.precision=bf16-mixed", "optimizer.lr=0.05"),
     ),
+    "class weights, balanced samples": (
+        [WIDTHS, SEEDS],
+        ("trainer.class_weights=balanced", "data.sampler=balanced", "trainer.label_smoothing=0.1"),
+    ),
+    "class weights, closed form": (
+        [WIDTHS, SEEDS],
+        ("trainer.class_weights=balanced", "data.sampler=balanced", "trainer.step=closed_form"),
+    ),
     "bf16": ([WIDTHS, SEEDS], ("trainer.precision=bf16-mixed", "optimizer.lr=0.05")),
 }
 
@@ -128,7 +136,8 @@ def test_a_trial_is_its_single_run(case: str, tmp_path: Path) -> None:
             difference = abs(float(row["val/acc"] or 0) - float(other["val/acc"] or 0))
             assert difference <= (6.1 if "bf16" in case else 2.1) / 288
         assert run.result.keys() == solo.result.keys()
-        kind = "closed_form" if "bf16" in case else AUTO
+        closed = "bf16" in case or "closed form" in case
+        kind = "closed_form" if closed else AUTO
         assert (run.result["stacked"], run.result["step"]) == (len(configs), kind)
         assert evaluate_path(run.folder, None).accuracy == run.result["test/acc"]
 

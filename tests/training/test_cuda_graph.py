@@ -21,6 +21,7 @@ RECIPES = {
     "direct": (),
     "momentum": ("optimizer.momentum=0.9",),
     "adamw": ("optimizer=adamw", "optimizer.weight_decay=0.1"),
+    "class weights": ("trainer.class_weights=[1,5,0.2]",),
     "accumulated, clipped": ("trainer.accumulate_grad_batches=3", "trainer.gradient_clip_val=0.1"),
 }
 
@@ -31,7 +32,14 @@ def stacked_steps(widths: Sequence[int], overrides: Sequence[str]) -> ClosedForm
         for n in range(len(widths))
     ]
     trainer = configs[0].trainer
-    step_plan = StepPlan(BATCHES, trainer.accumulate_grad_batches, trainer.gradient_clip_val)
+    weights = trainer.class_weights
+    assert weights != "balanced"
+    step_plan = StepPlan(
+        BATCHES,
+        trainer.accumulate_grad_batches,
+        trainer.gradient_clip_val,
+        class_weights=None if weights is None else tuple(weights),
+    )
     stack = Stack([model(n, width) for n, width in enumerate(widths)], [0] * len(widths))
     schedules = [
         Schedule(c.scheduler, c.optimizer.lr, 4, step_plan.steps_per_epoch) for c in configs

@@ -16,7 +16,10 @@ import pytest
 import torch
 
 from src.config.compose import compose
+from src.data.class_balance import BalancedOrder
 from src.data.module import DataModule
+from src.data.sources.digits import digits
+from src.data.sources.source import split_off_validation
 from src.runs.folder import Run
 from src.sweeps.command_line import check_command_line
 from src.system.errors import InputError
@@ -48,6 +51,36 @@ def test_two_ranks_are_one(train: Train) -> None:
         assert other["train/acc"] == pytest.approx(row["train/acc"])
     assert two.result["test/acc"] == one.result["test/acc"]
     assert torch.equal(b["model.layers.0.bias"], weights(two)["model.layers.0.bias"])
+
+
+@pytest.mark.parametrize("step", ["closed_form", "autograd"])
+def test_each_rank_divides_by_the_weights_of_its_own_samples(step: str, tmp_path: Path) -> None:
+    """As DistributedDataParallel with torch's CrossEntropyLoss(weight)."""
+    weights_of_classes = [1.0, 0.1, 2.0, 5.0, 1.0, 0.5, 1.0, 30.0, 1.0, 4.0]
+    config = compose(
+        *SMALL, *BOTH, "trainer.max_epochs=1", "trainer.precision=64", "optimizer.lr=0.1",
+        "model=logistic_regression", "data.batch_size=50", "data.sampler=balanced",
+        f"trainer.class_weights={weights_of_classes}", f"trainer.step={step}",
+    )  # fmt: skip
+    run = fit(config, tmp_path / "run")
+    source = digits()
+    train, _ = split_off_validation(source.train, 0.2, 0)
+    torch.manual_seed(0)
+    model = torch.nn.Linear(784, 10).double()
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    loss = torch.nn.CrossEntropyLoss(torch.tensor(weights_of_classes).double())
+    order = BalancedOrder(0, train, source)(0, len(train))
+    parts = [torch.split(order[rank::2], 50) for rank in range(2)]
+    for batches in zip(*parts, strict=True):
+        losses = [
+            loss(model(train.features[batch].double().flatten(1)), train.labels[batch])
+            for batch in batches
+        ]
+        optimizer.zero_grad()
+        torch.stack(losses).mean().backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+    for value, expected in zip(weights(run).values(), model.parameters(), strict=True):
+        assert torch.allclose(value.double(), expected, rtol=0, atol=1e-9)
 
 
 def test_two_ranks_train_a_stack(tmp_path: Path) -> None:

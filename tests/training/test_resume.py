@@ -56,6 +56,12 @@ RECIPES: dict[str, tuple[str, ...]] = {
         "scheduler.warmup_epochs=1.5",
     ),
     "bf16": ("trainer.precision=bf16-mixed",),
+    "rare classes": ("trainer.class_weights=balanced", "data.sampler=balanced"),
+    "rare classes, closed form": (
+        "trainer.class_weights=balanced",
+        "data.sampler=balanced",
+        "trainer.step=closed_form",
+    ),
     "bf16, autograd": ("trainer.precision=bf16-mixed", "trainer.step=autograd"),
     "clipped": ("trainer.gradient_clip_val=0.1",),
     "stream": ("data.order=stream",),
