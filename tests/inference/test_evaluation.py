@@ -1,5 +1,6 @@
 """A trained model, tested again: loss, accuracy and mistakes."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,19 @@ def test_any_model_opens_and_repeats_its_test(overrides: list[str], train: Train
     assert found.accuracy == run.result["test/acc"]
     assert found.loss == pytest.approx(run.result["test/loss"], rel=1e-2)
     assert evaluate_path(run.best_checkpoint, None).confusion.equal(found.confusion)
+
+
+def test_measures_are_part_of_the_answer(train: Train) -> None:
+    run = train()
+    found = evaluate_path(run.folder, None, top_k=3)
+    answer = json.loads(json.dumps(found.to_primitives()))
+    assert answer["recall"]["per_class"] == pytest.approx(answer["per_class_accuracy"])
+    assert answer["recall"]["weighted"] == pytest.approx(answer["accuracy"])
+    assert (answer["top_k"], answer["f1"]["macro"]) == (3, found.measures.f1.macro)
+    assert answer["top_k_accuracy"] >= answer["accuracy"]
+    assert f"top-3 accuracy {found.measures.top_k_accuracy:.2%}\n" in describe(found)
+    with pytest.raises(InputError, match="--top-k 11: the model has 10 classes"):
+        evaluate_path(run.folder, None, top_k=11)
 
 
 def test_confusion_by_hand(train: Train) -> None:
