@@ -2,10 +2,10 @@
 
 python -m src.evaluate RUN                   RUN: a run folder or a .ckpt file
 python -m src.evaluate RUN --data digits     on another data set than the model was trained on
+python -m src.evaluate RUN --calibrate       also calibration, before and after temperature scaling
 python -m src.evaluate RUN --json            for other programs
 """
 
-import json
 from pathlib import Path
 
 from src.runs.folder import checkpoint_of
@@ -16,6 +16,9 @@ def main() -> None:
     parser = command_parser("evaluate", __doc__)
     parser.add_argument("run", type=Path, help="a run folder, or a checkpoint file")
     parser.add_argument("--data", metavar="NAME", help="data set; default: that of the training")
+    parser.add_argument(
+        "--calibrate", action="store_true", help="compare probabilities with accuracy"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     # Wrong arguments are reported before torch is imported.
@@ -25,10 +28,13 @@ def main() -> None:
 
         compose(f"data={arguments.data}")
     with importing():
-        from src.inference.evaluation import describe, evaluate_path
+        from src.inference.calibration import report
 
-    found = evaluate_path(arguments.run, arguments.data)
-    print(json.dumps(found.to_primitives()) if arguments.json else describe(found))
+    print(
+        report(
+            arguments.run, arguments.data, calibrated=arguments.calibrate, as_json=arguments.json
+        )
+    )
 
 
 if __name__ == "__main__":

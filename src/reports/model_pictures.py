@@ -13,19 +13,21 @@ from src.config.schema import Config
 from src.data.augmentation import build_augmentation
 from src.data.loader import Block
 from src.data.sources.source import Source, Split, as_float
+from src.inference.calibration import BINS, bins, calibrate, score
 from src.inference.evaluation import compute_logits, evaluate, source_of
 from src.plots.confusion import confusion
+from src.plots.reliability import reliability
 from src.reports.collect import Entry
 from src.reports.figures import Picture
-from src.runs.loading import open_trained
+from src.runs.loading import Trained, open_trained
 
 MISTAKES, UNITS, SEEN = 24, 32, 8
 GAP = 0.12  # between pictures of a montage, as a share of their width or height
 
 
 def pictures(entry: Entry, name: str) -> Iterator[Picture]:
-    """The confusion matrix of the best model. For grey pictures also the most confident mistakes,
-    the weights of the first layer, and augmented samples.
+    """The confusion matrix and the reliability of the best model. For grey pictures also the most
+    confident mistakes, the weights of the first layer, and augmented samples.
 
     Raises InputError when the run has no model, or its data are not on this machine.
     """
@@ -39,6 +41,7 @@ def pictures(entry: Entry, name: str) -> Iterator[Picture]:
         "columns: the predicted class",
         partial(confusion, found.confusion.numpy(), source.labels),
     )
+    yield _reliability(trained, source, name)
     if len(source.shape) != 3 or source.shape[0] != 1:
         return
     wrong, titles = most_confident_mistakes(
@@ -51,6 +54,8 @@ def pictures(entry: Entry, name: str) -> Iterator[Picture]:
             "The most confident mistakes: true class → predicted class, and its probability",
             partial(mistakes, shown.numpy(), titles),
         )
+    if trained.members:  # each has weights and augmentation of its own
+        return
     first = next(trained.model.parameters()).detach()
     height, width = source.shape[1:]
     yield Picture(
@@ -66,6 +71,23 @@ def pictures(entry: Entry, name: str) -> Iterator[Picture]:
             "Augmentation: each row shows one sample, first unchanged",
             partial(augmented, seen[:, :, 0].numpy()),
         )
+
+
+def _reliability(trained: Trained, source: Source, name: str) -> Picture:
+    logits, labels = compute_logits(trained, source.test), source.test.labels
+    found = bins(logits, labels)
+    caption = (
+        "Reliability: accuracy over confidence on the test set; on the diagonal both are equal. "
+        f"Expected calibration error {score(logits, labels).ece:.2%} ({BINS} bins)"
+    )
+    if trained.config.data.val_fraction is not None:
+        calibrated = calibrate(trained, source, source.test)
+        caption += (
+            f"; with the temperature {calibrated.temperature:.2f}, fitted on the validation set, "
+            f"{calibrated.after.ece:.2%}"
+        )
+    draw = partial(reliability, found.counts, found.confidence, found.accuracy)
+    return Picture(f"{name}-reliability", caption, draw)
 
 
 def augmented_samples(config: Config, source: Source) -> torch.Tensor | None:

@@ -288,6 +288,14 @@ class Run:
             f"{self.command}"
         )
 
+    def require_single(self) -> None:
+        """Raises InputError for a committee: its members were trained, the committee was not."""
+        if "committee" in self.result:
+            raise InputError(
+                f"{self.folder}: is a committee, which cannot be trained; train its members, or "
+                "type another folder"
+            )
+
     def require_state(self, advice: str) -> None:
         """Raises InputError, with `advice` at its end, if the run has ended and checkpoint.keep has
         removed the state to train on from."""
