@@ -35,7 +35,7 @@ def main() -> None:
     )
     with handled(rank=False):
         with importing():
-            from src.inference.committee import make_committee, summary
+            from src.inference.committee_run import make_committee, summary
 
         print(summary(make_committee(request)))
 

@@ -21,7 +21,7 @@ from src.inference.formats import (
     input_shape,
 )
 from src.inference.writers import WRITERS, Runner
-from src.models.committee import Committee
+from src.models.committee import Committee, logits_dtype
 from src.runs.loading import Trained, open_trained
 from src.system.errors import InputError
 from src.system.files import replacing, sha256
@@ -93,7 +93,7 @@ def describe_model(trained: Trained, source: Source, digest: str) -> Description
             "shape": list(trained.shape),
             "input_shape": input_shape(trained.shape),
             "input_dtype": dtypes[example.dtype],
-            "dtype": dtypes[next(trained.model.parameters()).dtype],
+            "dtype": dtypes[logits_dtype(trained.model)],
             "config": trained.config.to_primitives(),
             "members": members_of(trained),
         }
@@ -118,7 +118,7 @@ def compare(trained: Trained, test: Split, run: Runner) -> tuple[float, float, f
     """
     bounds = sorted({0, 1, *range(0, len(test), CHUNK), len(test)})
     difference, largest, hits = 0.0, 1.0, 0
-    dtype = next(trained.model.parameters()).dtype
+    dtype = logits_dtype(trained.model)
     with torch.inference_mode():
         for first, last in pairwise(bounds):
             batch = test.take(slice(first, last))

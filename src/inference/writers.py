@@ -17,7 +17,7 @@ from src.config.faults import check
 from src.data.sources.source import as_float
 from src.inference.formats import INPUT, MEMBERS, OUTPUT, Description, FormatName
 from src.inference.onnx_model import open_onnx
-from src.models.committee import Committee, log_mean
+from src.models.committee import Committee, log_mean, logits_dtype
 from src.runs.loading import Trained, rebuild, rebuild_committee
 from src.system.errors import InputError, first_line, parsing
 from src.system.files import MIB, open_regular
@@ -40,7 +40,7 @@ class Raw(nn.Module):
     def __init__(self, model: nn.Module, *, adds_channel: bool) -> None:
         super().__init__()
         self.model, self.adds_channel = model, adds_channel
-        self.dtype = next(model.parameters()).dtype
+        self.dtype = logits_dtype(model)
 
     def forward(self, inputs: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         features = as_float(inputs).to(self.dtype)

@@ -20,21 +20,27 @@ class Committee(nn.Module):
         self.members = nn.ModuleList(members)
         self.votes = tuple(votes)
         self.dtypes = tuple(next(member.parameters()).dtype for member in members)
+        self.dtype = min(self.dtypes, key=lambda dtype: torch.finfo(dtype).bits)
 
     def forward(self, features: Tensor) -> Tensor:
         """Features (N, *shape) to the logarithm of the mean probabilities, (N, classes), in the
-        precision of the first member. A softmax of these logits gives the mean probabilities."""
+        lowest precision of the members. A softmax of these logits gives the mean probabilities."""
         return log_mean(self.log_probabilities(features), self.votes)
 
     def log_probabilities(self, features: Tensor) -> Tensor:
         """The logarithm of each member's probabilities, (N, members, classes)."""
         return torch.stack(
             [
-                member(features.to(dtype)).log_softmax(-1).to(self.dtypes[0])
+                member(features.to(dtype)).log_softmax(-1).to(self.dtype)
                 for member, dtype in zip(self.members, self.dtypes, strict=True)
             ],
             1,
         )
+
+
+def logits_dtype(model: nn.Module) -> torch.dtype:
+    """The precision of the logits of any model."""
+    return model.dtype if isinstance(model, Committee) else next(model.parameters()).dtype
 
 
 def log_mean(log_probabilities: Tensor, votes: Sequence[int]) -> Tensor:

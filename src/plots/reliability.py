@@ -22,12 +22,13 @@ def reliability(
     known, width = np.asarray(accuracy)[held], 0.9 / len(counts)
     above.plot([0, 1], [0, 1], ":", color=FAINT, lw=1.2)
     above.bar(places[held], known, width, color=COLOURS[0], alpha=0.35)
-    above.plot(np.asarray(confidence)[held], known, "o", color=COLOURS[1], ms=4)
+    above.plot(np.asarray(confidence)[held], known, "o", color=COLOURS[1], ms=4, clip_on=False)
     above.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
     below.bar(places, np.asarray(counts) / max(1, sum(counts)), width, color=FAINT)
     below.set(xlabel="confidence: the highest probability", ylabel="samples")
     for axis in (above, below):
         axis.grid(axis="y")
+        axis.set_axisbelow(True)
         axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     below.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     return figure

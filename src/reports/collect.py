@@ -157,7 +157,7 @@ def _with_result(entry: Entry, result: Result, history: Sequence[Row]) -> Entry:
     made = result.get("committee")
     if made is None:
         return entry
-    settings = entry.settings | dict.fromkeys(made["differing"], SEVERAL)
+    settings = {**entry.settings, **dict.fromkeys(made["differing"], SEVERAL)}
     return replace(entry, settings=settings, label=f"committee of {len(made['members'])}")
 
 

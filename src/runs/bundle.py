@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from src.config.faults import check
 from src.config.schema import Config
-from src.runs.folder import HISTORY_LIMIT, RESULT_LIMIT, Run
+from src.runs.folder import HISTORY_LIMIT, RESULT_LIMIT, Run, parse_result
 from src.runs.outcome import read_outcome
 from src.system.errors import InputError, parsing
 from src.system.files import MIB, require_contained, write_durably
@@ -101,21 +101,21 @@ class Bundle:
 
 def open_bundle(path: Path, folder: Path, accelerator: str | None = None) -> Bundle:
     """Writes the files of a bundle into a new folder. `accelerator` replaces the run's. Raises
-    InputError for a wrong configuration, for a committee, and, before anything is written, for
+    InputError for a wrong configuration, and, before anything is written, for a committee and for
     other files."""
     contents, manifest = _read(path)
+    if "committee" in parse_result(contents["result.json"], f"{path}: result.json"):
+        raise InputError(
+            f"{path}: holds a committee, whose members were trained apart; reproduce bundles of "
+            "the members, or unzip it and type python -m src.evaluate FOLDER"
+        )
+    if UNTRAINED not in contents:
+        raise InputError(f"{path}: is not a bundle of this project (it lacks {UNTRAINED})")
     for name, data in contents.items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
     run = Run(folder)
-    if "committee" in run.result:
-        raise InputError(
-            f"{path}: holds a committee, whose members were trained apart; reproduce bundles of "
-            f"the members, or unzip it and type python -m src.evaluate FOLDER"
-        )
-    if UNTRAINED not in contents:
-        raise InputError(f"{path}: is not a bundle of this project (it lacks {UNTRAINED})")
     if not run.history:
         raise InputError(f"{path}: is not a bundle of this project (history.csv has no rows)")
     return Bundle(run, _config_here(run, accelerator), manifest.packages)

@@ -98,7 +98,8 @@ MemberUsed = TypedDict(
 
 
 class CommitteeUsed(TypedDict):
-    """The members of a committee and how they were chosen, as src/inference/committee.py writes."""
+    """The members of a committee and how they were chosen. src/inference/committee_run.py writes
+    them."""
 
     paths: Annotated[list[str], Field(max_length=MOST_MEMBERS)]  # as named, from the folder
     by: Literal["val/acc", "val/loss"]
@@ -249,15 +250,7 @@ class Run:
         """The content of result.json, or {} while there is none."""
         if not self.result_file.exists():
             return {}
-        content = read_bounded(self.result_file, RESULT_LIMIT)
-        try:
-            result = _RESULT.validate_json(content, strict=True)
-            reason = "" if "status" in result else "it has no status"
-        except ValidationError as error:
-            reason = first_line(error)
-        if reason:
-            raise InputError(f"{self.result_file}: is not the result of a run ({reason})")
-        return result
+        return parse_result(read_bounded(self.result_file, RESULT_LIMIT), self.result_file)
 
     @property
     def started(self) -> bool:
@@ -367,6 +360,18 @@ class Run:
             sync(self.history_file)
         text = result if isinstance(result, str) else result_text(result)
         write_durably(self.result_file, text)
+
+
+def parse_result(content: bytes, name: object) -> Result:
+    """The result in the content of a result.json. Raises InputError, which begins with `name`."""
+    try:
+        result = _RESULT.validate_json(content, strict=True)
+        reason = "" if "status" in result else "it has no status"
+    except ValidationError as error:
+        reason = first_line(error)
+    if reason:
+        raise InputError(f"{name}: is not the result of a run ({reason})")
+    return result
 
 
 def result_text(result: Mapping[str, Any]) -> str:

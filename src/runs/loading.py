@@ -22,7 +22,7 @@ from src.system.errors import InputError, first_line
 
 class _Origin(CheckpointPart):
     """The "kindling" part of a checkpoint, as src/training/classifier.py writes it. A committee's
-    is written by src/inference/committee.py and has the configuration of the first member."""
+    is written by src/inference/committee_run.py and has the configuration of the first member."""
 
     config: dict[str, Any]
     members: Members | None = None
