@@ -34,6 +34,8 @@ from src.system import machine
 from src.system.errors import InputError
 from src.system.resources import require_memory, versions
 
+ROUNDING = 1e-9  # a smaller improvement by greedy selection is rounding
+
 
 @dataclass(frozen=True)
 class Chosen:
@@ -197,7 +199,7 @@ def greedy_selection(probabilities: Tensor, labels: Tensor, most: int, by: str) 
         pick = scores.index(min(scores))
         total += probabilities[pick]
         picks.append(pick)
-        if scores[pick] < best:
+        if scores[pick] < best - ROUNDING:
             best, length = scores[pick], count
     return picks[:length]
 

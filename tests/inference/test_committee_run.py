@@ -27,7 +27,7 @@ from src.runs.folder import Run
 from src.runs.loading import open_trained
 from src.system.errors import InputError
 from src.training.fit import fit
-from tests.helpers.commands import SMALL, Command, Train, require_told_without_torch
+from tests.helpers.commands import SMALL, Command, Train
 
 
 def test_the_mean_of_the_members_softmax(sweep: Path, committee: Run) -> None:
@@ -130,10 +130,12 @@ def test_greedy_selection_may_repeat_a_model() -> None:
     assert sorted(picks) == [*best]
 
 
-def test_a_greedy_committee_is_no_worse_than_its_best_member(sweep: Path, tmp_path: Path) -> None:
+def test_a_greedy_committee_is_no_worse_than_its_best_member(train: Train, tmp_path: Path) -> None:
+    common = ("model.hidden_sizes=[8]", "optimizer=adam", "optimizer.lr=0.01", "data.batch_size=16")
+    paths = [train(*common, f"seed={seed}").folder for seed in (1, 2, 3)]
     for by in ("val/loss", "val/acc"):
         folder = tmp_path / by.replace("/", "-")
-        run = make_committee(read_request([sweep], greedy=12, by=by, folder=folder))
+        run = make_committee(read_request(paths, greedy=12, by=by, folder=folder))
         values = [member[by] for member in _members(run)]
         found = run.result["best"]["val/loss" if by == "val/loss" else "val/acc"]
         assert found is not None
@@ -270,7 +272,3 @@ def test_the_checkpoint_holds_plain_values(committee: Run) -> None:
     assert content["kindling"]["format"] == checkpoint.FORMAT
     assert [member["votes"] for member in content["kindling"]["members"]] == [1, 1, 1]
     assert {name.split(".")[2] for name in content["state_dict"]} == {"0", "1", "2"}
-
-
-def test_one_fault_of_the_command_line(tmp_path: Path) -> None:
-    require_told_without_torch("committee", {("a", "b"): "2 faults, no committee was made"})
