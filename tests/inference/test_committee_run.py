@@ -6,6 +6,7 @@ import json
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -77,7 +78,7 @@ def test_the_result_of_a_committee(sweep: Path, committee: Run) -> None:
     assert committee.command.endswith("/sweep --best 3 --by val/acc")
 
 
-def _members(committee: Run) -> list[dict[str, object]]:
+def _members(committee: Run) -> list[dict[str, Any]]:
     return [dict(member) for member in committee.result["committee"]["members"]]
 
 
@@ -139,7 +140,7 @@ def test_a_greedy_committee_is_no_worse_than_its_best_member(train: Train, tmp_p
         values = [member[by] for member in _members(run)]
         found = run.result["best"]["val/loss" if by == "val/loss" else "val/acc"]
         assert found is not None
-        best = (min if by == "val/loss" else max)(float(str(value)) for value in values)
+        best = (min if by == "val/loss" else max)(values)
         assert found <= best if by == "val/loss" else found >= best
         trained = open_trained(folder)
         assert isinstance(trained.model, Committee)

@@ -1,5 +1,6 @@
 """The reliability diagram."""
 
+import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
@@ -22,6 +23,6 @@ def test_bins_without_samples_have_no_bar() -> None:
         pytest.approx(pair) for pair in ((0.125, 0), (0.375, 0.75), (0.625, 0), (0.875, 0.25))
     ]
     diagonal, dots = above.lines
-    assert [*diagonal.get_xdata()] == [*diagonal.get_ydata()] == [0, 1]  # type: ignore[arg-type]
-    assert [*dots.get_xdata()] == [0.4, 0.9]  # type: ignore[arg-type]
-    assert [*dots.get_ydata()] == [0.5, 1]  # type: ignore[arg-type]
+    for line, places, heights in ((diagonal, [0, 1], [0, 1]), (dots, [0.4, 0.9], [0.5, 1])):
+        assert np.asarray(line.get_xdata()).tolist() == places
+        assert np.asarray(line.get_ydata()).tolist() == heights
