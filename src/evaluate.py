@@ -3,10 +3,10 @@
 python -m src.evaluate RUN                   RUN: a run folder or a .ckpt file
 python -m src.evaluate RUN --data digits     on another data set than the model was trained on
 python -m src.evaluate RUN --top-k 3         how often the label is among the 3 most probable
+python -m src.evaluate RUN --calibrate       also calibration, before and after temperature scaling
 python -m src.evaluate RUN --json            for other programs
 """
 
-import json
 from pathlib import Path
 
 from src.runs.folder import checkpoint_of
@@ -20,6 +20,9 @@ def main() -> None:
     parser.add_argument(
         "--top-k", type=int, metavar="K", help="default: 5, if there are more classes"
     )
+    parser.add_argument(
+        "--calibrate", action="store_true", help="compare probabilities with accuracy"
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     # Wrong arguments are reported before torch is imported.
@@ -29,10 +32,13 @@ def main() -> None:
 
         compose(f"data={arguments.data}")
     with importing():
-        from src.inference.evaluation import describe, evaluate_path
+        from src.inference.calibration import report
 
-    found = evaluate_path(arguments.run, arguments.data, arguments.top_k)
-    print(json.dumps(found.to_primitives()) if arguments.json else describe(found))
+    found = report(
+        arguments.run, arguments.data, arguments.top_k,
+        calibrated=arguments.calibrate, as_json=arguments.json,
+    )  # fmt: skip
+    print(found)
 
 
 if __name__ == "__main__":

@@ -122,6 +122,11 @@ class _Data(Section):
     persistent_workers: bool
 
     @property
+    def holds_out_validation(self) -> bool:
+        """Whether no sample for validation is trained on."""
+        return self.folds is not None or self.val_fraction is not None
+
+    @property
     def batch(self) -> int:
         """The batch size, after `auto` was replaced by a number."""
         assert self.batch_size != "auto"

@@ -102,12 +102,24 @@ def about(model: OnnxModel, path: Path) -> dict[str, Any]:
     }
 
 
+def agreement(model: OnnxModel, inputs: np.ndarray[Any, Any], best: int) -> float | None:
+    """The share of a committee's votes whose members predict the class `best` for one sample; None
+    for a single model."""
+    members = model.description.members
+    if members is None:
+        return None
+    votes = np.array([member.votes for member in members], np.float64)
+    agree = model.member_log_probabilities(inputs)[0].argmax(-1) == best
+    return float(votes[agree].sum() / votes.sum())
+
+
 def answer(model: OnnxModel, png: bytes) -> dict[str, Any]:
     """The model's answer to a drawing, light on dark, for the page.
 
-    `probabilities` of the classes, None for an empty drawing; `pixels`, the picture as the model
-    gets it, base64 of H * W bytes, row by row; `drawings`, the number of separate drawings. Raises
-    InputError unless `png` is a PNG of at most SIDE_LIMIT pixels per side.
+    `probabilities` of the classes, None for an empty drawing; `agreement` of a committee's members,
+    else None; `pixels`, the picture as the model gets it, base64 of H * W bytes, row by row;
+    `drawings`, the number of separate drawings. Raises InputError unless `png` is a PNG of at most
+    SIDE_LIMIT pixels per side.
     """
     height, width = model.description.input_shape
     with (
@@ -118,7 +130,7 @@ def answer(model: OnnxModel, png: bytes) -> dict[str, Any]:
             raise InputError(f"the picture is larger than {SIDE_LIMIT} by {SIDE_LIMIT} pixels")
         image.load()
         prepared = prepare(image, (height, width), "no")
-    probabilities = None
+    probabilities = agreed = None
     if not prepared.blank:
         inputs: np.ndarray[Any, Any] = prepared.pixels[None]
         if model.description.input_dtype == "float32":
@@ -126,8 +138,14 @@ def answer(model: OnnxModel, png: bytes) -> dict[str, Any]:
         logits = model.logits(inputs)[0].astype(np.float64)
         weights = np.exp(logits - logits.max())
         probabilities = (weights / weights.sum()).tolist()
+        agreed = agreement(model, inputs, int(logits.argmax()))
     pixels = base64.b64encode(prepared.pixels.tobytes()).decode()
-    return {"probabilities": probabilities, "pixels": pixels, "drawings": prepared.count}
+    return {
+        "probabilities": probabilities,
+        "agreement": agreed,
+        "pixels": pixels,
+        "drawings": prepared.count,
+    }
 
 
 class Server(PageServer):

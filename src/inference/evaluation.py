@@ -1,6 +1,7 @@
 """A trained model on a test set: loss, accuracy, and confusion matrix."""
 
 import copy
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,11 @@ from torch.nn import functional as F
 from src.config import schema
 from src.data.loader import CHUNK, Slices
 from src.data.sources.catalogue import open_source
+from src.data.sources.folds import training_and_validation
 from src.data.sources.source import Source, Split, as_float
 from src.inference.measures import Measures, measure
 from src.inference.measures import describe as describe_measures
+from src.models.committee import Committee
 from src.models.native import NativeModel
 from src.models.stack import Stack
 from src.models.step_choice import CLOSED_FORM, NATIVE, choose_step
@@ -116,9 +119,18 @@ def _listed(labels: tuple[str, ...]) -> str:
     return f"{', '.join(labels[:5])}{', …' if labels[5:] else ''}"
 
 
+def validation_of(trained: Trained, source: Source) -> Split:
+    """The validation set of the training of a model, drawn from its data set."""
+    section = trained.config.data
+    return training_and_validation(source.train, section, source.labels)[1]
+
+
 def compute_logits(trained: Trained, split: Split) -> Tensor:
-    """Logits (N, classes), in the precision of the training and by the same products."""
+    """Logits (N, classes), in the precision of the training and by the same products. Those of a
+    committee are the logarithm, in float64, of the mean of its members' probabilities."""
     config, model = trained.config, trained.model
+    if isinstance(model, Committee):
+        return consult(trained, split).logits
     choice, dtype = choose_step(config, model), next(model.parameters()).dtype
     if choice.kind == NATIVE:  # a copy, because the engine moves the weights
         native = NativeModel(copy.deepcopy(model))
@@ -136,6 +148,49 @@ def compute_logits(trained: Trained, split: Split) -> Tensor:
             else:
                 logits.append(model(features.to(dtype)))
     return torch.cat(logits)
+
+
+def log_probabilities(trained: Trained, split: Split) -> Tensor:
+    """The logarithm of the probabilities, (N, classes) in float64."""
+    return compute_logits(trained, split).double().log_softmax(-1)
+
+
+@dataclass(frozen=True)
+class Opinions:
+    """What a committee says of N samples, in float64."""
+
+    logits: Tensor  # (N, classes): the logarithm of the mean of the members' probabilities
+    tally: Tensor  # (N, classes): the share of votes whose members predict the class
+    disagreement: Tensor  # (N,), in bits; see `consult`
+
+
+def consult(trained: Trained, split: Split) -> Opinions:
+    """The opinions of a committee, each member in its own precision and by its own products.
+
+    The disagreement is the mutual information of the class and the member: the entropy of the mean
+    probabilities less the mean entropy of the members. 0 if all members give the same
+    probabilities; at most log2 of the number of members or of classes, whichever is smaller. This
+    is the part of the uncertainty that more training data could remove (Gal, Uncertainty in Deep
+    Learning, 2016; Depeweg et al., Decomposition of Uncertainty in Bayesian Deep Learning, 2018).
+    """
+    model = trained.model
+    assert isinstance(model, Committee)
+    mean = torch.full((len(split), trained.classes), -torch.inf, dtype=torch.float64)
+    tally = torch.zeros_like(mean)
+    entropy = torch.zeros(len(split), dtype=torch.float64)
+    for member, votes in zip(trained.members, model.votes, strict=True):
+        share = votes / sum(model.votes)
+        found = log_probabilities(member, split)
+        mean = mean.logaddexp(found + math.log(share))
+        tally.scatter_add_(1, found.max(-1, keepdim=True).indices, torch.full_like(found, share))
+        entropy += share * _bits(found)
+    return Opinions(mean, tally, (_bits(mean) - entropy).clamp(min=0))
+
+
+def _bits(log_probabilities: Tensor) -> Tensor:
+    """The entropy (N,) in bits; a probability of 0 adds 0."""
+    nats: Tensor = torch.special.entr(log_probabilities.exp()).sum(-1)
+    return nats / math.log(2)
 
 
 def describe(evaluation: Evaluation) -> str:

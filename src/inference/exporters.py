@@ -3,14 +3,25 @@
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from src.data.loader import CHUNK
 from src.data.sources.source import Source, Split, as_float
 from src.inference.evaluation import source_of
-from src.inference.formats import ANOTHER, INPUT, OUTPUT, Description, Plan, input_shape
+from src.inference.formats import (
+    ANOTHER,
+    FORMATS,
+    INPUT,
+    MEMBERS,
+    OUTPUT,
+    Description,
+    Plan,
+    input_shape,
+)
 from src.inference.writers import WRITERS, Runner
+from src.models.committee import Committee, logits_dtype
 from src.runs.loading import Trained, open_trained
 from src.system.errors import InputError
 from src.system.files import replacing, sha256
@@ -82,10 +93,21 @@ def describe_model(trained: Trained, source: Source, digest: str) -> Description
             "shape": list(trained.shape),
             "input_shape": input_shape(trained.shape),
             "input_dtype": dtypes[example.dtype],
-            "dtype": dtypes[next(trained.model.parameters()).dtype],
+            "dtype": dtypes[logits_dtype(trained.model)],
             "config": trained.config.to_primitives(),
+            "members": members_of(trained),
         }
     )
+
+
+def members_of(trained: Trained) -> list[dict[str, Any]] | None:
+    """The configurations and votes of a committee's members; None for a single model."""
+    if not isinstance(trained.model, Committee):
+        return None
+    return [
+        {"config": member.config.to_primitives(), "votes": votes}
+        for member, votes in zip(trained.members, trained.model.votes, strict=True)
+    ]
 
 
 def compare(trained: Trained, test: Split, run: Runner) -> tuple[float, float, float]:
@@ -96,7 +118,7 @@ def compare(trained: Trained, test: Split, run: Runner) -> tuple[float, float, f
     """
     bounds = sorted({0, 1, *range(0, len(test), CHUNK), len(test)})
     difference, largest, hits = 0.0, 1.0, 0
-    dtype = next(trained.model.parameters()).dtype
+    dtype = logits_dtype(trained.model)
     with torch.inference_mode():
         for first, last in pairwise(bounds):
             batch = test.take(slice(first, last))
@@ -123,11 +145,14 @@ def report(exported: Exported) -> str:
     """The file, its inputs and outputs, and the comparison, in three lines."""
     about = exported.description
     sizes = ", ".join(str(size) for size in about.input_shape)
+    second = ""
+    if about.members is not None and exported.output.suffix != FORMATS["safetensors"].suffix:
+        second = f"; {MEMBERS} {about.dtype} (N, {len(about.members)}, {len(about.labels)})"
     scaled = "0 to 255" if about.input_dtype == "uint8" else "as in the data set"
     return (
         f"{exported.output}: {exported.bytes:,} bytes\n"
         f"{INPUT} {about.input_dtype} (N, {sizes}), {scaled}; "
-        f"{OUTPUT} {about.dtype} (N, {len(about.labels)})\n"
+        f"{OUTPUT} {about.dtype} (N, {len(about.labels)}){second}\n"
         f"equal to the model on {exported.samples:,} test samples of {about.data}: logits differ "
         f"by at most {exported.difference:.1e} (allowed {exported.allowed:.1e}), "
         f"accuracy {exported.accuracy:.2%}"

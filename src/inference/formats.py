@@ -12,13 +12,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from src.data.tables import Columns
-from src.runs.folder import Size, checkpoint_of
+from src.runs.folder import Members, Size, checkpoint_of
 from src.system.errors import InputError, all_at_once, parsing
 from src.system.extras import missing
 from src.system.files import why_not_writable
 
 FormatName = Literal["onnx", "torch", "safetensors"]
 INPUT, OUTPUT = "inputs", "logits"
+MEMBERS = "members"  # the second output of a committee: log probabilities (N, members, classes)
 ANOTHER = "; try another --format"  # the end of messages about a failed export
 
 
@@ -103,6 +104,7 @@ class Description(BaseModel):
     dtype: Literal["float32", "float64"]  # of weights and logits
     columns: Columns | None  # of a table: how its rows become inputs
     config: dict[str, Any]
+    members: Members | None = None  # of a committee, whose `config` is that of the first
 
     def to_metadata(self) -> dict[str, str]:
         return {

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from src.inference.formats import INPUT, OUTPUT, Description
+from src.inference.formats import INPUT, MEMBERS, OUTPUT, Description
 from src.system.errors import InputError, parsing
 from src.system.files import MIB, read_bounded
 
@@ -18,9 +18,10 @@ ONNX_LIMIT = 2048 * MIB  # bytes; protobuf has no larger message
 OPERATORS = frozenset(
     (
         "Add", "AveragePool", "BatchNormalization", "Cast", "Clip", "Concat", "Conv", "Div", "Elu",
-        "Erf", "Flatten", "Gelu", "Gemm", "GlobalAveragePool", "Identity", "InstanceNormalization",
-        "LayerNormalization", "LeakyRelu", "MatMul", "MaxPool", "Mul", "Pow", "ReduceMean", "Relu",
-        "Reshape", "Sigmoid", "Softmax", "Softplus", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose",
+        "Erf", "Exp", "Flatten", "Gelu", "Gemm", "GlobalAveragePool", "Identity",
+        "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "MatMul",
+        "MaxPool", "Mul", "Pow", "ReduceMax", "ReduceMean", "ReduceSum", "Relu", "Reshape",
+        "Sigmoid", "Softmax", "Softplus", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose",
         "Unsqueeze",
     )
 )  # fmt: skip
@@ -39,6 +40,12 @@ class OnnxModel:
         (logits,) = self.session.run([OUTPUT], {INPUT: inputs})
         assert isinstance(logits, np.ndarray)
         return logits
+
+    def member_log_probabilities(self, inputs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """The logarithm of the probabilities of a committee's members, (N, members, classes)."""
+        (found,) = self.session.run([MEMBERS], {INPUT: inputs})
+        assert isinstance(found, np.ndarray)
+        return found
 
 
 def _check_graph(content: bytes) -> None:
@@ -106,6 +113,9 @@ def open_onnx(path: Path, *, threads: int = 0) -> OnnxModel:
         (INPUT, f"tensor({kinds[description.input_dtype]})", description.input_shape),
         (OUTPUT, f"tensor({kinds[description.dtype]})", [len(description.labels)]),
     ]
+    if description.members is not None:
+        shape = [len(description.members), len(description.labels)]
+        expected.append((MEMBERS, f"tensor({kinds[description.dtype]})", shape))
     if actual != expected:
         raise InputError(f"{path}: has {actual}, its metadata say {expected}")
     return OnnxModel(session, description)

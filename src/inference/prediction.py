@@ -5,7 +5,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from src.data.pictures import read_picture, resize
 from src.data.sources.source import Split
 from src.data.tables import Table
 from src.inference.drawings import LEAST_FIELD, scale_drawing
-from src.inference.evaluation import compute_logits
+from src.inference.evaluation import Opinions, compute_logits, consult
 from src.inference.inputs import Input, Picture, Samples, Unread
 from src.inference.likeness import Likeness
 from src.runs.loading import Trained
@@ -59,12 +59,15 @@ def predict(trained: Trained, features: NDArray[Any]) -> NDArray[np.float64]:
 
 @dataclass(frozen=True)
 class Guess:
-    """The two most probable classes, each with its probability."""
+    """The two most probable classes, each with its probability. Of a committee also the share of
+    votes whose members predict the first class, and the members' disagreement in bits."""
 
     best: int
     probability: float
     second: int
     second_probability: float
+    agreement: float | None = None
+    disagreement: float | None = None
 
 
 @dataclass(frozen=True)
@@ -127,18 +130,41 @@ def classify(trained: Trained, features: NDArray[Any]) -> list[Guess]:
     order. Raises InputError when the model has only one class, or its logits are not finite."""
     if trained.classes < 2:
         raise InputError(f"{trained.checkpoint}: has only one class, so a prediction says nothing")
-    logits = _finite_logits(trained, features)
+    opinions = None
+    if trained.members:
+        opinions = consult(trained, _split(trained, features))
+    logits = _finite_logits(trained, features, opinions)
     order = logits.sort(descending=True, stable=True).indices[:, :2]
     probabilities = logits.softmax(-1).gather(1, order)
     pairs = zip(order.tolist(), probabilities.tolist(), strict=True)
-    return [Guess(best, p_best, second, p_second) for (best, second), (p_best, p_second) in pairs]
+    guesses = [
+        Guess(best, p_best, second, p_second) for (best, second), (p_best, p_second) in pairs
+    ]
+    if opinions is None:
+        return guesses
+    agreement = opinions.tally.gather(1, order[:, :1]).squeeze(1).tolist()
+    return [
+        replace(guess, agreement=min(1.0, share), disagreement=bits)
+        for guess, share, bits in zip(
+            guesses, agreement, opinions.disagreement.tolist(), strict=True
+        )
+    ]
 
 
-def _finite_logits(trained: Trained, features: NDArray[Any]) -> torch.Tensor:
-    """Logits (N, classes) in float64, computed like those of `src.evaluate`."""
+def _split(trained: Trained, features: NDArray[Any]) -> Split:
     inputs = _tensor(trained, features)
-    labels = torch.zeros(len(inputs), dtype=torch.long)
-    logits = compute_logits(trained, Split(inputs, labels)).double()
+    return Split(inputs, torch.zeros(len(inputs), dtype=torch.long))
+
+
+def _finite_logits(
+    trained: Trained, features: NDArray[Any], opinions: Opinions | None = None
+) -> torch.Tensor:
+    """Logits (N, classes) in float64, computed like those of `src.evaluate`. `opinions` are those
+    of a committee, if they are known already."""
+    if opinions is None:
+        logits = compute_logits(trained, _split(trained, features)).double()
+    else:
+        logits = opinions.logits
     if not logits.isfinite().all():
         raise InputError(f"{trained.checkpoint}: its logits for the input are not finite")
     return logits

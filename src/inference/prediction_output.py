@@ -12,16 +12,26 @@ from tabulate import tabulate
 from src.data.folders import printable
 from src.inference.inputs import Request
 from src.inference.likeness import likeness_of
-from src.inference.prediction import Prediction, predict_inputs
+from src.inference.prediction import Guess, Prediction, predict_inputs
 from src.runs.loading import open_trained
 from src.system.errors import InputError
 from src.system.files import write_durably
 
 ROWS_SHOWN = 100
 COLUMNS = (
-    "file", "row", "class", "probability", "runner_up", "runner_up_probability", "drawn", "label",
-    "drawings", "unlikeness", "fault",
-)  # fmt: skip
+    "file",
+    "row",
+    "class",
+    "probability",
+    "runner_up",
+    "runner_up_probability",
+    "drawn",
+    "label",
+    "drawings",
+    "unlikeness",
+    "fault",
+)
+COMMITTEE_COLUMNS = ("agreement", "disagreement")  # before `fault`  # fmt: skip
 UNLIKE = (
     "unlike: farther from every training sample of their class than 99.5 % of the held-out samples"
 )
@@ -70,7 +80,8 @@ def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
     labelled = any(prediction.true_class is not None for prediction in predictions)
     notes = [prediction.note for prediction in predictions]
     headers = ["file", "class", "probability", "runner-up", "probability"]
-    headers += ["drawn"] * drawn + ["label"] * labelled + ["note"] * any(notes)
+    agreed = any(_of_committee(prediction) for prediction in predictions)
+    headers += ["agree"] * agreed + ["drawn"] * drawn + ["label"] * labelled + ["note"] * any(notes)
     rows = []
     for prediction in predictions[:ROWS_SHOWN]:
         guess, name, true_class = prediction.guess, prediction.name, prediction.true_class
@@ -79,12 +90,15 @@ def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
             labels[guess.best], f"{guess.probability:.2%}",
             labels[guess.second], f"{guess.second_probability:.2%}",
         ]  # fmt: skip
+        agreement = None if guess is None else guess.agreement
+        row += ["-" if agreement is None else f"{agreement:.0%}"] * agreed
         row += [prediction.polarity] * drawn
         row += ["" if true_class is None else labels[true_class]] * labelled
         row += [prediction.note] * any(notes)
         rows.append(row)
     alignment = (
-        "left", *["right"] * 4, *["left"] * drawn, *["right"] * labelled, *["left"] * any(notes)
+        "left", *["right"] * (4 + agreed), *["left"] * drawn, *["right"] * labelled,
+        *["left"] * any(notes),
     )  # fmt: skip
     parts = [tabulate(rows, headers, disable_numparse=True, colalign=alignment)]
     if len(predictions) > len(rows):
@@ -104,11 +118,23 @@ def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
     return "\n".join(parts)
 
 
+def _of_committee(prediction: Prediction) -> bool:
+    return prediction.guess is not None and prediction.guess.agreement is not None
+
+
+def _agreement_cells(guess: Guess | None) -> tuple[str, str]:
+    if guess is None or guess.agreement is None:
+        return "", ""
+    return f"{guess.agreement:.4f}", f"{guess.disagreement:.6f}"
+
+
 def to_csv(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
-    """CSV with the columns COLUMNS and classes by name. A cell that does not apply is empty."""
+    """CSV with the columns COLUMNS, of a committee also COMMITTEE_COLUMNS, and classes by name. A
+    cell that does not apply is empty."""
+    agreed = any(_of_committee(prediction) for prediction in predictions)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
+    writer.writerow([*COLUMNS[:-1], *(COMMITTEE_COLUMNS * agreed), COLUMNS[-1]])
     for prediction in predictions:
         guess, true_class = prediction.guess, prediction.true_class
         writer.writerow([
@@ -122,6 +148,7 @@ def to_csv(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
             None if true_class is None else labels[true_class],
             prediction.drawings,
             None if prediction.unlikeness is None else f"{prediction.unlikeness:.4f}",
+            *(_agreement_cells(guess) * agreed),
             printable(prediction.fault.removeprefix(f"{prediction.path}: ")),
         ])  # fmt: skip
     return text.getvalue()

@@ -15,9 +15,10 @@ from torch import Tensor, nn
 
 from src.config.faults import check
 from src.data.sources.source import as_float
-from src.inference.formats import INPUT, OUTPUT, Description, FormatName
+from src.inference.formats import INPUT, MEMBERS, OUTPUT, Description, FormatName
 from src.inference.onnx_model import open_onnx
-from src.runs.loading import Trained, rebuild
+from src.models.committee import Committee, log_mean, logits_dtype
+from src.runs.loading import Trained, rebuild, rebuild_committee
 from src.system.errors import InputError, first_line, parsing
 from src.system.files import MIB, open_regular
 
@@ -33,16 +34,21 @@ Runner = Callable[[Tensor], Tensor]
 
 class Raw(nn.Module):
     """A model with its input scaling, as it is exported. Takes inputs (N, *input_shape) in the data
-    set's own type; returns logits (N, classes)."""
+    set's own type; returns logits (N, classes). A committee also returns the logarithm of its
+    members' probabilities, (N, members, classes)."""
 
     def __init__(self, model: nn.Module, *, adds_channel: bool) -> None:
         super().__init__()
         self.model, self.adds_channel = model, adds_channel
-        self.dtype = next(model.parameters()).dtype
+        self.dtype = logits_dtype(model)
 
-    def forward(self, inputs: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Tensor | tuple[Tensor, Tensor]:
         features = as_float(inputs).to(self.dtype)
-        logits: Tensor = self.model(features.unsqueeze(1) if self.adds_channel else features)
+        features = features.unsqueeze(1) if self.adds_channel else features
+        if isinstance(self.model, Committee):
+            members = self.model.log_probabilities(features)
+            return log_mean(members, self.model.votes), members
+        logits: Tensor = self.model(features)
         return logits
 
 
@@ -68,7 +74,7 @@ def _write_onnx(trained: Trained, description: Description, path: Path) -> None:
         dynamo=True,
         verbose=False,
         input_names=[INPUT],
-        output_names=[OUTPUT],
+        output_names=[OUTPUT, *[MEMBERS] * (description.members is not None)],
         dynamic_shapes={INPUT: {0: torch.export.Dim("N")}},
     )
     assert program is not None
@@ -95,7 +101,17 @@ def _write_torch(trained: Trained, description: Description, path: Path) -> None
 
 def _run_torch(path: Path) -> Runner:
     """Only for an archive that was just written: torch may unpickle parts of it."""
-    return torch.export.load(io.BytesIO(path.read_bytes())).module()
+    return _logits_of(torch.export.load(io.BytesIO(path.read_bytes())).module())
+
+
+def _logits_of(model: Callable[[Tensor], Tensor | tuple[Tensor, Tensor]]) -> Runner:
+    """Leaves out the second output of a committee."""
+
+    def run(inputs: Tensor) -> Tensor:
+        outputs = model(inputs)
+        return outputs[0] if isinstance(outputs, tuple) else outputs
+
+    return run
 
 
 def _write_safetensors(trained: Trained, description: Description, path: Path) -> None:
@@ -121,7 +137,12 @@ def open_safetensors(path: Path) -> tuple[Raw, Description]:
     description = Description.from_metadata(metadata, path)
     try:
         config = check(description.config)
-        model = rebuild(config, tuple(description.shape), len(description.labels), weights)
+        shape, classes = tuple(description.shape), len(description.labels)
+        model: nn.Module
+        if description.members is None:
+            model = rebuild(config, shape, classes, weights)
+        else:
+            _, model = rebuild_committee(description.members, shape, classes, weights)
     except (KeyError, TypeError, ValueError, RuntimeError, InputError) as error:
         reason = first_line(error)
         raise InputError(f"{path}: was not exported by this project ({reason})") from None
@@ -133,5 +154,5 @@ Writer = Callable[[Trained, Description, Path], None]
 WRITERS: dict[FormatName, tuple[Writer, Callable[[Path], Runner]]] = {
     "onnx": (_write_onnx, _run_onnx),
     "torch": (_write_torch, _run_torch),
-    "safetensors": (_write_safetensors, lambda path: open_safetensors(path)[0]),
+    "safetensors": (_write_safetensors, lambda path: _logits_of(open_safetensors(path)[0])),
 }

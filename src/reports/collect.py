@@ -9,12 +9,13 @@ from pathlib import Path
 from tqdm import tqdm
 
 from src.config.written import flat
-from src.runs.folder import Run, is_sweep
+from src.runs.folder import Result, Row, Run, is_sweep
 from src.runs.outcome import UNKNOWN, Outcome, by_data, differing
 from src.system.errors import InputError, reading
 
 LABEL_LIMIT = 60  # characters
 NOT_BEGUN = "has neither history.csv nor result.json yet"
+SEVERAL = "several"
 TYPED_LIMIT = 8  # characters; people rarely type longer numbers
 
 
@@ -71,7 +72,7 @@ class Reader:
             history = run.history if stamps[0] else []
             if entry is None:
                 entry = _first_read(run, base)
-            entry = replace(entry, result=run.result, history=history)
+            entry = _with_result(entry, run.result, history)
             self._known[run.folder] = stamps, entry
         return entry
 
@@ -104,8 +105,9 @@ def collect(paths: Sequence[Path], reader: Reader | None = None) -> Collection:
         except InputError as error:
             skipped.append((folder, str(error).removeprefix(f"{folder}: ").split("\n")[0]))
             continue
-        # A trial that was named itself is reported as a single run.
-        if is_sweep(folder.parent) and found[folder].absolute() != folder.absolute():
+        # A trial that was named itself is reported as a single run, and so is a committee.
+        named = found[folder].absolute() == folder.absolute()
+        if is_sweep(folder.parent) and not named and "committee" not in entry.result:
             trials.setdefault(folder.parent, []).append(entry)
         else:
             runs.append(entry)
@@ -146,6 +148,17 @@ def _first_read(run: Run, base: Path) -> Entry:
         name=_name(run.folder, base),
         label=_label(overrides),
     )
+
+
+def _with_result(entry: Entry, result: Result, history: Sequence[Row]) -> Entry:
+    """The entry with its result. For a committee, a setting in which its members differ is
+    SEVERAL."""
+    entry = replace(entry, result=result, history=history)
+    made = result.get("committee")
+    if made is None:
+        return entry
+    settings = {**entry.settings, **dict.fromkeys(made["differing"], SEVERAL)}
+    return replace(entry, settings=settings, label=f"committee of {len(made['members'])}")
 
 
 def _name(folder: Path, base: Path) -> str:

@@ -75,7 +75,7 @@ class LivePage:
         except InputError:  # no run has begun
             found = Collection([], [], [])
         sweeps = {folder for folder in {run.parent for run in runs} if is_sweep(folder)}
-        trials = sum(run.parent in sweeps for run in runs)
+        trials = sum(run.parent in sweeps and run.name.isdecimal() for run in runs)
         listed, omitted = rows([*groups.values()], MOST_GROUPS)
         return {
             "title": ", ".join(map(str, self.paths)),

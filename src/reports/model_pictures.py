@@ -15,8 +15,10 @@ from src.data.augmentation import build_augmentation
 from src.data.loader import Block
 from src.data.sources.source import Source, Split, as_float
 from src.inference import measures
+from src.inference.calibration import BINS, bins, calibrate, score
 from src.inference.evaluation import Evaluation, compute_logits, evaluate, source_of
 from src.plots.confusion import confusion
+from src.plots.reliability import reliability
 from src.reports.collect import Entry
 from src.reports.figures import Picture
 from src.runs.loading import Trained, open_trained
@@ -50,8 +52,8 @@ def measure_table(model: Evaluated) -> list[list[str]]:
 
 
 def pictures(model: Evaluated, name: str) -> Iterator[Picture]:
-    """The confusion matrix of the best model. For grey pictures also the most confident mistakes,
-    the weights of the first layer, and augmented samples."""
+    """The confusion matrix and the reliability of the best model. For grey pictures also the most
+    confident mistakes, the weights of the first layer, and augmented samples."""
     trained, source, found = model.trained, model.source, model.evaluation
     right = found.accuracy
     yield Picture(
@@ -60,6 +62,7 @@ def pictures(model: Evaluated, name: str) -> Iterator[Picture]:
         "columns: the predicted class",
         partial(confusion, found.confusion.numpy(), source.labels),
     )
+    yield _reliability(trained, source, name)
     if len(source.shape) != 3 or source.shape[0] != 1:
         return
     wrong, titles = most_confident_mistakes(
@@ -72,6 +75,8 @@ def pictures(model: Evaluated, name: str) -> Iterator[Picture]:
             "The most confident mistakes: true class → predicted class, and its probability",
             partial(mistakes, shown.numpy(), titles),
         )
+    if trained.members:  # each has weights and augmentation of its own
+        return
     first = next(trained.model.parameters()).detach()
     height, width = source.shape[1:]
     yield Picture(
@@ -87,6 +92,23 @@ def pictures(model: Evaluated, name: str) -> Iterator[Picture]:
             "Augmentation: each row shows one sample, first unchanged",
             partial(augmented, seen[:, :, 0].numpy()),
         )
+
+
+def _reliability(trained: Trained, source: Source, name: str) -> Picture:
+    logits, labels = compute_logits(trained, source.test), source.test.labels
+    found = bins(logits, labels)
+    caption = (
+        "Reliability: accuracy over confidence on the test set; on the diagonal both are equal. "
+        f"Expected calibration error {score(logits, labels).ece:.2%} ({BINS} bins)"
+    )
+    if trained.config.data.holds_out_validation:
+        calibrated = calibrate(trained, source, source.test)
+        caption += (
+            f"; with the temperature {calibrated.temperature:.2f}, fitted on the validation set, "
+            f"{calibrated.after.ece:.2%}"
+        )
+    draw = partial(reliability, found.counts, found.confidence, found.accuracy)
+    return Picture(f"{name}-reliability", caption, draw)
 
 
 def augmented_samples(config: Config, source: Source) -> torch.Tensor | None:

@@ -128,10 +128,12 @@ class _Sections:
         keys = differing([entry.settings for entry in entries])
         ranked = sorted(entries, key=lambda entry: entry.rank)
         chosen = ranked[: MOST_MODELS if len(entries) <= MOST_MODELS else 1]
+        trained = [entry for entry in entries if "committee" not in entry.result]
         return {
             "title": title,
             "best": tables.key_figures(ranked[0], ranked[0].name if len(entries) > 1 else None),
-            "curves": self._show(Picture(name, CURVES, partial(figures.curves, entries))),
+            "curves": trained
+            and self._show(Picture(name, CURVES, partial(figures.curves, trained))),
             "table": tables.run_table(name, "run", ranked, keys),
             "note": tables.notes("run", entries),
             "shared": tables.shared_settings(entries),

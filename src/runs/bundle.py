@@ -17,7 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from src.config.faults import check
 from src.config.schema import Config
-from src.runs.folder import HISTORY_LIMIT, RESULT_LIMIT, Run
+from src.runs.folder import HISTORY_LIMIT, RESULT_LIMIT, Run, parse_result
 from src.runs.outcome import read_outcome
 from src.system.errors import InputError, parsing
 from src.system.files import MIB, require_contained, write_durably
@@ -34,6 +34,7 @@ FILE_LIMITS = {
     "checkpoints/last.ckpt": CHECKPOINT_LIMIT,
 }
 OPTIONAL = (".hydra/overrides.yaml", "checkpoints/last.ckpt")
+UNTRAINED = "history.csv"  # which a committee does not have
 MANIFEST = "bundle.json"
 # A bundle of `size` bytes may unpack to UNPACKED + RATIO * size: text shrinks to about a tenth.
 UNPACKED, RATIO = 64 * MIB, 20
@@ -62,7 +63,8 @@ def write_bundle(paths: Sequence[Path], target: Path, *, force: bool = False) ->
         raise InputError(f"{run.folder}: there is no such folder; name a run, runs/DATE/TIME")
     require_contained(run.folder)  # a link could put any file of the user into the bundle
     files = {name: run.folder / name for name in FILE_LIMITS if (run.folder / name).is_file()}
-    lacking = [name for name in FILE_LIMITS if name not in OPTIONAL and name not in files]
+    optional = (*OPTIONAL, *[UNTRAINED] * ("committee" in run.result))
+    lacking = [name for name in FILE_LIMITS if name not in optional and name not in files]
     if lacking == ["checkpoints/best.ckpt"] and (reason := run.why_no_weights):
         raise InputError(reason)
     if lacking:
@@ -99,8 +101,16 @@ class Bundle:
 
 def open_bundle(path: Path, folder: Path, accelerator: str | None = None) -> Bundle:
     """Writes the files of a bundle into a new folder. `accelerator` replaces the run's. Raises
-    InputError for a wrong configuration, and, before anything is written, for other files."""
+    InputError for a wrong configuration, and, before anything is written, for a committee and for
+    other files."""
     contents, manifest = _read(path)
+    if "committee" in parse_result(contents["result.json"], f"{path}: result.json"):
+        raise InputError(
+            f"{path}: holds a committee, whose members were trained apart; reproduce bundles of "
+            "the members, or unzip it and type python -m src.evaluate FOLDER"
+        )
+    if UNTRAINED not in contents:
+        raise InputError(f"{path}: is not a bundle of this project (it lacks {UNTRAINED})")
     for name, data in contents.items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -170,7 +180,8 @@ def _checked(archive: zipfile.ZipFile, size: int) -> dict[str, bytes]:
         if record.filename in contents:
             raise ValueError(f"it holds {record.filename!r} twice")
         contents[record.filename] = archive.read(record)
-    lacking = [name for name in limits if name not in contents and name not in OPTIONAL]
+    optional = (*OPTIONAL, UNTRAINED)  # the result tells whether this is a committee
+    lacking = [name for name in limits if name not in contents and name not in optional]
     if lacking:
         raise ValueError(f"it lacks {lacking[0]}")
     return contents

@@ -51,8 +51,9 @@ def yaml_text(values: Any, dumper: Any = DUMPER) -> str:
 def claim(run: Run, config: Config, decide_batch_size: Callable[[], int]) -> Config:
     """Writes the configuration into the run's folder, and returns it. In place of
     data.batch_size=auto, it has the number in the folder, or else that of `decide_batch_size`.
-    Raises InputError when the folder holds another run, or one that cannot be trained on."""
+    Raises InputError when the folder holds another run or a committee, or cannot be trained on."""
     run.folder.mkdir(parents=True, exist_ok=True)
+    run.require_single()
     saved = require_same_config(run, config)
     if saved is not None and saved.trainer.max_epochs < config.trainer.max_epochs:
         run.require_state("train it in a new folder")

@@ -8,6 +8,7 @@ import csv
 import io
 import json
 import math
+import os
 import re
 import shlex
 import uuid
@@ -17,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from src.config.faults import read_config
@@ -37,6 +38,7 @@ HISTORY = ("epoch", "step", "seconds", "lr", "train/loss", "train/acc", "val/los
 ROW_LIMIT = 256  # bytes; eight numbers in full precision take about 170
 HISTORY_LIMIT = 192 * MIB  # bytes of MAX_EPOCHS rows
 RESULT_LIMIT = MIB  # a result has about 3 KB
+MOST_MEMBERS = 256  # of a committee
 SEARCH = "search.yaml"  # in the folder of a search: the command that was typed
 
 Row = dict[str, float | int | None]
@@ -69,6 +71,46 @@ class DataUsed(TypedDict, total=False):
     skipped: Count
 
 
+Votes = Annotated[int, Field(gt=0, lt=2**31)]
+
+
+class Member(BaseModel):
+    """A member of a committee in a checkpoint or an exported model: its configuration, and its
+    weight in the mean of the probabilities before division by the sum of all."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    config: dict[str, Any]
+    votes: Votes
+
+
+Members = Annotated[list[Member], Field(min_length=2, max_length=MOST_MEMBERS)]
+
+MemberUsed = TypedDict(
+    "MemberUsed",
+    {
+        "folder": str,  # from the folder of the committee
+        "votes": Votes,
+        "val/loss": Number | None,
+        "val/acc": Number | None,
+    },
+)
+
+
+class CommitteeUsed(TypedDict):
+    """The members of a committee and how they were chosen. src/inference/committee_run.py writes
+    them."""
+
+    paths: Annotated[list[str], Field(max_length=MOST_MEMBERS)]  # as named, from the folder
+    by: Literal["val/acc", "val/loss"]
+    best: Count | None  # of the command's --best
+    greedy: Count | None
+    differing: Annotated[
+        list[str], Field(max_length=1000)
+    ]  # keys whose values the members differ in
+    members: Annotated[list[MemberUsed], Field(min_length=2, max_length=MOST_MEMBERS)]
+
+
 _Tested = TypedDict("_Tested", {"test/loss": Number | None, "test/acc": Number | None}, total=False)
 
 
@@ -91,6 +133,7 @@ class Result(_Tested, total=False):
     samples_per_second: Seconds
     parameters: Count
     config_hash: str
+    committee: CommitteeUsed
     seconds: dict[str, Seconds]
     stacked: Annotated[int, Field(ge=1, lt=2**63)]
     step: str
@@ -156,14 +199,22 @@ class Run:
 
     @property
     def command(self) -> str:
-        """The command that trains this configuration again, quoted for a shell."""
+        """The command that trains this configuration again, or makes this committee again, quoted
+        for a shell."""
+        if made := self.result.get("committee"):
+            return self._committee_command(made)
         return self.command_without(())
 
     def command_without(self, keys: Sequence[str]) -> str:
-        """As `command`, but without these keys."""
+        """The command that trains this configuration again, but without these keys."""
         chosen = {key: value for key, value in self.overrides.items() if key not in keys}
         quoted = (shlex.quote(f"{key}={value}") for key, value in chosen.items())
         return " ".join(["python -m src.train", *quoted])
+
+    def _committee_command(self, made: CommitteeUsed) -> str:
+        paths = [shlex.quote(os.path.normpath(self.folder / path)) for path in made["paths"]]
+        numbers = [f"--{key} {made[key]}" for key in ("best", "greedy") if made[key] is not None]
+        return " ".join(["python -m src.committee", *paths, *numbers, f"--by {made['by']}"])
 
     @property
     def history(self) -> list[Row]:
@@ -204,15 +255,7 @@ class Run:
         """The content of result.json, or {} while there is none."""
         if not self.result_file.exists():
             return {}
-        content = read_bounded(self.result_file, RESULT_LIMIT)
-        try:
-            result = _RESULT.validate_json(content, strict=True)
-            reason = "" if "status" in result else "it has no status"
-        except ValidationError as error:
-            reason = first_line(error)
-        if reason:
-            raise InputError(f"{self.result_file}: is not the result of a run ({reason})")
-        return result
+        return parse_result(read_bounded(self.result_file, RESULT_LIMIT), self.result_file)
 
     @property
     def started(self) -> bool:
@@ -242,6 +285,14 @@ class Run:
             f"{which}; name a trial that has checkpoints/best.ckpt, or train this one again: "
             f"{self.command}"
         )
+
+    def require_single(self) -> None:
+        """Raises InputError for a committee: its members were trained, the committee was not."""
+        if "committee" in self.result:
+            raise InputError(
+                f"{self.folder}: is a committee, which cannot be trained; train its members, or "
+                "type another folder"
+            )
 
     def require_state(self, advice: str) -> None:
         """Raises InputError, with `advice` at its end, if the run has ended and checkpoint.keep has
@@ -314,6 +365,18 @@ class Run:
             sync(self.history_file)
         text = result if isinstance(result, str) else result_text(result)
         write_durably(self.result_file, text)
+
+
+def parse_result(content: bytes, name: object) -> Result:
+    """The result in the content of a result.json. Raises InputError, which begins with `name`."""
+    try:
+        result = _RESULT.validate_json(content, strict=True)
+        reason = "" if "status" in result else "it has no status"
+    except ValidationError as error:
+        reason = first_line(error)
+    if reason:
+        raise InputError(f"{name}: is not the result of a run ({reason})")
+    return result
 
 
 def result_text(result: Mapping[str, Any]) -> str:

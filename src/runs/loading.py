@@ -1,5 +1,6 @@
 """A trained model, opened again from a run folder or a checkpoint file."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,16 +13,19 @@ from src.config.faults import check
 from src.config.schema import Config
 from src.data.tables import Columns
 from src.models import construct_model
+from src.models.committee import Committee
 from src.runs import checkpoint
 from src.runs.checkpoint import CheckpointPart, require_format, wrong_fields
-from src.runs.folder import Size, checkpoint_of
+from src.runs.folder import Member, Members, Size, checkpoint_of
 from src.system.errors import InputError, first_line
 
 
 class _Origin(CheckpointPart):
-    """The "kindling" part of a checkpoint, as src/training/classifier.py writes it."""
+    """The "kindling" part of a checkpoint, as src/training/classifier.py writes it. A committee's
+    is written by src/inference/committee_run.py and has the configuration of the first member."""
 
     config: dict[str, Any]
+    members: Members | None = None
     data: str
     shape: Annotated[list[Size], Field(min_length=1)]
     labels: Annotated[list[str], Field(min_length=1)]
@@ -45,6 +49,7 @@ class Trained:
     labels: tuple[str, ...]  # the names of the classes
     digest: str | None  # of the user's own files
     columns: Columns | None  # how a table's rows become features
+    members: tuple["Trained", ...] = ()  # of a committee, whose `config` is that of the first
 
     @property
     def classes(self) -> int:
@@ -64,13 +69,42 @@ def open_trained(path: Path) -> Trained:
         config = check(origin.config)
         state = _Weights.model_validate(content).state_dict
         weights = {name.removeprefix("model."): weight for name, weight in state.items()}
-        model = rebuild(config, shape, len(labels), weights).eval()
+        if origin.members is None:
+            configs = [config]
+            model = rebuild(config, shape, len(labels), weights).eval()
+        else:
+            configs, model = rebuild_committee(origin.members, shape, len(labels), weights)
     except (ValueError, RuntimeError, InputError) as error:
         reason = first_line(error)
         if isinstance(error, ValidationError):
             reason = f"missing or wrong: {wrong_fields(error)}"
         raise InputError(f"{file}: is not a checkpoint of this project ({reason})") from None
-    return Trained(file, config, model, origin.data, shape, labels, origin.digest, origin.columns)
+    facts = (origin.data, shape, labels, origin.digest, origin.columns)
+    members: tuple[Trained, ...] = ()
+    if isinstance(model, Committee):
+        pairs = zip(configs, model.members, strict=True)
+        members = tuple(Trained(file, each, member, *facts) for each, member in pairs)
+    return Trained(file, config, model, *facts, members)
+
+
+def rebuild_committee(
+    members: Sequence[Member], shape: tuple[int, ...], classes: int, weights: dict[str, Tensor]
+) -> tuple[list[Config], Committee]:
+    """The members' configurations, and the committee in eval mode, whose weights are named
+    `members.NUMBER.…`. Raises ValueError as `rebuild`,
+    and InputError for a wrong configuration."""
+    parts: dict[str, dict[str, Tensor]] = {f"members.{n}": {} for n in range(len(members))}
+    for name, weight in weights.items():
+        prefix, number, rest = (*name.split(".", 2), "", "")[:3]
+        if f"{prefix}.{number}" not in parts:
+            raise ValueError(f"{name[:80]} is a weight of no member")
+        parts[f"{prefix}.{number}"][rest] = weight
+    configs = [check(member.config) for member in members]
+    models = [
+        rebuild(config, shape, classes, part)
+        for config, part in zip(configs, parts.values(), strict=True)
+    ]
+    return configs, Committee(models, [member.votes for member in members]).eval()
 
 
 def rebuild(

@@ -114,6 +114,7 @@ def run_to_resume(folder: Path, others: Sequence[str], arguments: Namespace) -> 
             f"resume={folder}: is not a run or sweep folder; it has neither .hydra/config.yaml nor "
             f"multirun.yaml; name {NAMES}"
         )
+    run.require_single()
     if arguments.multirun:
         raise InputError(f"resume={folder}: is one run, not a sweep; leave out -m")
     if is_sweep(folder.parent) and not run.ended:

@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 
 from src.config.compose import compose
+from src.inference.committee_run import make_committee
 from src.inference.exporters import export
 from src.inference.formats import FORMATS, FormatName, plan
+from src.inference.members import read_request
 from src.runs.folder import Run
 from src.training.fit import fit
 from tests.helpers.commands import SMALL
@@ -16,6 +18,29 @@ from tests.helpers.commands import SMALL
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that tests must not change."""
     return fit(compose(*SMALL, "model.dropout=0.1"), tmp_path_factory.mktemp("export") / "run")
+
+
+@pytest.fixture(scope="session")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep of three finished trials of different kinds and precisions; tests must not change
+    the trials."""
+    folder = tmp_path_factory.mktemp("committee") / "sweep"
+    members = (
+        ["model.hidden_sizes=[8]", "optimizer.lr=0.3"],
+        ["model=logistic_regression", "trainer.precision=64", "optimizer.lr=0.1"],
+        ["model.hidden_sizes=[16]", "model.activation=tanh", "optimizer.lr=0.3", "seed=5"],
+    )
+    for number, overrides in enumerate(members):
+        fit(compose(*SMALL, "trainer.max_epochs=5", *overrides), folder / str(number))
+    (folder / "multirun.yaml").write_text("{}\n")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def committee(sweep: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The committee of the sweep, which tests must not change."""
+    folder = tmp_path_factory.mktemp("made") / "committee"
+    return make_committee(read_request([sweep], best=3, folder=folder))
 
 
 @pytest.fixture(scope="session")

@@ -35,8 +35,9 @@ from src.inference.drawings import prepare
 from src.inference.exporters import export
 from src.inference.formats import ANOTHER, Plan, plan
 from src.inference.onnx_model import OnnxModel
+from src.inference.prediction import classify
 from src.runs import checkpoint
-from src.runs.folder import Run
+from src.runs.folder import Member, Run
 from src.runs.loading import open_trained
 from src.system import extras
 from src.system.errors import InputError, Interrupted
@@ -298,6 +299,36 @@ def test_a_model_of_bytes_gets_bytes(served: Served) -> None:
     assert found["probabilities"] == pytest.approx([0.25, 0.75])
     assert asked[0].dtype == np.uint8
     assert asked[0].tobytes() == base64.b64decode(found["pixels"])
+
+
+def test_the_agreement_of_a_committee(served: Served) -> None:
+    """Members with 1, 2 and 5 votes; the last one predicts otherwise."""
+
+    class Session:
+        def run(self, names: list[str], inputs: dict[str, Any]) -> list[np.ndarray]:
+            if names == ["members"]:
+                members = [[0.1, 0.9], [0.2, 0.8], [0.6, 0.4]]
+                return [np.log([members])]
+            return [np.array([[0.0, np.log(3.0)]])]
+
+    members = [Member(config={}, votes=votes) for votes in (1, 2, 5)]
+    description = served.model.description.model_copy(update={"members": members})
+    found = answer(OnnxModel(Session(), description), png(drawing()))
+    assert found["agreement"] == 3 / 8
+    assert answer(served.model, png(drawing()))["agreement"] is None
+
+
+def test_the_demo_exports_a_committee(committee: Run, tmp_path: Path) -> None:
+    """Its page gets the votes of the exported model."""
+    copy = tmp_path / "committee"
+    shutil.copytree(committee.folder, copy)
+    model = open_model(copy, Run(copy).best_checkpoint)
+    found = answer(model, png(drawing()))
+    trained = open_trained(copy)
+    pixels = np.frombuffer(base64.b64decode(found["pixels"]), np.uint8).reshape(1, 28, 28)
+    (guess,) = classify(trained, pixels.copy())
+    assert guess.agreement == pytest.approx(found["agreement"])
+    assert guess.probability == pytest.approx(max(found["probabilities"]), rel=1e-4)
 
 
 def test_an_empty_paper(served: Served) -> None:

@@ -40,6 +40,7 @@ def test_the_metadata_of_a_file(run: Run, files: dict[FormatName, Path]) -> None
         "input_shape": "[28, 28]",
         "input_dtype": "float32",
         "dtype": "float32",
+        "members": "null",
     }
 
 

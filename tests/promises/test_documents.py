@@ -188,6 +188,10 @@ NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a com
         "serves until it is stopped; tests/inference/test_demo_server.py draws on it",
         nothing,
     ),
+    r"python -m src\.committee .*--greedy": (
+        "of two trials one may be chosen; tests/inference/test_committee_run.py chooses of three",
+        nothing,
+    ),
     r"python -m src\.report .*--live": (
         "serves until it is stopped; tests/reports/test_live.py opens the page",
         nothing,
@@ -280,6 +284,8 @@ def tiny(words: Sequence[str]) -> tuple[str, ...]:
         return (module, "runs/DATE/TABLE", *given[1:])
     if module not in ("src.train", "src.search") or "--help" in given:
         return (module, *given)
+    if module == "src.committee":  # the sweep has two trials
+        return (module, *("2" if word == "10" else word for word in given))
     places = {"data.path=FOLDER": "data.path=classes", "resume=FOLDER": "resume=sweeps/DATE/TIME"}
     given = [places.get(word, word) for word in given]
     if module == "src.search":
@@ -316,6 +322,7 @@ def test_commands_run(files: Path, tmp_path: Path) -> None:
     fit(compose(*DIGITS), base / "runs" / "DATE" / "TIME")
     table = ("data=csv", f"data.path={base / 'FILE.csv'}", "data.target=COLUMN")
     fit(compose(*table, *TINY), base / "runs" / "DATE" / "TABLE")
+    shutil.copytree(base / "runs" / "DATE" / "TIME", base / "runs" / "DATE" / "OTHER")
     write_bundle([base / "runs" / "DATE" / "TIME"], base / "run.zip")
     sweep = ("-m", "hydra/launcher=fused", "seed=0,1", "hydra.sweep.dir=sweeps/DATE/TIME")
     search = ("optimizer.lr=interval(0.1,1)", "search.trials=1", "search.folder=searches/NAME")

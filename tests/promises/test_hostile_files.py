@@ -31,7 +31,9 @@ from src.config.compose import compose
 from src.config.faults import read_config
 from src.data.sources.mnist import read_idx, read_idx_set
 from src.data.tables import Columns, NumberColumn, read_table
+from src.inference.committee_run import make_committee
 from src.inference.inputs import read_inputs
+from src.inference.members import read_request
 from src.reports import tables
 from src.reports.collect import collect
 from src.runs import checkpoint
@@ -61,6 +63,14 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A small run whose files are mutated, each in a copy."""
     folder = tmp_path_factory.mktemp("base") / "run"
     return fit(compose(*SMALL, "data=toy", "model.hidden_sizes=[3]"), folder)
+
+
+@pytest.fixture(scope="module")
+def committee(base: Run, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A committee whose files are mutated, each in a copy."""
+    folder = tmp_path_factory.mktemp("committee")
+    other = fit(compose(*SMALL, "data=toy", "model.hidden_sizes=[4,2]"), folder / "other")
+    return make_committee(read_request([base.folder, other.folder], folder=folder / "run"))
 
 
 @contextmanager
@@ -193,6 +203,56 @@ def test_checkpoints_that_say_something_else(
     own_error(lambda: open_trained(file))
     origin = checkpoint.read(base.last_checkpoint)["kindling"]
     own_error(lambda: check_state(checkpoint.read(file), file, [origin], 1, 9))
+
+
+@examples(1000)
+@given(path=PLACES, junk=JUNK)
+def test_committees_that_say_something_else(
+    path: list[int], junk: Any, committee: Run, tmp_path: Path
+) -> None:
+    content = checkpoint.read(committee.best_checkpoint)
+    replace_one(content, path, junk)
+    file = tmp_path / "other.ckpt"
+    file.write_bytes(checkpoint.pack(content))
+    own_error(lambda: open_trained(file))
+    result = json.loads(committee.result_file.read_text())
+    replace_one(result["committee"], path, junk)
+    run = Run(tmp_path / "run")
+    create_run_folder(run, committee.config.to_primitives())
+    run.result_file.write_text(json.dumps(result))
+    own_error(lambda: (collect([run.folder]), run.command))
+
+
+def test_members_that_a_committee_cannot_have(committee: Run, tmp_path: Path) -> None:
+    """Each is refused before memory is taken for it."""
+    content = checkpoint.read(committee.best_checkpoint)
+    saved, weights = content["kindling"], content["state_dict"]
+    first, second = saved["members"]
+    wide = compose("data=toy", "model.hidden_sizes=[1000000,1000000]").to_primitives()
+    unlike = {f"model.members.7.{n}": torch.zeros(1) for n in range(3)}
+    told = [
+        ({"members": [first]}, weights, r"wrong: members\)"),
+        ({"members": [first] * 257}, weights, r"wrong: members\)"),
+        ({"members": [first, second, first]}, weights, "has 0 weights, the configuration 1 hidden"),
+        ({"members": [second, first]}, weights, r"is \(.*\), the configuration says"),
+        ({"members": [first, second | {"config": wide}]}, weights, r"the configuration says \("),
+        ({"members": [first, second | {"votes": 0}]}, weights, "members.1.votes"),
+        ({}, weights | unlike, r"members\.7\.0 is a weight of no member"),
+        ({"members": None}, weights, "the configuration says"),
+    ]
+    path = tmp_path / "other.ckpt"
+    for changes, state, reason in told:
+        other = plain({"kindling": saved | changes, "state_dict": state})
+        path.write_bytes(checkpoint.pack(other))
+        with pytest.raises(InputError, match=reason):
+            open_trained(path)
+
+
+def plain(value: Any) -> Any:
+    """Copies of all dictionaries and lists: a checkpoint must not hold one of them twice."""
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    return [plain(item) for item in value] if isinstance(value, list) else value
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from src.inference.committee_run import make_committee
+from src.inference.members import read_request
 from src.reports.collect import collect
 from src.reports.page import write_report
 from src.runs.folder import Run
+from src.runs.sweep_folder import Sweep
 from src.system.errors import InputError
 from tests.helpers.commands import Train
 
@@ -35,3 +38,27 @@ def test_runs_that_cannot_be_read_are_skipped_and_listed(train: Train, tmp_path:
         write_report([empty])
     with pytest.raises(InputError, match="absent: there is no such folder"):
         write_report([tmp_path / "absent", good.folder])
+
+
+def test_a_committee_in_the_folder_of_its_sweep_is_not_a_trial(
+    train: Train, tmp_path: Path
+) -> None:
+    sweep = tmp_path / "sweep"
+    for number, width in enumerate((4, 8)):
+        made = train(f"model.hidden_sizes=[{width}]", f"seed={number}")
+        shutil.copytree(made.folder, sweep / str(number))
+    (sweep / "multirun.yaml").write_text("{}\n")
+    run = make_committee(read_request([sweep], best=2))
+    assert run.folder == sweep / "committee"
+    found = collect([sweep])
+    (part,) = found.sweeps
+    assert [trial.run.folder.name for trial in part.trials] == ["0", "1"]
+    (entry,) = found.runs
+    assert (entry.label, entry.name) == ("committee of 2", "committee")
+    assert entry.settings["seed"] == entry.settings["model.hidden_sizes"] == "several"
+    assert entry.settings["optimizer.lr"] == part.trials[0].settings["optimizer.lr"]
+    assert entry.value == run.result["best"]["val/acc"]
+    page = write_report([sweep]).read_text()
+    assert "1 run and a sweep of 2 trials" in page
+    assert f"python -m src.committee {sweep} --best 2 --by val/acc" in page
+    assert [outcome.run.folder.name for outcome in Sweep(sweep).outcomes()] == ["0", "1"]

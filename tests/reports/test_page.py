@@ -158,6 +158,7 @@ def test_pictures_lie_beside_the_page(sweep: Path) -> None:
         "curves",
         "settings",
         "model1-confusion",
+        "model1-reliability",
         "model1-mistakes",
         "model1-weights",
     )

@@ -1,0 +1,275 @@
+"""A committee of trained models: its choice, its values, and each command that takes it."""
+
+import csv
+import itertools
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from src.config.compose import compose
+from src.inference.committee_run import greedy_selection, make_committee
+from src.inference.evaluation import compute_logits, consult, evaluate, source_of, validation_of
+from src.inference.exporters import export
+from src.inference.formats import FORMATS, FormatName, plan
+from src.inference.members import read_request
+from src.inference.onnx_model import open_onnx
+from src.inference.prediction import predict
+from src.inference.writers import open_safetensors
+from src.models.committee import Committee
+from src.runs import checkpoint
+from src.runs.folder import Run
+from src.runs.loading import open_trained
+from src.system.errors import InputError
+from src.training.fit import fit
+from tests.helpers.commands import SMALL, Command, Train
+
+
+def test_the_mean_of_the_members_softmax(sweep: Path, committee: Run) -> None:
+    """Loss, accuracy and votes by hand, from each member as `evaluate` computes it."""
+    trained = open_trained(committee.folder)
+    source = source_of(trained)
+    members = [open_trained(committee.folder / m["folder"]) for m in _members(committee)]
+    each = [compute_logits(member, source.test).double().softmax(-1) for member in members]
+    mean = torch.stack(each).mean(0)
+    torch.testing.assert_close(compute_logits(trained, source.test).exp(), mean)
+    labels = source.test.labels
+    right = (mean.argmax(-1) == labels).sum().item() / len(labels)
+    assert evaluate(trained, source).accuracy == committee.result["test/acc"] == right
+    loss = -mean.gather(1, labels[:, None]).log().mean().item()
+    assert committee.result["test/loss"] == pytest.approx(loss, rel=1e-12)
+    opinions = consult(trained, source.test)
+    tally = torch.stack([F.one_hot(p.argmax(-1), 10) for p in each]).double().mean(0)
+    torch.testing.assert_close(opinions.tally, tally)
+    bits = [-(p * p.log2()).sum(-1) for p in (mean, *each)]
+    torch.testing.assert_close(opinions.disagreement, bits[0] - sum(bits[1:]) / 3)
+    assert opinions.disagreement.max() <= math.log2(3)
+    # The module itself gives the same in single precision.
+    module = trained.model(source.test.features)
+    torch.testing.assert_close(module.softmax(-1).double(), mean, rtol=1e-4, atol=1e-6)
+
+
+def test_the_result_of_a_committee(sweep: Path, committee: Run) -> None:
+    result, trials = committee.result, [Run(sweep / number) for number in "012"]
+    assert result["status"] == "finished"
+    assert result["parameters"] == sum(trial.result["parameters"] for trial in trials)
+    ranked = sorted(trials, key=lambda trial: -trial.monitored)
+    assert [(committee.folder / m["folder"]).resolve() for m in _members(committee)] == [
+        trial.folder.resolve() for trial in ranked
+    ]
+    assert [m["val/acc"] for m in _members(committee)] == [trial.monitored for trial in ranked]
+    made = result["committee"]
+    assert (made["best"], made["greedy"], made["by"]) == (3, None, "val/acc")
+    assert "seed" in made["differing"]
+    assert "data.name" not in made["differing"]
+    trained = open_trained(committee.folder)
+    assert [member.config for member in trained.members] == [trial.config for trial in ranked]
+    validation = validation_of(trained, source_of(trained))
+    logits = compute_logits(trained, validation)
+    assert result["best"]["val/loss"] == F.cross_entropy(logits, validation.labels).item()
+    assert committee.ended
+    assert committee.command.startswith("python -m src.committee ")
+    assert committee.command.endswith("/sweep --best 3 --by val/acc")
+
+
+def _members(committee: Run) -> list[dict[str, Any]]:
+    return [dict(member) for member in committee.result["committee"]["members"]]
+
+
+# --- greedy selection ----------------------------------------------------------------------------
+
+
+def brute_force(probabilities: torch.Tensor, labels: torch.Tensor, most: int, by: str) -> list[int]:
+    """Tries each model at each pick, and computes the metric from scratch."""
+
+    def badness(picks: tuple[int, ...]) -> float:
+        mean = probabilities[list(picks)].mean(0)
+        if by == "val/acc":
+            return float((mean.argmax(-1) != labels).double().mean())
+        return float(F.nll_loss(mean.log(), labels))
+
+    picks: tuple[int, ...] = ()
+    path = []
+    for _ in range(most):
+        _, picks = min(
+            ((round(badness((*picks, n)), 12), (*picks, n)) for n in range(len(probabilities))),
+        )
+        path.append((round(badness(picks), 12), len(picks), picks))
+    return list(min(path)[2])
+
+
+@pytest.mark.parametrize("by", ["val/loss", "val/acc"])
+@pytest.mark.parametrize("seed", range(5))
+def test_greedy_selection_against_brute_force(by: str, seed: int) -> None:
+    stream = torch.Generator().manual_seed(seed)
+    logits = torch.randn(4, 30, 3, generator=stream, dtype=torch.float64)
+    labels = torch.randint(3, (30,), generator=stream)
+    logits[:, torch.arange(30), labels] += torch.tensor([[0.2], [0.5], [1.0], [1.2]])
+    probabilities = logits.softmax(-1)
+    found = greedy_selection(probabilities, labels, 8, by)
+    assert found == brute_force(probabilities, labels, 8, by)
+
+
+def test_greedy_selection_may_repeat_a_model() -> None:
+    """Two thirds of the first and one third of the second model are the best mean."""
+    first = torch.tensor([[0.9, 0.1], [0.3, 0.7], [0.4, 0.6]], dtype=torch.float64)
+    labels = torch.tensor([0, 1, 0])
+    second = torch.tensor([[0.5, 0.5], [0.2, 0.8], [0.7, 0.3]], dtype=torch.float64)
+    picks = greedy_selection(torch.stack([first, second]), labels, 3, "val/loss")
+    means = {
+        chosen: -torch.stack([(first, second)[n] for n in chosen]).mean(0)[range(3), labels].log()
+        for size in (1, 2, 3)
+        for chosen in itertools.combinations_with_replacement((0, 1), size)
+    }
+    best = min(means, key=lambda chosen: float(means[chosen].mean()))
+    assert sorted(picks) == [*best]
+
+
+def test_a_greedy_committee_is_no_worse_than_its_best_member(train: Train, tmp_path: Path) -> None:
+    common = ("model.hidden_sizes=[8]", "optimizer=adam", "optimizer.lr=0.01", "data.batch_size=16")
+    paths = [train(*common, f"seed={seed}").folder for seed in (1, 2, 3)]
+    for by in ("val/loss", "val/acc"):
+        folder = tmp_path / by.replace("/", "-")
+        run = make_committee(read_request(paths, greedy=12, by=by, folder=folder))
+        values = [member[by] for member in _members(run)]
+        found = run.result["best"]["val/loss" if by == "val/loss" else "val/acc"]
+        assert found is not None
+        best = (min if by == "val/loss" else max)(values)
+        assert found <= best if by == "val/loss" else found >= best
+        trained = open_trained(folder)
+        assert isinstance(trained.model, Committee)
+        assert sum(trained.model.votes) <= 12
+
+
+def test_a_choice_of_one_model_is_refused(train: Train, tmp_path: Path) -> None:
+    """The second run has hardly learnt anything."""
+    good = train("trainer.max_epochs=10", "optimizer.lr=0.1")
+    bad = train("optimizer.lr=1e-6")
+    folder = tmp_path / "committee"
+    request = read_request([good.folder, bad.folder], greedy=2, by="val/loss", folder=folder)
+    with pytest.raises(InputError, match=rf"chose {good.folder} alone, because no mean"):
+        make_committee(request)
+    assert not folder.exists()
+
+
+# --- members that do not fit ---------------------------------------------------------------------
+
+
+def test_a_damaged_member_is_named(sweep: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    shutil.copytree(sweep / "1", other)
+    (other / "checkpoints" / "best.ckpt").write_bytes(b"nonsense")
+    request = read_request([sweep / "0", other], folder=tmp_path / "committee")
+    with pytest.raises(InputError, match=r"other/checkpoints/best\.ckpt: is damaged"):
+        make_committee(request)
+    assert not request.folder.exists()
+
+
+def test_a_member_with_other_classes_or_samples(sweep: Path, tmp_path: Path) -> None:
+    """The files say the same data, but the checkpoint is of another model."""
+    toy = fit(compose(*SMALL, "data=toy"), tmp_path / "toy")
+    other = tmp_path / "other"
+    shutil.copytree(sweep / "1", other)
+    shutil.copy(toy.best_checkpoint, other / "checkpoints" / "best.ckpt")
+    request = read_request([sweep / "0", other], folder=tmp_path / "committee")
+    with pytest.raises(InputError, match=r"best\.ckpt: its data differs from that of .*: "):
+        make_committee(request)
+
+
+# --- the commands --------------------------------------------------------------------------------
+
+
+def test_every_command_takes_a_committee(sweep: Path, command: Command, tmp_path: Path) -> None:
+    done = command("src.committee", str(sweep), "--best", "3", "--folder", "c")
+    assert done.returncode == 0, done.stderr
+    run = Run(tmp_path / "c")
+    accuracy = f"{run.result['test/acc']:.2%}"
+    assert f"test accuracy {accuracy}, loss {run.result['test/loss']:.4f}" in done.stdout
+    assert done.stdout.endswith("folder c\n")
+    names = [path.name for path in sorted(run.folder.rglob("*")) if path.is_file()]
+    assert names == ["config.yaml", "best.ckpt", "result.json"]
+
+    found = command("src.evaluate", "c", "--json")
+    assert json.loads(found.stdout)["accuracy"] == run.result["test/acc"]
+
+    source = source_of(open_trained(run.folder))
+    np.savez(tmp_path / "x.npz", x=source.test.features.numpy(), y=source.test.labels.numpy())
+    found = command("src.predict", "c", "x.npz")
+    assert found.stdout.splitlines()[2].split()[5:7] == ["agree", "label"]
+    assert f"accuracy {accuracy}" in found.stdout
+    found = command("src.predict", "c", "x.npz", "--csv", "-")
+    opinions = consult(open_trained(run.folder), source.test)
+    best = opinions.logits.argmax(-1)
+    for number, row in enumerate(csv.DictReader(found.stdout.splitlines())):
+        assert row["class"] == str(int(best[number]))
+        assert float(row["agreement"]) == pytest.approx(
+            opinions.tally[number, best[number]].item(), abs=1e-4
+        )
+        assert float(row["disagreement"]) == pytest.approx(
+            opinions.disagreement[number].item(), abs=1e-6
+        )
+
+    exported = command("src.export", "c")
+    assert exported.returncode == 0, exported.stderr
+    assert "members float32 (N, 3, 10)\n" in exported.stdout
+
+    assert command("src.report", "c").returncode == 0
+    page = (run.folder / "report.html").read_text()
+    assert "committee of 3" in page
+    assert "python -m src.committee" in page
+    pictures = {path.stem for path in (run.folder / "report").iterdir()}
+    assert pictures == {"run-model1-confusion", "run-model1-reliability", "run-model1-mistakes"}
+
+    assert command("src.report", "c", "--bundle", "c.zip").returncode == 0
+    refused = command("src.reproduce", "c.zip")
+    assert refused.returncode == 2
+    assert "c.zip: holds a committee, whose members were trained apart" in refused.stderr
+    for arguments in (["resume=c"], ["resume=c", "trainer.max_epochs=9"]):
+        refused = command("src.train", *arguments)
+        assert refused.returncode == 2
+        assert "c: is a committee, which cannot be trained" in refused.stderr
+    with pytest.raises(InputError, match="is a committee, which cannot be trained"):
+        fit(run.config, run.folder, resume=True)
+
+
+@pytest.mark.parametrize("format_", ["onnx", "torch", "safetensors"])
+def test_an_export_of_a_committee(format_: FormatName, committee: Run, tmp_path: Path) -> None:
+    output = tmp_path / f"model{FORMATS[format_].suffix}"
+    found = export(plan(committee.folder, format_, output, force=False))
+    assert found.difference <= found.allowed
+    assert found.accuracy == committee.result["test/acc"]
+    assert found.description.members is not None
+    trained = open_trained(committee.folder)
+    features = source_of(trained).test.features[:9]
+    assert isinstance(trained.model, Committee)
+    expected = trained.model.log_probabilities(features)
+    if format_ == "onnx":
+        model = open_onnx(found.output)
+        actual = torch.from_numpy(model.member_log_probabilities(features.squeeze(1).numpy()))
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
+    if format_ == "safetensors":
+        raw, description = open_safetensors(found.output)
+        assert description.members == found.description.members
+        torch.testing.assert_close(raw(features.squeeze(1))[1], expected)
+
+
+def test_probabilities_from_python(committee: Run) -> None:
+    trained = open_trained(committee.folder)
+    test = source_of(trained).test
+    probabilities = predict(trained, test.features.numpy())
+    np.testing.assert_allclose(probabilities, compute_logits(trained, test).exp().numpy())
+    assert probabilities.sum(1) == pytest.approx(np.ones(len(test)))
+
+
+def test_the_checkpoint_holds_plain_values(committee: Run) -> None:
+    content = torch.load(committee.best_checkpoint, weights_only=True)
+    assert content.keys() == {"kindling", "state_dict"}
+    assert content["kindling"]["format"] == checkpoint.FORMAT
+    assert [member["votes"] for member in content["kindling"]["members"]] == [1, 1, 1]
+    assert {name.split(".")[2] for name in content["state_dict"]} == {"0", "1", "2"}
