@@ -2,6 +2,7 @@
 
 import math
 import os
+import shutil
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -93,10 +94,14 @@ def make_committee(request: Request) -> Run:
         "commit": machine.commit(),
     }
     run = Run(request.folder)
-    create_run_folder(run, committee.config.to_primitives())
-    run.checkpoints.mkdir()
-    checkpoint.write(content_of(committee), run.best_checkpoint)
-    run.write_result(result)
+    run.checkpoints.mkdir(parents=True)
+    try:
+        create_run_folder(run, committee.config.to_primitives())
+        checkpoint.write(content_of(committee), run.best_checkpoint)
+        run.write_result(result)
+    except BaseException:  # half a folder would have to be removed before the next attempt
+        shutil.rmtree(run.folder, ignore_errors=True)
+        raise
     return run
 
 

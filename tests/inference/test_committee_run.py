@@ -1,6 +1,7 @@
 """A committee of trained models: its choice, its values, and each command that takes it."""
 
 import csv
+import errno
 import itertools
 import json
 import math
@@ -180,6 +181,18 @@ def test_a_member_with_other_classes_or_samples(sweep: Path, tmp_path: Path) -> 
     request = read_request([sweep / "0", other], folder=tmp_path / "committee")
     with pytest.raises(InputError, match=r"best\.ckpt: its data differs from that of .*: "):
         make_committee(request)
+
+
+def test_a_full_disk_leaves_no_folder(
+    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Run, "write_result", fail)
+    with pytest.raises(OSError, match="No space left"):
+        make_committee(read_request([sweep], best=2, folder=tmp_path / "new" / "c"))
+    assert not (tmp_path / "new" / "c").exists()
 
 
 # --- the commands --------------------------------------------------------------------------------

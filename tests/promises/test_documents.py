@@ -282,10 +282,10 @@ def tiny(words: Sequence[str]) -> tuple[str, ...]:
     module, *given = words[2:]
     if module == "src.predict" and "new.csv" in given:
         return (module, "runs/DATE/TABLE", *given[1:])
-    if module not in ("src.train", "src.search") or "--help" in given:
-        return (module, *given)
     if module == "src.committee":  # the sweep has two trials
         return (module, *("2" if word == "10" else word for word in given))
+    if module not in ("src.train", "src.search") or "--help" in given:
+        return (module, *given)
     places = {"data.path=FOLDER": "data.path=classes", "resume=FOLDER": "resume=sweeps/DATE/TIME"}
     given = [places.get(word, word) for word in given]
     if module == "src.search":
