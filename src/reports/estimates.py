@@ -1,0 +1,97 @@
+"""Estimates from the values of some seeds: means with intervals, differences, chances to be best.
+
+The methods and their sources are described in docs/answers.md.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+CONFIDENCE = 0.95  # of all intervals
+RESAMPLES = 10_000  # of the seeds, for the chances
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its interval. A mean needs a value, deviation and interval need two; else they
+    are None."""
+
+    count: int
+    mean: float | None
+    deviation: float | None  # of the sample, with count - 1 in the denominator
+    interval: tuple[float, float] | None
+
+
+def estimate(values: Sequence[float], low: float = -math.inf, high: float = math.inf) -> Estimate:
+    """The mean and Student's interval, which ends at the possible values `low` and `high`. NaN is
+    left out. Equal values have an interval without width."""
+    values = [value for value in values if not math.isnan(value)]
+    if len(values) < 2:
+        return Estimate(len(values), values[0] if values else None, None, None)
+    mean = statistics.mean(values)
+    deviation = statistics.stdev(values, mean)
+    half = _quantile(len(values) - 1) * deviation / math.sqrt(len(values))
+    return Estimate(len(values), mean, deviation, (max(low, mean - half), min(high, mean + half)))
+
+
+def _quantile(freedom: int) -> float:
+    return float(stats.t.ppf((1 + CONFIDENCE) / 2, freedom))
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The mean of paired differences, and the p-value of Student's paired test, two-sided. The
+    p-value is None for less than two pairs, 0 for equal differences other than 0."""
+
+    estimate: Estimate
+    p_value: float | None
+
+
+def paired_difference(first: Sequence[float], second: Sequence[float]) -> Difference:
+    """Of `first` minus `second`, pair by pair. Pairs with a NaN are left out."""
+    pairs = zip(first, second, strict=True)
+    found = estimate([a - b for a, b in pairs])
+    if found.mean is None or found.deviation is None:
+        return Difference(found, None)
+    if found.deviation == 0:
+        return Difference(found, float(found.mean == 0))
+    t = found.mean / (found.deviation / math.sqrt(found.count))
+    return Difference(found, float(2 * stats.t.sf(abs(t), found.count - 1)))
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """The p-values, corrected for their number by Holm's method. Unknown p-values stay unknown and
+    are not counted."""
+    known = [(value, place) for place, value in enumerate(p_values) if value is not None]
+    corrected: list[float | None] = [None] * len(p_values)
+    least = 0.0
+    for rank, (value, place) in enumerate(sorted(known)):
+        least = max(least, min(1.0, value * (len(known) - rank)))
+        corrected[place] = least
+    return corrected
+
+
+def chances_to_be_best(values: np.ndarray) -> list[float | None]:
+    """In how many of RESAMPLES bootstrap samples of the seeds each setting has the largest mean.
+
+    `values` has the shape (seeds, settings); NaN where a seed has no value. All settings get the
+    same seeds in a sample. Equal means share a sample. A sample without any value is left out; None
+    if all are. The random numbers are the same in every call.
+    """
+    seeds = len(values)
+    generator = np.random.default_rng(0)
+    counts = generator.multinomial(seeds, np.full(seeds, 1 / seeds), RESAMPLES).astype(float)
+    known = ~np.isnan(values)
+    sizes = counts @ known
+    means = np.full(sizes.shape, -np.inf)
+    np.divide(counts @ np.where(known, values, 0), sizes, out=means, where=sizes > 0)
+    means = means[np.isfinite(means).any(1)]
+    if not len(means):
+        return [None] * values.shape[1]
+    best = np.isclose(means, means.max(1, keepdims=True), rtol=1e-12, atol=0)
+    shares = best / best.sum(1, keepdims=True)
+    return [float(share) for share in shares.mean(0)]
