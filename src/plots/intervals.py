@@ -9,7 +9,7 @@ from matplotlib.ticker import PercentFormatter
 
 from src.plots.style import COLOURS, FAINT
 
-SPREAD = 0.16  # of a row: the points of a sample lie so far apart
+APART = (-0.12, 0.12, -0.24, 0.24)  # of a row: where the points of a sample lie, off the mean
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ def intervals(samples: Sequence[Sample], quantity: str) -> Figure:
     figure = Figure(figsize=(9, 1.4 + 0.5 * len(samples)), layout="constrained")
     axis = figure.subplots()
     for row, sample in enumerate(samples):
-        apart = row + np.resize([-SPREAD, 0, SPREAD], len(sample.values))
+        apart = row + np.resize(APART, len(sample.values))
         axis.plot(sample.values, apart, "o", color=FAINT, ms=3, alpha=0.6)
         if sample.mean is not None:
             low, high = sample.interval or (sample.mean, sample.mean)

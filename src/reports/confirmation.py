@@ -22,9 +22,8 @@ from src.reports.estimates import (
     Difference,
     Estimate,
     chances_to_be_best,
+    differences_to_first,
     estimate,
-    holm,
-    paired_difference,
 )
 from src.runs.confirm_record import Chosen, Record, trials
 from src.runs.outcome import UNKNOWN, Outcome, format_metric, read_outcome
@@ -85,7 +84,6 @@ class Confirmation:
     settings: Sequence[Setting]
     chances: Sequence[float | None]  # of each setting to be the best
     differences: Sequence[Difference]  # of the first setting minus each of the others
-    p_values: Sequence[float | None]  # of the differences, corrected for all pairs of settings
 
     @property
     def winner(self) -> Setting | None:
@@ -110,24 +108,9 @@ def read_confirmation(folder: Path, record: Record) -> Confirmation:
         for chosen, of_setting in zip(record.settings, trials(folder, record), strict=True)
     ]
     settings.sort(key=lambda setting: setting.rank)
-    count = len(settings)
     values = _sign(record.monitor) * np.array([setting.measured for setting in settings]).T
-    # The results decide which setting is the first. Therefore all pairs are counted, not only those
-    # with the first.
-    pairs = [
-        paired_difference(settings[a].measured, settings[b].measured)
-        for a in range(count)
-        for b in range(a + 1, count)
-    ]
-    corrected = holm([pair.p_value for pair in pairs])
-    return Confirmation(
-        folder,
-        record,
-        settings,
-        chances_to_be_best(values),
-        pairs[: count - 1],
-        corrected[: count - 1],
-    )
+    differences = differences_to_first([setting.measured for setting in settings])
+    return Confirmation(folder, record, settings, chances_to_be_best(values), differences)
 
 
 def _estimate(metric: str, values: Sequence[float]) -> Estimate:
@@ -173,11 +156,9 @@ def to_primitives(found: Confirmation) -> dict[str, Any]:
                 "values": setting.values,
                 **_estimate_primitives(difference.estimate),
                 "p_value": difference.p_value,
-                "p_value_corrected": corrected,
+                "p_value_corrected": difference.corrected,
             }
-            for setting, difference, corrected in zip(
-                found.settings[1:], found.differences, found.p_values, strict=True
-            )
+            for setting, difference in zip(found.settings[1:], found.differences, strict=True)
         ],
         "test_of_first": winner
         and {metric: _estimate_primitives(winner.test(metric)) for metric in TESTED},
@@ -250,14 +231,18 @@ def _differences_table(found: Confirmation) -> str:
             difference.estimate.count,
             _signed(monitor, difference.estimate.mean),
             _format_interval(monitor, difference.estimate, signed=True),
-            UNKNOWN if corrected is None else "< 0.001" if corrected < 1e-3 else f"{corrected:.3f}",
+            _format_p(difference.corrected),
         ]
-        for place, (difference, corrected) in enumerate(
-            zip(found.differences, found.p_values, strict=True), 2
-        )
+        for place, difference in enumerate(found.differences, 2)
     ]
     header = ["difference", "pairs", f"mean {monitor}", "95 % interval", "p-value (Holm)"]
     return tabulate(rows, header, disable_numparse=True)
+
+
+def _format_p(value: float | None) -> str:
+    if value is None:
+        return UNKNOWN
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 
 def _unsuccessful(found: Confirmation) -> list[str]:

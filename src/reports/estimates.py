@@ -6,7 +6,8 @@ The methods and their sources are described in docs/answers.md.
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import combinations
 
 import numpy as np
 from scipy import stats
@@ -49,6 +50,20 @@ class Difference:
 
     estimate: Estimate
     p_value: float | None
+    corrected: float | None = None  # the p-value, corrected for all pairs of samples
+
+
+def differences_to_first(samples: Sequence[Sequence[float]]) -> list[Difference]:
+    """The first sample minus each of the others. The values of different samples at the same place
+    are pairs.
+
+    The p-values are corrected for the number of all pairs of samples, because the caller may have
+    looked at the values to decide which sample is the first.
+    """
+    pairs = [paired_difference(a, b) for a, b in combinations(samples, 2)]
+    corrected = holm([pair.p_value for pair in pairs])
+    found = [replace(a, corrected=b) for a, b in zip(pairs, corrected, strict=True)]
+    return found[: len(samples) - 1]  # combinations begin with those of the first
 
 
 def paired_difference(first: Sequence[float], second: Sequence[float]) -> Difference:

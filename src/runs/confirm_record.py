@@ -21,7 +21,7 @@ from src.runs.outcome import REPLICATES, UNKNOWN
 from src.system.errors import InputError, parsing
 from src.system.files import read_yaml, write_durably
 
-MOST_SETTINGS = 100
+MOST_SETTINGS = 50
 MOST_SEEDS = 1000
 
 
