@@ -1,6 +1,6 @@
 """Estimates from the values of some seeds: means with intervals, differences, chances to be best.
 
-The methods and their sources are described in docs/answers.md.
+The methods and their sources are described in docs/confirm.md.
 """
 
 import math
