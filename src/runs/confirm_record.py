@@ -12,13 +12,13 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from src.config.faults import check
+from src.config.faults import find_faults
 from src.config.schema import Config, PositiveInt, Section, Seed
 from src.config.written import flat
 from src.runs.config_files import yaml_text
 from src.runs.folder import CONFIRMATION, Run
 from src.runs.outcome import REPLICATES, UNKNOWN
-from src.system.errors import InputError, parsing
+from src.system.errors import parsing
 from src.system.files import read_yaml, write_durably
 
 MOST_SETTINGS = 50
@@ -101,10 +101,12 @@ def read_record(folder: Path) -> Record:
     with parsing(f"{file}: is not the record of a confirmation"):
         record = Record.model_validate(values)
         if {chosen.config.checkpoint.monitor for chosen in record.settings} != {record.monitor}:
-            raise InputError(f"{file}: its settings have different checkpoint.monitor")
+            raise ValueError("its settings have different checkpoint.monitor")
         for chosen in record.settings:
-            check(chosen.config.to_primitives())
+            _, faults = find_faults(chosen.config.to_primitives())
+            if faults:
+                raise ValueError(faults[0])
             replicated = set(REPLICATES) & chosen.overrides.keys()
             if replicated:
-                raise InputError(f"{file}: has the override {', '.join(sorted(replicated))}")
+                raise ValueError(f"it has the override {', '.join(sorted(replicated))}")
     return record

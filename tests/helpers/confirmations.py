@@ -25,6 +25,7 @@ def settle(run: Run, config: Config, value: float | None, status: str = "finishe
         "status": status, "monitor": monitor, "config_hash": config.hash(),
         "best": {monitor: value}, "data": {"name": config.data.name}, **tested,
     }  # fmt: skip
+    run.folder.mkdir(parents=True, exist_ok=True)
     run.write_result(result)
 
 
