@@ -68,7 +68,7 @@ def check_command_line(
 
 
 def choose(sweep: Path, top: int, seeds: int) -> Record:
-    """The `top` best settings of a sweep, or all if it has less, with fresh seeds. The value of a
+    """The `top` best settings of a sweep, or all if it has fewer, with fresh seeds. The value of a
     setting is the mean of its finished trials; of equal settings, the one of the earlier trial is
     better. Raises InputError when nothing can be chosen."""
     _require_sweep(sweep)

@@ -51,7 +51,7 @@ def test_settings_are_ranked_by_their_mean_over_seeds(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert [chosen.config.optimizer.lr for chosen in record.settings] == [0.1, 0.3]
     assert "seed" not in record.settings[0].overrides
-    # A diverged trial has no value. All settings are taken if there are less than asked for.
+    # A diverged trial has no value. All settings are taken if there are fewer than asked for.
     every = check_command_line(sweep, 50, 2).record.settings
     assert [(chosen.promised, chosen.trials) for chosen in every[2:]] == [(0.7, [4])]
     usual = check_command_line(sweep).record
