@@ -25,7 +25,7 @@ from src.reports.estimates import (
     differences_to_first,
     estimate,
 )
-from src.runs.confirm_record import Chosen, Record, trials
+from src.runs.confirm_record import Chosen, Record, trials, value_of
 from src.runs.outcome import UNKNOWN, Outcome, format_metric, read_outcome
 
 MOST_ERRORS = 20  # that are printed
@@ -45,8 +45,7 @@ class Setting:
     @cached_property
     def measured(self) -> list[float]:
         """The monitored value of each seed; NaN for a seed that diverged, failed, or is missing."""
-        found = (trial.value if trial.finished else None for trial in self.trials)
-        return [math.nan if value is None else value for value in found]
+        return [math.nan if value is None else value for value in map(value_of, self.trials)]
 
     @cached_property
     def estimate(self) -> Estimate:
@@ -71,7 +70,7 @@ class Setting:
         return [seed for seed, trial in pairs if trial.status == status]
 
     def test(self, metric: str) -> Estimate:
-        found = (trial.metric(metric) if trial.finished else None for trial in self.trials)
+        found = (value_of(trial, metric) for trial in self.trials)
         return _estimate(metric, [math.nan if value is None else value for value in found])
 
 

@@ -36,7 +36,9 @@ def estimate(values: Sequence[float], low: float = -math.inf, high: float = math
     mean = statistics.mean(values)
     deviation = statistics.stdev(values, mean)
     half = _quantile(len(values) - 1) * deviation / math.sqrt(len(values))
-    return Estimate(len(values), mean, deviation, (max(low, mean - half), min(high, mean + half)))
+    # Values of a damaged file may lie outside of the bounds: an interval still has its mean in it.
+    interval = min(mean, max(low, mean - half)), max(mean, min(high, mean + half))
+    return Estimate(len(values), mean, deviation, interval)
 
 
 def _quantile(freedom: int) -> float:

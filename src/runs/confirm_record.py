@@ -17,12 +17,13 @@ from src.config.schema import Config, PositiveInt, Section, Seed
 from src.config.written import flat
 from src.runs.config_files import yaml_text
 from src.runs.folder import CONFIRMATION, Run
-from src.runs.outcome import REPLICATES, UNKNOWN
+from src.runs.outcome import REPLICATES, UNKNOWN, Outcome
 from src.system.errors import parsing
 from src.system.files import read_yaml, write_durably
 
 MOST_SETTINGS = 50
 MOST_SEEDS = 1000
+LARGEST = 1e100  # of a value; the squares of larger ones, of a damaged file, have no float
 
 
 def _different(seeds: list[int]) -> list[int]:
@@ -36,7 +37,7 @@ class Chosen(Section):
 
     config: Config  # with any seed
     overrides: dict[str, str]  # the keys that the sweep set, as typed, without REPLICATES
-    promised: Annotated[float, Field(allow_inf_nan=False)]  # mean over the sweep's seeds
+    promised: Annotated[float, Field(ge=-LARGEST, le=LARGEST)]  # mean over the sweep's seeds
     trials: Annotated[list[int], Field(min_length=1)]  # the trials of the sweep with this mean
 
 
@@ -88,6 +89,12 @@ def trials(folder: Path, record: Record) -> list[list[Trial]]:
         ]
         for place, chosen in enumerate(record.settings)
     ]
+
+
+def value_of(trial: Outcome, metric: str | None = None) -> float | None:
+    """A metric of a finished trial, by default its best monitored value; None for another trial."""
+    value = trial.metric(metric or trial.monitor) if trial.finished else None
+    return value if value is not None and abs(value) <= LARGEST else None
 
 
 def write_record(folder: Path, record: Record) -> None:

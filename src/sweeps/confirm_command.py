@@ -16,6 +16,7 @@ from src.runs.confirm_record import (
     Chosen,
     Record,
     read_record,
+    value_of,
 )
 from src.runs.folder import Run, is_confirmation, is_sweep, resume_command
 from src.runs.outcome import REPLICATES, Outcome, by_data, differing
@@ -76,7 +77,7 @@ def choose(sweep: Path, top: int, seeds: int) -> Record:
     finished = {
         outcome.run.folder: outcome
         for outcome in folder.outcomes()
-        if outcome.finished and outcome.value is not None
+        if value_of(outcome) is not None
     }
     if not finished:
         raise InputError(
@@ -126,7 +127,8 @@ class _Setting:
 
     @property
     def value(self) -> float:
-        return statistics.mean(o.value for o in self.outcomes if o.value is not None)
+        values = map(value_of, self.outcomes)
+        return statistics.mean(value for value in values if value is not None)
 
     @property
     def rank(self) -> float:

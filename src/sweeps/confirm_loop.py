@@ -16,11 +16,11 @@ from src.reports.confirmation import (
 )
 from src.runs.config_files import new_files
 from src.runs.confirm_record import trials, write_record
-from src.runs.folder import is_confirmation
+from src.runs.folder import is_confirmation, resume_command
 from src.runs.sweep_folder import Sweep
 from src.sweeps.confirm_command import Command
 from src.sweeps.trials import train_trials
-from src.system.errors import storage_faults
+from src.system.errors import Interrupted, storage_faults
 from src.system.files import lock_or_fail, write_durably, write_into_folder, write_together
 
 
@@ -45,8 +45,12 @@ def confirm(command: Command) -> Confirmation:
             if not all(trial.run.ended for trial in todo):
                 configs = [trial.config for trial in todo]
                 folders = [trial.run.folder for trial in todo]
-                with _test_metrics_hidden():
-                    train_trials(configs, folders, Sweep(folder), None)
+                try:
+                    with _test_metrics_hidden():
+                        train_trials(configs, folders, Sweep(folder), None)
+                except Interrupted as interrupted:
+                    more = f"stopped; to go on, type\n  {resume_command(folder)}"
+                    raise Interrupted(interrupted.number, str(interrupted) or more) from None
             found = read_confirmation(folder, record)
             write_durably(folder / "confirm.json", json.dumps(to_primitives(found), indent=2))
             save_png(lambda: draw(found), folder / "confirm.png")

@@ -41,6 +41,8 @@ def test_few_or_equal_values_are_not_guessed_at() -> None:
     assert perfect.interval is not None
     assert perfect.interval[1] == 1.0
     assert perfect.interval[0] < perfect.mean < 1  # type: ignore[operator]
+    impossible = estimate([7.0, 7.0], 0.0, 1.0)
+    assert impossible.interval == (1.0, 7.0)
 
 
 def test_a_paired_difference_by_scipy() -> None:

@@ -7,7 +7,16 @@ import pytest
 import yaml
 
 from src.config.compose import compose
-from src.runs.confirm_record import Chosen, Record, read_record, trials, write_record
+from src.runs.confirm_record import (
+    Chosen,
+    Record,
+    read_record,
+    trials,
+    value_of,
+    write_record,
+)
+from src.runs.folder import Result, Run
+from src.runs.outcome import Outcome
 from src.system.errors import InputError
 from tests.helpers.commands import SMALL
 
@@ -53,7 +62,7 @@ def test_trials_are_numbered_by_setting_then_seed(tmp_path: Path) -> None:
         (("seeds",), [8, -1], "greater than or equal to 0"),
         (("seeds",), list(range(1001)), "at most 1000"),
         (("settings",), [], "at least 1"),
-        (("settings", 0, "promised"), float("nan"), "finite"),
+        (("settings", 0, "promised"), float("nan"), "settings.0.promised"),
         (("settings", 0, "config", "optimizer", "lr"), -1.0, "greater than 0"),
         (("settings", 0, "config", "checkpoint", "mode"), "min", "would keep the worst val/acc"),
         (("settings", 0, "overrides", "seed"), "3", "it has the override seed"),
@@ -85,6 +94,18 @@ def test_settings_with_different_monitors(tmp_path: Path) -> None:
     write_record(tmp_path, changed)
     with pytest.raises(InputError, match=r"its settings have different checkpoint\.monitor"):
         read_record(tmp_path)
+
+
+def test_only_finished_trials_have_a_value() -> None:
+    def trial(status: Any, value: float) -> Outcome:
+        result: Result = {"status": status, "best": {"val/acc": value}, "test/acc": value / 2}
+        return Outcome(Run(Path("none")), result, {}, {}, [])
+
+    assert value_of(trial("finished", 0.5)) == 0.5
+    assert value_of(trial("finished", 0.5), "test/acc") == 0.25
+    for status in ("interrupted", "diverged", "failed"):
+        assert value_of(trial(status, 0.5)) is None
+    assert value_of(trial("finished", 1e300)) is None
 
 
 @pytest.mark.parametrize("text", ["", "[]", "a: &x 1\nb: *x", "[" * 30, "\0"])
