@@ -40,7 +40,7 @@ def intervals(samples: Sequence[Sample], quantity: str) -> Figure:
     promised = [sample.promised for sample in samples]
     axis.plot(promised, range(len(samples)), "D", color=COLOURS[1], ms=6, mfc="none", mew=1.5)
     axis.plot([], [], "o", color=FAINT, ms=3, label="a fresh seed")
-    axis.plot([], [], "o-", color=COLOURS[0], ms=6, label="mean and 95 % interval")
+    axis.plot([], [], "o-", color=COLOURS[0], ms=6, label="mean and 95% interval")
     axis.plot([], [], "D", color=COLOURS[1], mfc="none", mew=1.5, label="promised by the sweep")
     axis.set_yticks(range(len(samples)), [sample.label for sample in samples])
     axis.set_ylim(len(samples) - 0.5, -0.5)

@@ -200,7 +200,7 @@ def describe(found: Confirmation) -> str:
 def _settings_table(found: Confirmation) -> str:
     monitor, keys = found.record.monitor, found.record.keys
     header = [
-        "", *keys, "seeds", f"mean {monitor}", "95 % interval", "deviation", "promised",
+        "", *keys, "seeds", f"mean {monitor}", "95% interval", "deviation", "promised",
         "flattered by", "best with",
     ]  # fmt: skip
     rows = []
@@ -234,7 +234,7 @@ def _differences_table(found: Confirmation) -> str:
         ]
         for place, difference in enumerate(found.differences, 2)
     ]
-    header = ["difference", "pairs", f"mean {monitor}", "95 % interval", "p-value (Holm)"]
+    header = ["difference", "pairs", f"mean {monitor}", "95% interval", "p-value (Holm)"]
     return tabulate(rows, header, disable_numparse=True)
 
 
@@ -271,7 +271,7 @@ def _named(found: Confirmation, setting: Setting) -> str:
 def _spoken(metric: str, mean: Estimate) -> str:
     interval = _format_interval(metric, mean)
     known = format_metric(metric, mean.mean)
-    return known if interval == UNKNOWN else f"{known} (95 % interval {interval})"
+    return known if interval == UNKNOWN else f"{known} (95% interval {interval})"
 
 
 def _format_interval(metric: str, mean: Estimate, *, signed: bool = False) -> str:

@@ -24,4 +24,4 @@ def test_each_row_has_its_points_its_mean_and_the_promise() -> None:
     bars = [bar.get_segments()[0] for bar in axis.collections]  # type: ignore[attr-defined]
     assert np.array(bars)[:, :, 0] == pytest.approx(np.array([[0.35, 0.85], [0.4, 0.4]]))
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert legend == ["a fresh seed", "mean and 95 % interval", "promised by the sweep"]
+    assert legend == ["a fresh seed", "mean and 95% interval", "promised by the sweep"]

@@ -83,7 +83,7 @@ def test_the_text(tmp_path: Path) -> None:
     sweep, first = tmp_path / "s", found.settings[0].trials[0].run
     assert lines[0] == f"2 of 3 settings of {sweep}, each with 4 fresh seeds, 1 to 4"
     header = [
-        "optimizer.lr", "seeds", "mean val/acc", "95 % interval", "deviation", "promised",
+        "optimizer.lr", "seeds", "mean val/acc", "95% interval", "deviation", "promised",
         "flattered by", "best with",
     ]  # fmt: skip
     rows = [[cell for cell in line.split("  ") if cell] for line in (lines[2], *lines[4:6])]
@@ -97,8 +97,8 @@ def test_the_text(tmp_path: Path) -> None:
     assert "+3.75%" in lines[9]
     assert lines[9].endswith(" 0.001")
     assert lines[11] == (
-        "test set, for setting 1 only: test/acc 94.25% (95 % interval 92.25% to 96.25%); test/loss "
-        "0.9425 (95 % interval 0.9225 to 0.9625)"
+        "test set, for setting 1 only: test/acc 94.25% (95% interval 92.25% to 96.25%); test/loss "
+        "0.9425 (95% interval 0.9225 to 0.9625)"
     )
     assert "90.50%" not in describe(found)  # the test accuracy of the other setting
     assert lines[13] == f"to train it alone with seed 1: {first.command}"
