@@ -17,7 +17,7 @@ from src.config.schema import Config, PositiveInt, Section, Seed
 from src.config.written import flat
 from src.runs.config_files import yaml_text
 from src.runs.folder import CONFIRMATION, Run
-from src.runs.outcome import REPLICATES, UNKNOWN, Outcome
+from src.runs.outcome import UNKNOWN, Outcome
 from src.system.errors import parsing
 from src.system.files import read_yaml, write_durably
 
@@ -36,7 +36,7 @@ class Chosen(Section):
     """A setting that was chosen."""
 
     config: Config  # with any seed
-    overrides: dict[str, str]  # the keys that the sweep set, as typed, without REPLICATES
+    overrides: dict[str, str]  # the keys that the sweep set, as typed, without the seed
     promised: Annotated[float, Field(ge=-LARGEST, le=LARGEST)]  # mean over the sweep's seeds
     trials: Annotated[list[int], Field(min_length=1)]  # the trials of the sweep with this mean
 
@@ -113,7 +113,6 @@ def read_record(folder: Path) -> Record:
             _, faults = find_faults(chosen.config.to_primitives())
             if faults:
                 raise ValueError(faults[0])
-            replicated = set(REPLICATES) & chosen.overrides.keys()
-            if replicated:
-                raise ValueError(f"it has the override {', '.join(sorted(replicated))}")
+            if "seed" in chosen.overrides:
+                raise ValueError("it has the override seed")
     return record

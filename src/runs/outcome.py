@@ -13,11 +13,10 @@ from src.config.schema import sort_key
 from src.runs.folder import Result, Row, Run
 
 METRICS = ("val/acc", "val/loss", "test/acc", "test/loss")
+REPLICATED = ("seed",)  # keys whose values are not chosen, only repeated
 UNKNOWN = "–"  # in place of a value that a run does not have
 SHARED_TIME = "seconds of a trial in a stack: an equal share of the stack's time"
 REASON_LIMIT = 200  # characters of an error that are shown
-# Keys that repeat a setting: trials that differ only in these keys have the same setting.
-REPLICATES = ("seed",)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from src.runs.confirm_record import (
     value_of,
 )
 from src.runs.folder import Run, is_confirmation, is_sweep, resume_command
-from src.runs.outcome import REPLICATES, Outcome, by_data, differing
+from src.runs.outcome import REPLICATED, Outcome, by_data, differing
 from src.runs.sweep_folder import Sweep
 from src.sweeps.requirements import require_machine
 from src.system.errors import InputError
@@ -100,9 +100,9 @@ def choose(sweep: Path, top: int, seeds: int) -> Record:
 
 
 def identity(config: Config) -> tuple[tuple[str, str], ...]:
-    """What trials of the same setting have in common: the keys and values but for REPLICATES."""
+    """What trials of the same setting have in common: the keys and values but for REPLICATED."""
     values = flat(config.identity_values())
-    return tuple((key, value) for key, value in values if key not in REPLICATES)
+    return tuple((key, value) for key, value in values if key not in REPLICATED)
 
 
 def fresh_seeds(used: set[int], count: int) -> list[int]:
@@ -138,7 +138,7 @@ class _Setting:
         typed = self.outcomes[0].overrides
         return Chosen(
             config=self.configs[0].model_copy(update={"resume": None}),
-            overrides={key: text for key, text in typed.items() if key not in REPLICATES},
+            overrides={key: text for key, text in typed.items() if key != "seed"},
             promised=self.value,
             trials=[int(outcome.run.folder.name) for outcome in self.outcomes],
         )
@@ -165,7 +165,7 @@ def _varied(
 ) -> list[str]:
     """The keys that the sweep varied, as typed; without the record of them, those that differ."""
     typed = differing([outcome.overrides for outcome in finished])
-    keys = [key for key in typed if key not in REPLICATES]
+    keys = [key for key in typed if key not in REPLICATED]
     return keys or differing([dict(pairs) for pairs in identities])
 
 
@@ -206,6 +206,13 @@ def _require_comparable(
         raise InputError(
             f"{sweep}: its trials have different checkpoint.monitor ({listed}), so their values "
             "cannot be compared; confirm sweeps with one monitor each"
+        )
+    settings = [dict(flat(configs[each.run.folder].identity_values())) for each in finished]
+    repeated = [key for key in differing(settings) if key in REPLICATED and key != "seed"]
+    if repeated:
+        raise InputError(
+            f"{sweep}: its trials repeat their settings over {', '.join(repeated)}, but a "
+            f"confirmation repeats over seeds only; confirm a sweep with one {repeated[0]}"
         )
     data = by_data(finished)
     if len(data) > 1:

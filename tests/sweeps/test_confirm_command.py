@@ -8,6 +8,7 @@ import pytest
 
 from src.runs.confirm_record import read_record, write_record
 from src.runs.folder import resume_command
+from src.sweeps import confirm_command
 from src.sweeps.command_line import check_command_line as train_command_line
 from src.sweeps.confirm_command import Command, check_command_line, fresh_seeds, identity
 from src.system.errors import InputError
@@ -199,6 +200,22 @@ def test_one_line_without_torch(tmp_path: Path) -> None:
         (sweep, "--top", "51"): "--top 51: must be from 1 to 50",
     }
     require_told_without_torch("confirm", told)
+
+
+def test_settings_that_are_repeated_over_another_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep promises a mean over both keys, which fresh seeds alone do not repeat."""
+    monkeypatch.setattr(confirm_command, "REPLICATED", ("seed", "data.split_seed"))
+    split = "data.split_seed=7"
+    sweep = pretended_sweep(tmp_path / "s", point(0.1, 0, 0.8, split), point(0.3, 0, 0.7, split))
+    record = check_command_line(sweep).record
+    assert (record.keys, record.settings[0].overrides["data.split_seed"]) == (["optimizer.lr"], "7")
+    settle(*begun(sweep, 2, "optimizer.lr=0.1", "data.split_seed=8"), 0.9)
+    assert refusal(lambda: check_command_line(sweep)) == (
+        f"{sweep}: its trials repeat their settings over data.split_seed, but a confirmation "
+        "repeats over seeds only; confirm a sweep with one data.split_seed"
+    )
 
 
 def test_each_refusal_is_one_line(tmp_path: Path) -> None:
