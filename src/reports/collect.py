@@ -146,7 +146,7 @@ def _first_read(run: Run, base: Path) -> Entry:
         settings=dict(flat(config)),
         history=[],
         name=_name(run.folder, base),
-        label=_label(overrides),
+        label=label_of(overrides),
     )
 
 
@@ -166,7 +166,8 @@ def _name(folder: Path, base: Path) -> str:
     return folder.name if relative == "." else relative
 
 
-def _label(settings: Mapping[str, str]) -> str:
+def label_of(settings: Mapping[str, str]) -> str:
+    """The settings, short enough for a legend."""
     chosen = ", ".join(f"{key}={short(value)}" for key, value in settings.items()) or "defaults"
     return chosen if len(chosen) <= LABEL_LIMIT else f"{chosen[: LABEL_LIMIT - 1]}…"
 
@@ -194,6 +195,6 @@ def _part(folder: Path, name: str, trials: Sequence[Entry]) -> SweepEntries:
     found = []
     for trial in trials:
         settings = {**trial.settings, **trial.overrides} if typed else trial.settings
-        label = _label({key: settings.get(key, UNKNOWN) for key in keys})
+        label = label_of({key: settings.get(key, UNKNOWN) for key in keys})
         found.append(replace(trial, settings=settings, label=label))
     return SweepEntries(folder, name, found, keys)

@@ -40,6 +40,7 @@ HISTORY_LIMIT = 192 * MIB  # bytes of MAX_EPOCHS rows
 RESULT_LIMIT = MIB  # a result has about 3 KB
 MOST_MEMBERS = 256  # of a committee
 SEARCH = "search.yaml"  # in the folder of a search: the command that was typed
+CONFIRMATION = "confirm.yaml"  # in the folder of a confirmation: its settings and seeds
 
 Row = dict[str, float | int | None]
 
@@ -393,16 +394,23 @@ def csv_text(header: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
 
 
 def is_sweep(folder: Path) -> bool:
-    """Whether the folder belongs to a multirun or a search."""
-    return (folder / "multirun.yaml").exists() or is_search(folder)
+    """Whether the folder belongs to a multirun, a search or a confirmation."""
+    records = ("multirun.yaml", SEARCH, CONFIRMATION)
+    return any((folder / name).exists() for name in records)
 
 
 def is_search(folder: Path) -> bool:
     return (folder / SEARCH).exists()
 
 
+def is_confirmation(folder: Path) -> bool:
+    return (folder / CONFIRMATION).exists()
+
+
 def resume_command(folder: Path) -> str:
-    """The command that resumes a run, a sweep or a search."""
+    """The command that resumes a run, a sweep, a search or a confirmation."""
+    if is_confirmation(folder):
+        return f"python -m src.confirm {folder}"
     return f"python -m src.{'search' if is_search(folder) else 'train'} resume={folder}"
 
 

@@ -59,6 +59,11 @@ class Sweep:
         self.results_file = folder / "results.csv"
 
     @property
+    def runs(self) -> list[Run]:
+        """All trials, also those without a result, sorted by number."""
+        return [Run(self.folder / str(number)) for number in _numbers(self.folder)]
+
+    @property
     def trials(self) -> list[Run]:
         """The trials that have a result, finished or not, sorted by number."""
         return [outcome.run for outcome in self.outcomes()]
@@ -68,9 +73,9 @@ class Sweep:
         versions. Each result is read once in a process, until its file is replaced."""
         read = self._known.outcomes
         found: dict[int, tuple[Identity, Outcome]] = {}
-        for number in _numbers(self.folder):
+        for run in self.runs:
+            number = int(run.folder.name)
             with suppress(FileNotFoundError, NotADirectoryError):
-                run = Run(self.folder / str(number))
                 status = run.result_file.stat()
                 identity = (status.st_ino, status.st_mtime_ns, status.st_size)
                 if number not in read or read[number][0] != identity:

@@ -14,7 +14,7 @@ from src.config.faults import config_error
 from src.config.overrides import key_of
 from src.config.schema import Config
 from src.runs.config_files import require_same_config
-from src.runs.folder import Run, is_search, is_sweep, timestamped
+from src.runs.folder import Run, is_confirmation, is_search, is_sweep, timestamped
 from src.sweeps.output_folder import last_value, named_folder, with_folder
 from src.sweeps.requirements import find_all_faults, require_machine
 from src.sweeps.resume_folder import folder_to_resume, run_to_resume, sweep_to_resume
@@ -74,7 +74,7 @@ def check_command_line(argv: Sequence[str]) -> Command:
     resumed = folder_to_resume(texts)
     if resumed is not None:
         others = [text for text in texts if key_of(text) != "resume"]
-        if is_sweep(resumed) and not is_search(resumed):
+        if is_sweep(resumed) and not (is_search(resumed) or is_confirmation(resumed)):
             return check_command_line(sweep_to_resume(resumed, others, arguments.config_dir))
         return Command(resumes=(resumed, run_to_resume(resumed, others, arguments)))
     overrides, configs = _checked_points(composer, arguments)

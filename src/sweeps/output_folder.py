@@ -27,7 +27,7 @@ from src.system.launch import launch_info
 MOST_JOBS = 256  # processes of the joblib launcher; -1: one for each core
 # Files that show that a folder is in use by a run, a sweep or a search.
 RECORDS = (
-    "history.csv", "result.json", "results.csv", "multirun.yaml", "search.yaml",
+    "history.csv", "result.json", "results.csv", "multirun.yaml", "search.yaml", "confirm.yaml",
     ".hydra/config.yaml",
 )  # fmt: skip
 

@@ -11,7 +11,7 @@ from src.config.overrides import is_hydras, key_of, override_fault, parse, parse
 from src.config.schema import GROUPS, Config, FusedLauncher
 from src.data.paths import path_faults
 from src.runs.config_files import require_same
-from src.runs.folder import Run, is_search, is_sweep, resume_command
+from src.runs.folder import Run, is_confirmation, is_search, is_sweep, resume_command
 from src.sweeps.execution import continued, is_execution
 from src.sweeps.output_folder import last_value, with_folder
 from src.sweeps.requirements import require_machine
@@ -107,6 +107,8 @@ def run_to_resume(folder: Path, others: Sequence[str], arguments: Namespace) -> 
     run = Run(folder)
     if is_search(folder):
         raise InputError(f"resume={folder}: is a search; type {resume_command(folder)}")
+    if is_confirmation(folder):
+        raise InputError(f"resume={folder}: is a confirmation; type {resume_command(folder)}")
     if not folder.exists():
         raise InputError(f"resume={folder}: there is no such folder; name {NAMES}")
     if not run.config_file.exists():

@@ -13,6 +13,7 @@ import pytest
 from src.runs.bundle import write_bundle
 from src.runs.folder import Run
 from tests.helpers.commands import COMMANDS, SMALL, Command, Train
+from tests.helpers.confirmations import pretended_sweep
 
 
 def test_a_run_from_the_command_line(cold_command: Command, tmp_path: Path) -> None:
@@ -102,6 +103,7 @@ WRITING = {  # a limit of some KB is met later than the first file
         "train", "-m", *SMALL, "seed=1,2", "hydra.sweep.dir=new", "hydra/launcher=fused",
     ],
     ("search", 2**10): ["search", *SMALL, "seed=range(1,3)", "search.folder=new"],
+    ("confirm", 2**10): ["confirm", "SWEEP"],
     ("report", 2**10): ["report", "RUN", "--output", "report.html"],
     ("bundle", 2**10): ["report", "RUN", "--bundle", "run.zip"],
     ("reproduce", 2**10): ["reproduce", "BUNDLE"],
@@ -121,9 +123,10 @@ def test_a_file_that_cannot_be_written(
     shutil.copytree(finished.folder, run)
     np.savez(tmp_path / "samples.npz", x=np.zeros((500, 28, 28), np.uint8))
     write_bundle([run], tmp_path / "bundle.zip")
-    given = {"RUN": "run", "BUNDLE": "bundle.zip", "SAMPLES": "samples.npz"}
+    pretended_sweep(tmp_path / "sweep", (("seed=1",), 0.9))
+    given = {"RUN": "run", "BUNDLE": "bundle.zip", "SAMPLES": "samples.npz", "SWEEP": "sweep"}
     module, *arguments = [
-        re.sub("RUN|BUNDLE|SAMPLES", lambda found: given[found[0]], text)
+        re.sub("RUN|BUNDLE|SAMPLES|SWEEP", lambda found: given[found[0]], text)
         for text in WRITING[name, limit]
     ]
     before = _contents(tmp_path)

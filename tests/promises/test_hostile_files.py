@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import resource
+import shutil
 import signal
 import zipfile
 import zlib
@@ -36,14 +37,17 @@ from src.inference.inputs import read_inputs
 from src.inference.members import read_request
 from src.reports import tables
 from src.reports.collect import collect
+from src.reports.confirmation import describe, read_confirmation, to_primitives
 from src.runs import checkpoint
 from src.runs.bundle import MANIFEST, open_bundle, write_bundle
 from src.runs.checkpoint import CheckpointPair
 from src.runs.config_files import create_run_folder
+from src.runs.confirm_record import Chosen, Record, read_record, write_record
 from src.runs.folder import HISTORY, HISTORY_LIMIT, Run
 from src.runs.loading import open_trained
 from src.runs.sweep_folder import Sweep
 from src.sweeps.command_line import check_command_line
+from src.sweeps.confirm_command import check_command_line as confirm_command
 from src.sweeps.search_command import Command
 from src.sweeps.search_command import check_command_line as search_command
 from src.sweeps.search_study import open_study
@@ -336,6 +340,44 @@ def test_mutated_records_of_sweeps(mutations: Mutation, tmp_path: Path) -> None:
     data = mutated(yaml.safe_dump(record).encode(), mutations)
     (tmp_path / "multirun.yaml").write_bytes(data)
     own_error(lambda: check_command_line([f"resume={tmp_path}"]))
+
+
+@examples(500)
+@given(mutations=MUTATIONS)
+def test_mutated_records_of_confirmations(
+    mutations: Mutation, to_confirm: Path, tmp_path: Path
+) -> None:
+    data = mutated((to_confirm / "confirm.yaml").read_bytes(), mutations)
+    (tmp_path / "confirm.yaml").write_bytes(data)
+    own_error(lambda: confirm_command(tmp_path))
+
+
+@examples(500)
+@given(path=PLACES, junk=JUNK)
+def test_confirmed_results_that_say_something_else(
+    path: list[int], junk: Any, to_confirm: Path, base: Run
+) -> None:
+    result = json.loads(base.result_file.read_text())
+    replace_one(result, path, junk)
+    (to_confirm / "1" / "result.json").write_text(json.dumps(result))
+
+    def read() -> None:
+        found = read_confirmation(to_confirm, read_record(to_confirm))
+        describe(found)
+        json.dumps(to_primitives(found), allow_nan=False)
+
+    own_error(read)
+
+
+@pytest.fixture(scope="module")
+def to_confirm(base: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A confirmation of one setting with two seeds; both have the result of the run."""
+    folder = tmp_path_factory.mktemp("to_confirm")
+    chosen = Chosen(config=base.config, overrides={"data": "toy"}, promised=0.5, trials=[0])
+    write_record(folder, Record(sweep="s", found=1, keys=[], seeds=[1, 2], settings=[chosen]))
+    for name in ("0", "1"):
+        shutil.copytree(base.folder, folder / name)
+    return folder
 
 
 @examples(500)

@@ -1,0 +1,53 @@
+"""The picture of several samples with their means and intervals."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+
+from src.plots.style import COLOURS, FAINT
+
+APART = (-0.12, 0.12, -0.24, 0.24)  # of a row: where the points of a sample lie, off the mean
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A row of the picture. Without values it has neither a mean nor an interval."""
+
+    label: str
+    values: Sequence[float]
+    mean: float | None
+    interval: tuple[float, float] | None
+    promised: float  # drawn as a mark
+
+
+def intervals(samples: Sequence[Sample], quantity: str) -> Figure:
+    """A row for each sample, the first one on top: all points, the mean with its interval, and the
+    promised value. `quantity` is the name of the values; accuracies are in percent."""
+    figure = Figure(figsize=(9, 1.4 + 0.5 * len(samples)), layout="constrained")
+    axis = figure.subplots()
+    for row, sample in enumerate(samples):
+        apart = row + np.resize(APART, len(sample.values))
+        axis.plot(sample.values, apart, "o", color=FAINT, ms=3, alpha=0.6)
+        if sample.mean is not None:
+            low, high = sample.interval or (sample.mean, sample.mean)
+            error = [[sample.mean - low], [high - sample.mean]]
+            axis.errorbar(
+                sample.mean, row, xerr=error, color=COLOURS[0], marker="o", ms=6, capsize=4, lw=2
+            )
+    promised = [sample.promised for sample in samples]
+    axis.plot(promised, range(len(samples)), "D", color=COLOURS[1], ms=6, mfc="none", mew=1.5)
+    axis.plot([], [], "o", color=FAINT, ms=3, label="a fresh seed")
+    axis.plot([], [], "o-", color=COLOURS[0], ms=6, label="mean and 95% interval")
+    axis.plot([], [], "D", color=COLOURS[1], mfc="none", mew=1.5, label="promised by the sweep")
+    axis.set_yticks(range(len(samples)), [sample.label for sample in samples])
+    axis.set_ylim(len(samples) - 0.5, -0.5)
+    axis.set_xlabel(quantity)
+    axis.grid(axis="x")
+    axis.tick_params(axis="y", length=0)
+    if quantity.endswith("acc"):
+        axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=None))
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure

@@ -1,0 +1,269 @@
+"""From the command line of `python -m src.confirm` to a checked confirmation, without torch."""
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tqdm import tqdm
+
+from src.config.schema import Config, sort_key
+from src.config.written import counted, flat
+from src.data.paths import path_faults
+from src.runs.confirm_record import (
+    MOST_SEEDS,
+    MOST_SETTINGS,
+    Chosen,
+    Record,
+    read_record,
+    value_of,
+)
+from src.runs.folder import Run, is_confirmation, is_sweep, resume_command
+from src.runs.outcome import REPLICATED, Outcome, by_data, differing
+from src.runs.sweep_folder import Sweep
+from src.sweeps.requirements import require_machine
+from src.system.errors import InputError
+from src.system.extras import missing_loggers
+from src.system.files import require_contained
+from src.system.launch import launch_info
+
+TOP, SEEDS = 3, 20
+NAME = "confirm"  # of the folder in the sweep
+LARGEST_SEED = 2**32 - 1
+
+
+@dataclass(frozen=True)
+class Command:
+    """A checked confirmation."""
+
+    folder: Path
+    record: Record
+
+
+def check_command_line(
+    sweep: Path, top: int | None = None, seeds: int | None = None, output: Path | None = None
+) -> Command:
+    """The confirmation of the best settings of a sweep, or the one in the folder `sweep`.
+
+    Raises InputError for numbers out of range, a folder that is not a sweep, trials that cannot be
+    compared or read, and a folder in use.
+    """
+    _require_in_range("--top", top, 1, MOST_SETTINGS, TOP)
+    _require_in_range("--seeds", seeds, 2, MOST_SEEDS, SEEDS)
+    if is_confirmation(sweep):
+        options = {"--top": top, "--seeds": seeds, "--output": output}
+        typed = [option for option, value in options.items() if value is not None]
+        if typed:
+            raise InputError(
+                f"{sweep}: is a confirmation, which continues as it was; leave out "
+                f"{' '.join(typed)}, or name its sweep"
+            )
+        folder, record = sweep, read_record(sweep)
+    else:
+        folder = sweep / NAME if output is None else output
+        record = choose(sweep, top or TOP, seeds or SEEDS)
+        _require_own(folder, record)
+    require_contained(folder)
+    _require_here(record, folder)
+    return Command(folder, record)
+
+
+def choose(sweep: Path, top: int, seeds: int) -> Record:
+    """The `top` best settings of a sweep, or all if it has fewer, with fresh seeds. The value of a
+    setting is the mean of its finished trials; of equal settings, the one of the earlier trial is
+    better. Raises InputError when nothing can be chosen."""
+    _require_sweep(sweep)
+    folder = Sweep(sweep)
+    finished = {
+        outcome.run.folder: outcome
+        for outcome in folder.outcomes()
+        if value_of(outcome) is not None
+    }
+    if not finished:
+        raise InputError(
+            f"{sweep}: no trial has finished; type {resume_command(sweep)} to continue the sweep"
+        )
+    configs = _configs(folder.runs)
+    _require_comparable(sweep, [*finished.values()], configs)
+    settings: dict[tuple[tuple[str, str], ...], _Setting] = {}
+    for path, outcome in finished.items():
+        settings.setdefault(identity(configs[path]), _Setting()).add(outcome, configs[path])
+    ranked = sorted(settings.values(), key=lambda setting: setting.rank)
+    used = {config.seed for config in configs.values()}
+    return Record(
+        sweep=str(sweep),
+        found=len(ranked),
+        keys=_varied([*finished.values()], [*settings]),
+        seeds=fresh_seeds(used, seeds),
+        settings=[setting.chosen() for setting in ranked[:top]],
+    )
+
+
+def identity(config: Config) -> tuple[tuple[str, str], ...]:
+    """What trials of the same setting have in common: the keys and values but for REPLICATED."""
+    values = flat(config.identity_values())
+    return tuple((key, value) for key, value in values if key not in REPLICATED)
+
+
+def fresh_seeds(used: set[int], count: int) -> list[int]:
+    """The numbers after the largest used one; where they would be too large, the smallest numbers
+    that are not used."""
+    first = max(used) + 1
+    if first + count - 1 <= LARGEST_SEED:
+        return list(range(first, first + count))
+    return [seed for seed in range(count + len(used)) if seed not in used][:count]
+
+
+@dataclass
+class _Setting:
+    """The finished trials of a setting."""
+
+    outcomes: list[Outcome] = field(default_factory=list)
+    configs: list[Config] = field(default_factory=list)
+
+    def add(self, outcome: Outcome, config: Config) -> None:
+        self.outcomes.append(outcome)
+        self.configs.append(config)
+
+    @property
+    def value(self) -> float:
+        values = map(value_of, self.outcomes)
+        return statistics.mean(value for value in values if value is not None)
+
+    @property
+    def rank(self) -> float:
+        return sort_key(self.configs[0].checkpoint.monitor, self.value)
+
+    def chosen(self) -> Chosen:
+        typed = self.outcomes[0].overrides
+        return Chosen(
+            config=self.configs[0].model_copy(update={"resume": None}),
+            overrides={key: text for key, text in typed.items() if key != "seed"},
+            promised=self.value,
+            trials=[int(outcome.run.folder.name) for outcome in self.outcomes],
+        )
+
+
+def _configs(runs: Sequence[Run]) -> dict[Path, Config]:
+    """The configurations of all trials, also of those without a result: their seeds are used."""
+    configs = {}
+    for run in tqdm(runs, "trials read", leave=False, disable=None, delay=1):
+        if run.config_file.exists() or run.result_file.exists():
+            try:
+                configs[run.folder] = run.config
+            except InputError as error:
+                fault = " ".join(str(error).split())
+                raise InputError(
+                    f"trial {run.folder.name} cannot be read; restore its file, or remove the "
+                    f"folder of the trial ({fault})"
+                ) from None
+    return configs
+
+
+def _varied(
+    finished: Sequence[Outcome], identities: Sequence[tuple[tuple[str, str], ...]]
+) -> list[str]:
+    """The keys that the sweep varied, as typed; without the record of them, those that differ."""
+    typed = differing([outcome.overrides for outcome in finished])
+    keys = [key for key in typed if key not in REPLICATED]
+    return keys or differing([dict(pairs) for pairs in identities])
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+def _require_in_range(option: str, value: int | None, least: int, most: int, usual: int) -> None:
+    if value is not None and not least <= value <= most:
+        raise InputError(
+            f"{option} {value}: must be from {least} to {most:,}, for example {option} {usual}"
+        )
+
+
+def _require_sweep(folder: Path) -> None:
+    if is_sweep(folder):
+        return
+    if not folder.exists():
+        raise InputError(f"{folder}: there is no such folder; name a sweep, sweeps/DATE/TIME")
+    if is_sweep(folder.parent) and folder.name.isdecimal():
+        raise InputError(f"{folder}: is a trial; name its sweep, {folder.parent}")
+    run = Run(folder)
+    kind = "is one run" if run.config_file.exists() or run.started else "is not a sweep"
+    raise InputError(
+        f"{folder}: {kind}; name the folder of a sweep or a search, for example sweeps/DATE/TIME"
+    )
+
+
+def _require_comparable(
+    sweep: Path, finished: Sequence[Outcome], configs: Mapping[Path, Config]
+) -> None:
+    """Raises InputError unless the trials have the same monitored value on the same data."""
+    monitors: dict[str, str] = {}
+    for outcome in finished:
+        monitor = configs[outcome.run.folder].checkpoint.monitor
+        monitors.setdefault(monitor, outcome.run.folder.name)
+    if len(monitors) > 1:
+        listed = ", ".join(f"{monitor} in trial {name}" for monitor, name in monitors.items())
+        raise InputError(
+            f"{sweep}: its trials have different checkpoint.monitor ({listed}), so their values "
+            "cannot be compared; confirm sweeps with one monitor each"
+        )
+    settings = [dict(flat(configs[each.run.folder].identity_values())) for each in finished]
+    repeated = [key for key in differing(settings) if key in REPLICATED and key != "seed"]
+    if repeated:
+        raise InputError(
+            f"{sweep}: its trials repeat their settings over {', '.join(repeated)}, but a "
+            f"confirmation repeats over seeds only; confirm a sweep with one {repeated[0]}"
+        )
+    data = by_data(finished)
+    if len(data) > 1:
+        listed = ", ".join(
+            f"{name} in trial {trials[0].run.folder.name}" for name, trials in data.items()
+        )
+        raise InputError(
+            f"{sweep}: its trials have different data ({listed}), so their values cannot be "
+            "compared; confirm sweeps on one data set each"
+        )
+
+
+def _require_own(folder: Path, record: Record) -> None:
+    """Raises InputError unless the folder is new, empty, or of this confirmation."""
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise InputError(f"{folder}: is not a folder; type --output FOLDER to name another one")
+    if not folder.exists():
+        return
+    if is_confirmation(folder):
+        other = read_record(folder)
+        if other.plan != record.plan:
+            sizes = [
+                f"{counted(len(each.settings), 'setting')} with {len(each.seeds)} seeds"
+                for each in (other, record)
+            ]
+            difference = "its sweep has changed since then"
+            if sizes[0] != sizes[1]:
+                difference = f"it confirms {sizes[0]}, not {sizes[1]}"
+            raise InputError(
+                f"{folder}: holds another confirmation ({difference}); type "
+                f"{resume_command(folder)} to continue it, or --output FOLDER to begin a new one"
+            )
+        return
+    visible = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    if visible:
+        raise InputError(
+            f"{folder}: holds {visible[0]}, not a confirmation; type --output FOLDER to name "
+            "another folder"
+        )
+
+
+def _require_here(record: Record, folder: Path) -> None:
+    """Raises InputError with everything that this machine or process lacks."""
+    launched_by = launch_info().launched_by
+    faults = []
+    if launched_by is not None:
+        faults.append(f"{launched_by} has started this process; start the confirmation alone")
+    for chosen in record.settings:
+        faults += missing_loggers(chosen.config.logger.chosen)
+        faults += path_faults(chosen.config.data.model_dump())
+    if faults:
+        raise InputError("\n  ".join([f"{folder}: cannot train here", *dict.fromkeys(faults)]))
+    for chosen in record.settings:
+        require_machine(chosen.config)

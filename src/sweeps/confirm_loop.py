@@ -1,0 +1,89 @@
+"""Trains the trials of a confirmation, and writes what they came to."""
+
+import json
+import logging
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from src.plots.style import save_png
+from src.reports.confirmation import (
+    Confirmation,
+    describe,
+    draw,
+    read_confirmation,
+    to_primitives,
+)
+from src.runs.config_files import new_files
+from src.runs.confirm_record import trials, write_record
+from src.runs.folder import is_confirmation, resume_command
+from src.runs.sweep_folder import Sweep
+from src.sweeps.confirm_command import Command
+from src.sweeps.trials import train_trials
+from src.system.errors import Interrupted, storage_faults
+from src.system.files import lock_or_fail, write_durably, write_into_folder, write_together
+
+
+def confirm(command: Command) -> Confirmation:
+    """Trains what is left to train, and writes confirm.json and confirm.png.
+
+    Trials that have ended are not changed; failed trials are trained again. Raises InputError while
+    another process confirms in the folder, and Interrupted after a signal.
+    """
+    folder, record = command.folder, command.record
+    with storage_faults(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with lock_or_fail(folder / ".confirm.lock"):
+            if not is_confirmation(folder):
+                write_record(folder, record)
+            todo = [trial for of_setting in trials(folder, record) for trial in of_setting]
+            files = (
+                new_files(trial.run, trial.config.to_primitives(), trial.overrides)
+                for trial in todo
+            )
+            write_together(write_into_folder, files)
+            if not all(trial.run.ended for trial in todo):
+                configs = [trial.config for trial in todo]
+                folders = [trial.run.folder for trial in todo]
+                try:
+                    with _test_metrics_hidden():
+                        train_trials(configs, folders, Sweep(folder), None)
+                except Interrupted as interrupted:
+                    more = f"stopped; to go on, type\n  {resume_command(folder)}"
+                    raise Interrupted(interrupted.number, str(interrupted) or more) from None
+            found = read_confirmation(folder, record)
+            write_durably(folder / "confirm.json", json.dumps(to_primitives(found), indent=2))
+            save_png(lambda: draw(found), folder / "confirm.png")
+    return found
+
+
+@contextmanager
+def _test_metrics_hidden() -> Iterator[None]:
+    """A trial that trains alone logs its test metrics at its end. They are not printed: only those
+    of the first setting are looked at."""
+
+    def is_printed(record: logging.LogRecord) -> bool:
+        return record.name != "src.training.fit" or record.levelno > logging.INFO
+
+    handlers = list(logging.getLogger().handlers)
+    for handler in handlers:
+        handler.addFilter(is_printed)
+    try:
+        yield
+    finally:
+        for handler in handlers:
+            handler.removeFilter(is_printed)
+
+
+def show(found: Confirmation, *, as_json: bool) -> None:
+    """Prints a confirmation. Exits with 1 when a trial failed, and when no setting has a value."""
+    if as_json:
+        print(json.dumps(to_primitives(found)))
+    else:
+        print(f"\n{describe(found)}")
+        print(f"written: {found.folder / 'confirm.json'}, {found.folder / 'confirm.png'}")
+    if found.failures:
+        trials_in_all = len(found.settings) * len(found.record.seeds)
+        print(f"error: {found.failures} of {trials_in_all} trials failed", file=sys.stderr)
+    if found.failures or found.winner is None:
+        raise SystemExit(1)

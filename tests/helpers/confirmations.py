@@ -1,0 +1,58 @@
+"""Sweeps to confirm: with pretended results, and with trained ones."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from src.config.compose import compose
+from src.config.schema import Config
+from src.runs.config_files import create_run_folder
+from src.runs.folder import Run
+from src.runs.sweep_folder import Sweep
+from src.sweeps.trials import train_trials
+
+SMALL = (
+    *("data=digits", "trainer=cpu", "trainer.max_epochs=2", "model.hidden_sizes=[4]"),
+    *("optimizer.lr=0.1", "checkpoint.keep=all"),
+)
+
+
+def settle(run: Run, config: Config, value: float | None, status: str = "finished") -> None:
+    """Writes a result: the monitored value, and as test metrics the value less 0.01."""
+    monitor = config.checkpoint.monitor
+    tested = {} if value is None else {"test/acc": value - 0.01, "test/loss": value - 0.01}
+    result: dict[str, Any] = {
+        "status": status, "monitor": monitor, "config_hash": config.hash(),
+        "best": {monitor: value}, "data": {"name": config.data.name}, **tested,
+    }  # fmt: skip
+    run.folder.mkdir(parents=True, exist_ok=True)
+    run.write_result(result)
+
+
+def begun(folder: Path, number: int, *overrides: str) -> tuple[Run, Config]:
+    """A trial of a sweep, without a result. Later overrides replace earlier ones."""
+    typed = [*{text.partition("=")[0]: text for text in (*SMALL, *overrides)}.values()]
+    config, run = compose(*typed), Run(folder / str(number))
+    create_run_folder(run, config.to_primitives(), typed)
+    (folder / "multirun.yaml").write_text("{}")
+    return run, config
+
+
+def pretended_sweep(folder: Path, *trials: tuple[Sequence[str], float | None]) -> Path:
+    """A sweep of trials that never trained: their overrides and values. None: it diverged."""
+    for number, (overrides, value) in enumerate(trials):
+        status = "finished" if value is not None else "diverged"
+        settle(*begun(folder, number, *overrides), value, status)
+    return folder
+
+
+RATES = ("0.1", "0.3", "0.5")
+
+
+def trained_sweep(folder: Path, *common: str) -> Path:
+    """Three rates with two seeds each."""
+    points = [(f"optimizer.lr={rate}", f"seed={seed}") for rate in RATES for seed in (0, 1)]
+    trials = [begun(folder, number, *common, *point) for number, point in enumerate(points)]
+    train_trials([config for _, config in trials], [run.folder for run, _ in trials],
+                 Sweep(folder), None)  # fmt: skip
+    return folder

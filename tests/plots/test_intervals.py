@@ -1,0 +1,27 @@
+"""The picture of samples with intervals."""
+
+import numpy as np
+import pytest
+
+from src.plots.intervals import Sample, intervals
+
+
+def test_each_row_has_its_points_its_mean_and_the_promise() -> None:
+    samples = [
+        Sample("one", [0.5, 0.6, 0.7], 0.6, (0.35, 0.85), 0.9),
+        Sample("two", [], None, None, 0.8),
+        Sample("three", [0.4], 0.4, None, 0.7),
+    ]
+    figure = intervals(samples, "val/acc")
+    (axis,) = figure.axes
+    assert [text.get_text() for text in axis.get_yticklabels()] == ["one", "two", "three"]
+    assert axis.get_ylim() == (2.5, -0.5)  # the first row is on top
+    assert axis.get_xlabel() == "val/acc"
+    drawn = [np.asarray(line.get_xdata(), float).tolist() for line in axis.lines]
+    assert [0.5, 0.6, 0.7] in drawn
+    assert [0.9, 0.8, 0.7] in drawn
+    assert {0.6, 0.4} <= {values[0] for values in drawn if len(values) == 1}
+    bars = [bar.get_segments()[0] for bar in axis.collections]  # type: ignore[attr-defined]
+    assert np.array(bars)[:, :, 0] == pytest.approx(np.array([[0.35, 0.85], [0.4, 0.4]]))
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == ["a fresh seed", "mean and 95% interval", "promised by the sweep"]

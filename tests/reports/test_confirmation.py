@@ -1,0 +1,204 @@
+"""What a confirmation says of its results."""
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from src.plots.style import save_png
+from src.reports.confirmation import (
+    Confirmation,
+    describe,
+    draw,
+    read_confirmation,
+    to_primitives,
+)
+from src.runs.confirm_record import trials
+from src.runs.folder import Run
+from src.sweeps.confirm_command import check_command_line
+from tests.helpers.confirmations import pretended_sweep, settle
+
+NAN = math.nan
+LOSS = ("checkpoint.monitor=val/loss", "checkpoint.mode=min")
+
+
+def confirmed(
+    folder: Path, promised: Sequence[float], values: Sequence[Sequence[float]], *more: str
+) -> Confirmation:
+    """The confirmation of a sweep over the rate with these values, best first. NaN: diverged."""
+    points = [
+        ((f"optimizer.lr=0.{place}", *more), value) for place, value in enumerate(promised, 1)
+    ]
+    sweep = pretended_sweep(folder / "s", *points)
+    record = check_command_line(sweep, len(values), len(values[0])).record
+    for of_setting, own in zip(trials(folder / "c", record), values, strict=True):
+        for trial, value in zip(of_setting, own, strict=True):
+            known = None if math.isnan(value) else value
+            settle(trial.run, trial.config, known, "diverged" if known is None else "finished")
+    return read_confirmation(folder / "c", record)
+
+
+VALUES = [
+    [0.90, 0.92, 0.91, 0.93],  # promised 0.96
+    [0.94, 0.95, 0.95, 0.97],  # promised 0.95
+]
+
+
+def test_figures_by_scipy(tmp_path: Path) -> None:
+    found = confirmed(tmp_path, [0.96, 0.95, 0.5], VALUES)
+    (other, first), told = np.array(VALUES), to_primitives(found)
+    assert (told["monitor"], told["seeds"], told["settings_of_sweep"]) == (
+        "val/acc", [1, 2, 3, 4], 3,
+    )  # fmt: skip
+    for setting, sample, promised, rate in zip(
+        told["settings"], (first, other), (0.95, 0.96), ("0.2", "0.1"), strict=True
+    ):
+        assert setting["values"] == {"optimizer.lr": rate}
+        assert setting["mean"] == pytest.approx(sample.mean())
+        assert setting["standard_deviation"] == pytest.approx(sample.std(ddof=1))
+        interval = stats.t.interval(0.95, 3, sample.mean(), stats.sem(sample))
+        assert setting["interval"] == pytest.approx([interval[0], min(interval[1], 1)])
+        assert setting["flattered_by"] == pytest.approx(promised - sample.mean())
+        assert setting["value_of_seed"] == sample.tolist()
+    assert [setting["trials"] for setting in told["settings"]] == [[4, 5, 6, 7], [0, 1, 2, 3]]
+    assert [setting["chance_to_be_best"] for setting in told["settings"]] == [1, 0]
+    (difference,), theirs = told["first_minus_others"], stats.ttest_rel(first, other)
+    assert difference["mean"] == pytest.approx((first - other).mean())
+    assert difference["interval"] == pytest.approx([*theirs.confidence_interval()])
+    assert difference["p_value"] == pytest.approx(theirs.pvalue)
+    assert difference["p_value_corrected"] == difference["p_value"]
+    tested = told["test_of_first"]
+    assert tested["test/acc"]["mean"] == pytest.approx(first.mean() - 0.01)
+    assert tested["test/loss"]["count"] == 4
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+
+
+def test_the_text(tmp_path: Path) -> None:
+    found = confirmed(tmp_path, [0.96, 0.95, 0.5], VALUES)
+    lines = describe(found).splitlines()
+    sweep, first = tmp_path / "s", found.settings[0].trials[0].run
+    assert lines[0] == f"2 of 3 settings of {sweep}, each with 4 fresh seeds, 1 to 4"
+    header = [
+        "optimizer.lr", "seeds", "mean val/acc", "95% interval", "deviation", "promised",
+        "flattered by", "best with",
+    ]  # fmt: skip
+    rows = [[cell for cell in line.split("  ") if cell] for line in (lines[2], *lines[4:6])]
+    stripped = [[cell.strip() for cell in row] for row in rows]
+    assert stripped == [
+        header,
+        ["1", "0.2", "4", "95.25%", "93.25% to 97.25%", "1.26%", "95.00%", "-0.25%", "100%"],
+        ["2", "0.1", "4", "91.50%", "89.45% to 93.55%", "1.29%", "96.00%", "+4.50%", "0%"],
+    ]
+    assert lines[9].split("  ")[0] == "1 − 2"
+    assert "+3.75%" in lines[9]
+    assert lines[9].endswith(" 0.001")
+    assert lines[11] == (
+        "test set, for setting 1 only: test/acc 94.25% (95% interval 92.25% to 96.25%); test/loss "
+        "0.9425 (95% interval 0.9225 to 0.9625)"
+    )
+    assert "90.50%" not in describe(found)  # the test accuracy of the other setting
+    assert lines[13] == f"to train it alone with seed 1: {first.command}"
+    assert len(lines) == 14
+
+
+def test_of_losses_the_least_is_the_best(tmp_path: Path) -> None:
+    found = confirmed(tmp_path, [0.1, 0.2], [[0.3, 0.4], [0.2, 0.1]], *LOSS)
+    assert [s.values["optimizer.lr"] for s in found.settings] == ["0.2", "0.1"]
+    assert [s.flattered for s in found.settings] == pytest.approx([-0.05, 0.25])
+    assert found.differences[0].estimate.mean == pytest.approx(-0.2)
+    assert found.chances == [1, 0]
+    text = describe(found)
+    assert "-0.05" in text
+    assert "+0.25" in text
+    low = found.settings[0].estimate.interval
+    assert low is not None
+    assert low[0] == 0  # no loss is below 0
+
+
+def test_seeds_that_diverge_are_told(tmp_path: Path) -> None:
+    found = confirmed(tmp_path, [0.9, 0.8], [[0.8, NAN, 0.9, 0.7], [0.6, 0.5, NAN, NAN]])
+    assert [setting.estimate.count for setting in found.settings] == [3, 2]
+    assert found.differences[0].estimate.count == 1
+    assert found.differences[0].corrected is None
+    text = describe(found)
+    assert (
+        "setting 1: 1 of 4 seeds diverged, 2; the mean is over the others\n"
+        "setting 2: 2 of 4 seeds diverged, 3, 4; the mean is over the others"
+    ) in text
+    assert "nan" not in text.lower()
+    told = to_primitives(found)["settings"][0]
+    assert (told["diverged_seeds"], told["value_of_seed"][1]) == ([2], None)
+
+
+def test_a_failed_seed_is_told_with_its_reason(tmp_path: Path) -> None:
+    found = confirmed(tmp_path, [0.9, 0.8], VALUES)
+    run = found.settings[1].trials[2].run
+    run.write_result({"status": "failed", "error": "no memory\nat all"})
+    again = read_confirmation(found.folder, found.record)
+    assert (again.failures, found.failures) == (1, 0)
+    text = describe(again)
+    assert "setting 2: 1 of 4 seeds failed, 3; the mean is over the others" in text
+    assert f"trial {run.folder.name} failed: no memory\n" in text
+
+
+def test_nothing_confirmed_is_one_sensible_line(tmp_path: Path) -> None:
+    found = confirmed(tmp_path, [0.9, 0.8], [[NAN, NAN], [NAN, NAN]])
+    assert found.winner is None
+    text = describe(found)
+    assert text.endswith("no setting has a value, so none is confirmed")
+    assert "nan" not in text.lower()
+    assert "test/acc" not in text
+    told = json.loads(json.dumps(to_primitives(found), allow_nan=False))
+    assert told["test_of_first"] is None
+    assert told["settings"][0]["chance_to_be_best"] is None
+    save_png(lambda: draw(found), tmp_path / "p.png")
+
+
+@pytest.mark.parametrize(
+    ("values", "interval", "p_value"),
+    [
+        ([[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]], "100.00% to 100.00%", "1.000"),
+        ([[1.0, 1.0, 1.0], [0.9, 0.9, 0.9]], "100.00% to 100.00%", "< 0.001"),
+        ([[0.5, 0.5], [0.5, NAN]], "50.00% to 50.00%", "–"),
+    ],
+    ids=["all perfect", "without variance", "one value"],
+)
+def test_equal_values(
+    values: list[list[float]], interval: str, p_value: str, tmp_path: Path
+) -> None:
+    """No warning either: the tests make warnings errors."""
+    found = confirmed(tmp_path, [0.9, 0.8], values)
+    text = describe(found)
+    assert interval in text
+    assert any(line.startswith("1 − 2") and line.endswith(p_value) for line in text.splitlines())
+    assert "nan" not in text.lower()
+    assert sum(chance or 0 for chance in found.chances) == pytest.approx(1)
+    save_png(lambda: draw(found), tmp_path / "p.png")
+
+
+def test_one_setting_has_no_differences(tmp_path: Path) -> None:
+    found = confirmed(tmp_path, [0.9], [[0.8, 0.9]])
+    text = describe(found)
+    assert text.startswith("1 of 1 settings of")
+    assert "difference" not in text
+    assert found.chances == [1]
+
+
+def test_the_picture_has_a_row_for_each_setting(tmp_path: Path) -> None:
+    (axis,) = draw(confirmed(tmp_path, [0.96, 0.95], VALUES)).axes
+    labels = [text.get_text() for text in axis.get_yticklabels()]
+    assert labels == ["1: optimizer.lr=0.2", "2: optimizer.lr=0.1"]
+    drawn = [np.asarray(line.get_xdata(), float).tolist() for line in axis.lines]
+    assert VALUES[0] in drawn
+    assert [0.95, 0.96] in drawn  # what the sweep had promised
+
+
+def test_missing_trials_have_no_value(tmp_path: Path) -> None:
+    found = confirmed(tmp_path, [0.9, 0.8], VALUES)
+    Run(found.folder / "5").result_file.unlink()
+    again = read_confirmation(found.folder, found.record)
+    assert math.isnan(again.settings[0].measured[1])

@@ -1,0 +1,251 @@
+"""Which settings of a sweep are confirmed, with which seeds, and what is refused."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from src.runs.confirm_record import read_record, write_record
+from src.runs.folder import resume_command
+from src.sweeps import confirm_command
+from src.sweeps.command_line import check_command_line as train_command_line
+from src.sweeps.confirm_command import Command, check_command_line, fresh_seeds, identity
+from src.system.errors import InputError
+from tests.helpers.commands import require_told_without_torch
+from tests.helpers.confirmations import begun, pretended_sweep, settle
+from tests.helpers.searches import refusal
+
+Point = tuple[tuple[str, ...], float | None]
+
+
+def point(rate: float, seed: int, value: float | None, *more: str) -> Point:
+    return (f"optimizer.lr={rate}", f"seed={seed}", *more), value
+
+
+POINTS = (
+    point(0.1, 0, 0.80), point(0.1, 1, 0.90),
+    point(0.3, 0, 0.95), point(0.3, 1, 0.65),  # the best trial, but not the best setting
+    point(0.5, 0, 0.70), point(0.5, 4, None),
+)  # fmt: skip
+
+
+def written(command: Command) -> Command:
+    """As if the confirmation had begun."""
+    command.folder.mkdir()
+    write_record(command.folder, command.record)
+    return command
+
+
+def test_settings_are_ranked_by_their_mean_over_seeds(tmp_path: Path) -> None:
+    sweep = pretended_sweep(tmp_path / "s", *POINTS)
+    begun(sweep, 6, "optimizer.lr=0.7", "seed=11")
+    found = check_command_line(sweep, 2, 3)
+    assert found.folder == sweep / "confirm"
+    record = found.record
+    assert (record.found, record.keys, record.monitor) == (3, ["optimizer.lr"], "val/acc")
+    assert record.seeds == [12, 13, 14]  # a seed of a trial without a result counts as used
+    assert [chosen.promised for chosen in record.settings] == pytest.approx([0.85, 0.80])
+    assert [chosen.trials for chosen in record.settings] == [[0, 1], [2, 3]]
+    assert [record.values(chosen) for chosen in record.settings] == [
+        {"optimizer.lr": "0.1"}, {"optimizer.lr": "0.3"},
+    ]  # fmt: skip
+    assert [chosen.config.optimizer.lr for chosen in record.settings] == [0.1, 0.3]
+    assert "seed" not in record.settings[0].overrides
+    # A diverged trial has no value. All settings are taken if there are fewer than asked for.
+    every = check_command_line(sweep, 50, 2).record.settings
+    assert [(chosen.promised, chosen.trials) for chosen in every[2:]] == [(0.7, [4])]
+    usual = check_command_line(sweep).record
+    assert (len(usual.settings), len(usual.seeds)) == (3, 20)
+
+
+def test_the_least_loss_is_the_best(tmp_path: Path) -> None:
+    loss = ("checkpoint.monitor=val/loss", "checkpoint.mode=min")
+    sweep = pretended_sweep(
+        tmp_path / "s", point(0.1, 0, 0.3, *loss), point(0.3, 0, 0.2, *loss),
+        point(0.5, 0, 0.2, *loss),
+    )  # fmt: skip
+    record = check_command_line(sweep, 3, 2).record
+    assert [chosen.trials for chosen in record.settings] == [[1], [2], [0]]
+
+
+def test_only_the_seed_and_where_the_data_lie_repeat_a_setting(tmp_path: Path) -> None:
+    changes = ((), ("seed=3",), ("data.root=elsewhere",), ("checkpoint.keep=best",))
+    same = {identity(begun(tmp_path, n, *change)[1]) for n, change in enumerate(changes)}
+    assert len(same) == 1
+    others = ("data.split_seed=3", "trainer.max_epochs=3", "model.dropout=0.1", "optimizer=adam")
+    different = {identity(begun(tmp_path, 4 + n, change)[1]) for n, change in enumerate(others)}
+    assert len(different | same) == 5
+
+
+def test_fresh_seeds_are_never_used_ones() -> None:
+    assert fresh_seeds({0, 7, 3}, 3) == [8, 9, 10]
+    assert fresh_seeds({2**32 - 3}, 2) == [2**32 - 2, 2**32 - 1]
+    assert fresh_seeds({2**32 - 2}, 2) == [0, 1]
+    assert fresh_seeds({2**32 - 1, 0, 2}, 3) == [1, 3, 4]
+
+
+def test_a_sweep_over_the_seed_alone_has_one_setting(tmp_path: Path) -> None:
+    sweep = pretended_sweep(tmp_path / "s", point(0.1, 0, 0.8), point(0.1, 1, 0.9))
+    record = check_command_line(sweep).record
+    assert (record.found, record.keys, len(record.settings)) == (1, [], 1)
+
+
+def test_without_the_typed_overrides_the_configurations_tell(tmp_path: Path) -> None:
+    sweep = pretended_sweep(tmp_path / "s", *POINTS)
+    for file in sweep.glob("*/.hydra/overrides.yaml"):
+        file.unlink()
+    record = check_command_line(sweep, 1).record
+    assert record.keys == ["optimizer.lr"]
+    assert record.values(record.settings[0]) == {"optimizer.lr": "0.1"}
+
+
+# --- the folder ----------------------------------------------------------------------------------
+
+
+def test_the_same_command_continues(tmp_path: Path) -> None:
+    sweep = pretended_sweep(tmp_path / "s", *POINTS)
+    begun_ = written(check_command_line(sweep, 2, 3))
+    assert check_command_line(sweep, 2, 3) == begun_
+    assert check_command_line(begun_.folder) == begun_
+    assert resume_command(begun_.folder) == f"python -m src.confirm {begun_.folder}"
+    other = check_command_line(sweep, 2, 4, tmp_path / "other")
+    assert other.folder == tmp_path / "other"
+    shutil.move(begun_.folder, tmp_path / "moved")
+    shutil.rmtree(sweep)
+    assert check_command_line(tmp_path / "moved").record == begun_.record
+
+
+def test_another_confirmation_in_the_folder(tmp_path: Path) -> None:
+    sweep = pretended_sweep(tmp_path / "s", *POINTS)
+    folder = written(check_command_line(sweep, 2, 3)).folder
+    advice = (
+        f"; type python -m src.confirm {folder} to continue it, or --output FOLDER to begin a new "
+        "one"
+    )
+    assert refusal(lambda: check_command_line(sweep, 1, 4)) == (
+        f"{folder}: holds another confirmation (it confirms 2 settings with 3 seeds, not 1 setting "
+        f"with 4 seeds){advice}"
+    )
+    settle(*begun(sweep, 6, "optimizer.lr=0.7", "seed=0"), 0.99)
+    assert refusal(lambda: check_command_line(sweep, 2, 3)) == (
+        f"{folder}: holds another confirmation (its sweep has changed since then){advice}"
+    )
+    for given in ({"top": 2}, {"seeds": 3}, {"output": Path("o")}):
+        text = refusal(lambda given=given: check_command_line(folder, **given))  # type: ignore[misc]
+        assert text == (
+            f"{folder}: is a confirmation, which continues as it was; leave out "
+            f"--{next(iter(given))}, or name its sweep"
+        )
+
+
+def test_train_says_who_continues_a_confirmation(tmp_path: Path) -> None:
+    folder = written(check_command_line(pretended_sweep(tmp_path / "s", *POINTS), 2, 3)).folder
+    begun_ = begun(folder, 0)[0].folder
+    (folder / "multirun.yaml").unlink()
+    for given in (folder, begun_):
+        text = refusal(lambda given=given: train_command_line([f"resume={given}"]))  # type: ignore[misc]
+        assert text.endswith(f"type python -m src.confirm {folder}")
+    text = refusal(lambda: train_command_line(["-m", "seed=1,2", f"hydra.sweep.dir={folder}"]))
+    assert "holds a sweep already (confirm.yaml)" in text
+
+
+def test_a_folder_of_something_else(tmp_path: Path) -> None:
+    sweep = pretended_sweep(tmp_path / "s", *POINTS)
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "letter").write_text("mine")
+    text = refusal(lambda: check_command_line(sweep, output=tmp_path / "full"))
+    assert text.startswith(f"{tmp_path / 'full'}: holds letter, not a confirmation; type --output")
+    for file in (tmp_path / "full" / "letter", tmp_path / "link"):
+        if not file.exists():
+            file.symlink_to(tmp_path)
+        text = refusal(lambda file=file: check_command_line(sweep, output=file))  # type: ignore[misc]
+        assert text == f"{file}: is not a folder; type --output FOLDER to name another one"
+    (sweep / "confirm").mkdir()
+    (sweep / "confirm" / ".confirm.json.part").symlink_to(tmp_path / "full" / "letter")
+    assert "is a link to" in refusal(lambda: check_command_line(sweep))
+
+
+# --- what cannot be confirmed --------------------------------------------------------------------
+
+
+def test_one_line_without_torch(tmp_path: Path) -> None:
+    sweep = str(pretended_sweep(tmp_path / "s", *POINTS))
+    begun(tmp_path / "begun", 0)
+    run, _ = begun(tmp_path / "r", 0)
+    (tmp_path / "r" / "multirun.yaml").unlink()
+    (tmp_path / "empty").mkdir()
+    monitors = pretended_sweep(
+        tmp_path / "monitors", point(0.1, 0, 0.8),
+        point(0.1, 1, 0.8, "checkpoint.monitor=val/loss", "checkpoint.mode=min"),
+    )  # fmt: skip
+    sets = pretended_sweep(tmp_path / "sets", point(0.1, 0, 0.8), point(0.1, 0, 0.8, "data=toy"))
+    damaged = pretended_sweep(tmp_path / "damaged", *POINTS)
+    file = damaged / "3" / ".hydra" / "config.yaml"
+    file.write_text(file.read_text().replace("lr: 0.3", "lr: -1"))
+    names = "name the folder of a sweep or a search, for example sweeps/DATE/TIME"
+    told = {
+        (f"{tmp_path}/none",): "there is no such folder; name a sweep, sweeps/DATE/TIME",
+        (f"{tmp_path}/empty",): f"{tmp_path}/empty: is not a sweep; {names}",
+        (str(run.folder),): f"{run.folder}: is one run; {names}",
+        (f"{sweep}/0",): f"{sweep}/0: is a trial; name its sweep, {sweep}",
+        (f"{tmp_path}/begun",): "begun: no trial has finished; type python -m src.train resume=",
+        (str(monitors),): "its trials have different checkpoint.monitor (val/acc in trial 0, "
+        "val/loss in trial 1), so their values cannot be compared",
+        (str(sets),): "its trials have different data (digits in trial 0, toy in trial 1)",
+        (str(damaged),): "trial 3 cannot be read; restore its file, or remove the folder of the "
+        f"trial ({file}: ",
+        (sweep, "--seeds", "1"): "--seeds 1: must be from 2 to 1,000, for example --seeds 20",
+        (sweep, "--top", "0"): "--top 0: must be from 1 to 50, for example --top 3",
+        (sweep, "--top", "51"): "--top 51: must be from 1 to 50",
+    }
+    require_told_without_torch("confirm", told)
+
+
+def test_settings_that_are_repeated_over_another_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweep promises a mean over both keys, which fresh seeds alone do not repeat."""
+    monkeypatch.setattr(confirm_command, "REPLICATED", ("seed", "data.split_seed"))
+    split = "data.split_seed=7"
+    sweep = pretended_sweep(tmp_path / "s", point(0.1, 0, 0.8, split), point(0.3, 0, 0.7, split))
+    record = check_command_line(sweep).record
+    assert (record.keys, record.settings[0].overrides["data.split_seed"]) == (["optimizer.lr"], "7")
+    settle(*begun(sweep, 2, "optimizer.lr=0.1", "data.split_seed=8"), 0.9)
+    assert refusal(lambda: check_command_line(sweep)) == (
+        f"{sweep}: its trials repeat their settings over data.split_seed, but a confirmation "
+        "repeats over seeds only; confirm a sweep with one data.split_seed"
+    )
+
+
+def test_each_refusal_is_one_line(tmp_path: Path) -> None:
+    damaged = pretended_sweep(tmp_path / "damaged", *POINTS)
+    file = damaged / "3" / ".hydra" / "config.yaml"
+    file.write_text(file.read_text().replace("lr: 0.3", "lr: -1").replace("seed: 0", "seed: x"))
+    text = refusal(lambda: check_command_line(damaged))
+    assert "optimizer.lr=-1: must be greater than 0" in text
+    assert len(text.splitlines()) == 1
+    os.truncate(damaged / "2" / "result.json", 10)
+    text = refusal(lambda: check_command_line(damaged))
+    assert text.startswith(f"{damaged / '2' / 'result.json'}: is not the result of a run")
+
+
+def test_what_this_machine_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sweep = pretended_sweep(tmp_path / "s", *POINTS)
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "1")
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "2"),
+                        ("LOCAL_RANK", "0")):  # fmt: skip
+        monkeypatch.setenv(name, value)
+    assert "torchrun has started this process" in refusal(lambda: check_command_line(sweep))
+
+
+@pytest.mark.parametrize("field", ["sweep", "found", "keys", "seeds", "settings"])
+def test_a_record_without_a_field(field: str, tmp_path: Path) -> None:
+    sweep = pretended_sweep(tmp_path / "s", *POINTS)
+    folder = written(check_command_line(sweep, 2, 3)).folder
+    file = folder / "confirm.yaml"
+    file.write_text(file.read_text().replace(f"{field}:", "other:", 1))
+    with pytest.raises(InputError, match=r"confirm\.yaml: is not the record of a confirmation"):
+        read_record(folder)
+    refusal(lambda: check_command_line(folder))
+    refusal(lambda: check_command_line(sweep, 2, 3))
