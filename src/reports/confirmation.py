@@ -18,7 +18,6 @@ from src.config.schema import sort_key
 from src.plots.intervals import Sample, intervals
 from src.reports.collect import label_of, short
 from src.reports.estimates import (
-    CONFIDENCE,
     Difference,
     Estimate,
     chances_to_be_best,
@@ -26,6 +25,7 @@ from src.reports.estimates import (
     estimate,
 )
 from src.runs.confirm_record import Chosen, Record, trials, value_of
+from src.runs.intervals import LEVEL
 from src.runs.outcome import UNKNOWN, Outcome, format_metric, read_outcome
 
 MOST_ERRORS = 20  # that are printed
@@ -131,7 +131,7 @@ def to_primitives(found: Confirmation) -> dict[str, Any]:
         "sweep": found.record.sweep,
         "settings_of_sweep": found.record.found,
         "monitor": monitor,
-        "confidence": CONFIDENCE,
+        "confidence": LEVEL,
         "seeds": list(found.record.seeds),
         "settings": [
             {
