@@ -38,13 +38,6 @@ class Request:
     greedy: int | None
     folder: Path
 
-    @property
-    def chosen(self) -> str:
-        """How the members are chosen, in words."""
-        if self.greedy is not None:
-            return f"{self.greedy} greedy picks by {self.by}"
-        return "as named" if self.best is None else f"best {self.best} by {self.by}"
-
 
 def read_request(
     paths: Sequence[Path],
@@ -58,6 +51,14 @@ def read_request(
     swept = len(paths) == 1 and is_sweep(paths[0])
     _require_numbers(paths[0] if swept else None, best, greedy)
     found = _trials(paths[0]) if swept else _runs(paths)
+    if greedy is not None:  # checkpoint.keep may have removed weights
+        found = [outcome for outcome in found if outcome.run.best_checkpoint.exists()]
+    if len(found) < 2:
+        counted = f"{len(found)} finished trial{'s'[: len(found) != 1]}"
+        raise InputError(
+            f"{paths[0]}: has {counted}{' with weights' if greedy else ''}; a committee needs two "
+            "or more"
+        )
     by = by or _monitor(found)
     found = sorted(found, key=lambda outcome: sort_key(by, outcome.metric(by)))
     if best is not None and best > len(found):
@@ -65,14 +66,7 @@ def read_request(
             f"--best {best}: {paths[0] if swept else 'the command'} has {len(found)} finished "
             f"{'trials' if swept else 'runs'}; type --best {len(found)} or less"
         )
-    if greedy is not None:  # checkpoint.keep may have removed weights
-        found = [outcome for outcome in found if outcome.run.best_checkpoint.exists()]
     found = found[: MOST_MEMBERS if best is None else best]
-    if len(found) < 2:
-        raise InputError(
-            f"{paths[0]}: has {len(found)} finished trial{'s'[: len(found) != 1]} with weights; a "
-            "committee needs two or more"
-        )
     _require_alike(found, greedy)
     folder = folder or (paths[0] / "committee" if swept else timestamped("runs"))
     if folder.exists() or folder.is_symlink():
@@ -140,7 +134,7 @@ def _monitor(found: Sequence[Outcome]) -> str:
     """The metric that all runs monitored, to choose and sort by."""
     monitors = {outcome.monitor for outcome in found}
     if len(monitors) != 1 or not monitors <= {*METRICS}:
-        listed = ", ".join(sorted(monitors)) or "nothing"
+        listed = ", ".join(sorted(monitors))
         raise InputError(f"the runs monitored {listed}; type --by val/acc or --by val/loss")
     return monitors.pop()
 
