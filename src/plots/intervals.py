@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -20,12 +21,13 @@ class Sample:
     values: Sequence[float]
     mean: float | None
     interval: tuple[float, float] | None
-    promised: float  # drawn as a mark
+    promised: float | None = None  # drawn as a mark
 
 
-def intervals(samples: Sequence[Sample], quantity: str) -> Figure:
+def intervals(samples: Sequence[Sample], quantity: str, value: str) -> Figure:
     """A row for each sample, the first one on top: all points, the mean with its interval, and the
-    promised value. `quantity` is the name of the values; accuracies are in percent."""
+    promised value, if there is one. `quantity` is the name of the values; accuracies are in
+    percent. `value` says what has a value."""
     figure = Figure(figsize=(9, 1.4 + 0.5 * len(samples)), layout="constrained")
     axis = figure.subplots()
     for row, sample in enumerate(samples):
@@ -37,11 +39,14 @@ def intervals(samples: Sequence[Sample], quantity: str) -> Figure:
             axis.errorbar(
                 sample.mean, row, xerr=error, color=COLOURS[0], marker="o", ms=6, capsize=4, lw=2
             )
-    promised = [sample.promised for sample in samples]
-    axis.plot(promised, range(len(samples)), "D", color=COLOURS[1], ms=6, mfc="none", mew=1.5)
-    axis.plot([], [], "o", color=FAINT, ms=3, label="a fresh seed")
+    axis.plot([], [], "o", color=FAINT, ms=3, label=value)
     axis.plot([], [], "o-", color=COLOURS[0], ms=6, label="mean and 95% interval")
-    axis.plot([], [], "D", color=COLOURS[1], mfc="none", mew=1.5, label="promised by the sweep")
+    promised = [
+        (each.promised, row) for row, each in enumerate(samples) if each.promised is not None
+    ]
+    if promised:
+        mark: Any = {"color": COLOURS[1], "ms": 6, "mfc": "none", "mew": 1.5}
+        axis.plot(*np.array(promised).T, "D", label="promised by the sweep", **mark)
     axis.set_yticks(range(len(samples)), [sample.label for sample in samples])
     axis.set_ylim(len(samples) - 0.5, -0.5)
     axis.set_xlabel(quantity)

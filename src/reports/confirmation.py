@@ -312,4 +312,4 @@ def draw(found: Confirmation) -> Figure:
                 setting.chosen.promised,
             )
         )
-    return intervals(samples, found.record.monitor)
+    return intervals(samples, found.record.monitor, "a fresh seed")

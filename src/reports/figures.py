@@ -2,6 +2,7 @@
 
 import io
 import re
+import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from src.plots.intervals import Sample, intervals
 from src.plots.style import COLOURS, FAINT, INK, LINE, MOST_COLOURED, STYLE
 from src.reports.analysis import Effect, Grid
 from src.reports.collect import Entry, short
@@ -191,25 +193,15 @@ def effects(found: Sequence[Effect], quantity: str) -> Figure:
 
 
 def settings(groups: Sequence[Replicates], keys: Sequence[str], quantity: str) -> Figure:
-    """The best settings, a row for each: a dot per trial, and the mean with its interval."""
-    shown = groups[:MOST_SETTINGS]
-    figure = Figure(figsize=(9.3, 1 + 0.32 * len(shown)), layout="constrained")
-    axis = figure.subplots()
-    for place, group in enumerate(shown):
-        dots = _spread(sorted(group.known(quantity)))
-        axis.plot(dots, [place] * len(dots), "o", color=FAINT, ms=4, alpha=0.6)
-        low, high = group.interval(quantity) or (dots[0], dots[0])
-        middle, half = (low + high) / 2, (high - low) / 2
-        axis.errorbar(middle, place, xerr=half, color=COLOURS[0], marker="o", ms=5, capsize=4)
-    pairs = [zip(keys, group.values, strict=True) for group in shown]
-    labels = [", ".join(f"{key}={short(value)}" for key, value in each) for each in pairs]
-    axis.set_yticks(range(len(shown)), [label or "all trials" for label in labels])
-    axis.set_ylim(len(shown) - 0.5, -0.5)
-    axis.set_xlabel(quantity)
-    axis.grid(axis="x")
-    if quantity.endswith("acc"):
-        axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=None))
-    return figure
+    """The best settings: a dot per trial, and the mean with its interval."""
+    samples = []
+    for group in groups[:MOST_SETTINGS]:
+        pairs = zip(keys, group.values, strict=True)
+        label = ", ".join(f"{key}={short(value)}" for key, value in pairs) or "all trials"
+        values = group.known(quantity)
+        mean, dots = statistics.mean(values), _spread(sorted(values))
+        samples.append(Sample(label, dots, mean, group.interval(quantity)))
+    return intervals(samples, quantity, "a trial")
 
 
 def times(entries: Sequence[Entry]) -> Figure:

@@ -12,7 +12,7 @@ def test_each_row_has_its_points_its_mean_and_the_promise() -> None:
         Sample("two", [], None, None, 0.8),
         Sample("three", [0.4], 0.4, None, 0.7),
     ]
-    figure = intervals(samples, "val/acc")
+    figure = intervals(samples, "val/acc", "a fresh seed")
     (axis,) = figure.axes
     assert [text.get_text() for text in axis.get_yticklabels()] == ["one", "two", "three"]
     assert axis.get_ylim() == (2.5, -0.5)  # the first row is on top
@@ -25,3 +25,9 @@ def test_each_row_has_its_points_its_mean_and_the_promise() -> None:
     assert np.array(bars)[:, :, 0] == pytest.approx(np.array([[0.35, 0.85], [0.4, 0.4]]))
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend == ["a fresh seed", "mean and 95% interval", "promised by the sweep"]
+
+
+def test_without_promises_there_is_no_mark() -> None:
+    figure = intervals([Sample("one", [0.5, 0.6], 0.55, (0.5, 0.6))], "val/loss", "a trial")
+    legend = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legend == ["a trial", "mean and 95% interval"]
