@@ -24,8 +24,8 @@ from src.reports.estimates import (
     differences_to_first,
     estimate,
 )
+from src.runs.confidence import LEVEL
 from src.runs.confirm_record import Chosen, Record, trials, value_of
-from src.runs.intervals import LEVEL
 from src.runs.outcome import UNKNOWN, Outcome, format_metric, read_outcome
 
 MOST_ERRORS = 20  # that are printed

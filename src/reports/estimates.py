@@ -12,7 +12,7 @@ from itertools import combinations
 import numpy as np
 from scipy import stats
 
-from src.runs.intervals import t_interval
+from src.runs.confidence import t_interval
 
 RESAMPLES = 10_000  # of the seeds, for the chances
 

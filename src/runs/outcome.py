@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from src.config.schema import sort_key
+from src.runs.confidence import t_interval
 from src.runs.folder import Result, Row, Run
-from src.runs.intervals import t_interval
 
 METRICS = ("val/acc", "val/loss", "test/acc", "test/loss")
 MEANS = ("val/acc", "95% interval", "test/acc")  # of the trials of a setting

@@ -15,7 +15,7 @@ from src.sweeps.trials import train_trials
 from tests.helpers.commands import ROOT
 from tests.helpers.weights import same
 
-COMMON = ("data=digits", "trainer=cpu", "data.batch_size=5", "trainer.max_epochs=80")
+COMMON = ("data=digits", "trainer=cpu", "data.batch_size=5", "trainer.max_epochs=50")
 POINTS = [(width, seed) for width in (128, 512) for seed in (0, 1)]
 
 

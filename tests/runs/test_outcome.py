@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from src.runs.confidence import t_interval
 from src.runs.folder import Result, Run
-from src.runs.intervals import t_interval
 from src.runs.outcome import Outcome, format_interval, format_spread, replicates
 
 

@@ -92,9 +92,9 @@ def test_a_signal_when_the_result_is_written(
     """The run has ended, and stays so; its command still says what to type."""
     write = Run.write_result
 
-    def signalled(self: Run, result: dict[str, Any]) -> None:
+    def signalled(self: Run, result: dict[str, Any] | str) -> None:
         write(self, result)
-        if result["status"] == "finished":
+        if self.result["status"] == "finished":
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(Run, "write_result", signalled)

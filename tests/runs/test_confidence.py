@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from sklearn.model_selection import KFold
 
-from src.runs.intervals import t_interval
+from src.runs.confidence import t_interval
 
 
 @pytest.mark.parametrize("count", [2, 5, 40])
