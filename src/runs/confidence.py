@@ -22,5 +22,5 @@ def t_interval(values: Sequence[float], folds: int = 0) -> tuple[float, float]:
     shared = 1 / (folds - 1) if folds else 0.0
     quantile = float(stdtrit(count - 1, (1 + LEVEL) / 2))
     mean = statistics.mean(values)  # exact, so that equal values have an interval without width
-    half = quantile * statistics.stdev(values, mean) * math.sqrt(1 / count + shared)
+    half = quantile * statistics.stdev(values) * math.sqrt(1 / count + shared)
     return mean - half, mean + half
