@@ -1,10 +1,10 @@
 """Rare classes: the weights of the classes in the loss, and orders that draw all classes alike."""
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from src.config.written import written
+from src.data.loader import epoch_stream
 from src.data.sources.source import Source, Split
 from src.system.errors import InputError
 
@@ -50,8 +50,7 @@ class BalancedOrder:
         self.first = self.counts.cumsum(0) - self.counts
 
     def __call__(self, epoch: int, samples: int) -> Tensor:
-        key = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1, np.uint64)[0])
-        stream = torch.Generator().manual_seed(key)
+        stream = epoch_stream(self.seed, epoch)
         classes = torch.randint(len(self.counts), (samples,), generator=stream)
         fractions = torch.rand(samples, generator=stream, dtype=torch.float64)
         places = (fractions * self.counts[classes]).long()

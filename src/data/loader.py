@@ -69,6 +69,12 @@ class Rows:
 Order = Callable[[int, int], Tensor]
 
 
+def epoch_stream(seed: int, epoch: int) -> torch.Generator:
+    """The random stream of an epoch's order."""
+    key = int(np.random.SeedSequence([seed, epoch]).generate_state(1, np.uint64)[0])
+    return torch.Generator().manual_seed(key)
+
+
 class SeededOrder:
     """A permutation that depends only on (seed, epoch)."""
 
@@ -76,9 +82,7 @@ class SeededOrder:
         self.seed = seed
 
     def __call__(self, epoch: int, samples: int) -> Tensor:
-        key = int(np.random.SeedSequence([self.seed, epoch]).generate_state(1, np.uint64)[0])
-        stream = torch.Generator().manual_seed(key)
-        return torch.randperm(samples, generator=stream)
+        return torch.randperm(samples, generator=epoch_stream(self.seed, epoch))
 
 
 class FoldOrder:

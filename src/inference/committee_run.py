@@ -5,7 +5,7 @@ import os
 import shutil
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,14 +23,14 @@ from src.inference.evaluation import (
     validation_of,
 )
 from src.inference.exporters import members_of
-from src.inference.members import Request, differing_keys, relative_name
+from src.inference.members import METRICS, Request, differing_keys, relative_name
 from src.models import count_parameters
 from src.models.committee import Committee
 from src.runs import checkpoint
 from src.runs.config_files import create_run_folder
 from src.runs.folder import Run
 from src.runs.loading import Trained, open_trained
-from src.runs.outcome import Outcome
+from src.runs.outcome import Outcome, format_metric
 from src.system import machine
 from src.system.errors import InputError
 from src.system.resources import require_memory, versions
@@ -226,27 +226,23 @@ def summary(run: Run) -> str:
         [
             os.path.normpath(run.folder / member["folder"]),
             member["votes"],
-            _percent(member["val/acc"]),
-            _number(member["val/loss"]),
+            *_cells(member),
         ]
         for member in made["members"]
     ]
     best = result["best"]
-    rows.append(["committee", total, _percent(best["val/acc"]), _number(best["val/loss"])])
+    rows.append(["committee", total, *_cells(best)])
     table = tabulate(
-        rows, ["member", "votes", "val/acc", "val/loss"], disable_numparse=True,
+        rows, ["member", "votes", *METRICS], disable_numparse=True,
         colalign=("left", "right", "right", "right"),
     )  # fmt: skip
     return (
         f"{table}\n\n{len(made['members'])} members, {result['parameters']:,} parameters; "
-        f"test accuracy {_percent(result['test/acc'])}, loss {_number(result['test/loss'])}\n"
+        f"test accuracy {format_metric('test/acc', result['test/acc'])}, "
+        f"loss {format_metric('test/loss', result['test/loss'])}\n"
         f"folder {run.folder}"
     )
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2%}"
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+def _cells(values: Mapping[str, Any]) -> list[str]:
+    return [format_metric(name, values[name]) for name in METRICS]

@@ -21,7 +21,7 @@ PICKS = 50  # of --greedy without a number
 MOST_PICKS = 1000
 # Keys of the section `data` that do not change which samples are in the validation set.
 LOADING = (
-    "root", "batch_size", "drop_last", "order", "loader", "num_workers", "pin_memory",
+    "root", "batch_size", "drop_last", "order", "sampler", "loader", "num_workers", "pin_memory",
     "persistent_workers",
 )  # fmt: skip
 
@@ -143,7 +143,7 @@ def _require_alike(found: Sequence[Outcome], greedy: int | None) -> None:
     """Raises InputError unless all runs have weights and the same validation set."""
     first, *others = found
     asked = _split(first.run)
-    if greedy is not None and asked["val_fraction"] is None:
+    if greedy is not None and not first.run.config.data.holds_out_validation:
         raise InputError(
             f"--greedy: {first.run.folder} has no validation set of its own "
             "(data.val_fraction=null); type --best N"
@@ -172,7 +172,8 @@ def _require_alike(found: Sequence[Outcome], greedy: int | None) -> None:
 def _split(run: Run) -> dict[str, Any]:
     """What decides the samples of the validation set: keys of `data`, and the data set used."""
     section = run.config.data.model_dump(mode="json")
-    kept = {key: value for key, value in section.items() if key not in LOADING}
+    unused = LOADING if section["folds"] is None else (*LOADING, "val_fraction")
+    kept = {key: value for key, value in section.items() if key not in unused}
     return kept | {"name": run.result.get("data", {}).get("name", section["name"])}
 
 

@@ -10,7 +10,7 @@ from tqdm import tqdm
 
 from src.config.written import flat
 from src.runs.folder import Result, Row, Run, is_sweep
-from src.runs.outcome import UNKNOWN, Outcome, by_data, differing
+from src.runs.outcome import UNKNOWN, Outcome, comparable, differing
 from src.system.errors import InputError, reading
 
 LABEL_LIMIT = 60  # characters
@@ -181,8 +181,8 @@ def short(text: str) -> str:
 
 
 def _sweeps(folder: Path, trials: Sequence[Entry], base: Path) -> Iterator[SweepEntries]:
-    """The part of a sweep on each data set."""
-    parts = by_data(trials)
+    """The parts of a sweep whose trials can be compared."""
+    parts = comparable(trials)
     for data, entries in parts.items():
         name = _name(folder, base) + (f" on {data}" if len(parts) > 1 else "")
         yield _part(folder, name, entries)

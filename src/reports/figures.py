@@ -21,7 +21,7 @@ from src.plots.style import COLOURS, FAINT, INK, LINE, MOST_COLOURED, STYLE
 from src.reports.analysis import Effect, Grid
 from src.reports.collect import Entry, short
 from src.runs.folder import Row
-from src.runs.outcome import Replicates
+from src.runs.outcome import Replicates, known_value
 from src.system.files import write_durably
 
 MOST_SETTINGS = 20  # rows of a picture
@@ -134,7 +134,7 @@ def _labels(entries: Sequence[Entry]) -> dict[str, str]:
 
 def _points(history: Sequence[Row], name: str) -> np.ndarray:
     """(epochs, 2): epoch and value, where the value is known."""
-    found = [(row["epoch"], row[name]) for row in history if row[name] is not None]
+    found = [(row["epoch"], row[name]) for row in history if known_value(row[name]) is not None]
     return np.array(found, float).reshape(-1, 2)
 
 
@@ -199,8 +199,8 @@ def settings(groups: Sequence[Replicates], keys: Sequence[str], quantity: str) -
         pairs = zip(keys, group.values, strict=True)
         label = ", ".join(f"{key}={short(value)}" for key, value in pairs) or "all trials"
         values = group.known(quantity)
-        mean, dots = statistics.mean(values), _spread(sorted(values))
-        samples.append(Sample(label, dots, mean, group.interval(quantity)))
+        mean = statistics.mean(values) if values else None
+        samples.append(Sample(label, _spread(sorted(values)), mean, group.interval(quantity)))
     return intervals(samples, quantity, "a trial")
 
 

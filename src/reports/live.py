@@ -23,7 +23,7 @@ from src.reports.page import render
 from src.runs.folder import Run, is_sweep
 from src.runs.group_progress import NAME, read_progress
 from src.runs.group_status import HEADER, GroupStatus, Results, one_result, overview, rows
-from src.runs.outcome import by_data, differing
+from src.runs.outcome import comparable, differing
 from src.system.errors import InputError
 from src.system.page_server import PageHandler, PageServer
 
@@ -120,8 +120,8 @@ def _group(folder: Path) -> GroupStatus:
 
 
 def _parts(found: Collection) -> list[dict[str, Any]]:
-    """A section for each sweep, and for the single runs, on each data set."""
-    parts = [("Runs", "run", group) for group in by_data(found.runs).values()]
+    """A section for each sweep, and for the single runs; of comparable runs each."""
+    parts = [("Runs", "run", group) for group in comparable(found.runs).values()]
     parts += [(f"Sweep {each.name}", "trial", list(each.trials)) for each in found.sweeps]
     return [_part(f"part{number}", *part) for number, part in enumerate(parts)]
 

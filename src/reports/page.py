@@ -15,7 +15,7 @@ from markupsafe import Markup
 from src.reports import analysis, figures, tables
 from src.reports.collect import Collection, Entry, SweepEntries, collect
 from src.reports.figures import Picture
-from src.runs.outcome import by_data, differing, replicates
+from src.runs.outcome import comparable, differing, replicates
 from src.system.errors import InputError
 from src.system.files import open_regular, write_durably
 from src.system.process import importing
@@ -96,8 +96,8 @@ def _title(found: Collection) -> str:
         parts.append(f"a sweep of {len(found.sweeps[0].trials):,} trials")
     elif found.sweeps:
         folders = len({sweep.folder for sweep in found.sweeps})
-        sets = f"on {len(found.sweeps)} data sets" if folders == 1 else ""
-        parts.append(f"a sweep {sets}" if sets else f"{folders:,} sweeps")
+        one = f"a sweep in {len(found.sweeps)} parts"
+        parts.append(one if folders == 1 else f"{folders:,} sweeps")
     return " and ".join(parts)
 
 
@@ -116,7 +116,7 @@ class _Sections:
 
     def all_runs(self, entries: Sequence[Entry]) -> list[dict[str, Any]]:
         """A section for each data set, because values on different ones cannot be compared."""
-        groups = by_data(entries)
+        groups = comparable(entries)
         if len(groups) == 1:
             return [self.runs("runs", "run", "Runs", entries)]
         return [

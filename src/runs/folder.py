@@ -47,6 +47,7 @@ Row = dict[str, float | int | None]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Size = Annotated[int, Field(gt=0, lt=2**31)]  # of a sample along one axis
 Number = Annotated[float, Field(allow_inf_nan=False)]
+Accuracy = Annotated[float, Field(ge=0, le=1 + 1e-6)]  # a mean over batches may be rounded up
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Monitor = Literal["val/acc", "val/loss", "train/acc", "train/loss"]
 
@@ -55,9 +56,9 @@ Values = TypedDict(
     {
         "epoch": Count | None,
         "train/loss": Number | None,
-        "train/acc": Number | None,
+        "train/acc": Accuracy | None,
         "val/loss": Number | None,
-        "val/acc": Number | None,
+        "val/acc": Accuracy | None,
     },
     total=False,
 )  # of one epoch
@@ -93,7 +94,7 @@ MemberUsed = TypedDict(
         "folder": str,  # from the folder of the committee
         "votes": Votes,
         "val/loss": Number | None,
-        "val/acc": Number | None,
+        "val/acc": Accuracy | None,
     },
 )
 
@@ -112,7 +113,9 @@ class CommitteeUsed(TypedDict):
     members: Annotated[list[MemberUsed], Field(min_length=2, max_length=MOST_MEMBERS)]
 
 
-_Tested = TypedDict("_Tested", {"test/loss": Number | None, "test/acc": Number | None}, total=False)
+_Tested = TypedDict(
+    "_Tested", {"test/loss": Number | None, "test/acc": Accuracy | None}, total=False
+)
 
 
 class Result(_Tested, total=False):
@@ -360,11 +363,13 @@ class Run:
         for path in (self.history_file, self.result_file):
             path.unlink(missing_ok=True)
 
-    def write_result(self, result: Mapping[str, Any] | str) -> None:
-        """Writes result.json, and before it makes the history durable. A text is the content."""
+    def write_result(self, result: Mapping[str, Any]) -> None:
+        """Writes result.json, and before it makes the history durable."""
+        self.write_result_text(result_text(result))
+
+    def write_result_text(self, text: str) -> None:
         if self.history_file.exists():
             sync(self.history_file)
-        text = result if isinstance(result, str) else result_text(result)
         write_durably(self.result_file, text)
 
 

@@ -3,8 +3,8 @@
 Reports, tables and comparisons ask here for status, metrics and rank. Nothing here imports torch.
 """
 
-import math
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -16,6 +16,7 @@ from src.runs.folder import Result, Row, Run
 METRICS = ("val/acc", "val/loss", "test/acc", "test/loss")
 MEANS = ("val/acc", "95% interval", "test/acc")  # of the trials of a setting
 REPLICATED = ("seed", "data.fold")  # keys whose values are not chosen, only repeated
+LARGEST = 1e100  # of a metric
 UNKNOWN = "–"  # in place of a value that a run does not have
 SHARED_TIME = "seconds of a trial in a stack: an equal share of the stack's time"
 REASON_LIMIT = 200  # characters of an error that are shown
@@ -67,12 +68,12 @@ class Outcome:
         """A test metric, or a metric of the best epoch; without a result, the best so far."""
         measured = self.result if name.startswith("test/") else self.result.get("best")
         if measured is not None:
-            return cast(Mapping[str, float | None], measured).get(name)
-        rows = [row for row in self.history[1:] if _is_finite(row[self.monitor])]
+            return known_value(cast(Mapping[str, float | None], measured).get(name))
+        rows = [row for row in self.history[1:] if known_value(row[self.monitor]) is not None]
         if not rows:
             return None
         best = min(rows, key=lambda row: sort_key(self.monitor, row[self.monitor]))
-        return best[name] if _is_finite(best[name]) else None
+        return known_value(best[name])
 
     @property
     def value(self) -> float | None:
@@ -107,19 +108,25 @@ def read_outcome(run: Run) -> Outcome:
     return Outcome(run, run.result, overrides, overrides, [])
 
 
-def _is_finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)
+def known_value(value: float | None) -> float | None:
+    """The value; None for NaN, and above LARGEST, where sums, means and axes overflow."""
+    return value if value is not None and abs(value) < LARGEST else None
 
 
 AnyOutcome = TypeVar("AnyOutcome", bound=Outcome)
 
 
-def by_data(outcomes: Sequence[AnyOutcome]) -> dict[str, list[AnyOutcome]]:
-    """The runs on each data set: values on different data sets cannot be compared."""
-    groups: dict[str, list[AnyOutcome]] = {}
+def comparable(outcomes: Sequence[AnyOutcome]) -> dict[str, list[AnyOutcome]]:
+    """The runs on the same data set with the same monitor: values of others cannot be compared.
+    The name of a group is the data set, with the monitor where the data set has several."""
+    groups: dict[tuple[str, str], list[AnyOutcome]] = {}
     for outcome in outcomes:
-        groups.setdefault(outcome.data, []).append(outcome)
-    return groups
+        groups.setdefault((outcome.data, outcome.monitor), []).append(outcome)
+    monitors = Counter(data for data, _ in groups)
+    return {
+        data if monitors[data] == 1 else f"{data} by {monitor}": group
+        for (data, monitor), group in groups.items()
+    }
 
 
 def differing(settings: Sequence[Mapping[str, str]]) -> list[str]:
@@ -141,13 +148,12 @@ class Replicates:
 
     @property
     def folds(self) -> int:
-        """The number of folds of a cross-validation, else 0."""
-        settings = self.trials[0].settings
-        if settings.get("data.fold", UNKNOWN) in (UNKNOWN, "null"):
-            return 0
+        """The number of folds of a cross-validation, else 0, also for repeats of a single fold."""
         used = len({trial.settings.get("data.fold") for trial in self.trials})
-        asked = settings.get("data.folds", "")  # unknown if an experiment has set it
-        return max(2, int(asked) if asked.isdecimal() else used)
+        asked = self.trials[0].settings.get("data.folds", "")  # unknown if an experiment has set it
+        if used < 2:
+            return 0
+        return max(used, int(asked)) if asked.isdecimal() and len(asked) < 10 else used
 
     def interval(self, metric: str) -> tuple[float, float] | None:
         """Where the true mean lies; None for fewer than two values."""
@@ -159,19 +165,20 @@ def replicates(
     trials: Sequence[Outcome], keys: Sequence[str]
 ) -> tuple[list[str], list[Replicates]]:
     """The keys without those of REPLICATED, and the groups of two or more trials that differ only
-    in those, sorted by data set, then by mean rank. Trials without a value are left out."""
+    in those, sorted by data set, monitor and mean rank. Trials without a value are left out."""
     others = [key for key in keys if key not in REPLICATED]
     by_values: dict[tuple[str, ...], list[Outcome]] = {}
     for trial in trials if len(others) < len(keys) else ():
         if trial.value is not None:
             values = tuple(trial.settings.get(key, UNKNOWN) for key in others)
-            by_values.setdefault(values, []).append(trial)
-    groups = [Replicates(values, group) for values, group in by_values.items() if len(group) > 1]
+            by_values.setdefault((trial.data, trial.monitor, *values), []).append(trial)
+    groups = [Replicates(key[2:], group) for key, group in by_values.items() if len(group) > 1]
     return others, sorted(groups, key=_mean_rank)
 
 
-def _mean_rank(group: Replicates) -> tuple[str, float]:
-    return group.trials[0].data, statistics.mean(trial.rank for trial in group.trials)
+def _mean_rank(group: Replicates) -> tuple[str, str, float]:
+    first = group.trials[0]
+    return first.data, first.monitor, statistics.mean(trial.rank for trial in group.trials)
 
 
 def format_metric(name: str, value: float | None) -> str:

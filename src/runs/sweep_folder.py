@@ -17,7 +17,7 @@ from src.runs.outcome import (
     REPLICATED,
     SHARED_TIME,
     Outcome,
-    by_data,
+    comparable,
     differing,
     format_interval,
     format_metric,
@@ -106,7 +106,7 @@ class Sweep:
         with self.locked():
             settled = self._known.settled
             ended = [each for each in self.outcomes() if each.status in ("finished", "diverged")]
-            for trials in by_data(ended).values():
+            for trials in comparable(ended).values():
                 for place, outcome in enumerate(sorted(trials, key=lambda trial: trial.rank)):
                     number = int(outcome.run.folder.name)
                     if number not in settled and _is_settled(outcome.run, place):
@@ -130,9 +130,9 @@ class Sweep:
 
     def table(self) -> str:
         """The best trials; means over seeds and folds; the errors of failed trials; and the command
-        of the best trial on each data set. Of a large sweep, the first rows of each."""
+        of the best of comparable trials. Of a large sweep, the first rows of each."""
         trials = self.outcomes()
-        finished = sorted((t for t in trials if t.finished), key=lambda t: (t.data, t.rank))
+        finished = sorted((t for t in trials if t.finished), key=_order)
         ranked = [*finished, *(trial for trial in trials if not trial.finished)]
         swept = differing([trial.overrides for trial in ranked])
         parts = [_trial_table(ranked[:MOST_ROWS], swept)]
@@ -149,7 +149,7 @@ class Sweep:
         parts += errors[:MOST_ERRORS]
         if len(errors) > MOST_ERRORS:
             parts.append(f"… and {len(errors) - MOST_ERRORS:,} more failed trials")
-        groups = by_data(finished)
+        groups = comparable(finished)
         for data, (best, *_) in groups.items():
             on = f" on {data}" if len(groups) > 1 else ""
             parts.append(f"best trial{on}, to train it alone: {best.run.command}")
@@ -162,6 +162,10 @@ class Sweep:
 def _numbers(folder: Path) -> list[int]:
     with os.scandir(folder) as entries:
         return sorted(int(entry.name) for entry in entries if entry.name.isdecimal())
+
+
+def _order(outcome: Outcome) -> tuple[str, str, float]:
+    return outcome.data, outcome.monitor, outcome.rank
 
 
 def _slim(outcome: Outcome) -> Outcome:
@@ -222,7 +226,7 @@ def _settings_table(finished: Sequence[Outcome], swept: Sequence[str]) -> str:
     parts = ["", tabulate(rows, [*keys, "trials", *MEANS], disable_numparse=True)]
     if len(groups) > MOST_ROWS:
         parts.append(f"… and {len(groups) - MOST_ROWS:,} more")
-    for same_data in by_data([group.trials[0] for group in groups]).values():
-        run, others = same_data[0].run, (*REPLICATED, "data.folds")
+    for best, *_ in comparable([group.trials[0] for group in groups]).values():
+        run, others = best.run, (*REPLICATED, "data.folds")
         parts.append(f"best setting by its mean: {run.command_without(others)}")
     return "\n".join(parts)

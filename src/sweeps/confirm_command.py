@@ -19,7 +19,7 @@ from src.runs.confirm_record import (
     value_of,
 )
 from src.runs.folder import Run, is_confirmation, is_sweep, resume_command
-from src.runs.outcome import REPLICATED, Outcome, by_data, differing
+from src.runs.outcome import REPLICATED, Outcome, comparable, differing
 from src.runs.sweep_folder import Sweep
 from src.sweeps.requirements import require_machine
 from src.system.errors import InputError
@@ -214,7 +214,7 @@ def _require_comparable(
             f"{sweep}: its trials repeat their settings over {', '.join(repeated)}, but a "
             f"confirmation repeats over seeds only; confirm a sweep with one {repeated[0]}"
         )
-    data = by_data(finished)
+    data = comparable(finished)
     if len(data) > 1:
         listed = ", ".join(
             f"{name} in trial {trials[0].run.folder.name}" for name, trials in data.items()

@@ -243,7 +243,7 @@ def _train_and_test(job: Job, signals: Signals) -> None:
                     loggers.finish(content)
                     yield run, result_text(content)
 
-            write_together(lambda pair: pair[0].write_result(pair[1]), results())
+            write_together(lambda pair: pair[0].write_result_text(pair[1]), results())
     except Interrupted as interrupted:
         if trainer.is_global_zero:
             progress = {"epochs": history.epochs, "steps": trainer.global_step}

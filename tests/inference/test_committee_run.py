@@ -203,7 +203,7 @@ def test_every_command_takes_a_committee(sweep: Path, command: Command, tmp_path
     assert done.returncode == 0, done.stderr
     run = Run(tmp_path / "c")
     accuracy = f"{run.result['test/acc']:.2%}"
-    assert f"test accuracy {accuracy}, loss {run.result['test/loss']:.4f}" in done.stdout
+    assert f"test accuracy {accuracy}, loss {run.result['test/loss']:.4g}" in done.stdout
     assert done.stdout.endswith("folder c\n")
     names = [path.name for path in sorted(run.folder.rglob("*")) if path.is_file()]
     assert names == ["config.yaml", "best.ckpt", "result.json"]

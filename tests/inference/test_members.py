@@ -64,6 +64,18 @@ def test_named_runs(sweep: Path) -> None:
     assert differing_keys([Run(sweep / "0"), Run(sweep / "2")]) == ["seed"]
 
 
+def test_a_fold_is_a_validation_set(tmp_path: Path) -> None:
+    folds = ("data.folds=3", "data.fold=1")
+    paths = [
+        pretend(tmp_path / "a", *folds, "data.val_fraction=null"),
+        pretend(tmp_path / "b", *folds, "data.val_fraction=0.3", "data.sampler=balanced"),
+    ]
+    assert len(read_request(paths, greedy=5).candidates) == 2
+    other = pretend(tmp_path / "c", "data.folds=3", "data.fold=2")
+    with pytest.raises(InputError, match=r"c: has other data than .*a: data\.fold=2 \(there 1\)"):
+        read_request([paths[0], other])
+
+
 def test_keys_that_leave_the_validation_set_as_is_may_differ(tmp_path: Path) -> None:
     paths = [
         pretend(tmp_path / "a"), pretend(tmp_path / "b", "data.batch_size=7", "model.dropout=0.5"),

@@ -18,6 +18,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from src.inference.members import read_request
 from src.reports import tables
 from src.reports.collect import collect
 from src.reports.confirmation import describe, read_confirmation, to_primitives
+from src.reports.page import write_report
 from src.runs import checkpoint
 from src.runs.bundle import MANIFEST, open_bundle, write_bundle
 from src.runs.checkpoint import CheckpointPair
@@ -57,7 +59,7 @@ from src.training.fit import fit
 from src.training.resume import check_state
 from tests.helpers.commands import SMALL
 from tests.helpers.faults import own_error
-from tests.helpers.mutations import MUTATIONS, Mutation, examples, mutated
+from tests.helpers.mutations import MANY, MUTATIONS, Mutation, examples, mutated
 
 GIB = 2**30
 
@@ -316,6 +318,32 @@ def test_results_that_say_something_else(
     own_error(sweep.write_results)
     own_error(lambda: (sweep.table(), sweep.failures()))
     own_error(lambda: write_page(tmp_path))
+
+
+STRANGE: dict[str, list[Any]] = {  # overrides and metrics that no training writes
+    "data.fold": ["0", "1", "²", "9" * 5000, "null", "[]"],
+    "data.folds": ["2", "9" * 5000, "²", "null", ""],
+    "optimizer.lr": ["0.1", "1e999", "nan", "[0.1", "9" * 5000],
+    "acc": [None, 0.0, 5e-324, 0.5, 0.6, 1.0],
+    "loss": [None, 0.0, 0.5, 1e99, -1e99, 1e100, 1e308, -1e308],
+}
+
+
+@pytest.mark.parametrize("seed", range(500 if MANY else 6))
+def test_sweeps_of_strange_trials(seed: int, base: Run, tmp_path: Path) -> None:
+    """Their table, page and pictures."""
+    random = Random(seed)
+    (tmp_path / "multirun.yaml").write_text("{}\n")
+    for number in range(random.randint(2, 5)):
+        run = Run(tmp_path / str(number))
+        typed = [f"{key}={random.choice(odd)}" for key, odd in STRANGE.items() if "." in key]
+        create_run_folder(run, base.config.to_primitives(), typed)
+        best = {f"val/{name}": random.choice(STRANGE[name]) for name in ("acc", "loss")}
+        monitor = random.choice(["val/acc", "val/acc", "val/loss"])
+        result = {"status": "finished", "monitor": monitor, "best": best}
+        run.result_file.write_text(json.dumps(result))
+    Sweep(tmp_path).table()
+    write_report([tmp_path], models=False)
 
 
 def write_page(folder: Path) -> None:

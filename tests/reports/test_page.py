@@ -265,7 +265,7 @@ def test_a_sweep_over_data_sets_has_a_best_trial_on_each(warm: Warm, tmp_path: P
     for number, expected in ((1, {"0", "1"}), (2, {"2", "3"})):
         assert {row[0] for row in found[f"sweep{number}-table"][1:]} == expected
     assert "<h2>Sweep trials on digits</h2>" in page
-    assert "<h1>a sweep on 2 data sets</h1>" in page
+    assert "<h1>a sweep in 2 parts</h1>" in page
 
 
 def test_unfinished_runs_show_their_best_epoch_and_the_reason(train: Train, tmp_path: Path) -> None:

@@ -17,6 +17,11 @@ def test_the_interval_is_students(count: int) -> None:
     assert t_interval(values.tolist()) == pytest.approx(expected, rel=1e-12)
 
 
+def test_huge_values_have_an_interval() -> None:
+    low, high = t_interval([-1e99, 0.0, 1e99])
+    assert (low, high) == pytest.approx((-2.484e99, 2.484e99), rel=1e-3)
+
+
 def test_the_interval_covers_the_truth_as_often_as_it_says() -> None:
     random = np.random.default_rng(0)
     drawn = random.normal(0.7, 1, (4000, 6)).tolist()

@@ -1,10 +1,11 @@
 """The outcomes of runs, and how they compare."""
 
 from pathlib import Path
+from typing import Any
 
 from src.runs.confidence import t_interval
 from src.runs.folder import Result, Run
-from src.runs.outcome import Outcome, format_interval, format_spread, replicates
+from src.runs.outcome import Outcome, comparable, format_interval, format_spread, replicates
 
 
 def outcome(result: Result, **settings: str) -> Outcome:
@@ -39,6 +40,50 @@ def test_folds_and_seeds_repeat_a_setting() -> None:
     keys, (group,) = replicates(trials, ["data.fold", "seed"])
     assert (keys, group.folds, len(group.trials)) == ([], 5, 4)
     assert group.interval("val/acc") == t_interval([*values.values()], 5)
+
+
+def test_only_several_folds_widen_the_interval() -> None:
+    def folds(asked: str, *used: str) -> int:
+        trials = [
+            outcome(
+                {"status": "finished", "best": {"val/acc": 0.5}},
+                **{"data.folds": asked, "data.fold": fold, "seed": str(seed)},
+            )
+            for fold in used
+            for seed in range(2)
+        ]
+        return replicates(trials, ["data.fold", "seed"])[1][0].folds
+
+    assert folds("5", "0", "1") == 5
+    assert folds("5", "3") == 0  # seeds alone
+    for unknown in ("", "null", "²", "9" * 5000, "1"):
+        assert folds(unknown, "0", "1", "2") == 3
+
+
+def test_only_values_of_one_monitor_and_data_set_are_compared() -> None:
+    def ended(data: str, monitor: Any, value: float) -> Outcome:
+        best: Any = {monitor: value}
+        result: Result = {"status": "finished", "monitor": monitor, "best": best}
+        result["data"] = {"name": data}
+        return outcome(result, seed=str(value))
+
+    trials = [
+        ended("toy", "val/acc", 0.5), ended("toy", "val/loss", 0.1),
+        ended("digits", "val/acc", 0.2),
+        ended("toy", "val/acc", 0.6), ended("toy", "val/loss", 0.3),
+    ]  # fmt: skip
+    toy_acc, toy_loss, digits = [trials[0], trials[3]], [trials[1], trials[4]], [trials[2]]
+    assert comparable(trials) == {
+        "toy by val/acc": toy_acc, "toy by val/loss": toy_loss, "digits": digits,
+    }  # fmt: skip
+    assert [group.trials for group in replicates(trials, ["seed"])[1]] == [toy_acc, toy_loss]
+
+
+def test_values_that_sums_cannot_take_are_unknown() -> None:
+    for loss, expected in ((1e99, 1e99), (1e100, None), (-1e308, None), (None, None)):
+        best: Any = {"val/loss": loss}
+        found = outcome({"status": "finished", "monitor": "val/loss", "best": best})
+        assert found.value == expected
 
 
 def test_only_runs_that_did_not_fail_have_a_value() -> None:

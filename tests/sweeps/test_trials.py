@@ -347,7 +347,7 @@ def test_what_stays_of_a_trial(
 
 # What a process does last before it is killed, and how many times it has done that.
 KILLS: list[tuple[Any, str, int]] = [
-    (Run, "write_result", 0), (Run, "write_result", 5), (Run, "remove_checkpoints", 0),
+    (Run, "write_result_text", 0), (Run, "write_result_text", 5), (Run, "remove_checkpoints", 0),
     (Path, "unlink", 0), (Path, "unlink", 3),
 ]  # fmt: skip
 

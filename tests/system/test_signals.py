@@ -90,14 +90,14 @@ def test_a_signal_when_the_result_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The run has ended, and stays so; its command still says what to type."""
-    write = Run.write_result
+    write = Run.write_result_text
 
-    def signalled(self: Run, result: dict[str, Any] | str) -> None:
-        write(self, result)
+    def signalled(self: Run, text: str) -> None:
+        write(self, text)
         if self.result["status"] == "finished":
             os.kill(os.getpid(), signal.SIGTERM)
 
-    monkeypatch.setattr(Run, "write_result", signalled)
+    monkeypatch.setattr(Run, "write_result_text", signalled)
     with pytest.raises(Interrupted, match="stopped after 2 epochs, 24 steps; to go on"):
         fit(compose(*SMALL), tmp_path / "run")
     assert Run(tmp_path / "run").ended

@@ -163,7 +163,7 @@ def test_states_of_a_large_stack_keep_to_a_fiftieth_too(
     assert stack("large") == expected
     assert written == []
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "write_result", killed)
+        patch.setattr(Run, "write_result_text", killed)
         with pytest.raises(Killed):
             stack("killed")
     assert stack("killed") == expected
