@@ -141,7 +141,7 @@ def override_fault(override: Override, config_dir: str | None = None) -> str | N
     allowed = options(key) + (options(key, Path(config_dir)) if config_dir else [])
     for given in single_values(override) if override.is_sweep_override() else [text]:
         for choice in _choices(key, given.partition("=")[2]):
-            if choice not in allowed and not (choice == "null" and key == "experiment"):
+            if choice not in allowed:
                 hint = did_you_mean(choice, allowed)
                 return f"{key}={choice}: must be one of {', '.join(allowed)}{hint}"
     return None
