@@ -71,9 +71,7 @@ class _Functions(Functions):
             return _zip(func)
         if any(isinstance(each, ZipSweep) for each in (*func.args, *func.kwargs.values())):
             # Most of these functions would return a plain choice.
-            raise InputError(
-                f"zip(…) stands alone, not inside of {func.name}(…); type KEY=zip(A,B)"
-            )
+            raise InputError(f"zip(…) cannot be inside of {func.name}(…); type KEY=zip(A,B)")
         return super().eval(func)
 
 
