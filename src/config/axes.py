@@ -11,6 +11,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from src.config.grammar import MOST_POINTS, ZipSweep
+from src.config.written import counted
 
 Axis = list[tuple[str, ...]]  # the overrides of each place on the axis
 
@@ -63,7 +64,7 @@ def zip_faults(overrides: Sequence[Override]) -> list[str]:
     ]
     counts = {each.key_or_group: len(single_values(each)) for each in zipped}
     if len(set(counts.values())) > 1:
-        listed = ", ".join(f"{key} has {count:,} values" for key, count in counts.items())
+        listed = ", ".join(f"{key} has {counted(count, 'value')}" for key, count in counts.items())
         faults.append(
             f"zip(…): {listed}; keys that change together need the same number of values; to "
             "combine a key with all others, type KEY=A,B"

@@ -6,7 +6,7 @@ from hydra.core.override_parser.types import Override
 
 from src.config.axes import axes_of, is_zipped, product_of, zip_faults
 from src.config.faults import config_error
-from src.config.overrides import parse_all
+from src.config.overrides import key_of, parse_all
 
 SWEEPER = "hydra/sweeper"
 ZIP = "zip"  # hydra_plugins/zip_sweeper.py
@@ -15,9 +15,8 @@ ZIP = "zip"  # hydra_plugins/zip_sweeper.py
 def with_zip_sweeper(texts: Sequence[str]) -> list[str]:
     """The overrides of a sweep. If some of them are zipped, and no sweeper is chosen, the sweeper
     that knows zip(…) is chosen."""
-    overrides = parse_all(texts, [])
-    chosen = any(each.key_or_group == SWEEPER for each in overrides)
-    zipped = any(map(is_zipped, overrides))
+    chosen = any(key_of(text) == SWEEPER for text in texts)
+    zipped = any(map(is_zipped, parse_all([text for text in texts if ZIP in text], [])))
     return [*texts, f"{SWEEPER}={ZIP}"] if zipped and not chosen else [*texts]
 
 

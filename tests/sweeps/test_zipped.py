@@ -86,7 +86,7 @@ def test_jobs_that_were_not_checked_have_their_faults() -> None:
     assert jobs_of(["seed=zip(1,2)", "a=x,y"]) == [
         ["seed=1", "a=x"], ["seed=1", "a=y"], ["seed=2", "a=x"], ["seed=2", "a=y"],
     ]  # fmt: skip
-    with pytest.raises(InputError, match="seed has 2 values, a has 1 values"):
+    with pytest.raises(InputError, match="seed has 2 values, a has 1 value;"):
         jobs_of(["seed=zip(1,2)", "a=zip(1)"])
     with pytest.raises(InputError, match="seed=zip"):
         jobs_of(["seed=zip("])
