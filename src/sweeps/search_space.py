@@ -78,7 +78,7 @@ class Zip:
 
     @property
     def key(self) -> str:
-        return ",".join(self.texts)
+        return "+".join(self.texts)
 
     @property
     def extremes(self) -> Sequence[int]:

@@ -102,7 +102,7 @@ def test_a_search_with_zip_has_a_name_of_its_own() -> None:
     command = check_command_line([*SMALL, *texts])
     assert command.folder.name.startswith("hidden_sizes-lr-momentum-")
     assert [each.key for each in command.space] == [
-        "model.hidden_sizes,optimizer.lr", "optimizer.momentum",
+        "model.hidden_sizes+optimizer.lr", "optimizer.momentum",
     ]  # fmt: skip
     assert command.identity["optimizer.lr"] == "zip(0.1,0.3)"
     assert command.identity["model.hidden_sizes"] == "zip([2],[3])"

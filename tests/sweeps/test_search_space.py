@@ -63,7 +63,7 @@ def zipped(*texts: str) -> Zip:
 def test_zipped_keys_are_one_parameter() -> None:
     found = zipped("b=zip(0.1, 'x y' ,[1,2])", "c=1", "a=zip(range(3))")
     assert found == zipped("a=zip(0,1,2)", "b=zip(0.1,'x y',[1,2])")
-    assert found.key == "a,b"
+    assert found.key == "a+b"
     assert found.texts == {"a": "zip(0,1,2)", "b": "zip(0.1,'x y',[1,2])"}
     assert [found.overrides(place) for place in found.extremes] == [
         ("a=0", "b=0.1"), ("a=1", "b='x y'"), ("a=2", "b=[1,2]"),
