@@ -13,6 +13,7 @@ from src.config.overrides import (
     is_choice,
     is_hydras,
     key_of,
+    override_fault,
     parse_all,
     parsed,
 )
@@ -61,3 +62,11 @@ def test_numbers_are_parsed_as_hydra_does(text: str) -> None:
         return override, type(override.value()), override.get_value_element_as_str()
 
     assert outcome(parsed) == outcome(OverridesParser.create().parse_override)
+
+
+@pytest.mark.parametrize("text", ["experiment=null", "experiment=null,mlp_tuned"])
+def test_a_group_has_no_choice_null(text: str) -> None:
+    """Hydra would end with a traceback."""
+    fault = override_fault(parsed(text))
+    assert fault is not None
+    assert fault.startswith("experiment=null: must be one of few_samples, gpu_guide_mlp, ")
