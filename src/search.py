@@ -12,6 +12,7 @@ SPACE is written in Hydra's grammar:
   'optimizer.lr=tag(log,interval(0.01,1))'              the same, half of them below 0.1
   'model.hidden_sizes=tag(log,int(interval(16,256)))'   whole numbers
   'trainer.max_epochs=range(2,10,2)'                    2, 4, 6, 8
+  'optimizer.lr=zip(0.1,0.3)' 'seed=zip(1,2)'           values of several keys that change together
 A key with one value has this value in all trials, as for python -m src.train.
 
 Keys of the search and their defaults (conf/search.yaml):

@@ -7,7 +7,6 @@ of a point a trial, and messages to users do too.
 
 import copy
 import functools
-import itertools
 import math
 import os
 import pickle
@@ -28,9 +27,10 @@ from hydra.types import RunMode
 from omegaconf import AnyNode, DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from src.config.axes import axes_of, is_zipped, product_of, single_values, zip_faults
 from src.config.faults import config_error, find_faults
+from src.config.grammar import MOST_POINTS
 from src.config.overrides import (
-    MOST_POINTS,
     apply_to_plain,
     is_choice,
     is_hydras,
@@ -38,7 +38,6 @@ from src.config.overrides import (
     override_fault,
     parse_all,
     parsed,
-    single_values,
 )
 from src.config.schema import CONF, Config
 
@@ -83,12 +82,20 @@ def combine(
             valid.append(override)
     if not sweep:
         return [[override.input_line or "" for override in valid]], valid, faults
-    values = {override.get_key_element(): single_values(override) for override in valid}
-    if math.prod(map(len, values.values())) > MOST_POINTS:
+    faults += zip_faults(valid)
+    if any(map(is_zipped, valid)):
+        faults += [
+            f"{override.input_line}: does not go with zip(…), which needs the values of all keys; "
+            f"type {override.key_or_group}=A,B"
+            for override in valid
+            if not single_values(override)
+        ]
+    axes = axes_of(valid)
+    if math.prod(map(len, axes)) > MOST_POINTS:
         faults.append(f"a sweep of more than {MOST_POINTS:,} trials; type fewer values")
         return [], valid, faults
     # A key whose values the sweeper chooses has no values here, so the product is empty.
-    return list(itertools.product(*values.values())), valid, faults
+    return list(product_of(axes)), valid, faults
 
 
 def values_of(composed: DictConfig) -> dict[str, Any]:

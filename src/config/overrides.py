@@ -6,21 +6,25 @@ this module looks at every override before Hydra composes anything.
 
 import dataclasses
 import functools
-import itertools
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString
+from hydra.core.override_parser.types import (
+    Override,
+    OverrideType,
+    Quote,
+    QuotedString,
+)
 from hydra.errors import HydraException
 
+from src.config.axes import single_values
 from src.config.faults import did_you_mean, options, unknown_key
+from src.config.grammar import MOST_POINTS, parse_override
 from src.config.schema import GROUPS
-from src.system.errors import first_line
+from src.system.errors import InputError, first_line
 
-MOST_POINTS = 10_000  # of a sweep: all are composed and checked before the first trains
 # Characters of all overrides together. The time of Hydra's parser grows with their square: half a
 # second for 5,000.
 OVERRIDES_LIMIT = 10_000
@@ -44,6 +48,9 @@ def parse(text: str, faults: list[str]) -> Override | None:
     """An override. If it cannot be parsed: None, and a fault is added to `faults`."""
     try:
         return parsed(text)
+    except InputError as error:
+        faults.append(f"{text}: {error}")
+        return None
     except (HydraException, ValueError, RecursionError) as error:
         faults.append(f"{text}: cannot be read ({first_line(error)})")
         return None
@@ -54,11 +61,11 @@ _WITH_NUMBER = re.compile(r"([A-Za-z_][\w.]*)=((?:0|[1-9][0-9]{0,15})(\.[0-9]{1,
 
 @functools.lru_cache(2 * MOST_POINTS)  # the points of a sweep have most overrides in common
 def parsed(text: str) -> Override:
-    """As Hydra parses an override. Where the value is a plain number, a text with the same key and
-    another number is parsed by Hydra, once: its parser takes 1 ms."""
+    """As `parse_override`. Where the value is a plain number, a text with the same key and
+    another number is parsed, once: Hydra's parser takes 1 ms."""
     match = _WITH_NUMBER.fullmatch(text)
     if match is None:
-        return OverridesParser.create().parse_override(text)
+        return parse_override(text)
     key, number, fraction = match.groups()
     value = int(number) if fraction is None else float(number)
     return dataclasses.replace(_parsed_number(key), _value=value, input_line=text)
@@ -66,7 +73,7 @@ def parsed(text: str) -> Override:
 
 @functools.lru_cache(1000)
 def _parsed_number(key: str) -> Override:
-    return OverridesParser.create().parse_override(f"{key}=0")
+    return parse_override(f"{key}=0")
 
 
 def apply_to_plain(overrides: Iterable[Override], values: dict[str, Any]) -> bool:
@@ -120,19 +127,6 @@ def is_choice(key: str) -> bool:
     return key in GROUPS or "/" in key
 
 
-def single_values(override: Override) -> list[str]:
-    """An override for each value of a sweep, as Hydra's basic sweeper writes it; at most
-    MOST_POINTS + 1. Empty if the sweeper chooses the values during the sweep."""
-    key = override.get_key_element()
-    if not override.is_sweep_override():
-        return [f"{key}={override.get_value_element_as_str()}"]
-    try:
-        values = itertools.islice(override.sweep_string_iterator(), MOST_POINTS + 1)
-        return [f"{key}={value}" for value in values]
-    except HydraException:  # an interval or a glob
-        return []
-
-
 def override_fault(override: Override, config_dir: str | None = None) -> str | None:
     """The fault of an override by itself, or None. Values of keys are checked after composing."""
     key, text = override.key_or_group, override.input_line or ""
@@ -147,7 +141,7 @@ def override_fault(override: Override, config_dir: str | None = None) -> str | N
     allowed = options(key) + (options(key, Path(config_dir)) if config_dir else [])
     for given in single_values(override) if override.is_sweep_override() else [text]:
         for choice in _choices(key, given.partition("=")[2]):
-            if choice not in allowed and not (choice == "null" and key == "experiment"):
+            if choice not in allowed:
                 hint = did_you_mean(choice, allowed)
                 return f"{key}={choice}: must be one of {', '.join(allowed)}{hint}"
     return None

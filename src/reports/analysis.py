@@ -3,10 +3,12 @@
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from src.reports.collect import SweepEntries, short
+from src.runs.folder import is_search
 from src.runs.outcome import UNKNOWN
 
 MOST_LABELS = 64  # a picture of more texts cannot be read
@@ -16,9 +18,10 @@ RANGES = 6
 
 @dataclass(frozen=True)
 class Effect:
-    """The monitored values of all trials, grouped by the value of one key, in the key's order."""
+    """The monitored values of all trials, grouped by the value of one key, in the key's order, or
+    by the values of keys that change together."""
 
-    key: str
+    key: str  # or several, separated by commas
     labels: Sequence[str]
     values: Sequence[Sequence[float]]
 
@@ -47,28 +50,55 @@ class Grid:
     means: np.ndarray
 
 
+Keys = tuple[str, ...]  # a key, or several that change together
+
+
 def effects(sweep: SweepEntries) -> list[Effect]:
-    """The effect of every key with two to MOST_LABELS values, the strongest first."""
+    """The effect of every key with two to MOST_LABELS values, the strongest first. Keys that change
+    together have one effect."""
+    return [effect for _, effect in _effects_by_keys(sweep)]
+
+
+def _effects_by_keys(sweep: SweepEntries) -> list[tuple[Keys, Effect]]:
     found = []
-    for key in sweep.keys:
-        (labels,), values = _values_by(sweep, [key])
+    for keys in _together(sweep):
+        (labels,), values = _values_by(sweep, [keys])
         if 1 < len(labels) <= MOST_LABELS:
-            found.append(Effect(key, labels, [values[label,] for label in labels]))
-    return sorted(found, key=lambda effect: -effect.span)
+            effect = Effect(", ".join(keys), labels, [values[label,] for label in labels])
+            found.append((keys, effect))
+    return sorted(found, key=lambda pair: -pair[1].span)
 
 
 def grid(sweep: SweepEntries) -> Grid | None:
-    """Means over the two strongest keys, `seed` last. None if there are fewer than two keys."""
-    keys = [effect.key for effect in effects(sweep)]
-    keys.sort(key=lambda key: key == "seed")
-    if len(keys) < 2:
+    """Means over the two strongest keys, `seed` last. None if there are fewer than two keys. Keys
+    that change together count as one."""
+    found = [keys for keys, _ in _effects_by_keys(sweep)]
+    found.sort(key=lambda keys: keys == ("seed",))
+    if len(found) < 2:
         return None
-    row_key, column_key = sorted(keys[:2], key=sweep.keys.index)
-    (rows, columns), values = _values_by(sweep, [row_key, column_key])
+    row_keys, column_keys = sorted(found[:2], key=lambda keys: sweep.keys.index(keys[0]))
+    (rows, columns), values = _values_by(sweep, [row_keys, column_keys])
     means = np.full((len(rows), len(columns)), np.nan)
     for (row, column), group in values.items():
         means[rows.index(row), columns.index(column)] = statistics.mean(group)
-    return Grid(row_key, column_key, rows, columns, means)
+    return Grid(", ".join(row_keys), ", ".join(column_keys), rows, columns, means)
+
+
+def _together(sweep: SweepEntries) -> list[Keys]:
+    """The keys of a sweep. Keys are together if each value of one belongs to one value of the
+    other, as with zip(…). Numbers that a sampler drew are all different, and are not together."""
+    known = [trial.settings for trial in sweep.trials if trial.value is not None]
+    drawn = is_search(sweep.folder)
+    found: dict[Any, list[str]] = {}
+    for key in sweep.keys:
+        values = [settings.get(key, UNKNOWN) for settings in known]
+        # Equal for two keys if their values change at the same trials.
+        first = {value: place for place, value in reversed([*enumerate(values)])}
+        changes = tuple(first[value] for value in values)
+        paired = len(first) > 1 and (len(first) < len(known) or not drawn)
+        typed = all(short(value) == value for value in first)
+        found.setdefault(changes if paired and typed else key, []).append(key)
+    return [tuple(keys) for keys in found.values()]
 
 
 def by_size(text: str) -> tuple[bool, float, str]:
@@ -80,17 +110,36 @@ def by_size(text: str) -> tuple[bool, float, str]:
 
 
 def _values_by(
-    sweep: SweepEntries, keys: Sequence[str]
+    sweep: SweepEntries, axes: Sequence[Keys]
 ) -> tuple[list[list[str]], dict[tuple[str, ...], list[float]]]:
-    """The labels of each key in order, and the values of the trials by their labels."""
+    """The labels of each axis in order, and the values of the trials by their labels."""
     found: dict[tuple[str, ...], list[float]] = {}
     known = [(trial, trial.value) for trial in sweep.trials if trial.value is not None]
-    points = [tuple(trial.settings.get(key, UNKNOWN) for key in keys) for trial, _ in known]
-    label_of = [_labels(point[at] for point in points) for at in range(len(keys))]
+    points = [
+        tuple(tuple(trial.settings.get(key, UNKNOWN) for key in keys) for keys in axes)
+        for trial, _ in known
+    ]
+    label_of = [_labels_together([point[at] for point in points]) for at in range(len(axes))]
     for point, (_, value) in zip(points, known, strict=True):
-        labels = tuple(of[setting] for of, setting in zip(label_of, point, strict=True))
+        labels = tuple(of[settings] for of, settings in zip(label_of, point, strict=True))
         found.setdefault(labels, []).append(value)
     return [list(dict.fromkeys(of.values())) for of in label_of], found
+
+
+def _labels_together(settings: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
+    """The label in a picture of the values of keys that change together, sorted by the first key.
+    Ranges are those of the first key."""
+    label_of = _labels(values[0] for values in settings)
+    if len(set(label_of.values())) < len(label_of):  # ranges
+        return {values: label_of[values[0]] for values in sorted(set(settings), key=_by_sizes)}
+    return {
+        values: ", ".join((label_of[values[0]], *values[1:]))
+        for values in sorted(set(settings), key=_by_sizes)
+    }
+
+
+def _by_sizes(values: Sequence[str]) -> list[tuple[bool, float, str]]:
+    return [by_size(value) for value in values]
 
 
 def _labels(settings: Iterable[str]) -> dict[str, str]:

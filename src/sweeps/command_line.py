@@ -18,6 +18,7 @@ from src.runs.folder import Run, is_confirmation, is_search, is_sweep, timestamp
 from src.sweeps.output_folder import last_value, named_folder, with_folder
 from src.sweeps.requirements import find_all_faults, require_machine
 from src.sweeps.resume_folder import folder_to_resume, run_to_resume, sweep_to_resume
+from src.sweeps.zipped import sweeper_faults, with_zip_sweeper
 from src.system.errors import InputError
 from src.system.launch import launch_info
 from src.system.resources import versions
@@ -64,6 +65,8 @@ def check_command_line(argv: Sequence[str]) -> Command:
     """
     arguments = _argument_parser().parse_intermixed_args(list(argv))
     flags, texts = _checked_flags(arguments), list(arguments.overrides)
+    if arguments.multirun:
+        arguments.overrides = texts = with_zip_sweeper(texts)
     config_dir = arguments.config_dir and str(Path(arguments.config_dir).absolute())
     composer = shared_composer(config_dir)
     if arguments.cfg:
@@ -102,7 +105,7 @@ def _checked_points(
         arguments.overrides, arguments.multirun, arguments.config_dir
     )
     points, composing_faults = composer.points(combinations)
-    faults += composing_faults
+    faults += [*sweeper_faults(overrides), *composing_faults]
     configs: list[Config] = []
     faulty: dict[str, list[str]] = {}
     for number, point in enumerate(points):

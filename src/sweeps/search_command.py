@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import yaml
+from hydra.core.override_parser.types import Override
 
+from src.config.axes import is_zipped, zip_faults
 from src.config.compose import shared_composer
 from src.config.faults import (
     config_error,
@@ -22,7 +24,7 @@ from src.config.written import flat
 from src.runs.folder import SEARCH
 from src.sweeps.execution import continued, is_execution
 from src.sweeps.requirements import find_all_faults, require_machine
-from src.sweeps.search_space import Choice, Parameter, corners, parameter_of
+from src.sweeps.search_space import Numbers, Parameter, corners, parameter_of, zip_of
 from src.system.errors import InputError
 from src.system.extras import missing
 from src.system.files import read_yaml
@@ -57,8 +59,8 @@ def check_command_line(argv: Sequence[str], folder: Path | None = None) -> Comma
     faults += search_faults
     if not space and not faults:
         faults.append(
-            "nothing to search: no key has choice(…), range(…) or interval(…); type for example "
-            "'optimizer.lr=tag(log,interval(0.01,1))'"
+            "nothing to search: no key has choice(…), range(…), interval(…) or zip(…); type for "
+            "example 'optimizer.lr=tag(log,interval(0.01,1))'"
         )
     combinations = ([*fixed, *corner] for corner in corners(space))
     points, composing_faults = shared_composer().points(combinations)
@@ -86,6 +88,7 @@ def _sorted_out(
     search: dict[str, object] = yaml.safe_load((CONF / "search.yaml").read_text("utf-8"))["search"]
     fixed: list[str] = []
     space: dict[str, Parameter] = {}
+    zipped: dict[str, Override] = {}
     keys: list[str] = []
     for text in argv:
         override = parse(text, faults)
@@ -101,14 +104,8 @@ def _sorted_out(
             search |= {} if fault else {key.removeprefix("search."): override.value()}
         elif key.startswith("hydra"):
             fault = f"{text}: a search does not use Hydra's launchers; leave it out"
-        elif swept and key in COMPARED_BY:
-            fault = f"{text}: trials are compared by this key; type one value"
         elif swept:
-            try:
-                fault = override_fault(override)
-                space |= {} if fault else {key: parameter_of(override)}
-            except InputError as error:
-                fault = str(error)
+            fault = _add_to_space(override, space, zipped)
         elif key not in known_keys() and key in Search.model_fields:
             fault = f"{text}: unknown key; did you mean search.{key}?"
         else:
@@ -118,16 +115,46 @@ def _sorted_out(
             fault = f"{text}: {key} is given twice"
         faults += [fault] if fault else []
         keys.append(key)
+    if zipped:
+        faults += _add_zip_to_space([*zipped.values()], space)
     return search, fixed, [space[key] for key in sorted(space)]
+
+
+def _add_to_space(
+    override: Override, space: dict[str, Parameter], zipped: dict[str, Override]
+) -> str | None:
+    """Adds a swept override to the space, or to those that are zipped. Returns its fault."""
+    key, text = override.key_or_group, override.input_line
+    if key in COMPARED_BY:
+        return f"{text}: trials are compared by this key; type one value"
+    fault = override_fault(override)
+    if fault is None and is_zipped(override):
+        zipped[key] = override
+    elif fault is None:
+        try:
+            space[key] = parameter_of(override)
+        except InputError as error:
+            fault = str(error)
+    return fault
+
+
+def _add_zip_to_space(zipped: Sequence[Override], space: dict[str, Parameter]) -> list[str]:
+    """Adds all zipped keys as one parameter. Returns their faults."""
+    faults = zip_faults(zipped)
+    if not faults:
+        try:
+            parameter = zip_of(zipped)
+            space[parameter.key] = parameter
+        except InputError as error:
+            faults.append(str(error))
+    return faults
 
 
 def _in_space(fault: str, space: Sequence[Parameter]) -> str:
     """The fault, with the parameter of the space that reaches the faulty value."""
     for parameter in space:
-        if not fault.startswith(f"{parameter.key}="):
+        if not isinstance(parameter, Numbers) or not fault.startswith(f"{parameter.key}="):
             continue
-        if isinstance(parameter, Choice):
-            return fault
         if not parameter.integer and ("valid integer" in fault or "valid list" in fault):
             whole = re.sub(r"interval\([^)]*\)", r"int(\g<0>)", parameter.text)
             return f"{parameter.key}={parameter.text}: needs integers; type {parameter.key}={whole}"
@@ -149,13 +176,13 @@ def _not_here() -> list[str]:
 
 def _identity(config: Config, space: Sequence[Parameter], settings: Search) -> dict[str, str]:
     of_search = {f"search.{name}": str(getattr(settings, name)) for name in SETTINGS}
-    of_space = {parameter.key: parameter.text for parameter in space}
+    of_space = {key: text for parameter in space for key, text in parameter.texts.items()}
     return dict(flat(config.identity_values())) | of_space | of_search
 
 
 def _name(space: Sequence[Parameter], identity: dict[str, str]) -> str:
     digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:8]
-    keys = "-".join(parameter.key.rpartition(".")[2] for parameter in space)
+    keys = "-".join(key.rpartition(".")[2] for parameter in space for key in parameter.texts)
     return f"{keys[:80]}-{digest}"
 
 

@@ -6,9 +6,11 @@ as in hydra-optuna-sweeper, except that a range does not include its stop, as in
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from typing import Any
 
 from hydra.core.override_parser.types import (
     ChoiceSweep,
@@ -20,6 +22,7 @@ from hydra.core.override_parser.types import (
 )
 from hydra.errors import HydraException
 
+from src.config.axes import axes_of, is_zipped, single_values
 from src.system.errors import InputError, first_line
 
 
@@ -31,12 +34,15 @@ class Choice:
     values: tuple[str, ...]
 
     @property
-    def text(self) -> str:
-        return f"choice({','.join(self.values)})"
+    def texts(self) -> dict[str, str]:
+        return {self.key: f"choice({','.join(self.values)})"}
 
     @property
-    def extremes(self) -> tuple[str, ...]:
+    def extremes(self) -> Sequence[str]:
         return self.values
+
+    def overrides(self, value: Any) -> tuple[str, ...]:
+        return (f"{self.key}={value}",)
 
 
 @dataclass(frozen=True)
@@ -52,15 +58,59 @@ class Numbers:
     step: float | None
 
     @property
-    def extremes(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((repr(self.low), repr(self.high))))
+    def texts(self) -> dict[str, str]:
+        return {self.key: self.text}
+
+    @property
+    def extremes(self) -> Sequence[float]:
+        return tuple(dict.fromkeys((self.low, self.high)))
+
+    def overrides(self, value: Any) -> tuple[str, ...]:
+        return (f"{self.key}={value!r}",)
 
 
-Parameter = Choice | Numbers
+@dataclass(frozen=True)
+class Zip:
+    """Keys whose values change together. The values of the parameter are the places 0, 1, 2, …"""
+
+    texts: dict[str, str]
+    places: tuple[tuple[str, ...], ...]  # the overrides of each place
+
+    @property
+    def key(self) -> str:
+        return "+".join(self.texts)
+
+    @property
+    def extremes(self) -> Sequence[int]:
+        return range(len(self.places))
+
+    def overrides(self, value: Any) -> tuple[str, ...]:
+        return self.places[value]
+
+
+# Each has a `key`, its name in the study; `texts`, the space of each key that it sets; `extremes`,
+# the values to check; and the `overrides` of a value.
+Parameter = Choice | Numbers | Zip
+
+
+def zip_of(overrides: Sequence[Override]) -> Zip:
+    """The parameter of zipped overrides without `zip_faults`; their order does not matter. Raises
+    InputError if two places have the same values."""
+    zipped = sorted(filter(is_zipped, overrides), key=lambda each: each.key_or_group)
+    (places,) = axes_of(zipped)
+    place, count = Counter(places).most_common(1)[0]
+    if count > 1:
+        raise InputError(f"zip(…): has {' '.join(place)} twice")
+    texts = {}
+    for each in zipped:
+        values = (text.partition("=")[2] for text in single_values(each))
+        texts[each.key_or_group] = f"zip({','.join(values)})"
+    return Zip(texts, tuple(places))
 
 
 def parameter_of(override: Override) -> Parameter:
-    """The parameter of a sweep override. Raises InputError for an override of another form."""
+    """The parameter of a sweep override that is not zipped. Raises InputError for an override of
+    another form."""
     key, typed = override.key_or_group, override.input_line or ""
     text = "".join(typed.partition("=")[2].split())
     value = override._value  # .value() has a less exact type
@@ -100,11 +150,7 @@ def _choice(override: Override, *, log: bool) -> Choice:
 def _range(key: str, text: str, value: RangeSweep, *, log: bool) -> Numbers:
     """As in Hydra's sweeps: from the start in steps, without the stop."""
     start, stop, step = (Decimal(str(number)) for number in (value.start, value.stop, value.step))
-    if not all(number.is_finite() for number in (start, stop, step)) or not step:
-        raise ValueError("must have finite ends and a step that is not 0")
     count = math.ceil((stop - start) / step)
-    if count < 1:
-        raise ValueError("has no number; the stop itself is not included")
     ends = sorted((start, start + (count - 1) * step))
     integer = all(isinstance(each, int) for each in (value.start, value.stop, value.step))
     if log and not (integer and abs(step) == 1):
@@ -127,12 +173,12 @@ def _interval(key: str, text: str, value: IntervalSweep, *, log: bool) -> Number
 def corners(space: Sequence[Parameter]) -> list[list[str]]:
     """Points with each pair of extreme values of two parameters, and the first value of the others:
     enough to check a space, because no rule across keys looks at more than two numbers."""
-    extremes = [[f"{each.key}={value}" for value in each.extremes] for each in space]
+    extremes = [[each.overrides(value) for value in each.extremes] for each in space]
     first = tuple(texts[0] for texts in extremes)
     points = {first: None}
     for (i, some), (j, others) in itertools.combinations(enumerate(extremes), 2):
         for one, other in itertools.product(some, others):
             points[(*first[:i], one, *first[i + 1 : j], other, *first[j + 1 :])] = None
     if len(extremes) == 1:
-        points |= {(text,): None for text in extremes[0]}
-    return [list(point) for point in points]
+        points |= {(texts,): None for texts in extremes[0]}
+    return [list(itertools.chain(*point)) for point in points]

@@ -29,7 +29,7 @@ from sqlalchemy.pool import NullPool, StaticPool
 from src.runs.folder import SEARCH
 from src.runs.sweep_folder import Sweep
 from src.sweeps.search_command import Command
-from src.sweeps.search_space import Choice, Parameter
+from src.sweeps.search_space import Numbers, Parameter
 from src.system.errors import InputError, first_line
 from src.system.files import MIB, replacing, require_contained, write_durably
 
@@ -163,11 +163,7 @@ class Study:
 
     def point(self, trial: FrozenTrial) -> list[str]:
         """The parameters of a trial as overrides."""
-        values = {each.key: trial.params[each.key] for each in self.space}
-        return [
-            f"{key}={value if isinstance(value, str) else repr(value)}"
-            for key, value in values.items()
-        ]
+        return [text for each in self.space for text in each.overrides(trial.params[each.key])]
 
     def tell(self, trial: FrozenTrial, value: float | None, *, diverged: bool) -> None:
         """Stores the first value of a trial, None when it failed. Diverged trials rank last."""
@@ -225,8 +221,8 @@ SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
 
 
 def _distribution(parameter: Parameter) -> distributions.BaseDistribution:
-    if isinstance(parameter, Choice):
-        return distributions.CategoricalDistribution(parameter.values)
+    if not isinstance(parameter, Numbers):
+        return distributions.CategoricalDistribution(parameter.extremes)
     low, high, log, step = parameter.low, parameter.high, parameter.log, parameter.step
     if parameter.integer:
         return distributions.IntDistribution(int(low), int(high), log=log, step=int(step or 1))

@@ -9,14 +9,13 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from src.config.overrides import (
-    MOST_POINTS,
     OVERRIDES_LIMIT,
     is_choice,
     is_hydras,
     key_of,
+    override_fault,
     parse_all,
     parsed,
-    single_values,
 )
 
 
@@ -35,24 +34,6 @@ def test_keys_of_hydra_and_of_groups() -> None:
     assert [key for key in ("model", "hydra/launcher", "model.name") if is_choice(key)] == [
         "model", "hydra/launcher",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("text", "values"),
-    [
-        ("seed=3", ["seed=3"]),
-        ("optimizer.lr=0.1,0.2", ["optimizer.lr=0.1", "optimizer.lr=0.2"]),
-        ("seed=range(1,4)", ["seed=1", "seed=2", "seed=3"]),
-        ("+model.x=a", ["+model.x=a"]),
-        ("optimizer.lr=interval(0,1)", []),
-    ],
-)
-def test_a_sweep_has_an_override_for_each_value(text: str, values: list[str]) -> None:
-    assert single_values(parsed(text)) == values
-
-
-def test_a_range_without_end_is_cut() -> None:
-    assert len(single_values(parsed("seed=range(0,1000000000)"))) == MOST_POINTS + 1
 
 
 def test_overrides_that_cannot_be_read_are_named() -> None:
@@ -81,3 +62,11 @@ def test_numbers_are_parsed_as_hydra_does(text: str) -> None:
         return override, type(override.value()), override.get_value_element_as_str()
 
     assert outcome(parsed) == outcome(OverridesParser.create().parse_override)
+
+
+@pytest.mark.parametrize("text", ["experiment=null", "experiment=null,mlp_tuned"])
+def test_a_group_has_no_choice_null(text: str) -> None:
+    """Hydra would end with a traceback."""
+    fault = override_fault(parsed(text))
+    assert fault is not None
+    assert fault.startswith("experiment=null: must be one of few_samples, gpu_guide_mlp, ")

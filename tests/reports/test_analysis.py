@@ -1,6 +1,8 @@
 """The effects of keys, and means over two of them."""
 
+import itertools
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -75,3 +77,46 @@ def test_ranges_of_seeds_have_all_digits() -> None:
     assert set(analysis._labels(f"{number / 7:.9f}" for number in range(20)).values()) == {
         "0–0.429", "0.571–1", "1.14–1.43", "1.57–1.86", "2–2.29", "2.43–2.71"
     }  # fmt: skip
+
+
+def zipped(values: Sequence[tuple[str, str]], seeds: int) -> list[Entry]:
+    """A trial with each pair of values and each seed. The value grows with the place."""
+    points = itertools.product(enumerate(values), range(seeds))
+    return [
+        entry(0.1 * place + 0.01 * seed, lr=lr, width=width, seed=str(seed))
+        for (place, (lr, width)), seed in points
+    ]
+
+
+def test_keys_that_change_together_have_one_effect() -> None:
+    trials = zipped([("0.3", "[8]"), ("0.1", "[32]"), ("0.2", "[16]")], 2)
+    swept = SweepEntries(Path("s"), "s", trials, ["lr", "width", "seed"])
+    together, seed = analysis.effects(swept)
+    assert (together.key, seed.key) == ("lr, width", "seed")
+    assert together.labels == ["0.1, [32]", "0.2, [16]", "0.3, [8]"]
+    assert together.means == pytest.approx([0.105, 0.205, 0.005])
+    grid = analysis.grid(swept)
+    assert grid is not None
+    assert (grid.row_key, grid.column_key) == ("lr, width", "seed")
+    assert (grid.rows, grid.columns) == (together.labels, ["0", "1"])
+    np.testing.assert_allclose(grid.means, [[0.1, 0.11], [0.2, 0.21], [0, 0.01]])
+    assert analysis.grid(SweepEntries(Path("s"), "s", trials, ["lr", "width"])) is None
+    # If one value of a key belongs to two values of the other, both have their own effect.
+    apart = [*trials, entry(0.5, lr="0.3", width="[32]", seed="0")]
+    keys = [each.key for each in analysis.effects(SweepEntries(Path("s"), "s", apart, swept.keys))]
+    assert sorted(keys) == ["lr", "seed", "width"]
+
+
+def test_many_values_that_change_together_are_shown_as_ranges_of_the_first() -> None:
+    trials = zipped([(str(place), f"{place / 10:g}") for place in range(20)], 2)
+    (effect,) = analysis.effects(SweepEntries(Path("s"), "s", trials, ["lr", "width"]))
+    assert effect.key == "lr, width"
+    assert effect.labels == ["0–3", "4–7", "8–10", "11–13", "14–16", "17–19"]
+
+
+def test_numbers_that_a_search_drew_are_not_together(tmp_path: Path) -> None:
+    (tmp_path / "search.yaml").write_text("[]")
+    for seeds, keys in ((1, ["width", "lr"]), (2, ["lr, width"])):
+        trials = zipped([("3", "8"), ("1", "32"), ("2", "16")], seeds)
+        swept = SweepEntries(tmp_path, "s", trials, ["lr", "width"])
+        assert sorted(each.key for each in analysis.effects(swept)) == sorted(keys)

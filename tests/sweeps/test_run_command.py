@@ -27,6 +27,13 @@ COMMANDS = {
     "run in a named folder": ((*SMALL, "hydra.run.dir=here"), 1, 1, 0),
     "basic": (("-m", *SMALL, "seed=1,2,3", "hydra.sweep.dir=here"), 1, 3, 3),
     "fused": (("-m", *SMALL, "seed=1,2,3", "hydra/launcher=fused"), 1, 3, 1),
+    "zipped": (("-m", *SMALL, "seed=zip(1,2)", "optimizer.lr=zip(0.1,0.2)"), 1, 2, 2),
+    "zipped and fused": (
+        ("-m", *SMALL, "seed=zip(1,2)", "optimizer.lr=0.1,0.2", "hydra/launcher=fused"),
+        1,
+        4,
+        1,
+    ),
     # The sweep itself has the default model: a third choice of groups.
     "models": (("-m", *SMALL, "model=logistic_regression,mlp", "seed=1,2"), 3, 4, 4),
 }

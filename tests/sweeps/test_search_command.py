@@ -10,7 +10,7 @@ from src.sweeps.command_line import check_command_line as train_command_line
 from src.sweeps.search_command import check_command_line
 from src.system.errors import InputError
 from tests.helpers.commands import ROOT
-from tests.helpers.searches import RATE, SMALL, SPACE, WIDTH, Trained, refusal, searched
+from tests.helpers.searches import MOMENTUM, RATE, SMALL, SPACE, WIDTH, Trained, refusal, searched
 
 
 @pytest.mark.parametrize(
@@ -35,6 +35,14 @@ from tests.helpers.searches import RATE, SMALL, SPACE, WIDTH, Trained, refusal, 
         ("seed=range(0,3,0)", "a step that is not 0"),
         ("model=glob(*)", "list the choices: model=choice(a,b)"),
         ("model=choice(mlp,mpl)", "model=mpl: must be one of logistic_regression, mlp"),
+        ("optimizer.lr=zip(0.1,-1)", "optimizer.lr=-1: must be greater than 0"),
+        ("optimizer.lr=zip(0.1,0.1)", "zip(…): has optimizer.lr=0.1 twice"),
+        ("optimizer.lr=zip()", "optimizer.lr=zip(): zip(…) has no values"),
+        ("optimizer.lr=zip(interval(0,1))", "zip(…) takes single values or one range(…)"),
+        ("optimizer.lrr=zip(0.1,1)", "unknown key; did you mean optimizer.lr?"),
+        ("model=zip(mlp,mpl)", "model=mpl: must be one of logistic_regression, mlp"),
+        ("checkpoint.monitor=zip(val/acc,val/loss)", "trials are compared by this key"),
+        ("search.trials=zip(1,2)", "search.trials=zip(1,2): needs one value"),
         ("checkpoint.monitor=choice(val/acc,val/loss)", "trials are compared by this key"),
         ("search.trials=0", "must be greater than 0, for example search.trials=64"),
         ("search.trials=1,2", "search.trials=1,2: needs one value"),
@@ -71,6 +79,36 @@ def test_all_faults_come_at_once() -> None:
         "  optimizer.lr=interval(-1,0) reaches optimizer.lr=0.0: must be greater than 0, "
         "for example optimizer.lr=0.5",
     ]
+
+
+def test_faults_of_zip_come_at_once_and_once() -> None:
+    with pytest.raises(InputError) as caught:
+        check_command_line(
+            [*SMALL, "optimizer.lr=zip(0.1,0.2)", "model.hidden_sizes=zip(8)", "seed=-1",
+             "optimizer.lr=zip(1,2)", "optimizer.momentum=zip(0,0.5)", "optimizer.momentum=0"]
+        )  # fmt: skip
+    assert str(caught.value).splitlines()[1:] == [
+        "  optimizer.lr=zip(1,2): optimizer.lr is given twice",
+        "  optimizer.momentum=0: optimizer.momentum is given twice",
+        "  zip(…): optimizer.lr has 2 values, model.hidden_sizes has 1 value, optimizer.momentum "
+        "has 2 values; keys that change together need the same number of values; to combine a key "
+        "with all others, type KEY=A,B",
+        "  seed=-1: must be greater than or equal to 0, for example seed=0",
+    ]
+
+
+def test_a_search_with_zip_has_a_name_of_its_own() -> None:
+    texts = ("optimizer.lr=zip(0.1,0.3)", "model.hidden_sizes=zip([2],[3])", MOMENTUM)
+    command = check_command_line([*SMALL, *texts])
+    assert command.folder.name.startswith("hidden_sizes-lr-momentum-")
+    assert [each.key for each in command.space] == [
+        "model.hidden_sizes+optimizer.lr", "optimizer.momentum",
+    ]  # fmt: skip
+    assert command.identity["optimizer.lr"] == "zip(0.1,0.3)"
+    assert command.identity["model.hidden_sizes"] == "zip([2],[3])"
+    assert check_command_line([*SMALL, *texts[::-1]]).folder == command.folder
+    others = ("optimizer.lr=0.1,0.3", "model.hidden_sizes=[2],[3]", MOMENTUM)
+    assert check_command_line([*SMALL, *others]).folder != command.folder
 
 
 def test_faults_cost_neither_torch_nor_optuna(tmp_path: Path) -> None:

@@ -38,6 +38,39 @@ from tests.helpers.searches import (
 )
 
 
+def test_zipped_keys_are_proposed_together(pretended: Trained, tmp_path: Path) -> None:
+    """As one choice: the sampler proposes the places that it would for any choice of three."""
+    rates, widths = ("0.1", "0.3", "1"), ("[2]", "[3,3]", "[4]")
+    typed = (f"optimizer.lr=zip({','.join(rates)})", f"model.hidden_sizes=zip({','.join(widths)})")
+    own = (*commands.SMALL, "search.trials=12", "search.batch=6", MOMENTUM)
+    folders = [tmp_path / name for name in ("zip", "choice")]
+
+    def searched_places(folder: Path, *space: str) -> list[Any]:
+        command = check_command_line([*own, *space, f"search.folder={folder}"])
+        study = open_study(command)
+        Search(command, study).run()
+        return [[*trial.params.values()] for trial in study.trials]
+
+    places = searched_places(folders[0], *typed)
+    for number, (place, _momentum) in enumerate(places):
+        run = Run(folders[0] / str(number))
+        assert run.overrides["optimizer.lr"] == rates[place]
+        assert run.overrides["model.hidden_sizes"] == widths[place]
+        assert run.config.optimizer.lr == float(rates[place])
+    assert {place for place, _ in places} == {0, 1, 2}
+    # The same command, in another order, has nothing left to do.
+    before = [*pretended]
+    assert searched_places(folders[0], *typed[::-1]) == places
+    assert pretended == before
+    # A choice of three, with the same values of its trials.
+    chosen = searched_places(folders[1], "optimizer.lr=choice(0.1,0.3,1)")
+    assert [(rates.index(rate), momentum) for rate, momentum in chosen] == [
+        (place, momentum) for place, momentum in places
+    ]
+    with pytest.raises(InputError, match=r"optimizer\.lr: it was zip\(0\.1,0\.3,1\), now 0\.1"):
+        searched_places(folders[0], "optimizer.lr=0.1", "model.hidden_sizes=zip([2],[3,3],[4])")
+
+
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_a_search_is_a_function_of_its_seed(
     sampler: str, pretended: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

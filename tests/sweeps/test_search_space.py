@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
-from src.sweeps.search_space import Choice, Numbers, Parameter, corners, parameter_of
+from src.config.overrides import parsed as zip_parsed
+from src.sweeps.search_space import Choice, Numbers, Parameter, Zip, corners, parameter_of, zip_of
+from src.system.errors import InputError
 
 
 def parsed(text: str) -> Parameter:
@@ -52,3 +54,27 @@ def test_corners_show_every_pair() -> None:
     assert all(any(set(pair) <= point for point in found) for pair in pairs)
     assert len(found) == len({frozenset(point) for point in found}) == 10
     assert corners(space[:1]) == [["a=1"], ["a=2"], ["a=3"]]
+
+
+def zipped(*texts: str) -> Zip:
+    return zip_of([zip_parsed(text) for text in texts])
+
+
+def test_zipped_keys_are_one_parameter() -> None:
+    found = zipped("b=zip(0.1, 'x y' ,[1,2])", "c=1", "a=zip(range(3))")
+    assert found == zipped("a=zip(0,1,2)", "b=zip(0.1,'x y',[1,2])")
+    assert found.key == "a+b"
+    assert found.texts == {"a": "zip(0,1,2)", "b": "zip(0.1,'x y',[1,2])"}
+    assert [found.overrides(place) for place in found.extremes] == [
+        ("a=0", "b=0.1"), ("a=1", "b='x y'"), ("a=2", "b=[1,2]"),
+    ]  # fmt: skip
+    with pytest.raises(InputError, match=r"has a=1 b=2 twice"):
+        zipped("a=zip(1,1,1)", "b=zip(2,3,2)")
+
+
+def test_corners_have_all_places_of_a_zip() -> None:
+    space = [zipped("a=zip(1,2,3)", "b=zip(4,5,6)"), parsed("c=interval(0,1)")]
+    assert sorted(corners(space)) == sorted(
+        [f"a={a}", f"b={a + 3}", f"c={c}"] for a in (1, 2, 3) for c in (0.0, 1.0)
+    )
+    assert corners(space[:1]) == [["a=1", "b=4"], ["a=2", "b=5"], ["a=3", "b=6"]]

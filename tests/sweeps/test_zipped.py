@@ -1,0 +1,181 @@
+"""Sweeps whose keys change together, from the command line to their trials."""
+
+import itertools
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hydra._internal.callbacks import Callbacks
+from hydra.core.plugins import Plugins
+from hydra.plugins.launcher import Launcher
+from hydra.types import HydraContext
+from omegaconf import OmegaConf
+
+from src.config.compose import compose, shared_composer
+from src.runs.folder import Run
+from src.sweeps import confirm_command
+from src.sweeps.command_line import check_command_line
+from src.sweeps.zipped import jobs_of, with_zip_sweeper
+from src.system.errors import InputError
+from src.training.fit import fit
+from tests.helpers.commands import SMALL, Command, require_told_without_torch
+from tests.helpers.faults import faults
+from tests.helpers.weights import same
+
+RATES = "optimizer.lr=zip(0.1,0.3)"
+WIDTHS = "model.hidden_sizes=zip([8],[16])"
+
+
+def test_points_are_checked_in_the_order_of_nested_loops() -> None:
+    argv = ["-m", *SMALL, RATES, "seed=1,2", WIDTHS, "optimizer.momentum=zip(0,0.5)"]
+    command = check_command_line(argv)
+    places = zip([0.1, 0.3], [[8], [16]], [0, 0.5], strict=True)
+    expected = [(*place, seed) for place, seed in itertools.product(places, [1, 2])]
+    found: list[Any] = [point.to_primitives() for point in command.points]
+    assert expected == [
+        (values["optimizer"]["lr"], values["model"]["hidden_sizes"],
+         values["optimizer"]["momentum"], values["seed"])
+        for values in found
+    ]  # fmt: skip
+    assert command.argv[-2:] == ["hydra/sweeper=zip", f"hydra.sweep.dir={command.sweep_dir}"]
+    assert "hydra/sweeper=zip" not in check_command_line(["-m", "seed=1,2"]).argv
+
+
+def test_groups_can_be_zipped() -> None:
+    choices = ("model=zip(mlp,logistic_regression)", "optimizer=zip(adam,sgd)")
+    points = check_command_line(["-m", *SMALL, *choices, "logger=zip([tensorboard],none)"]).points
+    found = [(each.model.name, each.optimizer.name, each.logger.chosen) for each in points]
+    assert found == [("mlp", "adam", ["tensorboard"]), ("logistic_regression", "sgd", [])]
+    text = faults("-m", *choices[:1], "optimizer=zip(adam,sdg)", "scheduler=zip(none)")
+    assert "optimizer=sdg: must be one of adam, adamw, sgd; did you mean sgd?" in text
+
+
+def test_faults_of_a_point_name_its_trials() -> None:
+    text = faults("-m", "optimizer.lr=zip(0.1,-1)", "model.hidden_sizes=zip(0,8)", "seed=1,2")
+    assert "trials 0, 1: model.hidden_sizes=0: must" in text
+    assert "trials 2, 3: optimizer.lr=-1: must be greater than 0" in text
+
+
+def test_faults_cost_no_torch_and_exit_with_2() -> None:
+    require_told_without_torch(
+        "train",
+        {
+            (RATES,): f"{RATES}: several values need a sweep; type -m too",
+            ("-m", RATES, "seed=zip(1,2,3)"): "optimizer.lr has 2 values, seed has 3 values; keys",
+            ("-m", RATES, RATES): f"{RATES}: optimizer.lr is given twice; type it once",
+            ("-m", RATES, "hydra/sweeper=basic"):
+                "hydra/sweeper=basic: does not know zip(…); leave hydra/sweeper out",
+            ("-m", "hydra.launcher.n_jobs=zip(1,2)"): "have one value for a whole sweep",
+            ("-m", "seed=zip()"): "seed=zip(): zip(…) has no values; type them",
+            ("--cfg", "job", RATES): f"{RATES}: several values need a sweep",
+        },
+    )  # fmt: skip
+
+
+def test_the_sweeper_is_chosen_for_zip_alone() -> None:
+    assert with_zip_sweeper(["seed=1,2"]) == ["seed=1,2"]
+    assert with_zip_sweeper([RATES]) == [RATES, "hydra/sweeper=zip"]
+    chosen = ["hydra/sweeper=zip", RATES]
+    assert with_zip_sweeper(chosen) == chosen
+    assert check_command_line(["-m", *SMALL, *chosen]).argv[1:-1] == [*SMALL, *chosen]
+
+
+def test_jobs_that_were_not_checked_have_their_faults() -> None:
+    assert jobs_of(["seed=zip(1,2)", "a=x,y"]) == [
+        ["seed=1", "a=x"], ["seed=1", "a=y"], ["seed=2", "a=x"], ["seed=2", "a=y"],
+    ]  # fmt: skip
+    with pytest.raises(InputError, match="seed has 2 values, a has 1 value;"):
+        jobs_of(["seed=zip(1,2)", "a=zip(1)"])
+    with pytest.raises(InputError, match="seed=zip"):
+        jobs_of(["seed=zip("])
+
+
+class NotedLauncher(Launcher):
+    """Notes the numbers and the overrides of the jobs of each batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[int, list[list[str]]]] = []
+
+    def setup(self, **_: Any) -> None: ...
+
+    def launch(self, job_overrides: Any, initial_job_idx: int) -> list[Any]:
+        self.batches.append((initial_job_idx, [list(job) for job in job_overrides]))
+        return []
+
+
+@pytest.mark.parametrize("size", [None, 3])
+def test_the_sweeper_has_hydras_batches_and_parameters(
+    size: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    composer = shared_composer()
+    # Hydra has imported its plugins once more.
+    made: Any = Plugins.instance().class_name_to_class["hydra_plugins.zip_sweeper.ZipSweeper"]
+    sweeper, launcher = made(size, {"seed": "zip(1,2)"}), NotedLauncher()
+    sweeper.launcher = launcher
+    sweeper.hydra_context = HydraContext(composer, Callbacks())
+    sweeper.config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}})
+    monkeypatch.setattr(sweeper, "validate_batch_is_legal", lambda _: None)
+    sweeper.sweep(["a=zip(x,'y z')", "b=3,4"])
+    jobs = [
+        [f"seed={seed}", f"a={a}", f"b={b}"]
+        for (seed, a), b in itertools.product([(1, "x"), (2, "'y z'")], [3, 4])
+    ]
+    assert launcher.batches == ([(0, jobs)] if size is None else [(0, jobs[:3]), (3, jobs[3:])])
+    assert (tmp_path / "multirun.yaml").exists()
+
+
+EXPECTED = [
+    ("optimizer.lr=0.1", "model.hidden_sizes=[8]"), ("optimizer.lr=0.3", "model.hidden_sizes=[16]")
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def single_runs(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    folder = tmp_path_factory.mktemp("single")
+    points = itertools.product(EXPECTED, ("seed=1", "seed=2"))
+    return [
+        fit(compose(*SMALL, *pair, seed), folder / str(number))
+        for number, (pair, seed) in enumerate(points)
+    ]
+
+
+def test_trials_are_their_single_runs_and_are_resumed(
+    single_runs: list[Run], command: Command, tmp_path: Path
+) -> None:
+    """Bit for bit."""
+    where = ("hydra/launcher=fused", "hydra.sweep.dir=sweep")
+    done = command("src.train", "-m", *SMALL, RATES, WIDTHS, "seed=1,2", *where)
+    assert done.returncode == 0, done.stderr
+    sweep = tmp_path / "sweep"
+    trials = [Run(sweep / str(number)) for number in range(4)]
+
+    def require_single_runs() -> None:
+        for trial, run in zip(trials, single_runs, strict=True):
+            assert same(trial, run)
+            assert trial.result["test/loss"] == run.result["test/loss"]
+            assert trial.config.model_copy(update={"resume": None}) == run.config
+
+    require_single_runs()
+    for trial, (pair, seed) in zip(trials, itertools.product(EXPECTED, (1, 2)), strict=True):
+        typed = [*SMALL, *pair, f"seed={seed}"]
+        assert yaml.safe_load(trial.overrides_file.read_text()) == typed
+        assert trial.command == f"python -m src.train {' '.join(typed)}".replace(
+            pair[1], f"'{pair[1]}'"
+        )
+    record = yaml.safe_load((sweep / "multirun.yaml").read_text())["hydra"]["overrides"]
+    assert record["task"] == [*SMALL, RATES, WIDTHS, "seed=1,2"]
+    # Trials that differ only in their seed repeat one setting.
+    first, second = (sum(run.monitored for run in single_runs[at : at + 2]) for at in (0, 2))
+    setting = " ".join([*SMALL, EXPECTED[second > first][0]])
+    assert f"best setting by its mean: python -m src.train {setting} 'model" in done.stdout
+    chosen = confirm_command.check_command_line(sweep, 2, 2).record
+    assert sorted(chosen.keys) == ["model.hidden_sizes", "optimizer.lr"]
+    assert sorted(setting.trials for setting in chosen.settings) == [[0, 1], [2, 3]]
+
+    for trial in trials:  # as if the sweep had been killed at once
+        shutil.rmtree(trial.folder)
+    again = command("src.train", "resume=sweep")
+    assert again.returncode == 0, again.stderr
+    require_single_runs()
