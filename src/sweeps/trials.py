@@ -8,17 +8,17 @@ import json
 import logging
 import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
 from pydantic import TypeAdapter
 
 from src.config.schema import Config
+from src.runs.checkpoint import CheckpointPair
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps.executors.base import Executor, InProcess
-from src.sweeps.tasks import JOBS, Task, digest, numbered
+from src.sweeps.tasks import Task, digest, numbered
 from src.system.errors import parsing
 from src.system.files import MIB, read_bounded, write_durably
 from src.training.grouping import Group, plan
@@ -52,17 +52,7 @@ def train_trials(
         alone = [trial for group in groups if group.alone == reason for trial in group.trials]
         verb = "train" if len(alone) > 1 else "trains"
         log.info("%s %s alone: %s", numbered(alone), verb, reason)
-    tasks = []
-    for group in groups:
-        group_configs = tuple(configs[trial] for trial in group.trials)
-        group_folders = tuple(folders[trial].absolute() for trial in group.trials)
-        state_folder = (sweep.stacks / digest(group_configs)).absolute()
-        tasks.append(
-            Task(
-                sweep.folder.absolute(), tuple(group.trials), group_configs, group_folders,
-                state_folder, halving,
-            )
-        )  # fmt: skip
+    tasks = [_task(group.trials, configs, folders, sweep, halving) for group in groups]
     try:
         executor.run(tasks)
     finally:  # the last groups may have had no time for it
@@ -70,11 +60,29 @@ def train_trials(
         if any(isinstance(config.checkpoint.keep, int) for config in configs):
             sweep.remove_surplus()
     if all(run.ended for run in runs):
-        plan_file.unlink(missing_ok=True)
-        shutil.rmtree(sweep.stacks / JOBS, ignore_errors=True)
-        with suppress(OSError):
-            sweep.stacks.rmdir()
+        shutil.rmtree(sweep.stacks, ignore_errors=True)
     return [run.monitored for run in runs]
+
+
+def _task(
+    trials: Sequence[int],
+    configs: Sequence[Config],
+    folders: Sequence[Path],
+    sweep: Sweep,
+    halving: int | None,
+) -> Task:
+    """The task of a group. If the group has no state to go on from, but some of its trials have
+    ended, somebody has removed the others: only these train."""
+    group_configs = tuple(configs[trial] for trial in trials)
+    state_folder = (sweep.stacks / digest(group_configs)).absolute()
+    if halving is None and CheckpointPair(state_folder).empty:
+        left = [trial for trial in trials if not Run(folders[trial]).ended]
+        if 0 < len(left) < len(trials):
+            return _task(left, configs, folders, sweep, None)
+    return Task(
+        sweep.folder.absolute(), tuple(trials), group_configs,
+        tuple(folders[trial].absolute() for trial in trials), state_folder, halving,
+    )  # fmt: skip
 
 
 def _groups(

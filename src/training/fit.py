@@ -202,7 +202,7 @@ def _train_and_test(job: Job, signals: Signals) -> None:
             classifier.set_stacked_trials(resumed.state.stacked, resumed.state.threads)
         elif ranks.is_rank_zero():
             for run in runs:
-                clear(run, stacked=job.state_folder is not None)
+                clear(run, stacked=job.state_folder is not None, compared=job.halving is not None)
         history = History(runs)
         checkpoints = Checkpoints(runs, job.checkpoint_pair, signals)
         loggers = Loggers(config, runs[0], history, data.source)

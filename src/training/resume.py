@@ -156,11 +156,12 @@ def same_step(choice: StepChoice, resumed: Resumed) -> StepChoice:
     return StepChoice(CLOSED_FORM, "the checkpoint was trained in this way")
 
 
-def clear(run: Run, *, stacked: bool) -> None:
+def clear(run: Run, *, stacked: bool, compared: bool = False) -> None:
     """Deletes the history and result of a run that was killed before its first checkpoint. Raises
     InputError if the history shows that there was a checkpoint. That of a trial of a stack does not
-    show it, because a large stack may have no checkpoint for some epochs."""
-    if run.ended:
+    show it, because a large stack may have no checkpoint for some epochs. A trial that has ended
+    stays, unless successive halving compares it with trials that train again."""
+    if run.ended and not compared:
         return
     if stacked:
         run.forget()

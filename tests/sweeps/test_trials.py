@@ -3,6 +3,7 @@
 import itertools
 import json
 import math
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -374,3 +375,21 @@ def train(configs: list[Config], folder: Path, halving: int | None) -> None:
 def result_of(run: Run) -> tuple[Any, ...]:
     result = run.result
     return result["status"], result["test/acc"], result["best"], result["config_hash"]
+
+
+@pytest.mark.parametrize("halving", [None, 2])
+def test_a_trial_that_was_removed_trains_again(halving: int | None, tmp_path: Path) -> None:
+    """Alone, with the bits that it had; after halving, with all trials of its stack. The histories
+    of the others have no row twice."""
+    configs = [compose(*SMALL, f"seed={seed}") for seed in range(3)]
+    train(configs, tmp_path, halving)
+    runs = [Run(tmp_path / str(number)) for number in range(3)]
+    before = [(result_of(run), len(run.history), digest(run.best_checkpoint)) for run in runs]
+    files = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("[02]/**/*.*"))]
+    shutil.rmtree(runs[1].folder)
+    train(configs, tmp_path, halving)
+    again = [(result_of(run), len(run.history), digest(run.best_checkpoint)) for run in runs]
+    assert again == before
+    kept = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("[02]/**/*.*"))]
+    assert (kept == files) == (halving is None)
+    assert not (tmp_path / ".stacks").exists()
