@@ -192,7 +192,7 @@ def test_zero_is_no_noise_and_noise_is_reproducible(norm: str, step: str, tmp_pa
 def test_noise_in_lower_precision(step: str, tmp_path: Path) -> None:
     common = (
         *SMALL,
-        LEARNS,
+        *LEARNS,
         "trainer.precision=bf16-mixed",
         f"trainer.step={step}",
         "model.noise=0.3",
@@ -201,6 +201,20 @@ def test_noise_in_lower_precision(step: str, tmp_path: Path) -> None:
         run = fit(compose(*common, f"model.norm={norm}"), tmp_path / norm)
         assert run.result["status"] == "finished"
         assert run.result["test/acc"] > 0.5  # type: ignore[operator]
+
+
+@pytest.mark.parametrize("norm", [None, "layer"])
+def test_gradient_checkpointing_repeats_the_noise(norm: str | None) -> None:
+    (x,), (y,) = batches(1)
+    gradients = []
+    for checkpointing in (False, True):
+        (model,) = models_of([[7, 6]], norm=norm, noise=0.3, gradient_checkpointing=checkpointing)
+        torch.manual_seed(3)
+        F.cross_entropy(model(x), y).backward()  # type: ignore[no-untyped-call]
+        gradients.append([p.grad for p in model.parameters()])
+    for plain, checkpointed in zip(*gradients, strict=True):
+        assert plain is not None
+        assert torch.equal(plain, checkpointed)
 
 
 def test_noise_takes_memory() -> None:

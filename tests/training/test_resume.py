@@ -69,7 +69,11 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "clipped": ("trainer.gradient_clip_val=0.1",),
     "stream": ("data.order=stream",),
     "workers": ("data.loader=workers", "model.dropout=0.3"),
-    "gradient checkpointing": ("model.gradient_checkpointing=true", "model.dropout=0.3"),
+    "gradient checkpointing": (
+        "model.gradient_checkpointing=true",
+        "model.dropout=0.3",
+        "model.noise=0.1",
+    ),
 }
 
 
