@@ -40,14 +40,28 @@ static int reads_real(const Work *work, int64_t source)
     return source == DOUBLES || work->converted;
 }
 
-/* --- norms ------------------------------------------------------------------------------------ */
+/* --- noise ------------------------------------------------------------------------------------ */
 
-/* Normalised numbers, when training with their noise. */
+/* Adds noise to the outputs of a layer. If a norm follows, writes the noise for `noisy` instead. */
+static void draw_noise(const Work *work, ptrdiff_t l, Share samples, int64_t seed, uint32_t batch)
+{
+    const Layer *layer = &work->network->layers[l];
+    const LayerWork *own = &work->layers[l];
+    for (ptrdiff_t b = samples.begin; b < samples.end; b++) {
+        REAL *row = (own->noise ? own->noise : own->output) + b * layer->stride;
+        if (own->noise) memset(row, 0, layer->stride * sizeof(REAL));
+        add_noise(row, layer->units, work->network->noise, seed, batch, (uint32_t)b, (uint32_t)l + 1);
+    }
+}
+
+/* Normalised numbers, when training with the noise of their layer. */
 static inline Vector noisy(const LayerWork *own, Vector normalised, ptrdiff_t place)
 {
     if (own->noise) normalised += AT(own->noise + place);
     return normalised;
 }
+
+/* --- norms ------------------------------------------------------------------------------------ */
 
 /* Batch norm of the units from `begin` to `end`, whole lines, over all samples: normalises `before`
    in place. When training, by the batch's own mean and variance, which move the running ones. */

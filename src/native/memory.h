@@ -10,7 +10,7 @@ typedef struct {
     REAL *kept;                 /* (batch, stride): what the derivative of the activation needs */
     REAL *mask;                 /* (batch, stride): of dropout, or 0 */
     REAL *normalised, *inverse; /* of a norm: (batch, stride); 1 / deviation of units or samples */
-    REAL *noise;                /* (batch, stride): added to `normalised`, or 0 */
+    REAL *noise;                /* (batch, stride): of a normed layer, or 0 */
     REAL *norm_delta;           /* (batch, stride): the gradient of the norm's outputs */
     REAL *delta;                /* (batch, stride): the gradient of the layer's outputs */
     const REAL **rows;          /* of `output` */

@@ -46,12 +46,7 @@ static void forward(const Work *work, REAL *weights, int64_t source, const Membe
     for (ptrdiff_t l = 0; l < network->depth; l++) {
         const Layer *layer = &network->layers[l];
         linear(work, l, weights, source, samples);
-        REAL *noisy = work->layers[l].noise ? work->layers[l].noise : work->layers[l].output;
-        for (ptrdiff_t b = samples.begin; training && network->noise > 0 && b < samples.end; b++) {
-            REAL *row = noisy + b * layer->stride;
-            if (work->layers[l].noise) memset(row, 0, layer->stride * sizeof(REAL));
-            add_noise(row, layer->units, network->noise, seed, number, (uint32_t)b, (uint32_t)l + 1);
-        }
+        if (training && network->noise > 0) draw_noise(work, l, samples, seed, number);
         if (l + 1 == network->depth) return;
         if (network->norm == BATCH_NORM) {
             meet(member);

@@ -58,10 +58,10 @@ static void draw_mask(REAL *mask, ptrdiff_t first, ptrdiff_t units, double proba
     }
 }
 
-/* Adds normal numbers of mean 0 to `units` units of a sample, by the transform of Box and Muller: with
-   u and v uniform between 0 and 1, both (-2 log u)^½ cos(2 π v) and (-2 log u)^½ sin(2 π v) are
-   normal, and independent of each other. Each counter gives two pairs of words (u, v), so four normal
-   numbers; those of the j-th of 16 counters are for the units j, 16 + j, 32 + j and 48 + j of 64. */
+/* Adds normal numbers of mean 0 to `units` units of a sample, by the transform of Box and Muller (1958):
+   if u and v are uniform between 0 and 1, (-2 log u)^½ cos(2 π v) and (-2 log u)^½ sin(2 π v) are
+   normal and independent. The four words of a counter are two pairs (u, v), and so give four numbers.
+   Column j of the words is for the units j, 16 + j, 32 + j and 48 + j of 64. */
 static void add_noise(REAL *to, ptrdiff_t units, double deviation, int64_t seed, uint32_t batch,
                       uint32_t sample, uint32_t layer)
 {
@@ -71,12 +71,13 @@ static void add_noise(REAL *to, ptrdiff_t units, double deviation, int64_t seed,
         Words word;
         REAL uniform[COUNTERS], turn[COUNTERS], noise[CHUNK];
         Bits quarter[COUNTERS];
-        /* The highest bit tells noise from masks. */
+        /* By the highest bit of the layer, noise and masks have different counters. */
         philox(word, (uint32_t)first / 4, sample, batch, layer | 0x80000000u, seed);
         for (int pair = 0; pair < 2; pair++) {
             for (int j = 0; j < COUNTERS; j++) {
                 const uint32_t u = word[2 * pair][j], v = word[2 * pair + 1][j];
-                /* Numbers of 24 bits, which are exact in both precisions. */
+                /* Of 24 bits, so that both precisions hold them exactly. An eighth of a turn less
+                   than v: that changes nothing for a uniform angle. */
                 uniform[j] = (REAL)(int32_t)(u >> 8 | 1) * (REAL)0x1p-24;
                 turn[j] = (REAL)(int32_t)(v >> 8 & 0x3FFFFF) * (REAL)0x1p-22 - (REAL)0.5;
                 quarter[j] = (Bits)(v >> 30);
