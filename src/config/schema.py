@@ -203,6 +203,8 @@ class Mlp(Section):
         Probability | Annotated[list[Probability], Field(max_length=MOST_LAYERS)]
     )  # one for all hidden layers, or one for each
     input_dropout: Probability
+    # Standard deviation. Runs that were written before there was this key had no noise.
+    noise: NonNegativeFloat = 0.0
     norm: Literal["batch", "layer"] | None
     max_norm: PositiveFloat | None
     gradient_checkpointing: bool
@@ -377,8 +379,11 @@ class Search(Execution):
     folder: str | None  # None: a folder in searches/, named after the space
 
 
-# Keys that are younger than the hashes of some runs.
-YOUNGER = (("trainer", "class_weights"), ("data", "sampler"), ("data", "folds"), ("data", "fold"))
+# Keys that are younger than the hashes of some runs, and the value that stands for their absence.
+YOUNGER: tuple[tuple[str, str, float | None], ...] = (
+    ("trainer", "class_weights", None), ("data", "sampler", None), ("data", "folds", None),
+    ("data", "fold", None), ("model", "noise", 0.0),
+)  # fmt: skip
 
 
 class Config(Section):
@@ -399,11 +404,11 @@ class Config(Section):
 
     def identity_values(self) -> dict[str, Any]:
         """All values except data.root, checkpoint.keep and resume. They identify a run. Keys of
-        YOUNGER are left out where they are null."""
+        YOUNGER are left out where they have the value of old runs."""
         values = self.to_primitives()
         del values["data"]["root"], values["checkpoint"]["keep"], values["resume"]
-        for section, key in YOUNGER:
-            if values[section][key] is None:
+        for section, key, absent in YOUNGER:
+            if values[section].get(key, ...) == absent:
                 del values[section][key]
         return values
 

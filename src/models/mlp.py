@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from src.config import schema
 from src.models.closed_form import ClosedForm, MemoryCost, StackedParameters, UseGradient
+from src.models.noise import Noise, NoisyBatchNorm, NoisyLayerNorm, add_noise, noise_like
 from src.models.stacked_layers import (
     ACTIVATE,
     BACKWARD,
@@ -27,6 +28,7 @@ from src.models.stacked_layers import (
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU}
 NORMS: dict[str, type[NormModule]] = {"batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
+NOISY_NORMS = {"batch": NoisyBatchNorm, "layer": NoisyLayerNorm}
 
 
 def build(config: schema.Mlp, shape: Sequence[int], classes: int) -> "Mlp":
@@ -40,10 +42,12 @@ def cost(config: schema.Mlp, shape: Sequence[int], classes: int) -> MemoryCost:
     inputs, hidden = math.prod(shape), config.hidden_sizes
     weights = sum((a + 1) * b for a, b in pairwise([inputs, *hidden, classes])) + 4 * sum(hidden)
     units = sum(hidden) + classes
-    # Activation and gradient, mask and masked activation, and three tensors that a norm keeps.
-    per_unit = 2 + 2 * bool(config.dropout) + 3 * (config.norm is not None)
-    # The input as bytes and as floats, mask and masked input.
-    per_input = 2 + 2 * bool(config.input_dropout)
+    # Activation and gradient, mask and masked activation, noise and noisy activation, and three
+    # tensors that a norm keeps.
+    noisy = 2 * bool(config.noise)
+    per_unit = 2 + 2 * bool(config.dropout) + noisy + 3 * (config.norm is not None)
+    # The input as bytes and as floats, noise and noisy input, mask and masked input.
+    per_input = 2 + noisy + 2 * bool(config.input_dropout)
     return MemoryCost(weights, 2 * units, per_unit * units + per_input * inputs)
 
 
@@ -57,6 +61,7 @@ class Architecture:
     input_dropout: float = 0.0
     norms: tuple[NormModule, ...] = ()  # of each hidden layer, or none
     max_norm: float | None = None
+    noise: float = 0.0
 
 
 class DenseClosedForm(ClosedForm):
@@ -64,7 +69,8 @@ class DenseClosedForm(ClosedForm):
 
     Narrower models are padded with units whose weights are zero. These weights stay zero: relu,
     tanh and gelu map 0 to 0, so the gradients of the weights into and out of such a unit are zero.
-    Models with a layer norm are not padded, because a layer norm averages over units.
+    Models with a layer norm are not padded, because a layer norm averages over units. Models with
+    noise are not padded, because the noise reaches every unit.
     """
 
     def stack(self, models: Sequence[nn.Module]) -> Sequence[StackedParameters]:
@@ -72,15 +78,16 @@ class DenseClosedForm(ClosedForm):
         first = architectures[0]
         self.activation, self.max_norm = first.activation, first.max_norm
         self.dropouts, self.input_dropout = first.dropouts, first.input_dropout
-        self.random = bool(first.input_dropout) or any(first.dropouts)
+        self.noise = first.noise
+        self.random = bool(first.input_dropout) or any(first.dropouts) or bool(first.noise)
         self.layers: list[Layer] = []
         self.norms: list[Norm] = []
         parts: list[StackedParameters] = []
         for depth in range(len(first.layers)):
             linear = [architecture.layers[depth] for architecture in architectures]
             # In the first layer, trials that train on the same batch have the same inputs, unless
-            # these have dropout: one product per batch. Otherwise there is one product per trial.
-            same_inputs = depth == 0 and not self.input_dropout
+            # these are random: one product per batch. Otherwise there is one product per trial.
+            same_inputs = depth == 0 and not (self.input_dropout or self.noise)
             groups = len(self.batches) if same_inputs else len(models)
             self.layers.append(stack_linear(linear, groups))
             parts.append(self.layers[-1])
@@ -101,7 +108,8 @@ class DenseClosedForm(ClosedForm):
         """The widths of all layers, those of hidden layers rounded up."""
         architecture = architecture_of(model)
         *hidden, classes = (layer.out_features for layer in architecture.layers)
-        if any(isinstance(norm, nn.LayerNorm) for norm in architecture.norms):
+        has_layer_norm = any(isinstance(norm, nn.LayerNorm) for norm in architecture.norms)
+        if has_layer_norm or architecture.noise:
             rounding = 1
         return (*(-(-width // rounding) * rounding for width in hidden), classes)
 
@@ -133,11 +141,8 @@ class DenseClosedForm(ClosedForm):
         totals: Tensor | None = None,
     ) -> None:
         buffers = self._buffers_for(features)
-        if self.input_dropout:
-            trials_per_batch = len(self.trials) // len(self.batches)
-            by_trial = features.unsqueeze(1).expand(-1, trials_per_batch, -1, -1)
-            mask = dropout_mask(by_trial, self.input_dropout, self.generator)
-            features = (by_trial * mask).flatten(0, 1)
+        if self.input_dropout or self.noise:
+            features = self._disturbed(features)
         first = features.mT if self.layers[0].groups > 1 else features[0].mT
         inputs, for_backward, masks = self._forward_hidden(first, buffers)
         last = self.layers[-1].shaped(logits)
@@ -145,6 +150,8 @@ class DenseClosedForm(ClosedForm):
             self.layers[-1].forward(inputs[-1], last)
         else:
             last.copy_(self.layers[-1].forward(inputs[-1]))
+        if self.noise:
+            logits.add_(self._noise_like(logits))
 
         # The delta of a layer is the gradient of the loss with respect to the layer's outputs.
         delta = self._last_delta(logits, targets, totals, scale, buffers)
@@ -165,10 +172,24 @@ class DenseClosedForm(ClosedForm):
             delta = BACKWARD[self.activation](gradient, for_backward[hidden])
             if self.norms:
                 norm = self.norms[hidden]
-                before_norm = norm.backward(delta.to(norm.weight.dtype)).to(first.dtype)
+                delta = delta.to(norm.weight.dtype)
+                before_norm = norm.backward(delta).to(first.dtype)
+                if self.noise:
+                    norm.add_noise_gradient(delta)
                 use(norm, *norm.parameter_gradients)
                 delta = self._regroup(before_norm, self.layers[hidden])
         use(self.layers[0], delta, inputs[0])
+
+    def _disturbed(self, features: Tensor) -> Tensor:
+        """The features of each trial, (S, B, inputs): those of its batch, with noise and dropout
+        that differ between trials."""
+        trials_per_batch = len(self.trials) // len(self.batches)
+        by_trial = features.unsqueeze(1).expand(-1, trials_per_batch, -1, -1)
+        if self.noise:
+            by_trial = by_trial + self._noise_like(by_trial)
+        if self.input_dropout:
+            by_trial = by_trial * dropout_mask(by_trial, self.input_dropout, self.generator)
+        return by_trial.flatten(0, 1)
 
     def _last_delta(
         self,
@@ -198,6 +219,8 @@ class DenseClosedForm(ClosedForm):
             before = layer.forward(inputs[-1], buffers.output[depth])
             if self.norms:
                 before = self._normalise(depth, before, training=True)
+            elif self.noise:
+                before.add_(self._noise_like(before))
             after = ACTIVATE[self.activation](before)
             for_backward.append(before if self.activation == "gelu" else after)
             if self.dropouts[depth]:
@@ -212,7 +235,13 @@ class DenseClosedForm(ClosedForm):
     def _normalise(self, depth: int, outputs: Tensor, *, training: bool) -> Tensor:
         """Outputs after a layer's norm, (S, units, B), computed in the precision of the weights."""
         norm, by_trial = self.norms[depth], self._by_trial(outputs)
-        return norm.forward(by_trial.to(norm.weight.dtype), training).to(outputs.dtype)
+        normalised = norm.forward(by_trial.to(norm.weight.dtype), training)
+        if training and self.noise:
+            normalised = norm.add_noise(normalised, self._noise_like(normalised))
+        return normalised.to(outputs.dtype)
+
+    def _noise_like(self, tensor: Tensor) -> Tensor:
+        return noise_like(tensor, self.noise, self.generator)
 
     def _by_trial(self, tensor: Tensor) -> Tensor:
         """A view (S, units, B) of the outputs or gradients of a layer."""
@@ -266,7 +295,12 @@ class _Buffers:
 
 class Mlp(nn.Module):
     """Linear layers inputs → hidden_sizes → classes. Each hidden layer is followed by its norm,
-    activation and dropout, in this order."""
+    activation and dropout, in this order.
+
+    In training, Gaussian noise is added to the inputs, before their dropout, and to each layer: to
+    the normalised values of its norm, before these are scaled and shifted; without a norm, and in
+    the last layer, to the outputs of the linear layer. This is the encoder of a ladder network
+    (Rasmus et al. 2015, algorithm 1), where each layer has a batch norm, the last one too."""
 
     closed_form = DenseClosedForm
 
@@ -279,19 +313,20 @@ class Mlp(nn.Module):
         dropout: float | Sequence[float] = 0.0,
         *,
         input_dropout: float = 0.0,
+        noise: float = 0.0,
         norm: str | None = None,
         max_norm: float | None = None,
         gradient_checkpointing: bool = False,
     ) -> None:
-        """`dropout` is one probability, or one for each hidden layer. `max_norm` bounds the 2-norm
-        of the weights into each hidden unit (Srivastava et al. 2014, section 5.1). With
-        `gradient_checkpointing`, a hidden layer keeps only its input; the backward pass computes
-        the layer again."""
+        """`dropout` is one probability, or one for each hidden layer. `noise` is a standard
+        deviation. `max_norm` bounds the 2-norm of the weights into each hidden unit (Srivastava et
+        al. 2014, section 5.1). With `gradient_checkpointing`, a hidden layer keeps only its input;
+        the backward pass computes the layer again."""
         super().__init__()
         self.gradient_checkpointing, self.activation = gradient_checkpointing, activation
         rates = dropout if isinstance(dropout, Sequence) else [dropout] * len(hidden_sizes)
         self.dropouts = tuple(rates)
-        self.max_norm = max_norm
+        self.max_norm, self.noise = max_norm, noise
         self.input_dropout = nn.Dropout(input_dropout)
         layers: list[nn.Module] = []
         widths = pairwise([inputs, *hidden_sizes])
@@ -299,7 +334,9 @@ class Mlp(nn.Module):
             # A batch norm subtracts the mean, so a bias before it would have no effect.
             layers.append(nn.Linear(fan_in, fan_out, bias=norm != "batch"))
             if norm is not None:
-                layers.append(NORMS[norm](fan_out))
+                layers.append(NOISY_NORMS[norm](fan_out, noise) if noise else NORMS[norm](fan_out))
+            elif noise:
+                layers.append(Noise(noise))
             layers.append(ACTIVATIONS[activation]())
             if any(self.dropouts):
                 layers.append(nn.Dropout(rate))
@@ -307,7 +344,8 @@ class Mlp(nn.Module):
 
     def forward(self, features: Tensor) -> Tensor:
         """Features (N, *shape) with prod(shape) = inputs, to logits (N, classes)."""
-        hidden: Tensor = self.input_dropout(features.flatten(1))
+        features = add_noise(features.flatten(1), self.noise, self.training)
+        hidden: Tensor = self.input_dropout(features)
         layers = self.layers
         if self.gradient_checkpointing and torch.is_grad_enabled():
             size = (len(layers) - 1) // len(self.dropouts)  # modules of one hidden layer
@@ -315,7 +353,7 @@ class Mlp(nn.Module):
                 hidden = checkpoint(layers[first : first + size], hidden, use_reentrant=False)
             layers = layers[-1:]
         logits: Tensor = layers(hidden)
-        return logits
+        return add_noise(logits, self.noise, self.training)
 
     def constrain(self) -> None:
         """Called after each optimizer step. Bounds the weights into each hidden unit."""
@@ -332,4 +370,5 @@ class Mlp(nn.Module):
             self.input_dropout.p,
             tuple(layer for layer in self.layers if isinstance(layer, NormModule)),
             self.max_norm,
+            self.noise,
         )

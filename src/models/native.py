@@ -120,6 +120,7 @@ def _network(architecture: Architecture, dtype: torch.dtype) -> engine.Network:
             kind,
             architecture.dropouts,
             architecture.input_dropout,
+            architecture.noise,
             architecture.max_norm,
             eps,
             momentum,

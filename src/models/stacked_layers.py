@@ -98,6 +98,7 @@ class Norm(StackedParameters):
     """Normalises (S, units, B), multiplies by a weight (S, units, 1) and adds a bias."""
 
     parameter_gradients: tuple[Tensor, Tensor]  # of weight and bias; `backward` sets them
+    noise: Tensor  # of the last batch; `add_noise` sets it
     bias: Tensor
 
     def __init__(self, parameters: Sequence[nn.Parameter], trials: int, eps: float) -> None:
@@ -111,6 +112,16 @@ class Norm(StackedParameters):
     def backward(self, delta: Tensor) -> Tensor:
         """Returns the gradient of the inputs. `delta` is the gradient of the outputs."""
         raise NotImplementedError
+
+    def add_noise(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """The outputs that `forward` would return with noise added to the normalised inputs."""
+        self.noise = noise
+        return torch.addcmul(outputs, noise, self.weight)
+
+    def add_noise_gradient(self, delta: Tensor) -> None:
+        """Adds to the weight's gradient, which `backward` has set, the part of the noise."""
+        weight_gradient, _ = self.parameter_gradients
+        weight_gradient.add_((delta * self.noise).sum(-1).view_as(weight_gradient))
 
 
 class BatchNorm(Norm):

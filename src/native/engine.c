@@ -2,8 +2,8 @@
    batches, without memory of its own and without other libraries.
 
    A result depends on the model, its data and its settings alone: every sum has one order, products
-   and sums are fused where the source says so and nowhere else, and exp, log, tanh and erf are
-   computed here. Threads, blocks, neighbours, vector widths and compilers change no bit.
+   and sums are fused where the source says so and nowhere else, and exp, log, sin, cos, tanh and erf
+   are computed here. Threads, blocks, neighbours, vector widths and compilers change no bit.
 
    Weights lie input-major, weight[input * stride + unit], so that a product reads whole vectors of
    units. Columns from `units` to `stride` are zero and stay zero. */

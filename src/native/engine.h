@@ -25,7 +25,7 @@ typedef struct {
     const Layer *layers;
     int64_t depth;
     int64_t activation, norm;
-    double input_dropout;
+    double input_dropout, noise; /* noise: a standard deviation */
     double max_norm; /* 0: none */
     double norm_eps, norm_momentum;
     int64_t size; /* of a flat vector: parameters, then running statistics */
@@ -47,7 +47,7 @@ typedef struct {
    optimizer. All but `weights` may be 0 if nothing needs them. */
 typedef struct {
     void *weights, *gradient, *first, *second, *average;
-    int64_t seed;  /* of dropout */
+    int64_t seed;  /* of dropout and noise */
     int64_t steps; /* that the optimizer has taken */
 } Model;
 

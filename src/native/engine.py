@@ -32,7 +32,7 @@ class _Network(ctypes.Structure):
     _fields_ = [
         ("layers", c_void_p),
         *((name, c_int64) for name in ("depth", "activation", "norm")),
-        *((name, c_double) for name in ("input_dropout", "max_norm", "eps", "momentum")),
+        *((name, c_double) for name in ("input_dropout", "noise", "max_norm", "eps", "momentum")),
         ("size", c_int64),
     ]
 
@@ -143,6 +143,7 @@ class Perceptron:
     norm: str | None = None
     dropouts: tuple[float, ...] = ()
     input_dropout: float = 0.0
+    noise: float = 0.0  # standard deviation
     max_norm: float | None = None
     eps: float = 1e-5  # of the norms
     momentum: float = 0.1  # of a batch norm's running statistics
@@ -194,8 +195,8 @@ class Network:
             layer.dropout = dropouts[number] if number + 1 < depth else 0.0
         self._network = _Network(
             ctypes.addressof(self._layers), depth, ACTIVATIONS.index(perceptron.activation),
-            NORMS.index(norm), perceptron.input_dropout, perceptron.max_norm or 0.0,
-            perceptron.eps, perceptron.momentum, self.size,
+            NORMS.index(norm), perceptron.input_dropout, perceptron.noise,
+            perceptron.max_norm or 0.0, perceptron.eps, perceptron.momentum, self.size,
         )  # fmt: skip
         self.pointer = ctypes.byref(self._network)
         self.bits = perceptron.bits

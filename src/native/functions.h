@@ -1,12 +1,13 @@
-/* exp, log, tanh, and the normal distribution, of vectors. Computed here, because the results of a
+/* exp, log, tanh, cos and sin, and the normal distribution, of vectors. Computed here, because the results of a
    library depend on its version. */
 #pragma once
 #include "vectors.h"
 
-/* 1/i!: the Taylor series of exp. */
+/* 1/i!: the Taylor series of exp, cos and sin. */
 static const double FACTORIAL[] = {
     1.0, 1.0, 1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320,
-    1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800};
+    1.0 / 362880, 1.0 / 3628800, 1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800,
+    1.0 / 87178291200, 1.0 / 1307674368000, 1.0 / 20922789888000, 1.0 / 355687428096000};
 /* erfc(x) exp(x²) / t in Chebyshev polynomials of 2 t - 1, with t = 1 / (1 + x / 2), x >= 0. */
 static const double ERFC[] = {
     0.57703373861646968862, 0.35543692127049848731, 0.06509515882878652455,
@@ -28,6 +29,7 @@ static const double ERFC[] = {
 #define EXP_TERMS 7
 #define LOG_TERMS 5
 #define ERFC_TERMS 11
+#define CIRCLE_TERMS 4
 #else
 #define MANTISSA 52
 #define MAGIC 6755399441055744.0
@@ -37,6 +39,7 @@ static const double ERFC[] = {
 #define EXP_TERMS 13
 #define LOG_TERMS 11
 #define ERFC_TERMS 27
+#define CIRCLE_TERMS 8
 #endif
 
 static inline Vector exponential(Vector x)
@@ -54,7 +57,7 @@ static inline Vector exponential(Vector x)
     return (Vector)((Integers)sum + exponent) + (x - x); /* NaN stays NaN */
 }
 
-/* Of x >= 1; of NaN and infinity NaN. */
+/* Of normal x > 0; of NaN and infinity NaN. */
 static inline Vector logarithm(Vector x)
 {
     const Integers one = (Integers)BROADCAST(1);
@@ -68,6 +71,24 @@ static inline Vector logarithm(Vector x)
     EACH(i, LOG_TERMS) sum = FMA(sum, square, BROADCAST(2.0 / (2 * (LOG_TERMS - 1 - i) + 1)));
     sum = FMA(n, BROADCAST(LN2_LOW), sum * s);
     return FMA(n, BROADCAST(LN2_HIGH), sum) + (x - x);
+}
+
+/* cos and sin of (quarter + part) · π/2, with -1/2 <= part <= 1/2 and a quarter from 0 to 3. */
+static inline void circle(Vector part, Integers quarter, Vector *cosine, Vector *sine)
+{
+    const Vector angle = part * (REAL)1.5707963267948966, square = angle * -angle;
+    Vector c = BROADCAST(FACTORIAL[2 * CIRCLE_TERMS]), s = BROADCAST(FACTORIAL[2 * CIRCLE_TERMS + 1]);
+    EACH(i, CIRCLE_TERMS) {
+        c = FMA(c, square, BROADCAST(FACTORIAL[2 * (CIRCLE_TERMS - 1 - i)]));
+        s = FMA(s, square, BROADCAST(FACTORIAL[2 * (CIRCLE_TERMS - 1 - i) + 1]));
+    }
+    s *= angle;
+    /* In odd quarters the two change places. cos is negative in quarters 1 and 2, sin in 2 and 3. */
+    const Integers odd = -(quarter & 1), half = quarter & 2;
+    const Integers negative = half << (8 * sizeof(REAL) - 2);
+    const Integers other = ((quarter + 1) & 2) << (8 * sizeof(REAL) - 2);
+    *cosine = (Vector)((Integers)SELECT(odd, s, c) ^ other);
+    *sine = (Vector)((Integers)SELECT(odd, c, s) ^ negative);
 }
 
 static inline Vector absolute(Vector x)

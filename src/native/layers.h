@@ -1,43 +1,8 @@
-/* What lies between the products: inputs, dropout, norms and activations, forward and backward. */
+/* What lies between the products: inputs, norms and activations, forward and backward. */
 #pragma once
-#include "functions.h"
-#include "memory.h"
+#include "random.h"
 
-/* --- inputs and dropout ----------------------------------------------------------------------- */
-
-/* Philox 4x32-10 (Salmon et al. 2011): four random words, a function of key and counter. */
-static inline void philox(uint32_t word[4], uint32_t key0, uint32_t key1)
-{
-    for (int round = 0; round < 10; round++) {
-        const uint64_t a = (uint64_t)0xD2511F53u * word[0], b = (uint64_t)0xCD9E8D57u * word[2];
-        const uint32_t w0 = (uint32_t)(b >> 32) ^ word[1] ^ key0;
-        const uint32_t w2 = (uint32_t)(a >> 32) ^ word[3] ^ key1;
-        word[1] = (uint32_t)b;
-        word[3] = (uint32_t)a;
-        word[0] = w0;
-        word[2] = w2;
-        key0 += 0x9E3779B9u;
-        key1 += 0xBB67AE85u;
-    }
-}
-
-/* The masks of `units` units of a sample, from unit `first` on, a multiple of 8: 0 with the probability, which is rounded to a multiple of 1/2¹⁶ below 1, else
-   the inverse of the rest. A function of seed, number of the batch, sample, layer and unit. */
-static void draw_mask(REAL *mask, ptrdiff_t first, ptrdiff_t units, double probability,
-                            int64_t seed, uint32_t batch, uint32_t sample, uint32_t layer)
-{
-    const double exact = probability * 65536 + 0.5;
-    const uint32_t dropped = exact < 65535 ? (uint32_t)exact : 65535;
-    const REAL kept = (REAL)(65536.0 / (65536 - dropped));
-    for (ptrdiff_t u = 0; u < units; u += 8) {
-        uint32_t word[4] = {(uint32_t)((first + u) / 8), sample, batch, layer};
-        philox(word, (uint32_t)seed, (uint32_t)((uint64_t)seed >> 32));
-        for (ptrdiff_t i = 0; i < least(8, units - u); i++) {
-            const uint32_t draw = (word[i / 2] >> (16 * (i % 2))) & 0xFFFF;
-            mask[u + i] = draw < dropped ? 0 : kept;
-        }
-    }
-}
+/* --- inputs ----------------------------------------------------------------------------------- */
 
 /* Makes sample b of the batch ready for the first layer: copies it, because the samples themselves
    lie on more pages of memory than the processor remembers. A wide layer reads each input often, and
@@ -48,7 +13,6 @@ static void prepare_input(Work *work, ptrdiff_t b, int64_t source, int64_t seed,
     const Network *network = work->network;
     const ptrdiff_t inputs = network->layers[0].inputs;
     const uint8_t *bytes = work->inputs[b];
-    const int drops = network->input_dropout > 0;
     if (work->converted) {
         REAL *to = work->converted + b * inputs;
         const float *floats = work->inputs[b];
@@ -57,13 +21,12 @@ static void prepare_input(Work *work, ptrdiff_t b, int64_t source, int64_t seed,
             to[i] = source == BYTES    ? SCALED[bytes[i]]
                     : source == FLOATS ? (REAL)floats[i]
                                        : (REAL)doubles[i];
-        if (drops) {
-            REAL mask[8];
-            for (ptrdiff_t i = 0; i < inputs; i += 8) {
-                const ptrdiff_t count = least(8, inputs - i);
-                draw_mask(mask, i, count, network->input_dropout, seed, batch, (uint32_t)b, 0);
-                for (ptrdiff_t j = 0; j < count; j++) to[i + j] *= mask[j];
-            }
+        if (network->noise > 0) add_noise(to, inputs, network->noise, seed, batch, (uint32_t)b, 0);
+        for (ptrdiff_t i = 0; network->input_dropout > 0 && i < inputs; i += MASK_CHUNK) {
+            const ptrdiff_t count = least(MASK_CHUNK, inputs - i);
+            REAL mask[MASK_CHUNK];
+            draw_mask(mask, i, count, network->input_dropout, seed, batch, (uint32_t)b, 0);
+            for (ptrdiff_t j = 0; j < count; j++) to[i + j] *= mask[j];
         }
         work->inputs[b] = to;
     } else if (work->copied && source == BYTES) {
@@ -75,6 +38,27 @@ static void prepare_input(Work *work, ptrdiff_t b, int64_t source, int64_t seed,
 static int reads_real(const Work *work, int64_t source)
 {
     return source == DOUBLES || work->converted;
+}
+
+/* --- noise ------------------------------------------------------------------------------------ */
+
+/* Adds noise to the outputs of a layer. If a norm follows, writes the noise for `noisy` instead. */
+static void draw_noise(const Work *work, ptrdiff_t l, Share samples, int64_t seed, uint32_t batch)
+{
+    const Layer *layer = &work->network->layers[l];
+    const LayerWork *own = &work->layers[l];
+    for (ptrdiff_t b = samples.begin; b < samples.end; b++) {
+        REAL *row = (own->noise ? own->noise : own->output) + b * layer->stride;
+        if (own->noise) memset(row, 0, layer->stride * sizeof(REAL));
+        add_noise(row, layer->units, work->network->noise, seed, batch, (uint32_t)b, (uint32_t)l + 1);
+    }
+}
+
+/* Normalised numbers, when training with the noise of their layer. */
+static inline Vector noisy(const LayerWork *own, Vector normalised, ptrdiff_t place)
+{
+    if (own->noise) normalised += AT(own->noise + place);
+    return normalised;
 }
 
 /* --- norms ------------------------------------------------------------------------------------ */
@@ -114,7 +98,7 @@ static void batch_norm(const Work *work, ptrdiff_t l, REAL *weights, Share units
             const ptrdiff_t place = b * stride + u;
             const Vector normalised = (AT(own->output + place) - mean) * inverse;
             AT(own->normalised + place) = normalised;
-            AT(own->output + place) = FMA(normalised, AT(scale + u), AT(shift + u));
+            AT(own->output + place) = FMA(noisy(own, normalised, place), AT(scale + u), AT(shift + u));
         }
     }
 }
@@ -160,6 +144,7 @@ static void layer_norm(const Work *work, ptrdiff_t l, const REAL *weights, Share
     const REAL *scale = weights + layer->scale, *shift = weights + layer->shift;
     for (ptrdiff_t b = samples.begin; b < samples.end; b++) {
         REAL *row = own->output + b * stride, *normalised = own->normalised + b * stride;
+        const REAL *noise = own->noise ? own->noise + b * stride : 0;
         REAL parts[PAD] = {0};
         for (ptrdiff_t u = 0; u < stride; u++) parts[u % PAD] += row[u]; /* padding is 0 */
         const REAL mean = sum(parts) / (REAL)units;
@@ -173,7 +158,7 @@ static void layer_norm(const Work *work, ptrdiff_t l, const REAL *weights, Share
         own->inverse[b] = inverse;
         for (ptrdiff_t u = 0; u < stride; u++) {
             normalised[u] *= inverse;
-            row[u] = normalised[u] * scale[u] + shift[u];
+            row[u] = (noise ? normalised[u] + noise[u] : normalised[u]) * scale[u] + shift[u];
         }
     }
 }

@@ -10,6 +10,7 @@ typedef struct {
     REAL *kept;                 /* (batch, stride): what the derivative of the activation needs */
     REAL *mask;                 /* (batch, stride): of dropout, or 0 */
     REAL *normalised, *inverse; /* of a norm: (batch, stride); 1 / deviation of units or samples */
+    REAL *noise;                /* (batch, stride): of a normed layer, or 0 */
     REAL *norm_delta;           /* (batch, stride): the gradient of the norm's outputs */
     REAL *delta;                /* (batch, stride): the gradient of the layer's outputs */
     const REAL **rows;          /* of `output` */
@@ -65,6 +66,7 @@ static char *arrange(Work *work, const Network *network, ptrdiff_t batch, char *
         if (norm) {
             own.normalised = take(&next, bytes);
             own.norm_delta = take(&next, bytes);
+            if (network->noise > 0) own.noise = take(&next, bytes);
             own.inverse = take(&next, most(layer->stride, width) * sizeof(REAL));
         }
         own.rows = take(&next, batch * sizeof(REAL *));
@@ -81,7 +83,8 @@ static char *arrange(Work *work, const Network *network, ptrdiff_t batch, char *
     work->inputs = take(&next, batch * sizeof(void *));
     work->labels = take(&next, batch * sizeof(int64_t));
     const size_t numbers = batch * network->layers[0].inputs;
-    const int converts = network->input_dropout > 0 || network->layers[0].units >= WIDE;
+    const int random = network->input_dropout > 0 || network->noise > 0;
+    const int converts = random || network->layers[0].units >= WIDE;
     work->converted = converts ? take(&next, numbers * sizeof(REAL)) : 0;
     work->copied = converts ? 0 : take(&next, numbers);
     work->left = take(&next, widest * width * sizeof(REAL));

@@ -46,6 +46,7 @@ static void forward(const Work *work, REAL *weights, int64_t source, const Membe
     for (ptrdiff_t l = 0; l < network->depth; l++) {
         const Layer *layer = &network->layers[l];
         linear(work, l, weights, source, samples);
+        if (training && network->noise > 0) draw_noise(work, l, samples, seed, number);
         if (l + 1 == network->depth) return;
         if (network->norm == BATCH_NORM) {
             meet(member);

@@ -84,8 +84,9 @@ static void accumulate_vectors(const Work *work, ptrdiff_t l, REAL *to, int over
             Vector product = AT(overwrite ? work->zeros : scale);
             Vector sum = AT(overwrite ? work->zeros : shift);
             for (ptrdiff_t b = 0; b < work->batch; b++) {
-                const Vector g = AT(own->norm_delta + b * stride + u);
-                product = FMA(g, AT(own->normalised + b * stride + u), product);
+                const ptrdiff_t place = b * stride + u;
+                const Vector g = AT(own->norm_delta + place);
+                product = FMA(g, noisy(own, AT(own->normalised + place), place), product);
                 sum += g;
             }
             AT(scale) = product;
@@ -279,6 +280,7 @@ static Work *evaluated(const Network *network, const REAL *weights, const Sample
     Work *work = prepare(network, weights, samples->count, scratch);
     const ptrdiff_t width = network->layers[0].inputs * bytes_of(samples->source);
     work->converted = 0;
+    for (ptrdiff_t l = 0; l < network->depth; l++) work->layers[l].noise = 0;
     for (int64_t i = 0; i < samples->count; i++)
         work->inputs[i] = (const char *)samples->features + i * width;
     /* When not training, nothing writes to the weights. */

@@ -217,7 +217,7 @@ def _train_and_test(job: Job, signals: Signals) -> None:
             CheckpointPairIO(job.checkpoint_pair, resumed.content if resumed else None),
             resumed=resumed is not None,
         )
-        if trainer.global_rank:  # each rank draws its own dropout masks
+        if trainer.global_rank:  # each rank draws its own dropout masks and noise
             torch.manual_seed(config.seed + trainer.global_rank)
         else:
             _log_batch_size(config, devices.world_size)

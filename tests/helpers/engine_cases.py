@@ -95,8 +95,8 @@ class Case:
         return loss, correct, logits
 
 
-def draw(number: int, *, bits: int | None = None, dropout: bool = True) -> Case:
-    """The case of that number."""
+def draw(number: int, *, bits: int | None = None, random_numbers: bool = True) -> Case:
+    """The case of that number. Without random numbers, there is neither dropout nor noise."""
     chance = random.Random(number)
     numbers = np.random.default_rng(number)
     depth = chance.randint(0, 3)
@@ -104,7 +104,7 @@ def draw(number: int, *, bits: int | None = None, dropout: bool = True) -> Case:
     widths += [chance.choice([1, 3, 8, 15, 16, 17, 40, 65, 130]) for _ in range(depth)]
     widths += [chance.randint(2, 20)]
     bits = bits or chance.choice([32, 64])
-    rate = chance.choice([0.0, 0.3, 0.9]) if dropout else 0.0
+    rate = chance.choice([0.0, 0.3, 0.9]) if random_numbers else 0.0
     network = engine.Network(
         engine.Perceptron(
             tuple(widths),
@@ -112,7 +112,8 @@ def draw(number: int, *, bits: int | None = None, dropout: bool = True) -> Case:
             chance.choice(engine.ACTIVATIONS),
             chance.choice(engine.NORMS) if depth else None,
             tuple(rate * chance.choice([0, 1]) for _ in range(depth)),
-            chance.choice([0.0, 0.2]) if dropout else 0.0,
+            chance.choice([0.0, 0.2]) if random_numbers else 0.0,
+            chance.choice([0.0, 0.3]) if random_numbers else 0.0,
             chance.choice([None, None, 0.5]) if depth else None,
         )
     )

@@ -1,7 +1,8 @@
 """A run by plain torch: one simple loop that shares only its data with the project.
 
 The loop computes in float64 on a CPU. It follows the configuration of a run: the split, the order
-of samples, the initial weights, torch's optimizers and schedulers, early stopping and averages.
+of samples, the initial weights, torch's optimizers and schedulers, early stopping and averages. Its
+noise is that of the engine.
 """
 
 import copy
@@ -19,6 +20,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, MultiStepLR, OneCycleLR
+
+from tests.helpers.philox import normal_numbers
 
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU}
 DIVERGED = 1e6  # a trial has diverged if the mean loss of a batch is above this bound or NaN
@@ -183,7 +186,7 @@ class Loop:
         losses, hits, samples = [], 0, 0
         for number, batch in enumerate(self._batches(epoch)):
             x, y = self.train_set[0][batch], self.train_set[1][batch]
-            logits = self.model(x)
+            logits = self._logits(x, epoch * len(self.batches) + number)
             smoothing = self.settings["label_smoothing"]
             loss = F.cross_entropy(logits, y, self.class_weights, label_smoothing=smoothing)
             if number % accumulate == 0:
@@ -199,6 +202,31 @@ class Loop:
         if self.scheduler is not None and self.values["scheduler"]["name"] != "onecycle":
             self.scheduler.step()
         return (math.fsum(losses) / samples, hits / samples), diverged
+
+    def _logits(self, x: Tensor, batch: int) -> Tensor:
+        """Of a training batch: with noise on the inputs, on the normalised values of each norm, and
+        where there is no norm on the outputs of linear layers."""
+        deviation = self.values["model"].get("noise")
+        if not deviation:
+            return self.model(x)  # type: ignore[no-any-return]
+
+        def noise(like: Tensor, layer: int) -> Tensor:
+            return normal_numbers(like.shape, self.values["seed"], batch, layer) * float(deviation)
+
+        flatten, *modules = self.model.children()
+        x = flatten(x) + noise(flatten(x), 0)
+        layer, last = 0, modules[-1]
+        for module in modules:
+            x = module(x)
+            if isinstance(module, nn.Linear):
+                layer += 1
+            if isinstance(module, nn.BatchNorm1d | nn.LayerNorm):
+                x = x + module.weight * noise(x, layer)
+            elif module is last or (
+                isinstance(module, nn.Linear) and not self.values["model"]["norm"]
+            ):
+                x = x + noise(x, layer)
+        return x
 
     def _step(self) -> None:
         (group,) = self.optimizer.param_groups

@@ -71,6 +71,7 @@ def open_source_of(run: Run) -> Source:
         (["trainer.precision=64", "model.activation=tanh"], FORMATS),
         (["trainer.precision=bf16-mixed", "model.activation=gelu"], ["onnx"]),
         (["model.gradient_checkpointing=true", "model.dropout=0.5"], ["torch"]),
+        (["model.noise=0.3", "model.norm=layer"], FORMATS),
     ],
 )
 def test_any_model_any_format(

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,15 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from src.native import compiler, engine
 from tests.helpers.engine_cases import Array, Case, draw, results, vector_of, weight_of
+from tests.helpers.philox import mask, normal_numbers, philox
 
 pytestmark = pytest.mark.skipif(bool(engine.why_absent()), reason=engine.why_absent() or "present")
 CASES = 200
 
 
 class Perceptron(nn.Module):
-    """The model of a case by torch, in float64. Masks are functions of the Philox generator."""
+    """The model of a case by torch, in float64. Masks and noise are functions of the Philox
+    generator."""
 
     def __init__(self, case: Case) -> None:
         super().__init__()
@@ -37,14 +39,25 @@ class Perceptron(nn.Module):
         self.double()
 
     def forward(self, x: Tensor, batch: int | None = None) -> Tensor:
-        """`batch` is the number of a training batch in the run; None: no dropout."""
+        """`batch` is the number of a training batch in the run; None: no dropout, no noise."""
         shape = self.case.network.perceptron
-        x = self._dropped(x, shape.input_dropout, batch, 0)
+        x = self._dropped(self._noisy(x, batch, 0), shape.input_dropout, batch, 0)
         *hidden, last = self.linear
-        for number, (linear, norm) in enumerate(zip(hidden, self.norm, strict=True)):
-            x = self.activation(norm(linear(x)))
-            x = self._dropped(x, shape.dropouts[number], batch, number + 1)
-        return last(x)  # type: ignore[no-any-return]
+        for number, (linear, norm) in enumerate(zip(hidden, self.norm, strict=True), 1):
+            x = linear(x)
+            if shape.norm is None:
+                x = self._noisy(x, batch, number)
+            else:  # the noise of the normalised values is scaled with them
+                weight: Any = norm.weight
+                x = norm(x) + weight * self._noisy(torch.zeros_like(x), batch, number)
+            x = self._dropped(self.activation(x), shape.dropouts[number - 1], batch, number)
+        return self._noisy(last(x), batch, len(self.linear))
+
+    def _noisy(self, x: Tensor, batch: int | None, layer: int) -> Tensor:
+        deviation = self.case.network.perceptron.noise
+        if batch is None or not deviation:
+            return x
+        return x + deviation * normal_numbers(x.shape, self.case.seed, batch, layer)
 
     def _dropped(self, x: Tensor, probability: float, batch: int | None, layer: int) -> Tensor:
         if batch is None or not probability:
@@ -67,31 +80,6 @@ class Perceptron(nn.Module):
                 assert (found is None) == (tensor is None), name
                 if found is not None and tensor is not None:
                     yield found, tensor
-
-
-def philox(counter: Sequence[int], key: Sequence[int]) -> list[int]:
-    """Philox 4x32-10 of Salmon et al. 2011, four words."""
-    words, (low, high) = list(counter), key
-    for _ in range(10):
-        a, b = 0xD2511F53 * words[0], 0xCD9E8D57 * words[2]
-        words = [
-            (b >> 32) ^ words[1] ^ low, b & 0xFFFFFFFF, (a >> 32) ^ words[3] ^ high, a & 0xFFFFFFFF,
-        ]  # fmt: skip
-        low, high = (low + 0x9E3779B9) & 0xFFFFFFFF, (high + 0xBB67AE85) & 0xFFFFFFFF
-    return words
-
-
-def mask(shape: Sequence[int], probability: float, seed: int, batch: int, layer: int) -> Tensor:
-    samples, units = shape
-    dropped = min(int(probability * 2**16 + 0.5), 2**16 - 1)
-    found = torch.zeros(samples, -(-units // 8) * 8, dtype=torch.float64)
-    for sample in range(samples):
-        for eight in range(found.shape[1] // 8):
-            words = philox([eight, sample, batch, layer], [seed & 0xFFFFFFFF, seed >> 32])
-            draws = [half for word in words for half in (word & 0xFFFF, word >> 16)]
-            kept = torch.tensor([float(value >= dropped) for value in draws]).double()
-            found[sample, 8 * eight : 8 * eight + 8] = kept * 2**16 / (2**16 - dropped)
-    return found[:, :units]
 
 
 def test_the_generator_gives_the_words_of_its_authors() -> None:
@@ -247,7 +235,7 @@ def test_the_functions_are_as_exact_as_their_type() -> None:
 @pytest.mark.parametrize("number", range(8))
 def test_the_first_of_equal_logits_is_predicted(number: int) -> None:
     """As by torch.argmax. All logits are zero here."""
-    case = draw(number)
+    case = draw(number, random_numbers=False)
     case.weights[:], case.rates[:] = 0, 0
     case.plan.class_weights = None
     losses, correct = case.train(engine.engine())
@@ -260,7 +248,7 @@ def test_a_nan_shows_in_every_later_loss() -> None:
     """Comparisons with NaN are false, and the bits of NaN are those of a number: each function of
     the engine must pass NaN on."""
     for number in range(40):
-        case = draw(number, dropout=False)
+        case = draw(number, random_numbers=False)
         weight_of(case.network.places[number % len(case.network.places)], case.weights)[0, 0] = (
             np.nan
         )

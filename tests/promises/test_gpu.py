@@ -52,9 +52,10 @@ def test_a_gpu_is_a_cpu(recipe: str, tmp_path: Path) -> None:
     assert distance(gpu, cpu) < (5e-2 if recipe == "bf16" else 5e-3)
 
 
-def test_dropout_in_a_graph_draws_anew(tmp_path: Path) -> None:
+@pytest.mark.parametrize("setting", ["model.dropout=0.5", "model.noise=0.3"])
+def test_a_graph_draws_random_numbers_anew(setting: str, tmp_path: Path) -> None:
     """With the same masks in every replay half of the units would never be trained."""
-    run = fit(compose(*ON_GPU, "model.dropout=0.5"), tmp_path / "run")
+    run = fit(compose(*ON_GPU, setting), tmp_path / "run")
     assert "blocks run without CUDA graphs" not in run.log_file.read_text()
     assert 0.5 < (run.result["best"]["val/acc"] or 0) <= 1
 

@@ -19,6 +19,7 @@ from src.config.faults import check, find_faults
 from src.config.schema import Config
 from src.data.sources.catalogue import open_source
 from src.data.sources.folds import training_and_validation
+from src.native import engine
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps.trials import train_trials
@@ -88,6 +89,9 @@ def stacks(draw: Draw) -> tuple[list[Config], int | None, int]:
             "norm": draw(st.sampled_from([None, None, "batch", "layer"])),
             "max_norm": draw(st.sampled_from([None, None, 0.5, 1.5])),
         }
+        # The loop of torch knows the noise of the engine alone.
+        native = shared["trainer"]["step"] == "auto" and not engine.why_absent()
+        shared["model"]["noise"] = draw(st.sampled_from([0.0, 0.3, 0.3])) if native else 0.0
     if optimizer == "sgd":
         shared["optimizer"]["nesterov"] = draw(st.booleans())
     widths = draw(

@@ -91,6 +91,7 @@ def test_a_rank_holds_half_and_goes_on_exactly(
         "optimizer=adamw",
         "optimizer.lr=0.01",
         "model.dropout=0.1",
+        "model.noise=0.1",
         "model.hidden_sizes=[16]",
         "trainer.accumulate_grad_batches=3",
         "trainer.steps_per_call=2",

@@ -35,6 +35,7 @@ def draw(number: int) -> list[Config]:
         f"model.norm={chance.choice(['null', 'batch', 'layer'])}",
         f"model.dropout={chance.choice([0.0, 0.3])}",
         f"model.input_dropout={chance.choice([0.0, 0.1])}",
+        f"model.noise={chance.choice([0.0, 0.3])}",
         f"model.max_norm={chance.choice(['null', 0.8])}",
         f"trainer.precision={chance.choice([32, 64])}",
         f"trainer.label_smoothing={chance.choice([0.0, 0.1])}",
@@ -94,7 +95,7 @@ def test_neighbours_order_threads_and_blocks_change_no_bit(
 
 
 def test_copied_blocks_and_workers_change_no_bit(tmp_path: Path) -> None:
-    common = (*SMALL, "model.dropout=0.2", "optimizer=adamw")
+    common = (*SMALL, "model.dropout=0.2", "model.noise=0.3", "optimizer=adamw")
     resident = fit(compose(*common), tmp_path / "resident")
     workers = fit(
         compose(*common, "data.loader=workers", "data.num_workers=1"), tmp_path / "workers"
@@ -117,17 +118,17 @@ def test_steps_within_an_epoch_are_checkpoints_when_they_are_due(tmp_path: Path)
     assert all(b - a <= 7 for a, b in itertools.pairwise(seen))
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_each_seed_has_masks_of_its_own(dropout: float) -> None:
+@pytest.mark.parametrize("settings", [{}, {"dropout": 0.5}, {"noise": 0.3}], ids=str)
+def test_each_seed_has_masks_and_noise_of_its_own(settings: dict[str, float]) -> None:
     """The same weights and batches."""
     trained = []
     for seed in (1, 2, 2):
         config = compose(*SMALL, f"seed={seed}", "optimizer.lr=0.1", "scheduler=none")
         torch.manual_seed(0)
-        mlp = Mlp(6, [20], 3, dropout=dropout)
+        mlp = Mlp(6, [20], 3, **settings)  # type: ignore[arg-type]
         learner = NativeLearner([config], [mlp], [0], Lanes(1))
         schedule = Schedule(config.scheduler, 0.1, 1, BATCHES)
         learner.steps([schedule], StepPlan(BATCHES, 1, None, 0.0), None)(block(), 0, 0)
         trained.append(torch.cat([p.detach().flatten() for p in mlp.parameters()]))
     assert torch.equal(trained[1], trained[2])
-    assert torch.equal(trained[0], trained[1]) == (not dropout)
+    assert torch.equal(trained[0], trained[1]) == (not settings)

@@ -137,7 +137,7 @@ def test_lines_of_ranks_that_cannot_be_written_fail_the_command(
 # --- started by others -------------------------------------------------------------------------
 
 TORCHRUN = ("-m", "torch.distributed.run", "--rdzv-backend=c10d", "--max-restarts=0")
-DROPPED = (*SMALL, "trainer.strategy=ddp", "model.dropout=0.1")
+DROPPED = (*SMALL, "trainer.strategy=ddp", "model.dropout=0.1", "model.noise=0.1")
 
 
 def processes(folder: Path, *commands: tuple[list[str], dict[str, str]]) -> list[str]:

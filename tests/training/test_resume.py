@@ -31,6 +31,9 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "adamw": ("optimizer=adamw", "optimizer.weight_decay=0.1"),
     "dropout": ("model.dropout=0.3",),
     "dropout, autograd": ("model.dropout=0.3", "trainer.step=autograd"),
+    "noise": ("model.noise=0.3", "model.norm=batch"),
+    "noise, closed form": ("model.noise=0.3", "trainer.step=closed_form"),
+    "noise, autograd": ("model.noise=0.3", "model.norm=layer", "trainer.step=autograd"),
     "constant": ("scheduler=none",),
     "multistep": ("scheduler.milestones=[1,2]",),
     "cosine": ("scheduler=cosine",),
@@ -66,7 +69,11 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "clipped": ("trainer.gradient_clip_val=0.1",),
     "stream": ("data.order=stream",),
     "workers": ("data.loader=workers", "model.dropout=0.3"),
-    "gradient checkpointing": ("model.gradient_checkpointing=true", "model.dropout=0.3"),
+    "gradient checkpointing": (
+        "model.gradient_checkpointing=true",
+        "model.dropout=0.3",
+        "model.noise=0.1",
+    ),
 }
 
 

@@ -162,6 +162,7 @@ def test_a_run_equals_a_plain_loop(case: str, step: str, train: Train) -> None:
         ["data=synthetic", "data.shape=13", "data.batch_size=7"],
         ["scheduler=onecycle", "trainer.accumulate_grad_batches=3"],
         ["trainer.precision=64", "model.dropout=0.3", "model.input_dropout=0.1"],
+        ["model.noise=0.3", "model.norm=batch", "trainer.gradient_clip_val=0.5"],
         ["optimizer=adamw", "trainer.gradient_clip_val=0.5", "data.batch_size=7"],
         ["trainer.class_weights=balanced", "data.sampler=balanced", "data.batch_size=7"],
     ],
