@@ -14,6 +14,9 @@ SPACE is written in Hydra's grammar:
   'trainer.max_epochs=range(2,10,2)'                    2, 4, 6, 8
 A key with one value has this value in all trials, as for python -m src.train.
 
+With search.folds=5, each proposal of Optuna is trained on the 5 folds of a cross-validation, in 5
+run folders, and Optuna is told the mean. search.trials and search.batch count proposals.
+
 Keys of the search and their defaults (conf/search.yaml):
 """
 

@@ -30,7 +30,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from src.config.faults import config_error, find_faults
 from src.config.overrides import (
-    MOST_POINTS,
     apply_to_plain,
     is_choice,
     is_hydras,
@@ -40,7 +39,7 @@ from src.config.overrides import (
     parsed,
     single_values,
 )
-from src.config.schema import CONF, Config
+from src.config.schema import CONF, MOST_POINTS, Config
 
 VERSION_BASE = "1.3"  # of Hydra
 MAIN = "train"  # conf/train.yaml

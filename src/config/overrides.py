@@ -17,10 +17,9 @@ from hydra.core.override_parser.types import Override, OverrideType, Quote, Quot
 from hydra.errors import HydraException
 
 from src.config.faults import did_you_mean, options, unknown_key
-from src.config.schema import GROUPS
+from src.config.schema import GROUPS, MOST_POINTS
 from src.system.errors import first_line
 
-MOST_POINTS = 10_000  # of a sweep: all are composed and checked before the first trains
 # Characters of all overrides together. The time of Hydra's parser grows with their square: half a
 # second for 5,000.
 OVERRIDES_LIMIT = 10_000

@@ -31,6 +31,7 @@ LEAST_FLOAT, MOST_FLOAT = 1e-12, 1e12  # float32 holds their squares
 MOST_LAYERS = 256
 MOST_MILESTONES = 100
 MOST_CLASSES = 2**20
+MOST_POINTS = 10_000  # of a sweep: all are composed and checked before the first trains
 
 
 def _in_range(value: float) -> float:
@@ -47,6 +48,7 @@ NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValid
 Factor = Annotated[float, Field(ge=1, allow_inf_nan=False), AfterValidator(_in_range)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
+Folds = Annotated[int, Field(ge=2, le=1000)]  # of a cross-validation
 
 
 def _as_list(value: Any) -> Any:
@@ -110,7 +112,7 @@ class _Data(Section):
     val_fraction: Fraction | None  # None: validation uses the whole training set
     split_seed: Seed
     # Runs that were written before there was cross-validation have none.
-    folds: Annotated[int, Field(ge=2, le=1000)] | None = None
+    folds: Folds | None = None
     fold: Annotated[int, Field(ge=0, lt=1000)] | None = None
     drop_last: bool
     order: Literal["seeded", "stream"]  # see src/data/loader.py
@@ -369,10 +371,11 @@ class FusedLauncher(Execution):
 class Search(Execution):
     """The keys `search.KEY` of `python -m src.search`; their defaults are in conf/search.yaml."""
 
-    trials: PositiveInt
+    trials: PositiveInt  # proposals of the sampler; with folds, each is so many runs
     batch: Annotated[int, Field(gt=0, le=10_000)]
     sampler: Literal["tpe", "random"]
     seed: Seed
+    folds: Folds | None
     halving: Annotated[int, Field(ge=2)] | None
     folder: str | None  # None: a folder in searches/, named after the space
 

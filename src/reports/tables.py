@@ -86,7 +86,7 @@ def settings_table(name: str, sweep: SweepEntries) -> Table | None:
         interval = group.interval("val/acc")
         validated, tested = (_spread_cell(group.known(name)) for name in ("val/acc", "test/acc"))
         between = Cell(format_interval(interval), interval[0] if interval else "", number=True)
-        count = _number_cell("trials", len(group.trials))
+        count = Cell(group.count, len(group.trials), number=True)
         table.rows.append([*map(_text_cell, group.values), count, validated, between, tested])
     return table
 

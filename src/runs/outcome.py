@@ -133,7 +133,14 @@ class Replicates:
     """Trials that differ only in their seed and in their fold."""
 
     values: Sequence[str]  # of the other keys
-    trials: Sequence[Outcome]
+    trials: Sequence[Outcome]  # those that have a value
+    lost: int = 0  # the number of those that failed or diverged
+
+    @property
+    def count(self) -> str:
+        """The number of trials with a value, and of all if some have none."""
+        known = len(self.trials)
+        return f"{known} of {known + self.lost}" if self.lost else str(known)
 
     def known(self, metric: str) -> list[float]:
         values = (trial.metric(metric) for trial in self.trials)
@@ -158,20 +165,27 @@ class Replicates:
 def replicates(
     trials: Sequence[Outcome], keys: Sequence[str]
 ) -> tuple[list[str], list[Replicates]]:
-    """The keys without those of REPLICATED, and the groups of two or more trials that differ only
-    in those, sorted by data set, then by mean rank. Trials without a value are left out."""
+    """The keys without those of REPLICATED, and the groups of trials that differ only in those, two
+    or more of them with a value. Sorted by data set, then by mean rank; after them come groups with
+    trials that failed or diverged, because the mean of the others is too good."""
     others = [key for key in keys if key not in REPLICATED]
     by_values: dict[tuple[str, ...], list[Outcome]] = {}
     for trial in trials if len(others) < len(keys) else ():
-        if trial.value is not None:
-            values = tuple(trial.settings.get(key, UNKNOWN) for key in others)
-            by_values.setdefault(values, []).append(trial)
-    groups = [Replicates(values, group) for values, group in by_values.items() if len(group) > 1]
-    return others, sorted(groups, key=_mean_rank)
+        values = tuple(trial.settings.get(key, UNKNOWN) for key in others)
+        by_values.setdefault(values, []).append(trial)
+    groups = [_replicates_of(values, group) for values, group in by_values.items()]
+    return others, sorted((group for group in groups if len(group.trials) > 1), key=_mean_rank)
 
 
-def _mean_rank(group: Replicates) -> tuple[str, float]:
-    return group.trials[0].data, statistics.mean(trial.rank for trial in group.trials)
+def _replicates_of(values: Sequence[str], trials: Sequence[Outcome]) -> Replicates:
+    known = [trial for trial in trials if trial.value is not None]
+    lost = sum(trial.status in ("failed", "diverged") for trial in trials)
+    return Replicates(values, known, lost)
+
+
+def _mean_rank(group: Replicates) -> tuple[str, bool, float]:
+    mean = statistics.mean(trial.rank for trial in group.trials)
+    return group.trials[0].data, group.lost > 0, mean
 
 
 def format_metric(name: str, value: float | None) -> str:

@@ -9,7 +9,6 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from src.config.overrides import (
-    MOST_POINTS,
     OVERRIDES_LIMIT,
     is_choice,
     is_hydras,
@@ -18,6 +17,7 @@ from src.config.overrides import (
     parsed,
     single_values,
 )
+from src.config.schema import MOST_POINTS
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,26 @@ def test_folds_and_seeds_repeat_a_setting() -> None:
     assert group.interval("val/acc") == t_interval([*values.values()], 5)
 
 
+def test_a_setting_that_lost_a_trial_comes_last() -> None:
+    found: list[tuple[str, Result]] = [
+        ("0.1", {"status": "finished", "best": {"val/acc": 0.9}}),
+        ("0.1", {"status": "finished", "best": {"val/acc": 0.8}}),
+        ("0.1", {"status": "diverged", "best": {"val/acc": 1.0}}),
+        ("0.1", {"status": "failed"}),
+        ("0.3", {"status": "finished", "best": {"val/acc": 0.5}}),
+        ("0.3", {"status": "finished", "best": {"val/acc": 0.6}}),
+        ("1", {"status": "finished", "best": {"val/acc": 1.0}}),
+        ("1", {"status": "diverged"}),
+    ]
+    trials = [outcome(each, lr=lr, seed=str(seed)) for seed, (lr, each) in enumerate(found)]
+    _, groups = replicates(trials, ["lr", "seed"])
+    assert [(group.values, group.count) for group in groups] == [
+        (("0.3",), "2"),
+        (("0.1",), "2 of 4"),
+    ]
+    assert groups[1].known("val/acc") == [0.9, 0.8]
+
+
 def test_only_runs_that_did_not_fail_have_a_value() -> None:
     """An interrupted run counts with its best epoch so far; a diverged one is never the best."""
     results: list[Result] = [
