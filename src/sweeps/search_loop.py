@@ -120,11 +120,12 @@ class Search:
             best, known = self.study.best(), "no trial has a value yet"
             if best is not None:
                 monitor, point = self.command.corner.checkpoint.monitor, self.study.point(best)
-                value, number = f"{monitor} {best.value:.4g}", best.number
-                known = f"best {value}, trial {number}: {' '.join(point)}"
+                known = f"best {monitor} {best.value:.4g}, trial {best.number}"
                 if folds is not None:
-                    numbers = f"trials {folds * number} to {folds * number + folds - 1}"
-                    known = f"best mean of {value}, {numbers}: {' '.join(point)}"
+                    first = folds * best.number
+                    trials = f"trials {first} to {first + folds - 1}"
+                    known = f"best mean of {monitor} {best.value:.4g}, {trials}"
+                known = f"{known}: {' '.join(point)}"
             done = sum(trial.state.is_finished() for trial in self.study.trials)
             total, what = self.command.settings.trials, "trials" if folds is None else "settings"
             log.info("batch %d: %d of %d %s done, %s", batch.number, done, total, what, known)

@@ -217,7 +217,8 @@ def test_folds_are_runs_whose_mean_is_told(pretended: Trained, tmp_path: Path) -
             assert run.config == compose(*expected, "data.folds=4", f"data.fold={fold}")
             assert (run.overrides["data.folds"], run.overrides["data.fold"]) == ("4", str(fold))
         mean = sum(value_of(run.config) for run in runs) / 4
-        assert (value, state) == (pytest.approx(mean, abs=1e-12), "COMPLETE")
+        assert value == pytest.approx(mean, abs=1e-12)
+        assert state == "COMPLETE"
     more = searched(tmp_path / "folds", "search.trials=6", "search.batch=3", "search.folds=4")
     assert (more[:5], pretended[4:]) == (found, [[20, 21, 22, 23]])
     with pytest.raises(InputError) as caught:
