@@ -197,6 +197,20 @@ def known_keys() -> frozenset[str]:
     return frozenset(keys)
 
 
+def _owners(key: str) -> str:
+    """A text with the choices of a group that have a key."""
+    section, name = key.split(".")
+    kinds = get_args(Config.model_fields[section].annotation)
+    names = [
+        choice
+        for kind in kinds
+        if name in kind.model_fields
+        for choice in get_args(kind.model_fields["name"].annotation)
+    ]
+    owners = [choice for choice in options(section) if choice in names]
+    return f"it belongs to {section}={', '.join(owners)}"
+
+
 def options(group: str, folder: Path = CONF) -> list[str]:
     """The choices that a folder has for a configuration group."""
     return sorted(path.stem for path in (folder / group).glob("[!_]*.yaml"))
@@ -260,7 +274,7 @@ def _schema_fault(key: str, details: Sequence[Any], values: Mapping[str, Any]) -
     given = f"{key}={shortened(read[key])}"
     if "extra_forbidden" in kinds:
         if key in known_keys():
-            return f"{given}: {section}={name} has no such key"
+            return f"{given}: {section}={name} has no such key; {_owners(key)}"
         return unknown_key(key, given) or f"{given}: not allowed here"
     if kinds & {"union_tag_invalid", "union_tag_not_found"}:
         choices = options(section)

@@ -96,6 +96,18 @@ Duration = Annotated[
 ]
 
 
+GroupName = Annotated[str, _matching("(?s).+", "a name"), BeforeValidator(_as_text)]
+
+
+def _check_level(value: Any) -> Any:
+    if type(value) is not int or value < 1:
+        raise ValueError(
+            "must be the level of the folders that name the groups, counted from the folder of a "
+            "class; type data.group=1"
+        )
+    return value
+
+
 def _check_project(value: str) -> str:
     if not 1 <= len(value) <= 128 or set(value) & set("/\\#?%:"):  # W&B's own rule
         raise ValueError("must have 1 to 128 characters, none of / \\ # ? % :")
@@ -170,6 +182,9 @@ class _Files(_Data):
 
 class ImageFolder(_Files):
     name: Literal["image_folder"]
+    # The level of the folders that name the groups; 1: those in the folders of the classes. Runs
+    # that were written before there were groups had none; the same holds for the next two.
+    group: Annotated[int, BeforeValidator(_check_level), Field(le=16)] | None = None
     size: Annotated[int, Field(gt=0, le=2**12)]  # pixels, width and height
     channels: Literal[1, 3]
     skip_broken: bool
@@ -177,11 +192,13 @@ class ImageFolder(_Files):
 
 class Npz(_Files):
     name: Literal["npz"]
+    group: GroupName | None = None  # an array
 
 
 class Csv(_Files):
     name: Literal["csv"]
     target: Annotated[str, _required("COLUMN")]
+    group: GroupName | None = None  # a column
     drop: Annotated[list[str], BeforeValidator(_as_texts)]
     encode: Literal["onehot"] | None  # for columns of text; see src/data/tables.py
     fill: Literal["mean", "median", "most_frequent"] | None  # for empty cells
@@ -381,7 +398,10 @@ class Search(Execution):
 
 
 # Keys that are younger than the hashes of some runs.
-YOUNGER = (("trainer", "class_weights"), ("data", "sampler"), ("data", "folds"), ("data", "fold"))
+YOUNGER = (
+    ("trainer", "class_weights"), ("data", "sampler"), ("data", "folds"), ("data", "fold"),
+    ("data", "group"),
+)  # fmt: skip
 
 
 class Config(Section):
@@ -406,8 +426,8 @@ class Config(Section):
         values = self.to_primitives()
         del values["data"]["root"], values["checkpoint"]["keep"], values["resume"]
         for section, key in YOUNGER:
-            if values[section][key] is None:
-                del values[section][key]
+            if values[section].get(key) is None:
+                values[section].pop(key, None)
         return values
 
     def hash(self) -> str:

@@ -11,6 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from src.config.compose import check_all, shared_composer
+from src.data.sources.catalogue import require_divisible
 from src.runs.config_files import new_files
 from src.runs.folder import Run, resume_command
 from src.runs.sweep_folder import Sweep
@@ -37,6 +38,7 @@ class Search:
         self.sweep = Sweep(command.folder)
 
     def run(self) -> None:
+        require_divisible([self.command.corner.data])
         try:
             while self._train_batch():
                 pass

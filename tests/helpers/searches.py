@@ -26,7 +26,7 @@ Trained = list[list[int]]  # the numbers of the trials of each batch
 
 
 def value_of(config: Config) -> float:
-    """The value of a pretended trial: best at a rate of 0.1 without momentum; each fold adds 0.01."""
+    """The value of a pretended trial: best at a rate of 0.1 without momentum. A fold adds 0.01."""
     values = config.to_primitives()
     rate, momentum = values["optimizer"]["lr"], values["optimizer"]["momentum"]
     fold = values["data"]["fold"] or 0
