@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -264,6 +265,21 @@ def test_folds_train_in_one_stack_and_end_in_a_table_of_settings(
     assert (tmp_path / "s" / "report.html").exists()
     again = check_command_line([f"resume={tmp_path / 's'}"])
     assert (again.settings.folds, again.identity) == (2, command.identity)
+
+
+def test_groups_that_cannot_be_divided_end_a_search_before_it_trains(
+    pretended: Trained, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "a.npz", x=np.eye(20), y=np.arange(20) % 2, who=np.arange(20) // 5)
+    data = ("data=npz", f"data.path={tmp_path}/a.npz", "data.group=who", "trainer=cpu")
+    command = check_command_line([*data, RATE, "search.folds=5"], tmp_path / "s")
+    with pytest.raises(InputError) as caught:
+        Search(command, open_study(command)).run()
+    assert str(caught.value) == (
+        "data.folds=5: data.group=who has only 3 groups in the training set; type data.folds=3 or "
+        "less"
+    )
+    assert pretended == []
 
 
 def test_nothing_can_be_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,8 @@
 """A data set in memory: its splits of features and labels, and facts about them."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,9 +45,19 @@ class Groups:
         return repr(self.names[number][:80])
 
 
+def _sorted(names: Collection[str]) -> list[str]:
+    """Sorted as numbers if all are finite numbers, else as texts."""
+    with suppress(ValueError):
+        values = {name: float(name) for name in names}
+        if all(map(math.isfinite, values.values())):
+            return sorted(names, key=lambda name: (values[name], name))
+    return sorted(names)
+
+
 def grouped(key: str, value: object, names: Sequence[str]) -> Groups:
-    """The groups of samples, from the name of each one's group."""
-    distinct = sorted(set(names))
+    """The groups of samples, from the name of each one's group. The groups are sorted as numbers if
+    all are numbers, else as texts."""
+    distinct = _sorted(set(names))
     number_of = {name: number for number, name in enumerate(distinct)}
     numbers = torch.tensor([number_of[name] for name in names], dtype=torch.int64)
     return Groups(typed(key, value), distinct, numbers)
