@@ -142,6 +142,12 @@ class Replicates:
         known = len(self.trials)
         return f"{known} of {known + self.lost}" if self.lost else str(known)
 
+    @property
+    def monitor(self) -> list[str]:
+        """The monitored metric, by which settings are ranked, if it is not among MEANS anyway."""
+        name = self.trials[0].monitor
+        return [] if name in MEANS else [name]
+
     def known(self, metric: str) -> list[float]:
         values = (trial.metric(metric) for trial in self.trials)
         return [value for value in values if value is not None]
@@ -197,12 +203,12 @@ def format_metric(name: str, value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
-def format_spread(values: Sequence[float]) -> str:
-    """Mean ± sample standard deviation of fractions, in percent; of one fraction, without ±."""
+def format_spread(values: Sequence[float], name: str = "acc") -> str:
+    """Mean ± sample standard deviation of a metric; of one value, without ±."""
     if not values:
         return UNKNOWN
-    deviation = f" ± {statistics.stdev(values):.2%}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.2%}{deviation}"
+    deviation = f" ± {format_metric(name, statistics.stdev(values))}" if len(values) > 1 else ""
+    return f"{format_metric(name, statistics.mean(values))}{deviation}"
 
 
 def format_interval(interval: tuple[float, float] | None) -> str:

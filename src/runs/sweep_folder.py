@@ -217,10 +217,12 @@ def _settings_table(trials: Sequence[Outcome], swept: Sequence[str]) -> str:
     for group in groups[:MOST_ROWS]:
         validated, tested = (format_spread(group.known(metric)) for metric in ACCURACIES)
         interval = format_interval(group.interval(ACCURACIES[0]))
-        rows.append([*group.values, group.count, validated, interval, tested])
+        monitored = [format_spread(group.known(name), name) for name in groups[0].monitor]
+        rows.append([*group.values, group.count, *monitored, validated, interval, tested])
     if not rows:
         return ""
-    parts = ["", tabulate(rows, [*keys, "trials", *MEANS], disable_numparse=True)]
+    header = [*keys, "trials", *groups[0].monitor, *MEANS]
+    parts = ["", tabulate(rows, header, disable_numparse=True)]
     if len(groups) > MOST_ROWS:
         parts.append(f"… and {len(groups) - MOST_ROWS:,} more")
     for same_data in by_data([group.trials[0] for group in groups]).values():

@@ -22,6 +22,8 @@ def test_points_replicates_are_ranked_by_their_mean() -> None:
     assert [(group.values, len(group.trials)) for group in groups] == [(("0.3",), 2), (("0.1",), 2)]
     assert format_spread(groups[0].known("val/acc")) == "90.00% ± 7.07%"
     assert format_spread(groups[0].known("test/acc")) == "–"
+    assert format_spread([1.25, 0.75], "val/loss") == "1 ± 0.3536"
+    assert groups[0].monitor == []
     assert replicates(trials, ["lr"]) == (["lr"], [])
     assert format_interval(groups[0].interval("val/acc")) == "26.47% to 153.53%"
     assert format_interval(groups[0].interval("test/acc")) == "–"
