@@ -86,8 +86,8 @@ class Search:
             texts for trial in batch.trials for texts in overrides_of(self.study.point(trial))
         ]
         configs = check_all(*shared_composer().points(combinations))
-        first = folds * batch.trials[0].number
-        runs = [Run(self.command.folder / str(first + place)) for place in range(len(configs))]
+        numbers = [folds * trial.number + fold for trial in batch.trials for fold in range(folds)]
+        runs = [Run(self.command.folder / str(number)) for number in numbers]
         files = (
             new_files(run, config.to_primitives(), texts)
             for run, config, texts in zip(runs, configs, combinations, strict=True)
