@@ -15,6 +15,9 @@ SPACE is written in Hydra's grammar:
   'optimizer.lr=zip(0.1,0.3)' 'seed=zip(1,2)'           values of several keys that change together
 A key with one value has this value in all trials, as for python -m src.train.
 
+With search.folds=5, each proposal of Optuna is trained on the 5 folds of a cross-validation, in 5
+run folders, and Optuna is told the mean. search.trials and search.batch count proposals.
+
 Keys of the search and their defaults (conf/search.yaml):
 """
 

@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from src.config.grammar import MOST_POINTS, ZipSweep
+from src.config.grammar import ZipSweep
+from src.config.schema import MOST_POINTS
 from src.config.written import counted
 
 Axis = list[tuple[str, ...]]  # the overrides of each place on the axis

@@ -29,7 +29,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from src.config.axes import axes_of, is_zipped, product_of, single_values, zip_faults
 from src.config.faults import config_error, find_faults
-from src.config.grammar import MOST_POINTS
 from src.config.overrides import (
     apply_to_plain,
     is_choice,
@@ -39,7 +38,7 @@ from src.config.overrides import (
     parse_all,
     parsed,
 )
-from src.config.schema import CONF, Config
+from src.config.schema import CONF, MOST_POINTS, Config
 
 VERSION_BASE = "1.3"  # of Hydra
 MAIN = "train"  # conf/train.yaml

@@ -7,7 +7,7 @@ import difflib
 import functools
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,6 +18,7 @@ from src.config.rules import Values, broken_rules
 from src.config.schema import (
     CONF,
     GROUPS,
+    MOST_POINTS,
     NO_DEFAULT,
     Config,
     Execution,
@@ -94,7 +95,24 @@ def find_search_faults(values: Mapping[str, Any]) -> tuple[Search | None, list[s
         search = Search.model_validate(values)
     except ValidationError as error:
         return None, _schema_faults(error, {"search": values}, "search")
-    return search, _execution_faults(search, "search")
+    return search, [*_fold_faults(search), *_execution_faults(search, "search")]
+
+
+def _fold_faults(search: Search) -> Iterator[str]:
+    folds = search.folds
+    if folds is None:
+        return
+    if search.halving is not None:
+        yield (
+            f"search.halving={search.halving}: compares single runs, and search.folds={folds} "
+            "compares means over folds; leave one of them out"
+        )
+    if search.batch * folds > MOST_POINTS:
+        yield (
+            f"search.batch={search.batch}: with search.folds={folds}, a batch has "
+            f"{search.batch * folds:,} runs, at most {MOST_POINTS:,}; type "
+            f"search.batch={MOST_POINTS // folds} or less"
+        )
 
 
 def find_launcher_faults(values: Mapping[str, Any]) -> tuple[FusedLauncher | None, list[str]]:
@@ -179,6 +197,20 @@ def known_keys() -> frozenset[str]:
     return frozenset(keys)
 
 
+def _owners(key: str) -> str:
+    """A text with the choices of a group that have a key."""
+    section, name = key.split(".")
+    kinds = get_args(Config.model_fields[section].annotation)
+    names = [
+        choice
+        for kind in kinds
+        if name in kind.model_fields
+        for choice in get_args(kind.model_fields["name"].annotation)
+    ]
+    owners = [choice for choice in options(section) if choice in names]
+    return f"it belongs to {section}={', '.join(owners)}"
+
+
 def options(group: str, folder: Path = CONF) -> list[str]:
     """The choices that a folder has for a configuration group."""
     return sorted(path.stem for path in (folder / group).glob("[!_]*.yaml"))
@@ -242,7 +274,7 @@ def _schema_fault(key: str, details: Sequence[Any], values: Mapping[str, Any]) -
     given = f"{key}={shortened(read[key])}"
     if "extra_forbidden" in kinds:
         if key in known_keys():
-            return f"{given}: {section}={name} has no such key"
+            return f"{given}: {section}={name} has no such key; {_owners(key)}"
         return unknown_key(key, given) or f"{given}: not allowed here"
     if kinds & {"union_tag_invalid", "union_tag_not_found"}:
         choices = options(section)

@@ -15,9 +15,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser, create_
 from hydra.core.override_parser.types import ChoiceSweep, Glob, Override, RangeSweep, Sweep
 from hydra.errors import HydraException
 
+from src.config.schema import MOST_POINTS
 from src.system.errors import InputError
-
-MOST_POINTS = 10_000  # of a sweep: all are composed and checked before the first trains
 
 
 @dataclass

@@ -21,8 +21,8 @@ from hydra.errors import HydraException
 
 from src.config.axes import single_values
 from src.config.faults import did_you_mean, options, unknown_key
-from src.config.grammar import MOST_POINTS, parse_override
-from src.config.schema import GROUPS
+from src.config.grammar import parse_override
+from src.config.schema import GROUPS, MOST_POINTS
 from src.system.errors import InputError, first_line
 
 # Characters of all overrides together. The time of Hydra's parser grows with their square: half a

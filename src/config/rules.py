@@ -12,6 +12,7 @@ from src.system.resources import cpu_count
 
 MOST_WEIGHTS = 2**40  # in a layer: four terabytes
 MOST_FEATURES = 2**24  # in a sample
+ARRAYS = ("x", "y", "x_test", "y_test")  # of data=npz
 
 
 class Values:
@@ -36,6 +37,7 @@ def broken_rules(values: Mapping[str, Any]) -> Iterator[str]:
     v = Values(values)
     yield from _model_and_optimizer(v)
     yield from _data(v)
+    yield from _splits(v)
     yield from _trainer(v)
     if v["logger.mlflow_file"] is not None and v["logger.mlflow"] is False:
         yield (
@@ -104,18 +106,6 @@ def _data(v: Values) -> Iterator[str]:
         )
     if v["data.persistent_workers"] and v.number("data.num_workers") <= 0:
         yield "data.persistent_workers=true needs workers; type data.num_workers=2 too"
-    folds, fold = v["data.folds"], v["data.fold"]
-    if isinstance(folds, int) and fold is None:
-        yield (
-            f"data.folds={folds}: name the fold too, data.fold=0 or, with -m, "
-            f"data.fold=range({folds})"
-        )
-    elif isinstance(fold, int) and folds is None:
-        yield f"data.fold={fold} has no use without data.folds; type data.folds=5 too"
-    elif isinstance(fold, int) and isinstance(folds, int) and fold >= folds:
-        yield f"data.fold={fold}: the folds of data.folds={folds} are 0 to {folds - 1}"
-    if folds is not None and v["data.order"] == "stream":
-        yield "data.order=stream has no order for a fold; type data.order=seeded"
     target, dropped = v["data.target"], v["data.drop"]
     columns = dropped if isinstance(dropped, list) else [dropped]
     if target is not None and str(target) in map(str, columns):
@@ -134,6 +124,32 @@ def _data(v: Values) -> Iterator[str]:
     moved = any(v[f"augmentation.{name}"] for name in AUGMENTATIONS)
     if moved and isinstance(known, list) and len(known) != 3:
         yield no_pictures(v["augmentation"], known, v["data.name"])
+
+
+def _splits(v: Values) -> Iterator[str]:
+    folds, fold = v["data.folds"], v["data.fold"]
+    if isinstance(folds, int) and fold is None:
+        yield (
+            f"data.folds={folds}: name the fold too, data.fold=0 or, with -m, "
+            f"data.fold=range({folds})"
+        )
+    elif isinstance(fold, int) and folds is None:
+        yield f"data.fold={fold} has no use without data.folds; type data.folds=5 too"
+    elif isinstance(fold, int) and isinstance(folds, int) and fold >= folds:
+        yield f"data.fold={fold}: the folds of data.folds={folds} are 0 to {folds - 1}"
+    if folds is not None and v["data.order"] == "stream":
+        yield "data.order=stream has no order for a fold; type data.order=seeded"
+    group = v["data.group"]
+    if group is not None and str(group) == str(v["data.target"]):
+        yield (
+            f"data.group={group}: is data.target, the column of classes; name another column, or "
+            "type data.group=null"
+        )
+    if v["data.name"] == "npz" and group in ARRAYS:
+        yield (
+            f"data.group={group}: is an array of {'features' if 'x' in group else 'classes'}; name "
+            "another array of the file, or type data.group=null"
+        )
 
 
 def _trainer(v: Values) -> Iterator[str]:

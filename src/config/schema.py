@@ -31,6 +31,7 @@ LEAST_FLOAT, MOST_FLOAT = 1e-12, 1e12  # float32 holds their squares
 MOST_LAYERS = 256
 MOST_MILESTONES = 100
 MOST_CLASSES = 2**20
+MOST_POINTS = 10_000  # of a sweep: all are composed and checked before the first trains
 
 
 def _in_range(value: float) -> float:
@@ -47,6 +48,7 @@ NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValid
 Factor = Annotated[float, Field(ge=1, allow_inf_nan=False), AfterValidator(_in_range)]
 Fraction = Annotated[float, Field(gt=0, lt=1)]
 Probability = Annotated[float, Field(ge=0, lt=1)]
+Folds = Annotated[int, Field(ge=2, le=1000)]  # of a cross-validation
 
 
 def _as_list(value: Any) -> Any:
@@ -94,6 +96,18 @@ Duration = Annotated[
 ]
 
 
+GroupName = Annotated[str, _matching("(?s).+", "a name"), BeforeValidator(_as_text)]
+
+
+def _check_level(value: Any) -> Any:
+    if type(value) is not int or value < 1:
+        raise ValueError(
+            "must be the level of the folders that name the groups, counted from the folder of a "
+            "class; type data.group=1"
+        )
+    return value
+
+
 def _check_project(value: str) -> str:
     if not 1 <= len(value) <= 128 or set(value) & set("/\\#?%:"):  # W&B's own rule
         raise ValueError("must have 1 to 128 characters, none of / \\ # ? % :")
@@ -110,7 +124,7 @@ class _Data(Section):
     val_fraction: Fraction | None  # None: validation uses the whole training set
     split_seed: Seed
     # Runs that were written before there was cross-validation have none.
-    folds: Annotated[int, Field(ge=2, le=1000)] | None = None
+    folds: Folds | None = None
     fold: Annotated[int, Field(ge=0, lt=1000)] | None = None
     drop_last: bool
     order: Literal["seeded", "stream"]  # see src/data/loader.py
@@ -168,6 +182,9 @@ class _Files(_Data):
 
 class ImageFolder(_Files):
     name: Literal["image_folder"]
+    # The level of the folders that name the groups; 1: those in the folders of the classes. Runs
+    # that were written before there were groups had none; the same holds for the next two.
+    group: Annotated[int, BeforeValidator(_check_level), Field(le=16)] | None = None
     size: Annotated[int, Field(gt=0, le=2**12)]  # pixels, width and height
     channels: Literal[1, 3]
     skip_broken: bool
@@ -175,11 +192,13 @@ class ImageFolder(_Files):
 
 class Npz(_Files):
     name: Literal["npz"]
+    group: GroupName | None = None  # an array
 
 
 class Csv(_Files):
     name: Literal["csv"]
     target: Annotated[str, _required("COLUMN")]
+    group: GroupName | None = None  # a column
     drop: Annotated[list[str], BeforeValidator(_as_texts)]
     encode: Literal["onehot"] | None  # for columns of text; see src/data/tables.py
     fill: Literal["mean", "median", "most_frequent"] | None  # for empty cells
@@ -371,10 +390,11 @@ class FusedLauncher(Execution):
 class Search(Execution):
     """The keys `search.KEY` of `python -m src.search`; their defaults are in conf/search.yaml."""
 
-    trials: PositiveInt
+    trials: PositiveInt  # proposals of the sampler; with folds, each is so many runs
     batch: Annotated[int, Field(gt=0, le=10_000)]
     sampler: Literal["tpe", "random"]
     seed: Seed
+    folds: Folds | None
     halving: Annotated[int, Field(ge=2)] | None
     folder: str | None  # None: a folder in searches/, named after the space
 
@@ -382,7 +402,7 @@ class Search(Execution):
 # Keys that are younger than the hashes of some runs, and the value that stands for their absence.
 YOUNGER: tuple[tuple[str, str, float | None], ...] = (
     ("trainer", "class_weights", None), ("data", "sampler", None), ("data", "folds", None),
-    ("data", "fold", None), ("model", "noise", 0.0),
+    ("data", "fold", None), ("data", "group", None), ("model", "noise", 0.0),
 )  # fmt: skip
 
 
@@ -408,8 +428,8 @@ class Config(Section):
         values = self.to_primitives()
         del values["data"]["root"], values["checkpoint"]["keep"], values["resume"]
         for section, key, absent in YOUNGER:
-            if values[section].get(key, ...) == absent:
-                del values[section][key]
+            if values[section].get(key, absent) == absent:
+                values[section].pop(key, None)
         return values
 
     def hash(self) -> str:

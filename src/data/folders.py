@@ -19,10 +19,12 @@ AT_ONCE = 256  # pictures given to the threads together; Ctrl-C waits for at mos
 
 @dataclass(frozen=True)
 class Files:
-    """Picture files and their classes, sorted by class and name."""
+    """Picture files and their classes, sorted by class and name, and the name of each one's group
+    if there are groups."""
 
     paths: Sequence[Path]
     classes: Sequence[int]
+    groups: Sequence[str] | None = None
 
 
 @dataclass(frozen=True)
@@ -60,9 +62,11 @@ def _folders(root: Path) -> list[str]:
     return sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith("."))
 
 
-def list_pictures(root: Path) -> Listing:
-    """The pictures of each class, including those in subfolders of its folder. Raises InputError
-    with all classes without pictures, and all classes of test that train lacks."""
+def list_pictures(root: Path, level: int | None = None) -> Listing:
+    """The pictures of each class, including those in subfolders of its folder. Pictures with the
+    same `level` folders below those of the classes form a group, whatever their classes. Raises
+    InputError with all classes without pictures, all classes of test that train lacks, the first
+    picture with fewer folders than `level`, and the first group in both train and test."""
     names = class_folders(root)
     parts = [root / "train", root / "test"] if has_parts(root) else [root]
     faults, listed, others = [], [], 0
@@ -73,6 +77,7 @@ def list_pictures(root: Path) -> Listing:
         if part is not parts[0]:
             unknown = sorted(set(_folders(part)) - set(names))
             faults += [f"{part / name}: {parts[0]} has no such class" for name in unknown]
+        groups: list[str] = []
         for number, name in enumerate(names):
             pictures, other = _pictures(part / name)
             if not pictures and part is parts[0]:
@@ -83,12 +88,28 @@ def list_pictures(root: Path) -> Listing:
             others += other
             paths += pictures
             classes += [number] * len(pictures)
-        listed.append(Files(paths, classes))
+            folders = [path.relative_to(part / name).parent.parts for path in pictures]
+            groups += ["/".join(each[:level]) for each in folders]
+            depths = zip(pictures, map(len, folders), strict=True)
+            shallow = [path for path, depth in depths if depth < (level or 0)]
+            if shallow:
+                faults.append(
+                    f"{shallow[0]}: lies in no folder of level {level} below {part / name}, which "
+                    f"data.group={level} takes for its group (in all {len(shallow):,} of "
+                    f"{len(pictures):,} pictures there); move them, or type data.group=null"
+                )
+        listed.append(Files(paths, classes, None if level is None else groups))
         for path in paths:
             size = path.stat().st_size if path.exists() else -1
             digest.update(os.fsencode(f"{path.relative_to(root)}\0{size}\n"))
     if len(parts) == 2 and not listed[1].paths:
         faults.append(f"{parts[1]}: has no picture; add some, or remove the folder")
+    shared = sorted(set.intersection(*(set(each.groups or ()) for each in listed)))
+    if len(parts) == 2 and shared and not faults:
+        faults.append(
+            f"data.group={level}: the group {shared[0][:80]!r} is in {parts[0]} and in {parts[1]}; "
+            "move its pictures into one of them"
+        )
     if faults:
         raise all_at_once(faults, "nothing was decoded")
     labels = tuple(printable(name) for name in names)

@@ -142,14 +142,15 @@ class DataModule(LightningDataModule):
 
     def missing_class_warnings(self) -> list[str]:
         """A text for each split that lacks samples of a class."""
-        splits = {"training": self.train, "validation": self.validations[0]}
-        return [
+        splits = [("training", self.train), *(("validation", v) for v in self.validations)]
+        texts = [
             f"the {name} set has no sample of {', '.join(missing[:10])}"
             f"{f' and {len(missing) - 10} more classes' if missing[10:] else ''}; add samples, or "
             "try another data.split_seed or data.val_fraction"
-            for name, split in splits.items()
+            for name, split in splits
             if (missing := split.empty_classes(self.source.labels))
         ]
+        return [*dict.fromkeys(texts)]
 
     def train_dataloader(self) -> Any:
         sampler = self._sampler(self._rank)

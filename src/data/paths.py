@@ -86,7 +86,7 @@ def _file_faults(data: Mapping[str, Any], name: str, path: Path) -> Iterator[str
         yield f"data.path={path}: is {kind(path.stat())}, must be a file"
     elif name == "csv":
         table = read_header(path)
-        for key in ("target", "drop"):
+        for key in ("target", "group", "drop"):
             given = data.get(key)
             names = given if isinstance(given, list) else [given]
             yield from table.missing([str(n) for n in names if n not in (None, "")], f"data.{key}")

@@ -190,9 +190,11 @@ class _UnusableError(InputError):
 
 
 def learn_columns(table: "Table", config: schema.Csv, trained_on: Mask) -> Columns:
-    """Learns all columns but the target and data.drop from the training rows, a mask (rows,).
+    """Learns all columns but data.target, data.group and data.drop from the training rows, a mask
+    (rows,).
     Raises InputError with a line for each unusable column, and what to type."""
-    names = [name for name in table.names if name not in (config.target, *config.drop)]
+    others = (config.target, config.group, *config.drop)
+    names = [name for name in table.names if name not in others]
     if not names:
         raise InputError(f"{table.path}: data.drop leaves no column of features; leave out fewer")
     columns: list[NumberColumn | TextColumn] = []
@@ -287,13 +289,14 @@ class Table:
         at = self._numbers[name]
         return Cells(self.path, name, [row[at].strip() for row in self.rows], self.lines)
 
-    def classes(self, name: str) -> Sequence[str]:
-        """The class names of the rows. Raises InputError for an empty cell."""
+    def texts(self, name: str, kind: str) -> Sequence[str]:
+        """The text of each row, its class or its group by `kind`. Raises InputError for an empty
+        cell."""
         cells = self.cells(name)
         empty = np.array([not text for text in cells.texts])
         if empty.any():
             told = cells.told(empty, "is empty", "are empty")
-            self.refuse([f"column {name}: {told}; write a class there, or leave the rows out"])
+            self.refuse([f"column {name}: {told}; write a {kind} there, or leave the rows out"])
         return cells.texts
 
     def missing(self, names: Sequence[str], key: str = "") -> list[str]:

@@ -237,7 +237,7 @@ def _samples_of(trained: Trained, table: Table) -> Samples:
     features = columns.features(table)
     labels = None
     if section.target in table.names:
-        targets = table.classes(section.target)
+        targets = table.texts(section.target, "class")
         unknown = sorted(set(targets) - set(trained.labels))
         if unknown:
             raise InputError(

@@ -81,18 +81,22 @@ def settings_table(name: str, sweep: SweepEntries) -> Table | None:
     keys, groups = replicates(sweep.trials, sweep.keys)
     if not groups:
         return None
-    table = Table(f"{name}-settings", [*keys, "trials", *MEANS])
+    table = Table(f"{name}-settings", [*keys, "trials", *groups[0].monitor, *MEANS])
     for group in groups[:MOST_ROWS]:
         interval = group.interval("val/acc")
-        validated, tested = (_spread_cell(group.known(name)) for name in ("val/acc", "test/acc"))
+        validated, tested, *monitored = (
+            _spread_cell(group.known(name), name)
+            for name in ("val/acc", "test/acc", *groups[0].monitor)
+        )
         between = Cell(format_interval(interval), interval[0] if interval else "", number=True)
-        count = _number_cell("trials", len(group.trials))
-        table.rows.append([*map(_text_cell, group.values), count, validated, between, tested])
+        count = Cell(group.count, len(group.trials), number=True)
+        values = map(_text_cell, group.values)
+        table.rows.append([*values, count, *monitored, validated, between, tested])
     return table
 
 
-def _spread_cell(known: Sequence[float]) -> Cell:
-    return Cell(format_spread(known), statistics.mean(known) if known else "", number=True)
+def _spread_cell(known: Sequence[float], name: str) -> Cell:
+    return Cell(format_spread(known, name), statistics.mean(known) if known else "", number=True)
 
 
 def _number_cell(name: str, value: float | None) -> Cell:

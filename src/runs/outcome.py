@@ -140,7 +140,20 @@ class Replicates:
     """Trials that differ only in their seed and in their fold."""
 
     values: Sequence[str]  # of the other keys
-    trials: Sequence[Outcome]
+    trials: Sequence[Outcome]  # those that have a value
+    lost: int = 0  # the number of those that failed or diverged
+
+    @property
+    def count(self) -> str:
+        """The number of trials with a value, and of all if some have none."""
+        known = len(self.trials)
+        return f"{known} of {known + self.lost}" if self.lost else str(known)
+
+    @property
+    def monitor(self) -> list[str]:
+        """The monitored metric, by which settings are ranked, if it is not among MEANS anyway."""
+        name = self.trials[0].monitor
+        return [] if name in MEANS else [name]
 
     def known(self, metric: str) -> list[float]:
         values = (trial.metric(metric) for trial in self.trials)
@@ -164,21 +177,27 @@ class Replicates:
 def replicates(
     trials: Sequence[Outcome], keys: Sequence[str]
 ) -> tuple[list[str], list[Replicates]]:
-    """The keys without those of REPLICATED, and the groups of two or more trials that differ only
-    in those, sorted by data set, monitor and mean rank. Trials without a value are left out."""
+    """The keys without those of REPLICATED, and the groups of trials that differ only in those, two
+    or more of them with a value. Sorted by data set, monitor and mean rank; after them come groups
+    with trials that failed or diverged, because the mean of the others is too good."""
     others = [key for key in keys if key not in REPLICATED]
     by_values: dict[tuple[str, ...], list[Outcome]] = {}
     for trial in trials if len(others) < len(keys) else ():
-        if trial.value is not None:
-            values = tuple(trial.settings.get(key, UNKNOWN) for key in others)
-            by_values.setdefault((trial.data, trial.monitor, *values), []).append(trial)
-    groups = [Replicates(key[2:], group) for key, group in by_values.items() if len(group) > 1]
-    return others, sorted(groups, key=_mean_rank)
+        values = tuple(trial.settings.get(key, UNKNOWN) for key in others)
+        by_values.setdefault(values, []).append(trial)
+    groups = [_replicates_of(values, group) for values, group in by_values.items()]
+    return others, sorted((group for group in groups if len(group.trials) > 1), key=_mean_rank)
 
 
-def _mean_rank(group: Replicates) -> tuple[str, str, float]:
-    first = group.trials[0]
-    return first.data, first.monitor, statistics.mean(trial.rank for trial in group.trials)
+def _replicates_of(values: Sequence[str], trials: Sequence[Outcome]) -> Replicates:
+    known = [trial for trial in trials if trial.value is not None]
+    lost = sum(trial.status in ("failed", "diverged") for trial in trials)
+    return Replicates(values, known, lost)
+
+
+def _mean_rank(group: Replicates) -> tuple[str, str, bool, float]:
+    first, mean = group.trials[0], statistics.mean(trial.rank for trial in group.trials)
+    return first.data, first.monitor, group.lost > 0, mean
 
 
 def format_metric(name: str, value: float | None) -> str:
@@ -190,12 +209,12 @@ def format_metric(name: str, value: float | None) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
-def format_spread(values: Sequence[float]) -> str:
-    """Mean ± sample standard deviation of fractions, in percent; of one fraction, without ±."""
+def format_spread(values: Sequence[float], name: str = "acc") -> str:
+    """Mean ± sample standard deviation of a metric; of one value, without ±."""
     if not values:
         return UNKNOWN
-    deviation = f" ± {statistics.stdev(values):.2%}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.2%}{deviation}"
+    deviation = f" ± {format_metric(name, statistics.stdev(values))}" if len(values) > 1 else ""
+    return f"{format_metric(name, statistics.mean(values))}{deviation}"
 
 
 def format_interval(interval: tuple[float, float] | None) -> str:

@@ -140,7 +140,8 @@ class Sweep:
             parts.append(f"… and {len(ranked) - MOST_ROWS:,} more trials in {self.results_file}")
         if any(trial.stacked > 1 for trial in ranked):
             parts.append(SHARED_TIME)
-        parts.append(_settings_table(finished, swept))
+        ended = [trial for trial in ranked if trial.status != "interrupted"]
+        parts.append(_settings_table(ended, swept))
         errors = [
             f"trial {trial.run.folder.name} failed: {error}"
             for trial in ranked
@@ -212,18 +213,20 @@ def _trial_table(ranked: Sequence[Outcome], swept: Sequence[str]) -> str:
     return tabulate(rows, shown, floatfmt=".4g", disable_numparse=texts, colalign=alignment)
 
 
-def _settings_table(finished: Sequence[Outcome], swept: Sequence[str]) -> str:
+def _settings_table(trials: Sequence[Outcome], swept: Sequence[str]) -> str:
     """Means over seeds and folds, and the command of the best setting, or "" where no trials differ
     only in these."""
-    keys, groups = replicates(finished, swept)
+    keys, groups = replicates(trials, swept)
     rows = []
     for group in groups[:MOST_ROWS]:
         validated, tested = (format_spread(group.known(metric)) for metric in ACCURACIES)
         interval = format_interval(group.interval(ACCURACIES[0]))
-        rows.append([*group.values, len(group.trials), validated, interval, tested])
+        monitored = [format_spread(group.known(name), name) for name in groups[0].monitor]
+        rows.append([*group.values, group.count, *monitored, validated, interval, tested])
     if not rows:
         return ""
-    parts = ["", tabulate(rows, [*keys, "trials", *MEANS], disable_numparse=True)]
+    header = [*keys, "trials", *groups[0].monitor, *MEANS]
+    parts = ["", tabulate(rows, header, disable_numparse=True)]
     if len(groups) > MOST_ROWS:
         parts.append(f"… and {len(groups) - MOST_ROWS:,} more")
     for best, *_ in comparable([group.trials[0] for group in groups]).values():

@@ -46,6 +46,8 @@ def launch_fused(
             configure_log(config.hydra.hydra_logging, config.hydra.verbose)
         return returns
     settings = _settings(config)
+    configs = _checked(jobs, first) if checked is None else checked
+    _require_no_halved_folds(settings, configs)
     if settings.executor == "local":  # its processes import meanwhile
         import_for_stacks()
     with importing():
@@ -60,7 +62,6 @@ def launch_fused(
         _set_folder(job, folders[0])
         job_logging = job.hydra.job_logging
     else:
-        checked = _checked(jobs, first)
         folders, returns = [folder / str(job.hydra.sweep.subdir) for job in jobs], []
         for job, job_folder in zip(jobs, folders, strict=True):
             returns.append(_begin_job(job, job_folder))
@@ -68,8 +69,8 @@ def launch_fused(
         job_logging = jobs[0].hydra.job_logging
     configure_log(job_logging, config.hydra.verbose)
     values = train_trials(
-        checked, folders, Sweep(folder), settings.max_trials, settings.halving,
-        build_executor(settings, checked, settings.wait),
+        configs, folders, Sweep(folder), settings.max_trials, settings.halving,
+        build_executor(settings, configs, settings.wait),
     )  # fmt: skip
     for returned, value in zip(returns, values, strict=True):
         returned.return_value, returned.status = value, JobStatus.COMPLETED
@@ -86,6 +87,19 @@ def _settings(config: DictConfig) -> FusedLauncher:
     if settings is None or faults:
         raise config_error(faults)
     return settings
+
+
+def _require_no_halved_folds(settings: FusedLauncher, configs: Sequence[Config]) -> None:
+    """Raises InputError if halving would compare trials that are validated on different folds."""
+    folds = sorted({config.data.fold for config in configs if config.data.fold is not None})
+    if settings.halving is not None and len(folds) > 1:
+        raise config_error(
+            [
+                f"hydra.launcher.halving={settings.halving}: compares trials, and those of "
+                f"data.fold={','.join(map(str, folds[:5]))}{',…' if folds[5:] else ''} are "
+                "validated on different samples; leave halving out, or type one fold"
+            ]
+        )
 
 
 def _composed(

@@ -5,7 +5,7 @@ import math
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -41,9 +41,21 @@ def run_command(command: Command) -> None:
         _train_as_other_rank(command)
     else:
         assert command.composer is not None
+        if command.sweep_dir is not None:
+            _require_divisible(command.points)
         _run_hydra(command, command.composer)
         if command.sweep_dir is not None:
             finish_sweep(command.sweep_dir)
+
+
+def _require_divisible(configs: Sequence[Config]) -> None:
+    """Raises InputError if groups of samples do not fit into the folds of a sweep: otherwise each
+    trial would report the same fault."""
+    if any(getattr(config.data, "group", None) is not None for config in configs):
+        with importing():
+            from src.data.sources.catalogue import require_divisible
+
+        require_divisible(config.data for config in configs)
 
 
 def train_job(composed: DictConfig) -> float:

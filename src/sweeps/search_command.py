@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from src.config.faults import (
     known_keys,
     unknown_search_key,
 )
-from src.config.overrides import override_fault, parse
+from src.config.overrides import key_of, override_fault, parse
 from src.config.schema import CONF, Config, Search
 from src.config.written import flat
 from src.runs.folder import SEARCH
@@ -43,9 +43,14 @@ class Command:
     corner: Config  # one configuration of the space
     identity: dict[str, str]  # each setting as typed
 
+    def overrides_of(self, point: Sequence[str]) -> list[list[str]]:
+        """The overrides of each run that trains a point of the space: with folds one for each."""
+        return _runs(self.fixed, self.settings.folds, point)
+
 
 SETTINGS = ("batch", "sampler", "seed", "halving")
 COMPARED_BY = ("checkpoint.monitor", "checkpoint.mode")
+OF_FOLDS = ("data.folds", "data.fold")
 
 
 def check_command_line(argv: Sequence[str], folder: Path | None = None) -> Command:
@@ -57,12 +62,14 @@ def check_command_line(argv: Sequence[str], folder: Path | None = None) -> Comma
     search_values, fixed, space = _sorted_out(argv, faults)
     settings, search_faults = find_search_faults(search_values)
     faults += search_faults
+    folds = None if settings is None else settings.folds
+    faults += _fold_faults(folds, fixed, space)
     if not space and not faults:
         faults.append(
             "nothing to search: no key has choice(…), range(…), interval(…) or zip(…); type for "
             "example 'optimizer.lr=tag(log,interval(0.01,1))'"
         )
-    combinations = ([*fixed, *corner] for corner in corners(space))
+    combinations = (_runs(fixed, folds, corner)[0] for corner in corners(space))
     points, composing_faults = shared_composer().points(combinations)
     faults += composing_faults
     configs: list[Config] = []
@@ -150,6 +157,30 @@ def _add_zip_to_space(zipped: Sequence[Override], space: dict[str, Parameter]) -
     return faults
 
 
+def _runs(fixed: Sequence[str], folds: int | None, point: Sequence[str]) -> list[list[str]]:
+    """As Command.overrides_of."""
+    if folds is None:
+        return [[*fixed, *point]]
+    own = [[f"data.folds={folds}", f"data.fold={fold}"] for fold in range(folds)]
+    return [[*fixed, *each, *point] for each in own]
+
+
+def _fold_faults(
+    folds: int | None, fixed: Sequence[str], space: Sequence[Parameter]
+) -> Iterator[str]:
+    searched = [f"{key}={text}" for each in space for key, text in each.texts.items()]
+    for text in [*searched, *fixed]:
+        if key_of(text) not in OF_FOLDS:
+            continue
+        if folds is not None:
+            yield f"{text}: search.folds={folds} sets this key in each run; leave it out"
+        elif text not in fixed:
+            yield (
+                f"{text}: a search would choose the easiest fold; type search.folds=5 to compare "
+                "means over folds"
+            )
+
+
 def _in_space(fault: str, space: Sequence[Parameter]) -> str:
     """The fault, with the parameter of the space that reaches the faulty value."""
     for parameter in space:
@@ -177,7 +208,11 @@ def _not_here() -> list[str]:
 def _identity(config: Config, space: Sequence[Parameter], settings: Search) -> dict[str, str]:
     of_search = {f"search.{name}": str(getattr(settings, name)) for name in SETTINGS}
     of_space = {key: text for parameter in space for key, text in parameter.texts.items()}
-    return dict(flat(config.identity_values())) | of_space | of_search
+    of_runs = dict(flat(config.identity_values()))
+    if settings.folds is not None:  # older searches have no such setting
+        of_search["search.folds"] = str(settings.folds)
+        of_runs = {key: value for key, value in of_runs.items() if key not in OF_FOLDS}
+    return of_runs | of_space | of_search
 
 
 def _name(space: Sequence[Parameter], identity: dict[str, str]) -> str:

@@ -1,11 +1,17 @@
-"""The loop of a search: take a batch, train it as stacks, report the results to the study."""
+"""The loop of a search: take a batch, train it as stacks, report the results to the study.
+
+Trial t of the study is the run in folder t. With search.folds=N, the runs in folders N·t to
+N·t + N - 1 are its folds.
+"""
 
 import logging
+import statistics
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
 from src.config.compose import check_all, shared_composer
+from src.data.sources.catalogue import require_divisible
 from src.runs.config_files import new_files
 from src.runs.folder import Run, resume_command
 from src.runs.sweep_folder import Sweep
@@ -32,6 +38,7 @@ class Search:
         self.sweep = Sweep(command.folder)
 
     def run(self) -> None:
+        require_divisible([self.command.corner.data])
         try:
             while self._train_batch():
                 pass
@@ -72,10 +79,15 @@ class Search:
     def _lock_of(self, number: int) -> Path:
         return self.command.folder / f".batch{number}.lock"
 
-    def _train(self, batch: Batch) -> list[Run]:
-        combinations = [[*self.command.fixed, *self.study.point(trial)] for trial in batch.trials]
+    def _train(self, batch: Batch) -> list[list[Run]]:
+        """Trains a batch; returns the runs of each of its trials."""
+        folds, overrides_of = self.command.settings.folds or 1, self.command.overrides_of
+        combinations = [
+            texts for trial in batch.trials for texts in overrides_of(self.study.point(trial))
+        ]
         configs = check_all(*shared_composer().points(combinations))
-        runs = [Run(self.command.folder / str(trial.number)) for trial in batch.trials]
+        numbers = [folds * trial.number + fold for trial in batch.trials for fold in range(folds)]
+        runs = [Run(self.command.folder / str(number)) for number in numbers]
         files = (
             new_files(run, config.to_primitives(), texts)
             for run, config, texts in zip(runs, configs, combinations, strict=True)
@@ -86,30 +98,39 @@ class Search:
         executor = build_executor(settings, configs)
         folders = [run.folder for run in runs]
         train_trials(configs, folders, sweep, None, settings.halving, executor)
-        return runs
+        return [runs[place : place + folds] for place in range(0, len(runs), folds)]
 
-    def _tell(self, batch: Batch, runs: Sequence[Run]) -> None:
-        results = [run.result for run in runs]
-        statuses = [result.get("status", "failed") for result in results]
+    def _tell(self, batch: Batch, runs: Sequence[Sequence[Run]]) -> None:
+        results = [[run.result for run in of_trial] for of_trial in runs]
+        statuses = [{r.get("status", "failed") for r in of_trial} for of_trial in results]
+        folds = self.command.settings.folds
         with self.sweep.locked():
-            if batch.number == 0 and set(statuses) == {"failed"}:
-                reason = results[0].get("error", "see above")
+            if batch.number == 0 and set().union(*statuses) == {"failed"}:
+                reason = results[0][0].get("error", "see above")
+                count = batch.size * (folds or 1)
                 raise InputError(
-                    f"none of the first {batch.size} trials could be trained ({reason}); when the "
+                    f"none of the first {count} trials could be trained ({reason}); when the "
                     f"cause is removed, type\n  {resume_command(self.command.folder)}"
                 )
-            for trial, run, status in zip(batch.trials, runs, statuses, strict=True):
+            for trial, of_trial, found in zip(batch.trials, runs, statuses, strict=True):
                 # A trial that halving has dropped counts with its value at that time. The trials
                 # that continued were better then, so the ranking is right.
-                value = run.monitored if status == "finished" else None
-                self.study.tell(trial, value, diverged=status == "diverged")
+                value = None
+                if found == {"finished"}:
+                    value = statistics.fmean(run.monitored for run in of_trial)
+                self.study.tell(trial, value, diverged="diverged" in found)
             best, known = self.study.best(), "no trial has a value yet"
             if best is not None:
                 monitor, point = self.command.corner.checkpoint.monitor, self.study.point(best)
-                known = f"best {monitor} {best.value:.4g}, trial {best.number}: {' '.join(point)}"
+                known = f"best {monitor} {best.value:.4g}, trial {best.number}"
+                if folds is not None:
+                    first = folds * best.number
+                    trials = f"trials {first} to {first + folds - 1}"
+                    known = f"best mean of {monitor} {best.value:.4g}, {trials}"
+                known = f"{known}: {' '.join(point)}"
             done = sum(trial.state.is_finished() for trial in self.study.trials)
-            trials = self.command.settings.trials
-            log.info("batch %d: %d of %d trials done, %s", batch.number, done, trials, known)
+            total, what = self.command.settings.trials, "trials" if folds is None else "settings"
+            log.info("batch %d: %d of %d %s done, %s", batch.number, done, total, what, known)
 
     def _finish(self) -> None:
         with self.sweep.locked():

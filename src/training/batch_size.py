@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from src.config.schema import Config
+from src.data.sources.folds import training_samples
 from src.data.sources.source import Source
 from src.models import build_model
 from src.system import machine
@@ -41,9 +42,8 @@ def choose(config: Config, source: Source) -> int:
     system would then kill the process, so the estimate must fit into half of the free memory.
     """
     devices = machine.resolve(config.trainer)
-    folds = config.data.folds
-    val_fraction = (config.data.val_fraction or 0.0) if folds is None else 1 / folds
-    limit = max(1, int(len(source.train) * (1 - val_fraction)) // devices.world_size)
+    samples = training_samples(source.train, config.data, source.labels)
+    limit = max(1, samples // devices.world_size)
     if devices.accelerator == "cpu":
         free = free_bytes(config) // 2 // devices.count
         needed = partial(bytes_per_trial, config, source.shape, source.classes)

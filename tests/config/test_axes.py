@@ -8,8 +8,8 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 
 from src.config.axes import axes_of, product_of, single_values, zip_faults
 from src.config.compose import combine
-from src.config.grammar import MOST_POINTS
 from src.config.overrides import parsed
+from src.config.schema import MOST_POINTS
 
 
 @pytest.mark.parametrize(

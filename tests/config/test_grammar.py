@@ -5,8 +5,9 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import ValueType
 from hydra.errors import HydraException
 
-from src.config.grammar import MOST_POINTS, ZipSweep, parse_override
+from src.config.grammar import ZipSweep, parse_override
 from src.config.overrides import OVERRIDES_LIMIT, parse
+from src.config.schema import MOST_POINTS
 from src.system.errors import InputError
 
 

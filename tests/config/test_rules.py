@@ -17,6 +17,21 @@ from tests.helpers.faults import faults
         (["data=csv", "data.target=a", "data.drop=[b,a]"], "has data.target=a, the column of"),
         (["data.sampler=balanced", "data.order=stream"], "type data.order=seeded"),
         (["data=csv", "data.target=a", "data.drop=a"], "data.drop=a: has data.target=a"),
+        (["data=csv", "data.target=a", "data.group=a"], "data.group=a: is data.target, the column"),
+        (
+            ["data=npz", "data.group=y_test"],
+            "data.group=y_test: is an array of classes; name another",
+        ),
+        (["data=npz", "data.group=''"], "data.group=: must be a name"),
+        (
+            ["data=image_folder", "data.group=folder"],
+            "must be the level of the folders that name the groups, counted from the folder of a "
+            "class; type data.group=1",
+        ),
+        (
+            ["data=mnist", "data.group=who"],
+            "data.group=who: data=mnist has no such key; it belongs to data=csv, image_folder, npz",
+        ),
         (["data.folds=5"], "name the fold too, data.fold=0 or, with -m, data.fold=range(5)"),
         (["data.fold=1"], "data.fold=1 has no use without data.folds; type data.folds=5 too"),
         (["data.folds=3", "data.fold=3"], "data.fold=3: the folds of data.folds=3 are 0 to 2"),

@@ -30,6 +30,10 @@ def test_faults_that_are_found_before_torch_is_imported(tmp_path: Path) -> None:
     for answer in ("data.drop=b: there", "data.drop=c: there", "did you mean kind"):
         assert answer in dropped
     assert "did you mean kind" in told("data=csv", f"data.path={tmp_path}/t.csv", "data.target=kin")
+    table = ("data=csv", f"data.path={tmp_path}/t.csv", "data.target=kind")
+    assert "data.group=who: there is no such column; it has a, kind" in told(
+        *table, "data.group=who"
+    )
     assert "is a file" in told("data=image_folder", f"data.path={tmp_path}/t.csv")
     assert "is a folder; name a file" in told("data=npz", f"data.path={tmp_path}")
     assert "only the folder a" in told("data=image_folder", f"data.path={tmp_path}/one")

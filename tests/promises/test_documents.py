@@ -222,8 +222,15 @@ NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a com
         "tests/training/test_fit.py trains a step of every experiment",
         is_train,
     ),
-    r".* seed=(range|0,1,2,3)": ("many trials; smaller sweeps are run", is_train),
-    r"python -m src\.search model.hidden_sizes=32,64": (
+    r".* data\.group=patient data\.folds=5": (
+        "trains five models one by one; tests/data/sources/test_csv.py has folds of groups",
+        nothing,
+    ),
+    r".* seed=(range|0,1,2,3)": (
+        "many trials; smaller sweeps are run",
+        is_train,
+    ),
+    r"python -m src\.search (model.hidden_sizes=32,64|.* search\.folds=5)": (
         "each search draws a report; another one is run",
         is_search,
     ),
@@ -267,9 +274,12 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(root / "FOLDER" / "three.png", root)
     write_pictures(root / "classes", {"cat": 12, "dog": 12})
     rows = enumerate(zip(*load_iris(return_X_y=True), strict=True))
-    table = [f"{','.join(map(str, row))},1,{number},{label}" for number, (row, label) in rows]
+    table = [
+        f"{','.join(map(str, row))},1,{number},{number // 5},{label}"
+        for number, (row, label) in rows
+    ]
     for name in ("FILE.csv", "new.csv"):
-        (root / name).write_text("\n".join(["a,b,c,d,name,ticket,COLUMN", *table]) + "\n")
+        (root / name).write_text("\n".join(["a,b,c,d,name,ticket,patient,COLUMN", *table]) + "\n")
     (root / "DIR" / "experiment").mkdir(parents=True)
     recipe = "# @package _global_\noptimizer:\n  lr: 0.25\n"
     (root / "DIR" / "experiment" / "NAME.yaml").write_text(recipe)

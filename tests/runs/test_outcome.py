@@ -23,6 +23,8 @@ def test_points_replicates_are_ranked_by_their_mean() -> None:
     assert [(group.values, len(group.trials)) for group in groups] == [(("0.3",), 2), (("0.1",), 2)]
     assert format_spread(groups[0].known("val/acc")) == "90.00% ± 7.07%"
     assert format_spread(groups[0].known("test/acc")) == "–"
+    assert format_spread([1.25, 0.75], "val/loss") == "1 ± 0.3536"
+    assert groups[0].monitor == []
     assert replicates(trials, ["lr"]) == (["lr"], [])
     assert format_interval(groups[0].interval("val/acc")) == "26.47% to 153.53%"
     assert format_interval(groups[0].interval("test/acc")) == "–"
@@ -65,7 +67,8 @@ def test_only_values_of_one_monitor_and_data_set_are_compared() -> None:
         best: Any = {monitor: value}
         result: Result = {"status": "finished", "monitor": monitor, "best": best}
         result["data"] = {"name": data}
-        return outcome(result, seed=str(value))
+        settings = {"checkpoint.monitor": monitor, "data": data, "seed": str(value)}
+        return outcome(result, **settings)
 
     trials = [
         ended("toy", "val/acc", 0.5), ended("toy", "val/loss", 0.1),
@@ -76,7 +79,8 @@ def test_only_values_of_one_monitor_and_data_set_are_compared() -> None:
     assert comparable(trials) == {
         "toy by val/acc": toy_acc, "toy by val/loss": toy_loss, "digits": digits,
     }  # fmt: skip
-    assert [group.trials for group in replicates(trials, ["seed"])[1]] == [toy_acc, toy_loss]
+    _, groups = replicates(trials, ["checkpoint.monitor", "data", "seed"])
+    assert [group.trials for group in groups] == [toy_acc, toy_loss]
 
 
 def test_values_that_sums_cannot_take_are_unknown() -> None:
@@ -84,6 +88,26 @@ def test_values_that_sums_cannot_take_are_unknown() -> None:
         best: Any = {"val/loss": loss}
         found = outcome({"status": "finished", "monitor": "val/loss", "best": best})
         assert found.value == expected
+
+
+def test_a_setting_that_lost_a_trial_comes_last() -> None:
+    found: list[tuple[str, Result]] = [
+        ("0.1", {"status": "finished", "best": {"val/acc": 0.9}}),
+        ("0.1", {"status": "finished", "best": {"val/acc": 0.8}}),
+        ("0.1", {"status": "diverged", "best": {"val/acc": 1.0}}),
+        ("0.1", {"status": "failed"}),
+        ("0.3", {"status": "finished", "best": {"val/acc": 0.5}}),
+        ("0.3", {"status": "finished", "best": {"val/acc": 0.6}}),
+        ("1", {"status": "finished", "best": {"val/acc": 1.0}}),
+        ("1", {"status": "diverged"}),
+    ]
+    trials = [outcome(each, lr=lr, seed=str(seed)) for seed, (lr, each) in enumerate(found)]
+    _, groups = replicates(trials, ["lr", "seed"])
+    assert [(group.values, group.count) for group in groups] == [
+        (("0.3",), "2"),
+        (("0.1",), "2 of 4"),
+    ]
+    assert groups[1].known("val/acc") == [0.9, 0.8]
 
 
 def test_only_runs_that_did_not_fail_have_a_value() -> None:

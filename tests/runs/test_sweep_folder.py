@@ -125,6 +125,24 @@ def test_a_small_loss_is_the_best(tmp_path: Path) -> None:
     assert with_files(sweep) == [2]
 
 
+def test_settings_have_the_mean_of_the_monitored_metric(tmp_path: Path) -> None:
+    """A setting with a diverged fold comes last, however good its other folds are."""
+    loss = ("checkpoint.monitor=val/loss", "checkpoint.mode=min", "data.folds=2")
+    losses = {"0.1": (0.5, 0.75), "0.2": (0.25, 0.75), "0.3": (0.01, 0.02)}
+    for place, (rate, values) in enumerate(losses.items()):
+        for fold, value in enumerate(values):
+            typed = (*loss, f"optimizer.lr={rate}", f"data.fold={fold}")
+            ended(tmp_path / str(3 * place + fold), value, *typed)
+    lost = (*loss, "optimizer.lr=0.3", "data.fold=1", "seed=1")
+    ended(tmp_path / "8", None, *lost, status="diverged")
+    lines = Sweep(tmp_path).table().splitlines()
+    (header,) = [line for line in lines if line.startswith("optimizer.lr")]
+    assert header.split()[:3] == ["optimizer.lr", "trials", "val/loss"]
+    rows = [line.split()[:4] for line in lines if line.count("–") == 3]
+    assert rows == [["0.2", "2", "0.5", "±"], ["0.1", "2", "0.625", "±"], ["0.3", "2", "of", "3"]]
+    assert any(line.startswith("best setting by its mean: ") and "lr=0.2" in line for line in lines)
+
+
 def test_killed_between_two_removals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next process removes what is left, a file of a killed write too."""
     for number in range(8):

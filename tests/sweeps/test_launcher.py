@@ -56,6 +56,19 @@ def test_a_bad_point_names_itself(command: Command, tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_halving_does_not_compare_folds(command: Command, tmp_path: Path) -> None:
+    folds = ["data.folds=3", "data.fold=range(3)", "optimizer.lr=0.1,0.2", "hydra.sweep.dir=here"]
+    done = command(
+        "src.train", "-m", "hydra/launcher=fused", "hydra.launcher.halving=2", *SMALL, *folds
+    )
+    assert done.returncode == 2
+    assert (
+        "hydra.launcher.halving=2: compares trials, and those of data.fold=0,1,2 are validated on "
+        "different samples; leave halving out, or type one fold"
+    ) in done.stderr
+    assert not list(tmp_path.glob("here/*/result.json"))
+
+
 def test_sweepers_get_the_monitored_values(tmp_path: Path) -> None:
     script = f"""
 import sys; sys.path.insert(0, {str(ROOT)!r})

@@ -123,6 +123,23 @@ def test_a_point_that_a_sweeper_chooses_is_checked_when_it_comes() -> None:
         GlobalHydra.instance().hydra = before
 
 
+def test_groups_that_cannot_be_divided_end_a_sweep_before_it_trains(
+    command: Command, tmp_path: Path
+) -> None:
+    """Once for all folds, and with status 2, not as the fault of each trial."""
+    rows = "".join(f"{n},{'big' if n < 40 else n},{n % 2}\n" for n in range(60))
+    (tmp_path / "t.csv").write_text(f"a,who,kind\n{rows}")
+    data = ("data=csv", "data.path=t.csv", "data.target=kind", "data.group=who", "trainer=cpu")
+    folds = ("data.folds=5", "data.fold=range(5)", "hydra.sweep.dir=here")
+    done = command("src.train", "-m", "hydra/launcher=fused", *data, *folds)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == (
+        "error: data.folds=5: the group 'big' of data.group=who has 40 of 48 training samples, "
+        "more than a fold; choose smaller groups\n"
+    )
+    assert not (tmp_path / "here").exists()
+
+
 def test_trials_of_other_processes(command: Command, tmp_path: Path) -> None:
     """joblib's processes get a composer that remembers nothing, and check each job."""
     sweep = ("-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", *SMALL, "seed=1,2")

@@ -47,6 +47,7 @@ from tests.helpers.searches import MOMENTUM, RATE, SMALL, SPACE, WIDTH, Trained,
         ("search.trials=0", "must be greater than 0, for example search.trials=64"),
         ("search.trials=1,2", "search.trials=1,2: needs one value"),
         ("search.sampler=tpee", "must be one of tpe, random; did you mean tpe?"),
+        ("search.folds=1", "must be greater than or equal to 2"),
         ("search.halving=1", "must be greater than or equal to 2"),
         ("search.trails=3", "unknown key; did you mean search.trials?"),
         ("trials=3", "unknown key; did you mean search.trials?"),
@@ -59,6 +60,34 @@ def test_a_fault_names_key_value_and_remedy(text: str, answer: str) -> None:
     with pytest.raises(InputError) as caught:
         check_command_line([*SMALL, text])
     assert answer in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("texts", "answer"),
+    [
+        (["search.folds=5", "data.folds=3"],
+         "data.folds=3: search.folds=5 sets this key in each run; leave it out"),
+        (["search.folds=5", "++data.fold=0"],
+         "++data.fold=0: search.folds=5 sets this key in each run; leave it out"),
+        (["search.folds=5", "data.fold=range(5)"],
+         "data.fold=range(5): search.folds=5 sets this key in each run; leave it out"),
+        (["data.folds=5", "data.fold=range(5)"],
+         "data.fold=range(5): a search would choose the easiest fold; type search.folds=5 to "
+         "compare means over folds"),
+        (["search.folds=5", "search.halving=2"],
+         "search.halving=2: compares single runs, and search.folds=5 compares means over folds; "
+         "leave one of them out"),
+        (["search.folds=1000", "search.batch=11"],
+         "search.batch=11: with search.folds=1000, a batch has 11,000 runs, at most 10,000; type "
+         "search.batch=10 or less"),
+        (["search.folds=2", "data.order=stream"],
+         "data.order=stream has no order for a fold; type data.order=seeded"),
+    ],
+)  # fmt: skip
+def test_folds_belong_to_the_search_alone(texts: list[str], answer: str) -> None:
+    with pytest.raises(InputError) as caught:
+        check_command_line([*SMALL, RATE, *texts])
+    assert str(caught.value).splitlines()[1:] == [f"  {answer}"]
 
 
 def test_all_faults_come_at_once() -> None:
@@ -140,6 +169,10 @@ def test_the_same_search_finds_its_folder() -> None:
     same = check_command_line([RATE, *SMALL, WIDTH, "search.trials=3", "data.root=elsewhere"])
     other = check_command_line([*SMALL, WIDTH, RATE, "seed=1"])
     assert one.folder == same.folder != other.folder
+    folded = check_command_line([*SMALL, WIDTH, RATE, "search.folds=2"])
+    assert folded.folder != one.folder
+    assert "search.folds" not in one.identity  # as in older searches
+    assert "data.fold" not in folded.identity
     assert one.folder.parent == Path("searches")
     assert one.folder.name.startswith("hidden_sizes-lr-")
 

@@ -1,12 +1,14 @@
 """The course of a search: a killed one ends as one that was left alone."""
 
 import os
+import re
 import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 
@@ -106,11 +108,17 @@ def killed_until_it_ends(command: Command) -> tuple[int, Study]:
             deaths += 1
 
 
+@pytest.mark.parametrize(
+    ("own", "expected_deaths"),
+    [(("search.trials=13", "search.batch=5"), 25),
+     (("search.trials=4", "search.batch=2", "search.folds=3"), 7)],
+    ids=["", "folds"],
+)  # fmt: skip
 def test_killed_after_every_write(
-    pretended: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    own: tuple[str, ...], expected_deaths: int, pretended: Trained, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
     """A process dies after its first write to the study, the next one after its own, …"""
-    own = ("search.trials=13", "search.batch=5")
     expected = searched(tmp_path / "whole", *own)
     command = checked(tmp_path / "killed", *own)
     written = Study._written
@@ -126,7 +134,7 @@ def test_killed_after_every_write(
 
     monkeypatch.setattr(Study, "_written", fatal)
     deaths, study = killed_until_it_ends(command)
-    assert deaths == 25  # all asked but the very first, and all told
+    assert deaths == expected_deaths  # all asked but the very first, and all told
     assert trials_of(study) == expected
 
 
@@ -227,6 +235,84 @@ def test_what_has_no_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         (None, "FAIL"),
         (None, "FAIL"),
     ]
+
+
+def test_folds_are_runs_whose_mean_is_told(pretended: Trained, tmp_path: Path) -> None:
+    """As many settings as search.trials says; the first are those of the search without folds."""
+    own = ("search.trials=5", "search.batch=3")
+    plain = searched(tmp_path / "plain", *own)
+    found = searched(tmp_path / "folds", *own, "search.folds=4")
+    assert pretended[2:] == [[*range(12)], [*range(12, 20)]]
+    assert [params for params, _, _ in found[:3]] == [params for params, _, _ in plain[:3]]
+    for number, (params, value, state) in enumerate(found):
+        runs = [Run(tmp_path / "folds" / str(4 * number + fold)) for fold in range(4)]
+        for fold, run in enumerate(runs):
+            expected = [*SMALL, *(f"{key}={text}" for key, text in params.items())]
+            assert run.config == compose(*expected, "data.folds=4", f"data.fold={fold}")
+            assert (run.overrides["data.folds"], run.overrides["data.fold"]) == ("4", str(fold))
+        mean = sum(value_of(run.config) for run in runs) / 4
+        assert value == pytest.approx(mean, abs=1e-12)
+        assert state == "COMPLETE"
+    more = searched(tmp_path / "folds", "search.trials=6", "search.batch=3", "search.folds=4")
+    assert (more[:5], pretended[4:]) == (found, [[20, 21, 22, 23]])
+    with pytest.raises(InputError) as caught:
+        searched(tmp_path / "folds", *own, "search.folds=3")
+    assert str(caught.value).splitlines()[1:] == ["  search.folds: it was 4, now 3"]
+
+
+def test_a_setting_with_a_fold_without_value_has_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    best = {"status": "finished", "best": {"val/acc": 0.5}}
+    better = {"status": "finished", "best": {"val/acc": 0.8}}
+    diverged, failed = {"status": "diverged", "best": {"val/acc": 0.9}}, {"status": "failed"}
+    unknown = {"status": "finished", "best": {"val/acc": None}}
+    results(
+        monkeypatch, best, diverged, best, failed, failed, diverged, best, unknown, best, better
+    )
+    with caplog.at_level("INFO", "src"):
+        found = searched(tmp_path / "s", "search.trials=5", "search.folds=2")
+    assert [state for _, _, state in found] == ["PRUNED", "FAIL", "PRUNED", "FAIL", "COMPLETE"]
+    assert [value for _, value, _ in found] == [None, None, None, None, 0.65]
+    assert "5 of 5 settings done, best mean of val/acc 0.65, trials 8 to 9: " in caplog.text
+    table = Sweep(tmp_path / "s").table()
+    (row,) = [line for line in table.splitlines() if " ± " in line]
+    assert re.search(r" 2 +65\.00% ± 21\.21% ", row)
+
+
+def test_folds_train_in_one_stack_and_end_in_a_table_of_settings(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = ("search.trials=2", "search.batch=2", "search.folds=2")
+    command = check_command_line([*SMALL, RATE, MOMENTUM, *own], tmp_path / "s")
+    study = open_study(command)
+    with caplog.at_level("INFO", "src"):
+        Search(command, study).run()
+    assert "4 trials: 1 stack of 4" in caplog.text
+    runs = [Run(tmp_path / "s" / str(number)) for number in range(4)]
+    for number, trial in enumerate(study.trials):
+        pair = runs[2 * number : 2 * number + 2]
+        assert trial.value == sum(run.monitored for run in pair) / 2
+    printed = capsys.readouterr().out
+    assert "best setting by its mean: python -m src.train " in printed
+    assert (tmp_path / "s" / "report.html").exists()
+    again = check_command_line([f"resume={tmp_path / 's'}"])
+    assert (again.settings.folds, again.identity) == (2, command.identity)
+
+
+def test_groups_that_cannot_be_divided_end_a_search_before_it_trains(
+    pretended: Trained, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "a.npz", x=np.eye(20), y=np.arange(20) % 2, who=np.arange(20) // 5)
+    data = ("data=npz", f"data.path={tmp_path}/a.npz", "data.group=who", "trainer=cpu")
+    command = check_command_line([*data, RATE, "search.folds=5"], tmp_path / "s")
+    with pytest.raises(InputError) as caught:
+        Search(command, open_study(command)).run()
+    assert str(caught.value) == (
+        "data.folds=5: data.group=who has only 3 groups in the training set; type data.folds=3 or "
+        "less"
+    )
+    assert pretended == []
 
 
 def test_nothing_can_be_trained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

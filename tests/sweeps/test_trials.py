@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from src.benchmarks.crashes import digest
 from src.config.compose import compose
 from src.config.schema import Config
 from src.data.sources.catalogue import open_source
+from src.data.sources.folds import Folds
 from src.inference.evaluation import evaluate_path
 from src.models import build_model
 from src.runs import sweep_folder
@@ -140,6 +142,28 @@ def test_a_trial_is_its_single_run(case: str, tmp_path: Path) -> None:
         closed = "bf16" in case or "closed form" in case
         kind = "closed_form" if closed else AUTO
         assert (run.result["stacked"], run.result["step"]) == (len(configs), kind)
+        assert evaluate_path(run.folder, None).accuracy == run.result["test/acc"]
+
+
+def test_folds_of_groups_are_their_single_runs(tmp_path: Path) -> None:
+    """Folds of groups differ in size, so all trials take the steps of the smallest."""
+    stream = np.random.default_rng(0)
+    groups = stream.integers(0, 8, 120)
+    np.savez(tmp_path / "a.npz", x=stream.random((120, 5)), y=np.arange(120) % 3, who=groups)
+    data = (f"data.path={tmp_path}/a.npz", "data.group=who", "data.folds=3", "data.batch_size=7")
+    configs = [
+        compose("data=npz", *data, f"data.fold={fold}", "trainer=cpu", "trainer.max_epochs=2")
+        for fold in range(3)
+    ]
+    assert [group.trials for group in plan(configs)] == [[0, 1, 2]]
+    train = open_source(configs[0].data).train
+    sizes = Folds(train, 3, 0).sizes.tolist()
+    assert len(set(sizes)) > 1
+    for config, run in zip(configs, stack(configs, tmp_path / "fused"), strict=True):
+        solo = fit(config, tmp_path / "solo" / run.folder.name)
+        assert same(run, solo)
+        steps = -(-(len(train) - max(sizes)) // 7)
+        assert [row["step"] for row in run.history] == [0, steps, 2 * steps]
         assert evaluate_path(run.folder, None).accuracy == run.result["test/acc"]
 
 

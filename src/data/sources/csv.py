@@ -12,7 +12,7 @@ import torch
 from src.config import schema
 from src.data.folders import printable
 from src.data.sources.folds import training_and_validation
-from src.data.sources.source import COPIES, Source, Split, split_off_test
+from src.data.sources.source import COPIES, Source, Split, grouped, split_off_test
 from src.data.tables import learn_columns, read_table
 from src.system.errors import InputError, all_at_once
 from src.system.files import sha256
@@ -30,13 +30,18 @@ def open_source(config: schema.Csv) -> Source:
     table = read_table(path)
     table.require([config.target], "data.target")
     table.require(config.drop, "data.drop")
+    if config.group is not None:
+        table.require([config.group], "data.group")
     trained_on = np.zeros(len(table.rows), bool)
     try:
-        targets = table.classes(config.target)
+        targets = table.texts(config.target, "class")
         labels = _classes(targets, path, config.target)
         number_of = {label: number for number, label in enumerate(labels)}
         classes = torch.tensor([number_of[target] for target in targets])
-        rows = Split(torch.arange(len(targets)), classes)
+        groups = None
+        if config.group is not None:
+            groups = grouped("data.group", config.group, table.texts(config.group, "group"))
+        rows = Split(torch.arange(len(targets)), classes, groups)
         # Splits of row numbers: the columns are learned from the training rows alone.
         splits = split_off_test(rows, config.test_fraction, config.split_seed)
         training, _ = training_and_validation(splits[0], config, labels)
@@ -55,7 +60,7 @@ def open_source(config: schema.Csv) -> Source:
         "fewer rows, or leave out columns of text by data.drop",
     )
     features = torch.from_numpy(columns.features(table))
-    train, test = (Split(features[rows.features], rows.labels) for rows in splits)
+    train, test = (Split(features[rows.features], rows.labels, rows.groups) for rows in splits)
     names = tuple(printable(label) for label in labels)
     return Source(config.name, train, test, names, digest=sha256(path), columns=columns)
 

@@ -1,5 +1,6 @@
 """The folds of a cross-validation: parts of the training set, each the validation set of trials."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from src.config import schema
-from src.data.sources.source import Split, split_off_validation
+from src.data.sources.source import Groups, Split, split_off_validation
 from src.system.errors import InputError
 
 
@@ -16,9 +17,11 @@ class Folds:
     """The samples of a training set, divided into parts of about equal size."""
 
     def __init__(self, train: Split, count: int, seed: int, names: Sequence[str] = ()) -> None:
-        """Each class is divided too: parts have its samples in equal numbers, to one sample. Raises
-        InputError, with the class by one of `names`, when a class has fewer samples than there are
-        parts."""
+        """Each class is divided too: parts have its samples in equal numbers, to one sample. Groups
+        are not divided, so then the numbers are only as equal as the groups allow. Raises
+        InputError when a class, by one of `names`, has fewer samples than there are parts, when
+        there are fewer groups than parts, when a group is larger than a part, and when all samples
+        of a class are in one part."""
         labels = train.labels.numpy()
         classes, sizes = np.unique(labels, return_counts=True)
         if sizes.min() < count:
@@ -28,8 +31,26 @@ class Folds:
                 f"data.folds={count}: class {names[rare] if names else rare} has only {fewest} of "
                 f"{len(labels)} training samples; {least}"
             )
-        self.train, self.part_of = train, torch.from_numpy(_divided(labels, count, seed))
+        groups = train.groups
+        if groups is not None:
+            _require_small(groups, count)
+        parts = _divided(labels, None if groups is None else groups.numbers.numpy(), count, seed)
+        self.train, self.part_of = train, torch.from_numpy(parts)
         self.sizes = torch.bincount(self.part_of, minlength=count)
+        if groups is not None:
+            self._require_all_classes(count, groups, names)
+
+    def _require_all_classes(self, count: int, groups: Groups, names: Sequence[str]) -> None:
+        """Raises InputError if the samples outside of a part lack a class."""
+        for label in torch.bincount(self.train.labels).nonzero().squeeze(1).tolist():
+            parts = self.part_of[self.train.labels == label]
+            if (parts == parts[0]).all():
+                name = names[label] if names else label
+                raise InputError(
+                    f"data.folds={count}: fold {int(parts[0])} has all {len(parts)} samples of "
+                    f"class {name}, so its trial would train without them; add groups of "
+                    f"{groups.setting} with this class, or leave the class out"
+                )
 
     @property
     def training_samples(self) -> int:
@@ -44,12 +65,37 @@ class Folds:
         return self.train.take(self.part_of == fold)
 
 
-def _divided(labels: NDArray[np.int64], count: int, seed: int) -> NDArray[np.int64]:
-    from sklearn.model_selection import StratifiedKFold  # slow to import, and seldom needed
+def _require_small(groups: Groups, count: int) -> None:
+    """Raises InputError if there are fewer groups than parts, or if a group is larger than a part.
+    With as many groups as parts, each group is a part, of at most half of the samples."""
+    sizes, total = groups.sizes(), len(groups.numbers)
+    number = int((sizes > 0).sum())
+    if number < count:
+        remedy = f"type data.folds={number} or less" if number > 1 else "choose smaller groups"
+        raise InputError(
+            f"data.folds={count}: {groups.setting} has only {number} "
+            f"group{'s' if number > 1 else ''} in the training set; {remedy}"
+        )
+    largest = int(sizes.argmax())
+    size = int(sizes[largest])
+    if size > (total // 2 if number == count else math.ceil(total / count)):
+        fewer = next((n for n in range(count - 1, 1, -1) if size <= math.ceil(total / n)), None)
+        remedy = "choose smaller groups" if fewer is None else f"type data.folds={fewer}"
+        raise InputError(
+            f"data.folds={count}: the group {groups.called(largest)} of {groups.setting} has "
+            f"{size} of {total} training samples, more than a fold; {remedy}"
+        )
 
+
+def _divided(
+    labels: NDArray[np.int64], groups: NDArray[np.int64] | None, count: int, seed: int
+) -> NDArray[np.int64]:
+    from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold  # slow to import
+
+    kind = StratifiedKFold if groups is None else StratifiedGroupKFold
     parts = np.empty(len(labels), np.int64)
-    divider = StratifiedKFold(count, shuffle=True, random_state=seed)
-    for number, (_, chosen) in enumerate(divider.split(labels, labels)):
+    divider = kind(count, shuffle=True, random_state=seed)
+    for number, (_, chosen) in enumerate(divider.split(labels, labels, groups)):
         parts[chosen] = number
     return parts
 
@@ -63,3 +109,12 @@ def training_and_validation(
         return split_off_validation(train, config.val_fraction, config.split_seed)
     folds = Folds(train, config.folds, config.split_seed, names)
     return train.take(folds.training_rows(config.fold)), folds.validation(config.fold)
+
+
+def training_samples(train: Split, config: schema.Data, names: Sequence[str] = ()) -> int:
+    """The samples of an epoch of a run of this configuration. Raises InputError as
+    training_and_validation."""
+    rows = Split(torch.arange(len(train)), train.labels, train.groups)
+    if config.folds is not None:
+        return Folds(rows, config.folds, config.split_seed, names).training_samples
+    return len(training_and_validation(rows, config, names)[0])

@@ -15,7 +15,15 @@ from torch import Tensor
 from src.config import schema
 from src.data.folders import Files, decode_all, list_pictures, printable
 from src.data.pictures import read_picture, resize
-from src.data.sources.source import COPIES, Description, Source, Split, split_off_test
+from src.data.sources.source import (
+    COPIES,
+    Description,
+    Groups,
+    Source,
+    Split,
+    grouped,
+    split_off_test,
+)
 from src.system.errors import InputError, shortened
 from src.system.resources import require_memory
 
@@ -26,8 +34,17 @@ class PictureSplit(Split):
     """Picture files with their labels (N,), for data sets that do not fit into memory. Each access
     to `features` decodes all pictures: uint8 (N, channels, size, size). `take` decodes nothing."""
 
-    def __init__(self, paths: Sequence[Path], labels: Tensor, size: int, channels: int) -> None:
-        vars(self).update(paths=paths, labels=labels, side=size, channels=channels)  # frozen
+    def __init__(
+        self,
+        paths: Sequence[Path],
+        labels: Tensor,
+        size: int,
+        channels: int,
+        groups: Groups | None = None,
+    ) -> None:
+        vars(self).update(  # because the class is frozen
+            paths=paths, labels=labels, side=size, channels=channels, groups=groups
+        )
 
     paths: Sequence[Path]
     side: int
@@ -46,7 +63,8 @@ class PictureSplit(Split):
     def take(self, chosen: Tensor | slice) -> "PictureSplit":
         numbers = torch.arange(len(self))[chosen].tolist()
         paths = [self.paths[number] for number in numbers]
-        return PictureSplit(paths, self.labels[chosen], self.side, self.channels)
+        groups = None if self.groups is None else self.groups.take(chosen)
+        return PictureSplit(paths, self.labels[chosen], self.side, self.channels, groups)
 
 
 def open_source(config: schema.ImageFolder) -> Source:
@@ -57,7 +75,7 @@ def open_source(config: schema.ImageFolder) -> Source:
     unless data.skip_broken=true, and, before decoding, when the pixels do not fit into memory.
     """
     root = Path(config.path)
-    listing = list_pictures(root)
+    listing = list_pictures(root, config.group)
     parts = [part for part in (listing.train, listing.test) if part is not None]
     if config.loader == "resident":
         count = sum(len(part.paths) for part in parts)
@@ -98,12 +116,11 @@ def _decoded(config: schema.ImageFolder, parts: Sequence[Files]) -> list[Split]:
         faults += survey.broken.values()
         sizes |= survey.sizes
         modes |= survey.modes
-        labels = torch.tensor(part.classes, dtype=torch.int64)
-        split: Split = PictureSplit(part.paths, labels, size, channels)
+        split: Split = _undecoded(config, part)
         if keep:
-            split = Split(torch.from_numpy(pixels), labels)
+            split = Split(torch.from_numpy(pixels), split.labels, split.groups)
         if survey.broken:
-            readable = torch.ones(len(labels), dtype=torch.bool)
+            readable = torch.ones(len(split), dtype=torch.bool)
             readable[list(survey.broken)] = False
             split = split.take(readable)
         splits.append(split)
@@ -125,6 +142,22 @@ def _decoded(config: schema.ImageFolder, parts: Sequence[Files]) -> list[Split]:
             ", ".join(sorted(modes)), size, size, channels,
         )  # fmt: skip
     return splits
+
+
+def _undecoded(config: schema.ImageFolder, part: Files) -> PictureSplit:
+    labels = torch.tensor(part.classes, dtype=torch.int64)
+    groups = None if part.groups is None else grouped("data.group", config.group, part.groups)
+    return PictureSplit(part.paths, labels, config.size, config.channels, groups)
+
+
+def training_set(config: schema.ImageFolder) -> tuple[Split, tuple[str, ...]]:
+    """The training set and the names of the classes, as of `open_source` if no picture is broken.
+    Decodes no picture."""
+    listing = list_pictures(Path(config.path), config.group)
+    train: Split = _undecoded(config, listing.train)
+    if listing.test is None:
+        train, _ = split_off_test(train, config.test_fraction, config.split_seed)
+    return train, listing.labels
 
 
 def describe(config: schema.ImageFolder) -> Description:

@@ -1,12 +1,15 @@
 """A data set in memory: its splits of features and labels, and facts about them."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from src.config.written import typed
 from src.data.tables import Columns
 from src.system.errors import InputError
 
@@ -23,11 +26,50 @@ class Description:
 
 
 @dataclass(frozen=True)
+class Groups:
+    """The group of each sample. Samples of one group never come into different splits."""
+
+    setting: str  # as typed, such as data.group=patient
+    names: Sequence[str]
+    numbers: Tensor  # (N,) int64, places in `names`
+
+    def take(self, chosen: Tensor | slice) -> "Groups":
+        return Groups(self.setting, self.names, self.numbers[chosen])
+
+    def sizes(self) -> Tensor:
+        """The samples of each group, (groups,)."""
+        return torch.bincount(self.numbers, minlength=len(self.names))
+
+    def called(self, number: int) -> str:
+        """A group for a message."""
+        return repr(self.names[number][:80])
+
+
+def _sorted(names: Collection[str]) -> list[str]:
+    """Sorted as numbers if all are finite numbers, else as texts."""
+    with suppress(ValueError):
+        values = {name: float(name) for name in names}
+        if all(map(math.isfinite, values.values())):
+            return sorted(names, key=lambda name: (values[name], name))
+    return sorted(names)
+
+
+def grouped(key: str, value: object, names: Sequence[str]) -> Groups:
+    """The groups of samples, from the name of each one's group. The groups are sorted as numbers if
+    all are numbers, else as texts."""
+    distinct = _sorted(set(names))
+    number_of = {name: number for number, name in enumerate(distinct)}
+    numbers = torch.tensor([number_of[name] for name in names], dtype=torch.int64)
+    return Groups(typed(key, value), distinct, numbers)
+
+
+@dataclass(frozen=True)
 class Split:
     """Features (N, *shape) as uint8 or float32, labels (N,) as int64."""
 
     features: Tensor
     labels: Tensor
+    groups: Groups | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -39,12 +81,17 @@ class Split:
 
     def take(self, chosen: Tensor | slice) -> "Split":
         """The samples that int64 indices, a bool mask or a slice choose. A slice copies nothing."""
+        groups = None if self.groups is None else self.groups.take(chosen)
         if isinstance(chosen, Tensor) and chosen.dtype == torch.int64:
             # index_select takes less than half the time of [] with indices.
-            return Split(self.features.index_select(0, chosen), self.labels.index_select(0, chosen))
-        return Split(self.features[chosen], self.labels[chosen])
+            features, labels = (
+                each.index_select(0, chosen) for each in (self.features, self.labels)
+            )
+            return Split(features, labels, groups)
+        return Split(self.features[chosen], self.labels[chosen], groups)
 
     def to(self, device: torch.device) -> "Split":
+        """The samples on a device, without groups: such a split is not divided again."""
         return Split(self.features.to(device), self.labels.to(device))
 
     def empty_classes(self, names: Sequence[str]) -> list[str]:
@@ -84,9 +131,13 @@ def as_float(features: Tensor) -> Tensor:
 
 def split_off_validation(train: Split, fraction: float | None, seed: int) -> tuple[Split, Split]:
     """Splits the training set at random into (train, validation), both in the original order. If
-    `fraction` is None, both are the whole set. Raises InputError when a split would be empty."""
+    `fraction` is None, both are the whole set. Raises InputError when a split would be empty, and
+    for groups as `whole_groups`."""
     if fraction is None:
         return train, train
+    if train.groups is not None:
+        held_out = whole_groups(train, train.groups, fraction, seed, "data.val_fraction")
+        return train.take(~held_out), train.take(held_out)
     count = round(len(train) * fraction)
     if not 0 < count < len(train):
         raise InputError(
@@ -105,8 +156,12 @@ def split_off_test(everything: Split, fraction: float, seed: int) -> tuple[Split
     """Splits a data set at random into (train, test), both in the original order.
 
     The test set gets `fraction` of the samples of each class, rounded; at least one sample of each
-    class stays in the training set. Raises InputError when the test set would be empty.
+    class stays in the training set. Raises InputError when the test set would be empty, and for
+    groups as `whole_groups`.
     """
+    if everything.groups is not None:
+        held_out = whole_groups(everything, everything.groups, fraction, seed, "data.test_fraction")
+        return everything.take(~held_out), everything.take(held_out)
     stream = torch.Generator().manual_seed(seed)
     is_test = torch.zeros(len(everything), dtype=torch.bool)
     for label in torch.unique(everything.labels):
@@ -119,3 +174,39 @@ def split_off_test(everything: Split, fraction: float, seed: int) -> tuple[Split
             "samples; type a larger fraction, for example data.test_fraction=0.5"
         )
     return everything.take(~is_test), everything.take(is_test)
+
+
+def whole_groups(split: Split, groups: Groups, fraction: float, seed: int, key: str) -> Tensor:
+    """A mask (N,) of groups to hold out, about `fraction` of the samples of each class.
+
+    Takes a group, in a random order, if that brings the shares of the classes closer to `fraction`
+    in the sum of squares, and leaves a sample of each class. Raises InputError, which names the
+    setting `key`, if there is only one group, or if no group can be taken.
+    """
+    sizes, total = groups.sizes(), len(split)
+    present = sizes.nonzero().squeeze(1)
+    if len(present) == 1:
+        raise InputError(
+            f"{groups.setting}: all {total} samples are of group {groups.called(int(present))}, "
+            "which is not divided; choose groups of which there are two or more"
+        )
+    classes, labels = torch.unique(split.labels, return_inverse=True)
+    counts = torch.zeros(len(sizes), len(classes), dtype=torch.float64)
+    counts.index_put_((groups.numbers, labels), torch.ones(total).double(), accumulate=True)
+    shares = (counts / counts.sum(0)).numpy()  # of each class that a group has
+    taken, chosen = np.zeros(len(classes)), np.zeros(len(sizes), dtype=bool)
+    order = torch.randperm(len(sizes), generator=torch.Generator().manual_seed(seed))
+    for group in order.tolist():
+        more = taken + shares[group]
+        closer = ((more - fraction) ** 2).sum() < ((taken - fraction) ** 2).sum()
+        if closer and more.max() < 1 - 0.5 / total:
+            taken, chosen[group] = more, True
+    if not chosen.any():
+        least = int(present[sizes[present].argmin()])
+        raise InputError(
+            f"{key}={fraction}: {groups.setting} has no group that can be held out, because each "
+            "is too large or has all samples of a class; the smallest group, "
+            f"{groups.called(least)}, has {int(sizes[least])} of {total} samples; type a larger "
+            f"{key}, or choose smaller groups"
+        )
+    return torch.from_numpy(chosen)[groups.numbers]

@@ -1,6 +1,7 @@
 """Tables: what is learned from their columns, and the message for each fault."""
 
 import csv
+import itertools
 import warnings
 from pathlib import Path
 
@@ -15,8 +16,10 @@ from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
 from src.config.compose import compose
 from src.data.sources.catalogue import open_source
+from src.data.sources.folds import training_and_validation
 from src.data.sources.source import Source, Split, split_off_test, split_off_validation
 from src.data.tables import NumberColumn, TextColumn, read_table
+from src.inference.evaluation import evaluate_path
 from src.inference.inputs import read_inputs
 from src.inference.prediction import predict_inputs
 from src.runs.loading import open_trained
@@ -211,3 +214,80 @@ def test_a_table_trains_well_by_default(name: str, tmp_path: Path) -> None:
     result = fit(config, tmp_path / "run").result
     one = 1 / len(source.test)  # of iris a sample is more than three points
     assert (result["test/acc"] or 0) > expected - max(0.03, one) - 1e-6
+
+
+def patients(path: Path, rows: int = 60, groups: int = 12) -> list[str]:
+    """Writes a table with a column of groups, which begin with p; returns the group of each row."""
+    stream = np.random.default_rng(0)
+    names = [f"p{stream.integers(0, groups)}" for _ in range(rows)]
+    lines = [f"{n},{name},{'xy'[n % 2]}" for n, name in enumerate(names)]
+    path.write_text("\n".join(["a,patient,kind", *lines]))
+    return names
+
+
+def test_groups_never_straddle_train_validation_and_test(tmp_path: Path) -> None:
+    names, file = patients(tmp_path / "t.csv"), tmp_path / "t.csv"
+    chosen = ["data=csv", f"data.path={file}", "data.target=kind", "data.group=patient"]
+    folds = [["data.folds=3", f"data.fold={fold}"] for fold in range(3)]
+    held: list[set[str]] = []
+    for keys in ([], *folds):
+        config = compose(*chosen, *keys).data
+        source = open_source(config)
+        assert source.columns is not None
+        (column,) = source.columns.columns  # the group is no feature
+        assert isinstance(column, NumberColumn)
+        training, validation = training_and_validation(source.train, config)
+        found = [
+            [names[round(float(value) * column.deviation + column.mean)] for value in part.features]
+            for part in (training, validation, source.test)
+        ]
+        first, second, third = map(set, found)
+        assert sorted([*first, *second, *third]) == sorted(set(names))
+        assert sum(map(len, found)) == len(names)
+        held.append(second)
+    assert sorted(itertools.chain(*held[1:])) == sorted(set(names) - third)
+
+
+def test_a_model_does_not_know_the_group(tmp_path: Path) -> None:
+    """A file to predict may have the column of groups, or lack it."""
+    patients(tmp_path / "t.csv")
+    chosen = ["data=csv", f"data.path={tmp_path}/t.csv", "data.target=kind", "data.group=patient"]
+    config = compose(*chosen, "trainer=cpu", "trainer.max_epochs=1")
+    run = fit(config, tmp_path / "run")
+    trained = open_trained(run.folder)
+    assert trained.shape == (1,)
+    found = []
+    for name, rows in (("with", "patient,a\nnobody,3\n,50\n"), ("without", "b,a\n0,3\n0,50\n")):
+        (tmp_path / f"{name}.csv").write_text(rows)
+        found.append(predict_inputs(trained, read_inputs([tmp_path / f"{name}.csv"])))
+    assert [row.guess for row in found[0]] == [row.guess for row in found[1]]
+    assert evaluate_path(run.folder, None).accuracy == run.result["test/acc"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["data.group=patent"], "data.group=patent: there is no such column; did you mean patient"),
+        (["data.group=all"], "data.group=all: all 60 samples are of group 'x', which is not"),
+        (["data.group=gap"], "column gap: 1 of 60 cells is empty (line 2); write a group there"),
+        (["data.group=patient", "data.folds=13", "data.fold=0"],
+         "data.folds=13: data.group=patient has only 10 groups in the training set; type "
+         "data.folds=10 or less"),
+        (["data.group=half", "data.folds=5", "data.fold=0"],
+         "data.folds=5: the group 'h' of data.group=half has 25 of 48 training samples, more than "
+         "a fold; choose smaller groups"),
+    ],
+)  # fmt: skip
+def test_faults_of_groups(overrides: list[str], told: str, tmp_path: Path) -> None:
+    names = patients(tmp_path / "t.csv")
+    text = "\n".join(
+        ["a,patient,kind,all,gap,half"]
+        + [
+            f"{n},{name},{'xy'[n % 2]},x,{n or ''},{'h' if n < 25 else n}"
+            for n, name in enumerate(names)
+        ]
+    )
+    with pytest.raises(InputError) as caught:
+        table(tmp_path / "t.csv", text, "data.drop=[patient,all,gap,half]", *overrides)
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)

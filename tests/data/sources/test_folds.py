@@ -1,14 +1,20 @@
 """The folds of a cross-validation."""
 
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from sklearn.model_selection import StratifiedGroupKFold
 from torch import Tensor
 
 from src.config.compose import compose
 from src.data.loader import FoldOrder, SeededOrder
 from src.data.module import DataModule
-from src.data.sources.folds import Folds, training_and_validation
-from src.data.sources.source import Split
+from src.data.sources.folds import Folds, training_and_validation, training_samples
+from src.data.sources.source import Split, grouped
 from src.system.errors import InputError
 from src.training.grouping import plan
 from tests.helpers.commands import SMALL
@@ -63,6 +69,96 @@ def test_a_class_with_fewer_samples_than_folds_is_named() -> None:
     )
     with pytest.raises(InputError, match="class 1 has only 1 of 10 training samples; add samples"):
         Folds(split(9, 1), 2, 0)
+
+
+def in_groups(names: Sequence[str], labels: Sequence[int]) -> Split:
+    groups = grouped("data.group", "patient", names)
+    return Split(torch.arange(len(names)), torch.tensor(labels), groups)
+
+
+@st.composite
+def grouped_samples(draw: st.DrawFn) -> tuple[list[str], list[int]]:
+    """The group and the class of each sample; the groups of half of the examples are numbers."""
+    count, classes = draw(st.integers(2, 12)), draw(st.integers(2, 4))
+    names = [draw(st.sampled_from(["{}", "p{}"])).format(n) for n in range(count)]
+    random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    of, size = random.integers(0, count, draw(st.integers(4, 80))), None
+    labels = random.integers(0, classes, size or len(of))
+    if draw(st.booleans()):  # most samples of a group have one class
+        labels = np.where(random.random(len(of)) < 0.7, of % classes, labels)
+    return [names[group] for group in of], labels.tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(grouped_samples(), st.integers(2, 5), st.integers(0, 3))
+def test_folds_of_groups_are_those_of_sklearn(
+    samples: tuple[list[str], list[int]], count: int, seed: int
+) -> None:
+    names, labels = samples
+    data = in_groups(names, labels)
+    try:
+        found = Folds(data, count, seed)
+    except InputError:
+        assume(False)
+    given_names = np.array(names)
+    if all(name.isdigit() for name in names):
+        given_names = given_names.astype(int)
+    divider = StratifiedGroupKFold(count, shuffle=True, random_state=seed)
+    divided = divider.split(np.zeros(len(names)), labels, given_names)
+    sizes = []
+    for fold, (training, validation) in enumerate(divided):
+        assert found.training_rows(fold).tolist() == training.tolist()
+        held = found.validation(fold)
+        assert held.features.tolist() == validation.tolist()
+        inside, outside = ({names[row] for row in rows} for rows in (validation, training))
+        assert not inside & outside
+        assert {labels[row] for row in training} == set(labels)
+        assert held.groups is not None
+        assert {held.groups.names[n] for n in held.groups.numbers.tolist()} == inside
+        sizes.append(len(held))
+    assert (min(sizes) > 0, sum(sizes)) == (True, len(names))
+    assert found.training_samples == len(names) - max(sizes)
+
+
+@pytest.mark.parametrize(
+    ("names", "labels", "folds", "told"),
+    [
+        ("aabbab", [0, 1] * 3, 3, "has only 2 groups in the training set; type data.folds=2 or"),
+        ("aaaa", [0, 1] * 2, 2, "has only 1 group in the training set; choose smaller groups"),
+        ("aaaaaabbccddee", [0, 1] * 7, 4,
+         "the group 'a' of data.group=patient has 6 of 14 training samples, more than a fold; "
+         "type data.folds=2"),
+        ("abbbbbbbbcdefg", [0, 1] * 7, 3, "has 8 of 14 training samples, more than a fold; choose"),
+        ("aaaaabc", [0, 1] * 3 + [0], 3, "the group 'a' of data.group=patient has 5 of 7 "),
+        ("aabbccdd", [0, 0, 0, 0, 0, 0, 1, 1], 2,
+         " has all 2 samples of class dog, so its trial would train without them; add groups of "
+         "data.group=patient with this class, or leave the class out"),
+    ],
+)  # fmt: skip
+def test_groups_that_do_not_fit(names: str, labels: list[int], folds: int, told: str) -> None:
+    with pytest.raises(InputError) as caught:
+        Folds(in_groups(names, labels), folds, 0, ["cat", "dog"])
+    assert str(caught.value).startswith(f"data.folds={folds}: ")
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_with_as_many_folds_as_groups_each_group_is_a_fold() -> None:
+    """Though a group is larger than the mean of the folds."""
+    names = "aaaabbbbbccc"
+    found = Folds(in_groups(names, [0, 1] * 6), 3, 0)
+    folds = ["".join(names[row] for row in found.validation(fold).features) for fold in range(3)]
+    assert sorted(folds) == ["aaaa", "bbbbb", "ccc"]
+
+
+def test_samples_of_an_epoch() -> None:
+    """Of the smallest training set, whatever the fold."""
+    data = in_groups("aaaabbbbbccc", [0, 1] * 6)
+    for fold in range(3):
+        config = compose(*SMALL, "data.folds=3", f"data.fold={fold}").data
+        assert training_samples(data, config) == 7
+    config = compose(*SMALL, "data.val_fraction=0.25").data
+    assert training_samples(data, config) == 12 - len(training_and_validation(data, config)[1])
 
 
 def test_what_a_run_trains_on_and_is_validated_on() -> None:

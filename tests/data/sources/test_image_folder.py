@@ -1,5 +1,7 @@
 """Folders of pictures: values of the pixels, and the message for each fault."""
 
+import itertools
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,9 +12,9 @@ from PIL import Image
 from src.config.compose import compose
 from src.data.loader import Block, SeededOrder
 from src.data.module import DataModule
-from src.data.sources.catalogue import open_source
+from src.data.sources.catalogue import open_source, require_divisible
 from src.data.sources.image_folder import PictureSplit
-from src.data.sources.source import Source
+from src.data.sources.source import Source, split_off_validation
 from src.system.errors import InputError
 from src.training.fit import fit
 from tests.helpers.data_files import write_pictures
@@ -75,6 +77,55 @@ def test_pictures_decoded_by_workers_are_the_resident_ones(
             assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
             count += isinstance(expected, Block) and len(expected.labels)
         assert count == (5 if loader == "train_dataloader" else 0)  # batches of 13 samples
+
+
+def write_patients(root: Path, hospitals: int = 2, patients: int = 6) -> None:
+    """Pictures CLASS/HOSPITAL/PATIENT/0.png and 1.png. Both classes have the same patients, and
+    both hospitals the same numbers of patients."""
+    for hospital, patient in itertools.product(range(hospitals), range(patients)):
+        write_pictures(root, {f"{name}/h{hospital}/{patient}": 2 for name in ("cat", "dog")})
+
+
+@pytest.mark.parametrize("loader", ["resident", "workers"])
+def test_groups_are_folders_below_the_classes(loader: str, tmp_path: Path) -> None:
+    write_patients(tmp_path)
+    loaded = ("data.size=4", f"data.loader={loader}")
+    source = pictures(tmp_path, "data.group=2", *loaded)
+    parts = [*split_off_validation(source.train, 0.2, 0), source.test]
+    names = []
+    for part in parts:
+        assert part.groups is not None
+        inside = {part.groups.names[number] for number in part.groups.numbers.tolist()}
+        assert len(part) == 4 * len(inside)  # all pictures of a patient, of both classes
+        names += sorted(inside)
+    assert sorted(names) == [f"h{hospital}/{n}" for hospital in (0, 1) for n in range(6)]
+    folds = ("data=image_folder", f"data.path={tmp_path}", "data.folds=3", "data.fold=0", *loaded)
+    require_divisible([compose(*folds, "data.group=2").data])
+    with pytest.raises(
+        InputError, match=r"data\.test_fraction=0\.2: data\.group=1 has no group that can"
+    ):
+        require_divisible([compose(*folds, "data.group=1").data])
+
+
+def test_faults_of_groups_of_pictures(tmp_path: Path) -> None:
+    write_patients(tmp_path / "train")
+    with pytest.raises(InputError) as caught:
+        pictures(tmp_path / "train", "data.group=3")
+    first = tmp_path / "train" / "cat" / "h0" / "0" / "0.png"
+    assert (
+        f"{first}: lies in no folder of level 3 below {tmp_path}/train/cat, which data.group=3 "
+        "takes for its group (in all 24 of 24 pictures there); move them, or type data.group=null"
+    ) in str(caught.value)
+    write_patients(tmp_path / "test", hospitals=1, patients=1)
+    with pytest.raises(InputError) as caught:
+        pictures(tmp_path, "data.group=2")
+    assert str(caught.value) == (
+        f"data.group=2: the group 'h0/0' is in {tmp_path}/train and in {tmp_path}/test; move its "
+        "pictures into one of them"
+    )
+    (tmp_path / "test" / "cat" / "h0").rename(tmp_path / "test" / "cat" / "h7")
+    shutil.rmtree(tmp_path / "test" / "dog")
+    assert len(pictures(tmp_path, "data.group=2").test) == 2
 
 
 def test_too_little_memory_is_reported_before_decoding(

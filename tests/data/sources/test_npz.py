@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from sklearn.model_selection import StratifiedGroupKFold
 
 from src.config.compose import compose
 from src.data.sources.catalogue import open_source
-from src.data.sources.source import Source
+from src.data.sources.folds import training_and_validation
+from src.data.sources.source import Source, Split
 from src.system.errors import InputError
 
 X, Y = np.zeros((4, 3)), np.array([0, 1, 0, 1])
@@ -57,3 +59,60 @@ def test_faults_of_arrays(content: dict[str, Any], told: str, tmp_path: Path) ->
     with pytest.raises(InputError, match=told) as caught:
         arrays(tmp_path / "a.npz", **content)
     assert str(tmp_path / "a.npz") in str(caught.value)
+
+
+def test_groups_of_arrays(tmp_path: Path) -> None:
+    """Whole numbers are sorted as numbers, so the folds are those of scikit-learn with them."""
+    stream = np.random.default_rng(0)
+    who, y = stream.integers(5, 15, 40), np.arange(40) % 2
+    x = np.arange(40.0)[:, None]  # the row of each sample
+    for given in (who, who.astype(str)):
+        np.savez(tmp_path / "a.npz", x=x, y=y, who=given)
+        chosen = ("data=npz", f"data.path={tmp_path}/a.npz", "data.group=who", "data.folds=3")
+        configs = [compose(*chosen, f"data.fold={fold}").data for fold in range(3)]
+        train, test = (part.features[:, 0].int().numpy() for part in splits(configs[0]))
+        assert not set(who[train]) & set(who[test])
+        divider = StratifiedGroupKFold(3, shuffle=True, random_state=0)
+        expected = [held for _, held in divider.split(train, y[train], who[train])]
+        for config, held in zip(configs, expected, strict=True):
+            validation = training_and_validation(open_source(config).train, config)[1]
+            assert validation.features[:, 0].tolist() == train[held].tolist()
+
+
+def splits(config: Any) -> tuple[Split, Split]:
+    source = open_source(config)
+    return source.train, source.test
+
+
+WHO, TESTED = np.array(["a", "b", "c", "d"]), {"x_test": X, "y_test": Y}
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ({}, r"data\.group=who: there is no array who; add the group of each row of x"),
+        (
+            {"who": WHO, **TESTED},
+            r"there is no array who_test; add the group of each row of x_test",
+        ),
+        ({"who": WHO[:3]}, r"who is \(3,\) of <U1, must be \(4,\) of whole numbers or texts"),
+        ({"who": np.arange(4.0)}, r"who is \(4,\) of float64, must be \(4,\) of whole numbers"),
+        (
+            {"who": WHO, "who_test": WHO[::-1], **TESTED},
+            "the group 'a' is in who and in who_test; move its samples into one of the two sets",
+        ),
+    ],
+)
+def test_faults_of_groups(content: dict[str, Any], told: str, tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", x=X, y=Y, **content)
+    with pytest.raises(InputError, match=told):
+        open_source(compose("data=npz", f"data.path={tmp_path}/a.npz", "data.group=who").data)
+
+
+def test_groups_of_a_test_set(tmp_path: Path) -> None:
+    others = np.array(["e", "f", "e", "f"])
+    np.savez(tmp_path / "a.npz", x=X, y=Y, x_test=X, y_test=Y, who=WHO, who_test=others)
+    train, test = splits(compose("data=npz", f"data.path={tmp_path}/a.npz", "data.group=who").data)
+    assert (len(train), len(test)) == (4, 4)
+    assert train.groups is not None
+    assert [train.groups.names[n] for n in train.groups.numbers.tolist()] == WHO.tolist()

@@ -1,11 +1,22 @@
 """Splits: scaling of pixels, validation and test sets drawn at random."""
 
+from collections.abc import Sequence
+
+import numpy as np
 import pytest
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from torchvision.transforms import ToTensor
 
-from src.data.sources.source import Split, as_float, split_off_test, split_off_validation
+from src.data.sources.source import (
+    Split,
+    as_float,
+    grouped,
+    split_off_test,
+    split_off_validation,
+)
 from src.system.errors import InputError
 
 
@@ -53,3 +64,71 @@ def test_a_test_set_is_drawn_from_each_class_and_never_all_of_it() -> None:
         InputError, match=r"data\.test_fraction=0\.01: the test set would have none"
     ):
         split_off_test(whole, 0.01, seed=0)
+
+
+def in_groups(names: Sequence[str], labels: Sequence[int]) -> Split:
+    rows = torch.arange(len(names))
+    return Split(rows, torch.tensor(labels), grouped("data.group", "patient", names))
+
+
+def test_groups_are_sorted_as_numbers_if_all_are() -> None:
+    assert grouped("data.group", "g", ["10", "9", "10", "-1"]).names == ["-1", "9", "10"]
+    assert grouped("data.group", "g", ["10", "9", "nan"]).names == ["10", "9", "nan"]
+    found = grouped("data.group", "g", ["b", "a", "b"])
+    assert (found.names, found.numbers.tolist()) == (["a", "b"], [1, 0, 1])
+    assert (found.setting, found.sizes().tolist()) == ("data.group=g", [1, 2])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_groups_stay_together(data: st.DataObject) -> None:
+    count, classes = data.draw(st.integers(2, 40)), data.draw(st.integers(2, 4))
+    random = np.random.default_rng(data.draw(st.integers(0, 2**32 - 1)))
+    of = random.integers(0, count, data.draw(st.integers(4, 200)))
+    labels, names = random.integers(0, classes, len(of)), [f"p{group}" for group in of]
+    fraction, seed = data.draw(st.sampled_from([0.1, 0.2, 0.5])), data.draw(st.integers(0, 3))
+    whole = in_groups(names, labels.tolist())
+    split = data.draw(st.sampled_from([split_off_validation, split_off_test]))
+    try:
+        rest, held = split(whole, fraction, seed)
+    except InputError:
+        assume(False)
+    assert sorted([*rest.features.tolist(), *held.features.tolist()]) == list(range(len(of)))
+    taken = held.features.numpy()
+    assert not set(of[taken].tolist()) & set(of[rest.features.numpy()].tolist())
+    assert set(rest.labels.tolist()) == set(labels.tolist())
+    assert taken.tolist() == sorted(taken)
+    assert torch.equal(split(whole, fraction, seed)[1].features, held.features)
+    of_class = [labels == label for label in set(labels.tolist())]
+    shares = np.array([chosen[taken].sum() / chosen.sum() for chosen in of_class])
+    assert ((shares - fraction) ** 2).sum() < len(shares) * fraction**2  # of nothing held out
+
+
+def test_many_small_groups_have_the_share_of_each_class() -> None:
+    labels = np.random.default_rng(0).integers(0, 3, 3000)
+    whole = in_groups([f"{n // 3}" for n in range(3000)], labels.tolist())
+    for fraction in (0.1, 0.3):
+        rest, held = split_off_test(whole, fraction, seed=1)
+        shares = torch.bincount(held.labels) / torch.bincount(whole.labels)
+        np.testing.assert_allclose(shares, fraction, atol=0.02)
+        assert len(rest) + len(held) == 3000
+
+
+@pytest.mark.parametrize(
+    ("names", "labels", "told"),
+    [
+        ("aaaa", [0, 1] * 2,
+         "data.group=patient: all 4 samples are of group 'a', which is not divided; choose groups "
+         "of which there are two or more"),
+        ("aabb", [0, 1] * 2,
+         "fraction=0.2: data.group=patient has no group that can be held out, because each is too "
+         "large or has all samples of a class; the smallest group, 'a', has 2 of 4 samples; type a "
+         "larger data."),
+        ("abcd", [0, 1, 2, 3], "the smallest group, 'a', has 1 of 4 samples"),
+    ],
+)  # fmt: skip
+def test_groups_that_cannot_be_held_out(names: str, labels: list[int], told: str) -> None:
+    for split in (split_off_validation, split_off_test):
+        with pytest.raises(InputError) as caught:
+            split(in_groups(names, labels), 0.2, 0)
+        assert told in str(caught.value)
