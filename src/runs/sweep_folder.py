@@ -12,22 +12,23 @@ from tabulate import tabulate
 
 from src.runs.folder import Result, Run, csv_text
 from src.runs.outcome import (
-    MEANS,
-    METRICS,
+    INTERVAL,
     REPLICATED,
     SHARED_TIME,
     Outcome,
+    all_metrics,
     by_data,
     differing,
     format_interval,
     format_metric,
     format_spread,
+    main_metrics,
     read_outcome,
     replicates,
+    table_metrics,
 )
 from src.system.files import wait_for_lock, write_durably
 
-ACCURACIES = ("val/acc", "test/acc")
 MOST_ROWS, MOST_ERRORS = 100, 20  # of the printed table
 SHARE = 0.02  # of the time, to bring the files of a sweep up to date while it trains
 UNUSED = ("hardware", "versions")  # of a result: most of its memory
@@ -190,7 +191,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "trial": int(outcome.run.folder.name),
         "status": outcome.status,
         **outcome.overrides,
-        **{name: outcome.metric(name) for name in METRICS},
+        **{name: outcome.metric(name) for name in all_metrics(outcome.monitor)},
         "epochs": outcome.epochs,
         "seconds": None if seconds is None else round(seconds, 3),
         "error": outcome.result.get("error"),
@@ -198,13 +199,14 @@ def _row(outcome: Outcome) -> dict[str, Any]:
 
 
 def _trial_table(ranked: Sequence[Outcome], swept: Sequence[str]) -> str:
-    shown = ["trial", "status", *swept, *ACCURACIES, "seconds"]
+    fractions = table_metrics(ranked)
+    shown = ["trial", "status", *swept, *fractions, "seconds"]
     rows = [
-        [format_metric(key, row[key]) if key in ACCURACIES else row.get(key) for key in shown]
+        [format_metric(key, row.get(key)) if key in fractions else row.get(key) for key in shown]
         for row in map(_row, ranked)
     ]
-    texts = [shown.index(key) for key in ACCURACIES]
-    alignment = ["right" if key in ACCURACIES else "global" for key in shown]
+    texts = [shown.index(key) for key in fractions]
+    alignment = ["right" if key in fractions else "global" for key in shown]
     return tabulate(rows, shown, floatfmt=".4g", disable_numparse=texts, colalign=alignment)
 
 
@@ -212,14 +214,15 @@ def _settings_table(finished: Sequence[Outcome], swept: Sequence[str]) -> str:
     """Means over seeds and folds, and the command of the best setting, or "" where no trials differ
     only in these."""
     keys, groups = replicates(finished, swept)
-    rows = []
-    for group in groups[:MOST_ROWS]:
-        validated, tested = (format_spread(group.known(metric)) for metric in ACCURACIES)
-        interval = format_interval(group.interval(ACCURACIES[0]))
-        rows.append([*group.values, len(group.trials), validated, interval, tested])
-    if not rows:
+    if not groups:
         return ""
-    parts = ["", tabulate(rows, [*keys, "trials", *MEANS], disable_numparse=True)]
+    rows, (validation, test) = [], main_metrics(groups[0].trials[0].monitor)
+    for group in groups[:MOST_ROWS]:
+        validated, tested = (format_spread(group.known(metric)) for metric in (validation, test))
+        interval = format_interval(group.interval(validation))
+        rows.append([*group.values, len(group.trials), validated, interval, tested])
+    header = [*keys, "trials", validation, INTERVAL, test]
+    parts = ["", tabulate(rows, header, disable_numparse=True)]
     if len(groups) > MOST_ROWS:
         parts.append(f"… and {len(groups) - MOST_ROWS:,} more")
     for same_data in by_data([group.trials[0] for group in groups]).values():
