@@ -3,8 +3,16 @@
 from pathlib import Path
 
 from src.runs.confidence import t_interval
-from src.runs.folder import Result, Run
-from src.runs.outcome import Outcome, format_interval, format_spread, replicates
+from src.runs.folder import Result, Row, Run
+from src.runs.outcome import (
+    Outcome,
+    format_interval,
+    format_metric,
+    format_spread,
+    main_metrics,
+    replicates,
+    table_metrics,
+)
 
 
 def outcome(result: Result, **settings: str) -> Outcome:
@@ -39,6 +47,28 @@ def test_folds_and_seeds_repeat_a_setting() -> None:
     keys, (group,) = replicates(trials, ["data.fold", "seed"])
     assert (keys, group.folds, len(group.trials)) == ([], 5, 4)
     assert group.interval("val/acc") == t_interval([*values.values()], 5)
+
+
+def test_a_measure_is_followed_and_may_be_missing() -> None:
+    """The monitor of a run from a stranger may have neither a column nor a value."""
+    assert main_metrics("val/f1") == ("val/f1", "test/f1")
+    assert main_metrics("train/loss") == main_metrics("val/acc") == ("val/acc", "test/acc")
+    known: list[Result] = [
+        {"status": "finished", "monitor": "val/f1", "best": {"val/f1": value, "val/acc": 1 - value}}
+        for value in (0.7, 0.9, 0.8)
+    ]
+    runs = [outcome(result) for result in known]
+    assert [run.value for run in sorted(runs, key=lambda run: run.rank)] == [0.9, 0.8, 0.7]
+    assert table_metrics([*runs, outcome({})]) == ["val/f1", "test/f1", "val/acc", "test/acc"]
+    assert format_metric("val/f1", 0.5) == format_metric("val/acc", 0.5) == "50.00%"
+    rows: list[Row] = [{"epoch": n, "val/acc": n / 10, "val/loss": 1.0} for n in range(4)]
+    measured: list[Row] = [row | {"val/f1": 0.9 - abs(n - 2)} for n, row in enumerate(rows)]
+    settings = {"checkpoint.monitor": "val/f1"}
+    unfinished = [Outcome(Run(Path("none")), {}, {}, settings, each) for each in (rows, measured)]
+    assert [run.value for run in unfinished] == [None, 0.9]
+    assert [run.metric("val/acc") for run in unfinished] == [None, 0.2]
+    lacking: Result = {"status": "finished", "monitor": "val/f1", "best": {"val/acc": 1}}
+    assert outcome(lacking).value is None
 
 
 def test_only_runs_that_did_not_fail_have_a_value() -> None:

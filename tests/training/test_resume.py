@@ -65,6 +65,7 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "bf16, autograd": ("trainer.precision=bf16-mixed", "trainer.step=autograd"),
     "clipped": ("trainer.gradient_clip_val=0.1",),
     "stream": ("data.order=stream",),
+    "a measure of the classes": ("checkpoint.monitor=val/f1", "trainer.ema_decay=0.9"),
     "workers": ("data.loader=workers", "model.dropout=0.3"),
     "gradient checkpointing": ("model.gradient_checkpointing=true", "model.dropout=0.3"),
 }
@@ -122,7 +123,7 @@ def test_gradients_between_two_steps_are_part_of_it(
 def test_a_stack_killed_at_every_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = ("model.dropout=0.3", "optimizer=adamw")
+    recipe = ("model.dropout=0.3", "optimizer=adamw", "checkpoint.monitor=val/precision")
     configs = [
         compose(*FINE, *recipe, f"optimizer.lr={rate}", f"seed={seed}")
         for rate in (0.001, 0.003)
