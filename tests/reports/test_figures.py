@@ -43,7 +43,7 @@ def test_a_measure_that_the_best_run_monitors_comes_first() -> None:
     assert [axis.get_title() for axis in axes] == titles
     drawn = [list(line.get_ydata()) for line in axes[0].lines]  # type: ignore[arg-type]
     assert drawn == [pytest.approx([0.6, 0.7, 0.8]), [], [], []]
-    assert axes[0].yaxis.get_major_formatter()(0.7) == "70%"
+    assert axes[0].yaxis.get_major_formatter()(0.7) == "70.0%"
 
 
 def test_settings_without_the_monitored_value_are_left_out() -> None:
