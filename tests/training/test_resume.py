@@ -20,6 +20,7 @@ from src.runs.folder import Run
 from src.system.errors import InputError
 from src.training.classifier import Classifier
 from src.training.fit import fit, fit_stack
+from src.training.resume import check_state
 from tests.helpers.commands import ROOT, SMALL, Train
 from tests.helpers.kills import Killed, die_after_writing, position, undisturbed
 
@@ -357,6 +358,18 @@ def test_a_second_process_is_refused(
     holder.stdout.close()
     fit(config, run.folder, resume=True)  # no crash leaves it locked
     assert run.ended
+
+
+def test_a_history_with_the_columns_of_another_monitor_is_refused(
+    stopped: tuple[Config, Run],
+) -> None:
+    path = stopped[1].last_checkpoint
+    content = checkpoint.read(path)
+    metadata, history = [content["kindling"]], content["callbacks"]["History"]
+    check_state(content, path, metadata, 1, 12)
+    history["rows"] = [[[*row, 0.5] for row in rows] for rows in history["rows"]]
+    with pytest.raises(InputError, match="cannot be resumed: another run wrote it"):
+        check_state(content, path, metadata, 1, 12)
 
 
 def test_an_error_of_the_restore_keeps_its_traceback(
