@@ -22,8 +22,8 @@ from src.system.process import importing
 
 MARK = '<meta name="generator" content="kindling report">'
 CURVES = (
-    "Accuracy, loss and a monitored measure, if any, over epochs. The axes fit the values from epoch "
-    "1 on; epoch 0, before training, may lie outside"
+    "Accuracy, loss and a monitored measure, if any, over epochs. The axes fit the values from "
+    "epoch 1 on; epoch 0, before training, may lie outside"
 )
 MOST_MODELS = 4  # single runs that have a section of their own
 
