@@ -111,9 +111,9 @@ def _learnt_little(run: Run) -> bool:
     return few and initial is not None and not lowest < initial / 2
 
 
-def _fractions(run: Run, values: Mapping[str, Any], split: str) -> str:
-    """The measure that is monitored, if any, and the accuracy, of the data `split`."""
-    names = dict.fromkeys([*main_metrics(run.result["monitor"]), "val/acc", "test/acc"])
+def _fractions(monitor: str, values: Mapping[str, Any], split: str) -> str:
+    """The measure that is monitored, if any, and the accuracy, of the validation or the test."""
+    names = dict.fromkeys([*main_metrics(monitor), "val/acc", "test/acc"])
     shown = [name for name in names if name.startswith(split)]
     return ", ".join(f"{in_words(name)} {values[name]:.2%}" for name in shown)
 
@@ -121,7 +121,7 @@ def _fractions(run: Run, values: Mapping[str, Any], split: str) -> str:
 def summary(run: Run) -> str:
     """A finished run as a table for people."""
     result = run.result
-    best, data = result["best"], result["data"]
+    best, data, monitor = result["best"], result["data"], result["monitor"]
     used = f"{data['name']}: {data['train']} train, {data['val']} validation, {data['test']} test"
     rows = [("data", used)]
     if data["instead_of"]:
@@ -133,7 +133,7 @@ def summary(run: Run) -> str:
     if _learnt_little(run):
         rows.append(("!", FEW_SAMPLES))
     if result["stopped"]:
-        trainer, monitor = run.config.trainer, result["monitor"]
+        trainer = run.config.trainer
         why = {
             EARLY_STOPPING: f"{trainer.early_stopping_patience} epochs without a better {monitor}",
             MAX_TIME: f"trainer.max_time={trainer.max_time} is over",
@@ -141,8 +141,8 @@ def summary(run: Run) -> str:
         rows.append(("stopped", f"early: {why[result['stopped']]}"))
     if best["epoch"] is not None:
         rows += [
-            ("best validation", f"{_fractions(run, best, 'val')}, epoch {best['epoch']}"),
-            ("test", f"{_fractions(run, result, 'test')}, loss {result['test/loss']:.4f}"),
+            ("best validation", f"{_fractions(monitor, best, 'val')}, epoch {best['epoch']}"),
+            ("test", f"{_fractions(monitor, result, 'test')}, loss {result['test/loss']:.4f}"),
         ]
     step, reason = result["step"].replace("_", " "), result["step_reason"]
     if reason and run.config.trainer.step == "auto":
