@@ -33,6 +33,12 @@ MOST_MILESTONES = 100
 MOST_CLASSES = 2**20
 MOST_POINTS = 10_000  # of a sweep: all are composed and checked before the first trains
 
+# Means over the classes, which a validation computes if checkpoint.monitor names one of them.
+MEASURES = ("f1", "precision", "recall")
+Monitor = Literal[
+    "val/acc", "val/loss", "val/f1", "val/precision", "val/recall", "train/acc", "train/loss"
+]
+
 
 def _in_range(value: float) -> float:
     if value and not LEAST_FLOAT <= value <= MOST_FLOAT:
@@ -308,7 +314,7 @@ class Checkpoint(Section):
     every_n_epochs: PositiveInt | None
     every_n_steps: PositiveInt | None
     every_seconds: PositiveFloat | None
-    monitor: Literal["val/acc", "val/loss", "train/acc", "train/loss"]
+    monitor: Monitor
     mode: Literal["min", "max"]
     # The files that stay after the end: all; the best weights; in a sweep, all files of the best N
     # trials. Runs that were written before there was this key kept all.
@@ -438,11 +444,23 @@ class Config(Section):
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def measure_of(monitor: str) -> str | None:
+    """The name in MEASURES of a monitored metric; None for loss and accuracy."""
+    name = monitor.rpartition("/")[2]
+    return name if name in MEASURES else None
+
+
+def is_fraction(metric: str) -> bool:
+    """Whether a metric, such as `val/acc` or `acc`, lies between 0 and 1, and higher is better. Of
+    all other monitors, lower is better."""
+    return metric.rpartition("/")[2] in ("acc", *MEASURES)
+
+
 def sort_key(monitor: str, value: float | None) -> float:
     """A number to sort by; smaller is better. NaN, infinities and None sort last."""
     if value is None or not math.isfinite(value):
         return math.inf
-    return -value if monitor.endswith("acc") else value
+    return -value if is_fraction(monitor) else value
 
 
 def with_batch_size(config: Config, size: int) -> Config:

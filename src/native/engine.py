@@ -217,7 +217,7 @@ class Engine:
             for name, result, arguments in (
                 ("scratch_bytes", c_int64, (c_void_p, c_int64)),
                 ("train", None, (c_void_p,) * 7),
-                ("evaluate", None, (c_void_p,) * 6),
+                ("evaluate", None, (c_void_p,) * 7),
                 ("logits", None, (c_void_p,) * 5),
             ):
                 function = library[f"{name}_{bits}"]
@@ -256,9 +256,16 @@ class Engine:
         )  # fmt: skip
 
     def evaluate(
-        self, network: Network, weights: int, samples: Samples, scratch: int
+        self,
+        network: Network,
+        weights: int,
+        samples: Samples,
+        scratch: int,
+        counts: int | None = None,
     ) -> tuple[float, int]:
-        """The sum of the losses of samples, and how many are classified correctly."""
+        """The sum of the losses of samples, and how many are classified correctly. `counts` is the
+        address of (3, classes) int64, which grow by the samples of each class, the predictions of
+        the class, and the correct ones of them."""
         loss, correct = c_double(), c_int64()
         self._functions["evaluate", network.bits](
             network.pointer,
@@ -266,6 +273,7 @@ class Engine:
             ctypes.byref(samples),
             ctypes.byref(loss),
             ctypes.byref(correct),
+            counts,
             scratch,
         )
         return loss.value, correct.value

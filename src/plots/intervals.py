@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from src.config.schema import is_fraction
 from src.plots.style import COLOURS, FAINT
 
 APART = (-0.12, 0.12, -0.24, 0.24)  # of a row: where the points of a sample lie, off the mean
@@ -26,7 +27,7 @@ class Sample:
 
 def intervals(samples: Sequence[Sample], quantity: str, value: str) -> Figure:
     """A row for each sample, the first one on top: all points, the mean with its interval, and the
-    promised value, if there is one. `quantity` is the name of the values; accuracies are in
+    promised value, if there is one. `quantity` is the name of the values; fractions are in
     percent. `value` says what has a value."""
     figure = Figure(figsize=(9, 1.4 + 0.5 * len(samples)), layout="constrained")
     axis = figure.subplots()
@@ -52,7 +53,7 @@ def intervals(samples: Sequence[Sample], quantity: str, value: str) -> Figure:
     axis.set_xlabel(quantity)
     axis.grid(axis="x")
     axis.tick_params(axis="y", length=0)
-    if quantity.endswith("acc"):
+    if is_fraction(quantity):
         axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=None))
     figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from tabulate import tabulate
 
-from src.config.schema import sort_key
+from src.config.schema import is_fraction, sort_key
 from src.plots.intervals import Sample, intervals
 from src.reports.collect import label_of, short
 from src.reports.estimates import (
@@ -26,10 +26,9 @@ from src.reports.estimates import (
 )
 from src.runs.confidence import LEVEL
 from src.runs.confirm_record import Chosen, Record, trials, value_of
-from src.runs.outcome import UNKNOWN, Outcome, format_metric, read_outcome
+from src.runs.outcome import UNKNOWN, Outcome, all_metrics, format_metric, read_outcome
 
 MOST_ERRORS = 20  # that are printed
-TESTED = ("test/acc", "test/loss")
 
 
 @dataclass(frozen=True)
@@ -113,12 +112,12 @@ def read_confirmation(folder: Path, record: Record) -> Confirmation:
 
 
 def _estimate(metric: str, values: Sequence[float]) -> Estimate:
-    return estimate(values, 0.0, 1.0 if metric.endswith("acc") else math.inf)
+    return estimate(values, 0.0, 1.0 if is_fraction(metric) else math.inf)
 
 
 def _sign(monitor: str) -> int:
     """1 if larger values are better, else -1."""
-    return 1 if monitor.endswith("acc") else -1
+    return 1 if is_fraction(monitor) else -1
 
 
 # --- JSON ----------------------------------------------------------------------------------------
@@ -160,8 +159,12 @@ def to_primitives(found: Confirmation) -> dict[str, Any]:
             for setting, difference in zip(found.settings[1:], found.differences, strict=True)
         ],
         "test_of_first": winner
-        and {metric: _estimate_primitives(winner.test(metric)) for metric in TESTED},
+        and {metric: _estimate_primitives(winner.test(metric)) for metric in _tested(found)},
     }
+
+
+def _tested(found: Confirmation) -> list[str]:
+    return [name for name in all_metrics(found.record.monitor) if name.startswith("test/")]
 
 
 def _estimate_primitives(found: Estimate) -> dict[str, Any]:
@@ -190,7 +193,7 @@ def describe(found: Confirmation) -> str:
         return "\n\n".join([*parts, "no setting has a value, so none is confirmed"])
     if count > 1:
         parts.append(_differences_table(found))
-    tested = [f"{metric} {_spoken(metric, winner.test(metric))}" for metric in TESTED]
+    tested = [f"{metric} {_spoken(metric, winner.test(metric))}" for metric in _tested(found)]
     parts.append(f"test set, for {_named(found, winner)} only: {'; '.join(tested)}")
     first = winner.trials[0].run
     parts.append(f"to train it alone with seed {seeds[0]}: {first.command}")

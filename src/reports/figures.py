@@ -16,12 +16,13 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
+from src.config.schema import is_fraction, measure_of
 from src.plots.intervals import Sample, intervals
 from src.plots.style import COLOURS, FAINT, INK, LINE, MOST_COLOURED, STYLE
 from src.reports.analysis import Effect, Grid
 from src.reports.collect import Entry, short
 from src.runs.folder import Row
-from src.runs.outcome import Replicates, known_value
+from src.runs.outcome import Replicates, in_words, known_value
 from src.system.files import write_durably
 
 MOST_SETTINGS = 20  # rows of a picture
@@ -80,15 +81,18 @@ def _for_page(svg: str, name: str, caption: str) -> str:
 
 
 def curves(entries: Sequence[Entry]) -> Figure:
-    """Accuracy and loss over epochs, zoomed to the epochs from 1 on. Up to six runs have a colour
-    each; of more runs the best three have one. Of very many, some hundred are drawn."""
-    figure = Figure(figsize=(9, 3.6), layout="constrained")
-    accuracy, loss = figure.subplots(1, 2)
+    """Accuracy and loss over epochs, zoomed to the epochs from 1 on, after a measure that the best
+    run monitors. Up to six runs have a colour each; of more runs the best three have one. Of very
+    many, some hundred are drawn."""
     ranked = sorted(entries, key=lambda entry: entry.rank)
+    measure = measure_of(ranked[0].monitor)
+    quantities = [*([measure] if measure else []), "acc", "loss"]
+    figure = Figure(figsize=(9, 3.6), layout="constrained")
+    (axes,) = figure.subplots(1, len(quantities), squeeze=False)
     few = len(entries) <= MOST_COLOURED
     shown = list(entries) if few else ranked[:3]
     labels = _labels(shown)
-    for axis, quantity in ((accuracy, "acc"), (loss, "loss")):
+    for axis, quantity in zip(axes, quantities, strict=True):
         drawn = [
             _points(entry.history, f"val/{quantity}") for entry in _spread(ranked[3:]) if not few
         ]
@@ -106,11 +110,12 @@ def curves(entries: Sequence[Entry]) -> Figure:
         axis.set(xlabel="epoch")
         axis.grid(axis="y")
         axis.xaxis.get_major_locator().set_params(integer=True)
-    accuracy.set_title("validation accuracy" + (" (training: dotted)" if few else ""), fontsize=10)
-    loss.set_title("validation loss", fontsize=10)
-    accuracy.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
+        dotted = " (training: dotted)" if few and quantity == "acc" else ""
+        axis.set_title(f"validation {in_words(quantity)}{dotted}", fontsize=10)
+        if is_fraction(quantity):
+            axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
     if len(entries) > 1:
-        figure.legend(*accuracy.get_legend_handles_labels(), loc="outside lower center", ncols=1)
+        figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=1)
     return figure
 
 
@@ -134,7 +139,8 @@ def _labels(entries: Sequence[Entry]) -> dict[str, str]:
 
 def _points(history: Sequence[Row], name: str) -> np.ndarray:
     """(epochs, 2): epoch and value, where the value is known."""
-    found = [(row["epoch"], row[name]) for row in history if known_value(row[name]) is not None]
+    known = [(row["epoch"], known_value(row.get(name))) for row in history]
+    found = [point for point in known if point[1] is not None]
     return np.array(found, float).reshape(-1, 2)
 
 
@@ -143,15 +149,15 @@ def heat_map(grid: Grid, quantity: str) -> Figure:
     rows, columns = grid.means.shape
     figure = Figure(figsize=(2 + 0.95 * columns, 1.2 + 0.5 * rows), layout="constrained")
     axis = figure.subplots()
-    accuracy = quantity.endswith("acc")
-    colours = mpl.colormaps["viridis" if accuracy else "viridis_r"]
+    fraction = is_fraction(quantity)
+    colours = mpl.colormaps["viridis" if fraction else "viridis_r"]
     image = axis.imshow(grid.means, cmap=colours, aspect="auto")
     for row, column in np.ndindex(rows, columns):
         value = grid.means[row, column]
         if not np.isnan(value):
             red, green, blue, _ = colours(image.norm(value))
             bright = 0.3 * red + 0.59 * green + 0.11 * blue > 0.5
-            text = f"{value:.2%}" if accuracy else f"{value:.3g}"
+            text = f"{value:.2%}" if fraction else f"{value:.3g}"
             axis.text(
                 column, row, text, ha="center", va="center", color="black" if bright else "white"
             )
@@ -183,7 +189,7 @@ def effects(found: Sequence[Effect], quantity: str) -> Figure:
         )
         axis.set_xlabel(effect.key)
         axis.grid(axis="y")
-        if quantity.endswith("acc"):
+        if is_fraction(quantity):
             axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
     for axis in axes.flat[len(found) :]:
         axis.set_visible(False)
@@ -195,7 +201,9 @@ def effects(found: Sequence[Effect], quantity: str) -> Figure:
 def settings(groups: Sequence[Replicates], keys: Sequence[str], quantity: str) -> Figure:
     """The best settings: a dot per trial, and the mean with its interval."""
     samples = []
-    for group in groups[:MOST_SETTINGS]:
+    # Trials with another monitor may lack the quantity.
+    known = [group for group in groups if group.known(quantity)]
+    for group in known[:MOST_SETTINGS]:
         pairs = zip(keys, group.values, strict=True)
         label = ", ".join(f"{key}={short(value)}" for key, value in pairs) or "all trials"
         values = group.known(quantity)
@@ -214,6 +222,6 @@ def times(entries: Sequence[Entry]) -> Figure:
     axis.set(xlabel="seconds per trial", ylabel=entries[0].monitor)
     axis.set_xlim(left=0)
     axis.grid()
-    if entries[0].monitor.endswith("acc"):
+    if is_fraction(entries[0].monitor):
         axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
     return figure

@@ -22,8 +22,8 @@ from src.system.process import importing
 
 MARK = '<meta name="generator" content="kindling report">'
 CURVES = (
-    "Accuracy and loss over epochs. The axes fit the values from epoch 1 on; epoch 0, before "
-    "training, may lie outside"
+    "Accuracy, loss and a monitored measure, if any, over epochs. The axes fit the values from "
+    "epoch 1 on; epoch 0, before training, may lie outside"
 )
 MOST_MODELS = 4  # single runs that have a section of their own
 
@@ -206,7 +206,7 @@ def _sweep_pictures(
             partial(figures.effects, effects, monitor),
         )
     keys, groups = replicates(sweep.trials, sweep.keys)
-    if groups:
+    if any(group.known(monitor) for group in groups):
         yield Picture(
             f"{name}-settings",
             f"{monitor} of the best settings: a dot per seed and fold, and the mean with its 95% "

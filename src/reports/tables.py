@@ -9,13 +9,16 @@ from typing import Any
 from src.reports import analysis
 from src.reports.collect import Entry, SweepEntries
 from src.runs.outcome import (
-    MEANS,
+    INTERVAL,
     SHARED_TIME,
     UNKNOWN,
     format_interval,
     format_metric,
     format_spread,
+    in_words,
+    main_metrics,
     replicates,
+    table_metrics,
 )
 
 ENVIRONMENT_LIMIT = 1000  # characters
@@ -43,7 +46,7 @@ def run_table(name: str, kind: str, entries: Sequence[Entry], keys: Sequence[str
     """A row per run with its metrics and the settings `keys`; `kind` is `run` or `trial`. Of many
     runs, ranked from the best on, the first ones."""
     entries = _first(entries)
-    first, others = ("val/acc", "test/acc"), ("val/loss", "test/loss")
+    first, others = table_metrics(entries), ("val/loss", "test/loss")
     reasons = any(entry.reason for entry in entries)
     names = [kind, "status", *["reason"] * reasons, *first, *keys, *others]
     table = Table(name, [*names, "epochs", "seconds", "parameters"])
@@ -81,17 +84,16 @@ def settings_table(name: str, sweep: SweepEntries) -> Table | None:
     keys, groups = replicates(sweep.trials, sweep.keys)
     if not groups:
         return None
-    table = Table(f"{name}-settings", [*keys, "trials", *groups[0].monitor, *MEANS])
+    metrics = groups[0].metrics
+    *_, validation, test = metrics
+    table = Table(f"{name}-settings", [*keys, "trials", *metrics[:-1], INTERVAL, test])
     for group in groups[:MOST_ROWS]:
-        interval = group.interval("val/acc")
-        validated, tested, *monitored = (
-            _spread_cell(group.known(name), name)
-            for name in ("val/acc", "test/acc", *groups[0].monitor)
-        )
+        interval = group.interval(validation)
+        *validated, tested = (_spread_cell(group.known(metric), metric) for metric in metrics)
         between = Cell(format_interval(interval), interval[0] if interval else "", number=True)
         count = Cell(group.count, len(group.trials), number=True)
         values = map(_text_cell, group.values)
-        table.rows.append([*values, count, *monitored, validated, between, tested])
+        table.rows.append([*values, count, *validated, between, tested])
     return table
 
 
@@ -112,9 +114,10 @@ def key_figures(entry: Entry, name: str | None) -> dict[str, Any] | None:
     """The figures and the command of the best run, called `name`; None without a value."""
     if entry.value is None:
         return None
+    tested = dict.fromkeys([main_metrics(entry.monitor)[1], "test/acc"])
     figures = {
         f"best {entry.monitor}": (entry.monitor, entry.value),
-        "test accuracy": ("acc", entry.metric("test/acc")),
+        **{f"test {in_words(name)}": (name, entry.metric(name)) for name in tested},
         "parameters": ("parameters", entry.result.get("parameters")),
         "seconds": ("seconds", entry.seconds),
     }

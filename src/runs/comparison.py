@@ -10,9 +10,9 @@ from tabulate import tabulate
 from torch import nn
 
 from src.runs.bundle import Bundle, packages
-from src.runs.folder import HISTORY, Result, Row, Run
+from src.runs.folder import Result, Row, Run
 from src.runs.loading import Trained, open_trained
-from src.runs.outcome import METRICS, format_metric, read_outcome
+from src.runs.outcome import all_metrics, format_metric, read_outcome
 
 NEAR = 0.005  # the largest difference of test accuracies that still agree
 
@@ -49,7 +49,10 @@ def compare(bundle: Bundle, original: Trained, repeated: Run) -> Comparison:
     return Comparison(
         bundle.run,
         repeated,
-        {name: (outcomes[0].metric(name), outcomes[1].metric(name)) for name in METRICS},
+        {
+            name: (outcomes[0].metric(name), outcomes[1].metric(name))
+            for name in all_metrics(outcomes[0].monitor)
+        },
         _between_histories(bundle.run.history, repeated.history),
         _between_weights(original.model, open_trained(repeated.folder).model),
         _environment(bundle.run.result, repeated.result, bundle.packages),
@@ -82,9 +85,13 @@ def describe(comparison: Comparison) -> str:
 def _between_histories(rows: Sequence[Row], others: Sequence[Row]) -> float:
     if len(rows) != len(others):
         return math.inf
-    names = [name for name in HISTORY if name != "seconds"]
     pairs = zip(rows, others, strict=True)
-    distances = (_distance(row[name], other[name]) for row, other in pairs for name in names)
+    distances = (
+        _distance(row.get(name), other.get(name))
+        for row, other in pairs
+        for name in {**row, **other}
+        if name != "seconds"
+    )
     return max(distances, default=0.0)
 
 

@@ -16,13 +16,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from src.config.faults import read_config
-from src.config.schema import MAX_EPOCHS, Config
+from src.config.schema import MAX_EPOCHS, MEASURES, Config, Monitor
 from src.system.errors import InputError, first_line, reading
 from src.system.files import (
     MIB,
@@ -35,7 +35,7 @@ from src.system.files import (
 )
 
 HISTORY = ("epoch", "step", "seconds", "lr", "train/loss", "train/acc", "val/loss", "val/acc")
-ROW_LIMIT = 256  # bytes; eight numbers in full precision take about 170
+ROW_LIMIT = 256  # bytes; nine numbers in full precision take about 190
 HISTORY_LIMIT = 192 * MIB  # bytes of MAX_EPOCHS rows
 RESULT_LIMIT = MIB  # a result has about 3 KB
 MOST_MEMBERS = 256  # of a committee
@@ -47,21 +47,28 @@ Row = dict[str, float | int | None]
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Size = Annotated[int, Field(gt=0, lt=2**31)]  # of a sample along one axis
 Number = Annotated[float, Field(allow_inf_nan=False)]
-Accuracy = Annotated[float, Field(ge=0, le=1 + 1e-6)]  # a mean over batches may be rounded up
+Fraction = Annotated[float, Field(ge=0, le=1 + 1e-6)]  # a mean over batches may be rounded up
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Monitor = Literal["val/acc", "val/loss", "train/acc", "train/loss"]
 
 Values = TypedDict(
     "Values",
     {
         "epoch": Count | None,
         "train/loss": Number | None,
-        "train/acc": Accuracy | None,
+        "train/acc": Fraction | None,
         "val/loss": Number | None,
-        "val/acc": Accuracy | None,
+        "val/acc": Fraction | None,
+        "val/f1": Fraction | None,
+        "val/precision": Fraction | None,
+        "val/recall": Fraction | None,
     },
     total=False,
 )  # of one epoch
+
+
+def columns(monitor: str) -> tuple[str, ...]:
+    """The columns of the history of a run with this checkpoint.monitor."""
+    return HISTORY if monitor in HISTORY else (*HISTORY, monitor)
 
 
 class DataUsed(TypedDict, total=False):
@@ -94,7 +101,7 @@ MemberUsed = TypedDict(
         "folder": str,  # from the folder of the committee
         "votes": Votes,
         "val/loss": Number | None,
-        "val/acc": Accuracy | None,
+        "val/acc": Fraction | None,
     },
 )
 
@@ -114,7 +121,15 @@ class CommitteeUsed(TypedDict):
 
 
 _Tested = TypedDict(
-    "_Tested", {"test/loss": Number | None, "test/acc": Accuracy | None}, total=False
+    "_Tested",
+    {
+        "test/loss": Number | None,
+        "test/acc": Fraction | None,
+        "test/f1": Fraction | None,
+        "test/precision": Fraction | None,
+        "test/recall": Fraction | None,
+    },
+    total=False,
 )
 
 
@@ -222,28 +237,35 @@ class Run:
 
     @property
     def history(self) -> list[Row]:
-        """One row per epoch, 0 before training. None: not measured. Leaves out half a last row."""
-        header = ",".join(HISTORY)
+        """One row per epoch, 0 before training. None: not measured. Leaves out half a last row.
+        The columns are those of any monitor."""
+        known = {",".join(names).encode(): names for names in map(columns, get_args(Monitor))}
         content = read_bounded(self.history_file, HISTORY_LIMIT)
-        rows: list[Row] = []
+        names, rows = columns("val/acc"), list[Row]()
         for number, line in enumerate(io.BytesIO(content), 1):
             if not line.endswith(b"\n"):
                 break
             if number == 1:
-                if line.rstrip(b"\r\n") != header.encode():
-                    raise InputError(f"{self.history_file}: its columns are not {header}")
+                header = line.rstrip(b"\r\n")
+                if header not in known:
+                    measures = ", ".join(f"val/{name}" for name in MEASURES)
+                    raise InputError(
+                        f"{self.history_file}: its columns are not {','.join(HISTORY)}, or these "
+                        f"and one of {measures}"
+                    )
+                names = known[header]
             elif number > MAX_EPOCHS + 2:
                 raise InputError(f"{self.history_file}: has more than {MAX_EPOCHS:,} epochs")
             else:
-                rows.append(self._parse(number, line))
+                rows.append(self._parse(number, line, names))
         return rows
 
-    def _parse(self, number: int, line: bytes) -> Row:
+    def _parse(self, number: int, line: bytes, names: Sequence[str]) -> Row:
         try:
             epoch, step, *cells = line[: ROW_LIMIT + 1].decode("ascii").rstrip("\r\n").split(",")
             measured = {
                 name: float(text) if text else None
-                for name, text in zip(HISTORY[2:], cells, strict=True)
+                for name, text in zip(names[2:], cells, strict=True)
             }
             row: Row = {"epoch": int(epoch), "step": int(step), **measured}
             if len(line) <= ROW_LIMIT and all(0 <= int(text) < 2**63 for text in (epoch, step)):
@@ -348,13 +370,14 @@ class Run:
         return text
 
     def write_history(self, rows: Sequence[Row]) -> None:
-        """Writes the whole history anew."""
-        write_durably(self.history_file, csv_text(HISTORY, rows))
+        """Writes the whole history anew. Each row has all columns, in their order."""
+        write_durably(self.history_file, csv_text([*rows[0]], rows))
 
     def append_history(self, row: Row) -> None:
-        """Appends a row and hands it to the operating system at once. `write_result` makes the rows
-        durable: until then, a resumed run has them in its checkpoint."""
-        header, _, line = csv_text(HISTORY, [row]).partition("\n")
+        """Appends a row, which has all columns in their order, and hands it to the operating system
+        at once. `write_result` makes the rows durable: until then, a resumed run has them in its
+        checkpoint."""
+        header, _, line = csv_text([*row], [row]).partition("\n")
         begins = not self.history_file.exists()
         append_line(self.history_file, f"{header}\n{line}" if begins else line)
 

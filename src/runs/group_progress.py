@@ -12,8 +12,8 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from src.config.schema import MAX_EPOCHS
-from src.runs.folder import Monitor, Number, Seconds
+from src.config.schema import MAX_EPOCHS, Monitor
+from src.runs.folder import Number, Seconds
 from src.system.errors import InputError, parsing
 from src.system.files import MIB, read_bounded, replace_quickly, temporary_path
 

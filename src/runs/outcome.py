@@ -9,17 +9,35 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
-from src.config.schema import sort_key
+from src.config.schema import is_fraction, measure_of, sort_key
 from src.runs.confidence import t_interval
 from src.runs.folder import Result, Row, Run
 
 METRICS = ("val/acc", "val/loss", "test/acc", "test/loss")
-MEANS = ("val/acc", "95% interval", "test/acc")  # of the trials of a setting
+INTERVAL = "95% interval"  # of the mean of a setting's trials
 REPLICATED = ("seed", "data.fold")  # keys whose values are not chosen, only repeated
 LARGEST = 1e100  # of a metric
 UNKNOWN = "–"  # in place of a value that a run does not have
 SHARED_TIME = "seconds of a trial in a stack: an equal share of the stack's time"
 REASON_LIMIT = 200  # characters of an error that are shown
+
+
+def main_metrics(monitor: str) -> tuple[str, str]:
+    """The fractions of the validation and of the test that tables show first: accuracies, or the
+    measures that are monitored."""
+    name = measure_of(monitor) or "acc"
+    return f"val/{name}", f"test/{name}"
+
+
+def in_words(metric: str) -> str:
+    """The quantity of a metric as people write it, without the data: `accuracy` for `test/acc`."""
+    name = metric.rpartition("/")[2]
+    return {"acc": "accuracy", "f1": "F1"}.get(name, name)
+
+
+def all_metrics(monitor: str) -> list[str]:
+    """All metrics that a run with this monitor has."""
+    return list(dict.fromkeys([*METRICS, *main_metrics(monitor)]))
 
 
 @dataclass(frozen=True)
@@ -69,11 +87,12 @@ class Outcome:
         measured = self.result if name.startswith("test/") else self.result.get("best")
         if measured is not None:
             return known_value(cast(Mapping[str, float | None], measured).get(name))
-        rows = [row for row in self.history[1:] if known_value(row[self.monitor]) is not None]
+        # A folder from a stranger may lack the column of its monitor.
+        rows = [row for row in self.history[1:] if known_value(row.get(self.monitor)) is not None]
         if not rows:
             return None
         best = min(rows, key=lambda row: sort_key(self.monitor, row[self.monitor]))
-        return known_value(best[name])
+        return known_value(best.get(name))
 
     @property
     def value(self) -> float | None:
@@ -113,6 +132,13 @@ def known_value(value: float | None) -> float | None:
     return value if value is not None and abs(value) < LARGEST else None
 
 
+def table_metrics(outcomes: Sequence[Outcome]) -> list[str]:
+    """The fractions that the table of these runs shows, accuracies last."""
+    monitored = (name for outcome in outcomes for name in main_metrics(outcome.monitor))
+    accuracies = main_metrics("val/acc")
+    return [*dict.fromkeys(name for name in monitored if name not in accuracies), *accuracies]
+
+
 AnyOutcome = TypeVar("AnyOutcome", bound=Outcome)
 
 
@@ -150,10 +176,11 @@ class Replicates:
         return f"{known} of {known + self.lost}" if self.lost else str(known)
 
     @property
-    def monitor(self) -> list[str]:
-        """The monitored metric, by which settings are ranked, if it is not among MEANS anyway."""
-        name = self.trials[0].monitor
-        return [] if name in MEANS else [name]
+    def metrics(self) -> list[str]:
+        """The metrics whose means a table shows: the monitored metric, by which settings are
+        ranked, and at the end the fractions of the validation and of the test."""
+        monitor = self.trials[0].monitor
+        return [*({monitor} - {*main_metrics(monitor)}), *main_metrics(monitor)]
 
     def known(self, metric: str) -> list[float]:
         values = (trial.metric(metric) for trial in self.trials)
@@ -201,10 +228,10 @@ def _mean_rank(group: Replicates) -> tuple[str, str, bool, float]:
 
 
 def format_metric(name: str, value: float | None) -> str:
-    """An accuracy in percent, a count with thousands separators, other numbers in four digits."""
+    """A fraction in percent, a count with thousands separators, other numbers in four digits."""
     if value is None:
         return UNKNOWN
-    if name.endswith("acc"):
+    if is_fraction(name):
         return f"{value:.2%}"
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 

@@ -12,11 +12,11 @@ from tabulate import tabulate
 
 from src.runs.folder import Result, Run, csv_text
 from src.runs.outcome import (
-    MEANS,
-    METRICS,
+    INTERVAL,
     REPLICATED,
     SHARED_TIME,
     Outcome,
+    all_metrics,
     comparable,
     differing,
     format_interval,
@@ -24,10 +24,10 @@ from src.runs.outcome import (
     format_spread,
     read_outcome,
     replicates,
+    table_metrics,
 )
 from src.system.files import wait_for_lock, write_durably
 
-ACCURACIES = ("val/acc", "test/acc")
 MOST_ROWS, MOST_ERRORS = 100, 20  # of the printed table
 SHARE = 0.02  # of the time, to bring the files of a sweep up to date while it trains
 UNUSED = ("hardware", "versions")  # of a result: most of its memory
@@ -195,7 +195,7 @@ def _row(outcome: Outcome) -> dict[str, Any]:
         "trial": int(outcome.run.folder.name),
         "status": outcome.status,
         **outcome.overrides,
-        **{name: outcome.metric(name) for name in METRICS},
+        **{name: outcome.metric(name) for name in all_metrics(outcome.monitor)},
         "epochs": outcome.epochs,
         "seconds": None if seconds is None else round(seconds, 3),
         "error": outcome.result.get("error"),
@@ -203,13 +203,14 @@ def _row(outcome: Outcome) -> dict[str, Any]:
 
 
 def _trial_table(ranked: Sequence[Outcome], swept: Sequence[str]) -> str:
-    shown = ["trial", "status", *swept, *ACCURACIES, "seconds"]
+    fractions = table_metrics(ranked)
+    shown = ["trial", "status", *swept, *fractions, "seconds"]
     rows = [
-        [format_metric(key, row[key]) if key in ACCURACIES else row.get(key) for key in shown]
+        [format_metric(key, row.get(key)) if key in fractions else row.get(key) for key in shown]
         for row in map(_row, ranked)
     ]
-    texts = [shown.index(key) for key in ACCURACIES]
-    alignment = ["right" if key in ACCURACIES else "global" for key in shown]
+    texts = [shown.index(key) for key in fractions]
+    alignment = ["right" if key in fractions else "global" for key in shown]
     return tabulate(rows, shown, floatfmt=".4g", disable_numparse=texts, colalign=alignment)
 
 
@@ -217,15 +218,15 @@ def _settings_table(trials: Sequence[Outcome], swept: Sequence[str]) -> str:
     """Means over seeds and folds, and the command of the best setting, or "" where no trials differ
     only in these."""
     keys, groups = replicates(trials, swept)
-    rows = []
-    for group in groups[:MOST_ROWS]:
-        validated, tested = (format_spread(group.known(metric)) for metric in ACCURACIES)
-        interval = format_interval(group.interval(ACCURACIES[0]))
-        monitored = [format_spread(group.known(name), name) for name in groups[0].monitor]
-        rows.append([*group.values, group.count, *monitored, validated, interval, tested])
-    if not rows:
+    if not groups:
         return ""
-    header = [*keys, "trials", *groups[0].monitor, *MEANS]
+    rows, metrics = [], groups[0].metrics
+    *_, validation, test = metrics
+    for group in groups[:MOST_ROWS]:
+        *validated, tested = (format_spread(group.known(metric), metric) for metric in metrics)
+        interval = format_interval(group.interval(validation))
+        rows.append([*group.values, group.count, *validated, interval, tested])
+    header = [*keys, "trials", *metrics[:-1], INTERVAL, test]
     parts = ["", tabulate(rows, header, disable_numparse=True)]
     if len(groups) > MOST_ROWS:
         parts.append(f"… and {len(groups) - MOST_ROWS:,} more")

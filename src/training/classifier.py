@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from src.config.schema import Config
+from src.config.schema import Config, measure_of
 from src.data.augmentation import build_augmentation
 from src.data.class_balance import class_weights
 from src.data.loader import Batch, Block, Rows
@@ -150,7 +150,10 @@ class Classifier(LightningModule):
     def _evaluate_on(self, evaluated: Sequence[Sequence[int]]) -> None:
         """For each loader of an evaluation, the places in the stack of the trials to evaluate."""
         self.evaluated = evaluated
-        metrics = nn.ModuleList([EpochMetrics(len(places)) for places in evaluated])
+        measure = measure_of(self.configs[0].checkpoint.monitor)
+        metrics = nn.ModuleList(
+            [EpochMetrics(len(places), measure, self.data.source.classes) for places in evaluated]
+        )
         self.evaluation_metrics: Sequence[EpochMetrics] = metrics.to(self.device)  # type: ignore[assignment]
 
     def validation_of(self, trial: int) -> Split:
@@ -294,9 +297,9 @@ class Classifier(LightningModule):
     def validation_step(self, batch: Batch, _: int = 0, dataloader_idx: int = 0) -> None:
         places = self.evaluated[dataloader_idx]
         if places:  # else all trials of this fold have left the stack
-            losses, correct = self.learner.evaluate(batch, places)
+            losses, correct, counts = self.learner.evaluate(batch, places)
             metrics = self.evaluation_metrics[dataloader_idx]
-            metrics.update(losses, correct, len(batch.labels))
+            metrics.update(losses, correct, len(batch.labels), counts)
 
     test_step = validation_step
 

@@ -23,7 +23,7 @@ from src.models import build_model
 from src.models.step_choice import choose_step
 from src.runs.checkpoint import CheckpointPair
 from src.runs.config_files import claim
-from src.runs.folder import Run, result_text, resume_command
+from src.runs.folder import Run, columns, result_text, resume_command
 from src.runs.group_progress import remove_progress
 from src.system import machine
 from src.system.errors import InputError, Interrupted, first_line, storage_faults
@@ -203,7 +203,7 @@ def _train_and_test(job: Job, signals: Signals) -> None:
         elif ranks.is_rank_zero():
             for run in runs:
                 clear(run, stacked=job.state_folder is not None, compared=job.halving is not None)
-        history = History(runs)
+        history = History(runs, columns(config.checkpoint.monitor))
         checkpoints = Checkpoints(runs, job.checkpoint_pair, signals)
         loggers = Loggers(config, runs[0], history, data.source)
         stopping = Stopping(history, job.halving)

@@ -9,6 +9,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from tqdm import tqdm
 
+from src.config.schema import measure_of
 from src.runs.folder import HISTORY, Row, Run
 from src.training import ranks
 from src.training.classifier import Classifier
@@ -24,8 +25,8 @@ class History(Callback):
     may have fewer or more rows than the checkpoint.
     """
 
-    def __init__(self, runs: Sequence[Run]) -> None:
-        self.runs = runs
+    def __init__(self, runs: Sequence[Run], columns: Sequence[str] = HISTORY) -> None:
+        self.runs, self.columns = runs, columns
         self.rows: list[list[Row]] = [[] for _ in runs]
         self.earlier_seconds = 0.0  # of training before a resume
         self.started: float | None = None
@@ -41,13 +42,14 @@ class History(Callback):
         return max(int(rows[-1]["epoch"] or 0) if rows else 0 for rows in self.rows)
 
     def state_dict(self) -> dict[str, Any]:
-        rows = [[[row.get(name) for name in HISTORY] for row in trial] for trial in self.rows]
+        rows = [[list(row.values()) for row in trial] for trial in self.rows]
         return {"seconds": self.seconds, "rows": rows}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.earlier_seconds = state_dict["seconds"]
         self.rows = [
-            [dict(zip(HISTORY, row, strict=True)) for row in trial] for trial in state_dict["rows"]
+            [dict(zip(self.columns, row, strict=True)) for row in trial]
+            for trial in state_dict["rows"]
         ]
         for run, rows in zip(self.runs, self.rows, strict=True):
             if rows and ranks.is_rank_zero():
@@ -68,7 +70,8 @@ class History(Callback):
         for trial, metrics in pl_module.metrics.items():
             rate = pl_module.schedules[trial](trainer.global_step - 1) if epoch else None
             row: Row = {"epoch": epoch, "step": trainer.global_step, "seconds": seconds}
-            rows.append(row | {"lr": rate, **metrics})
+            row |= {"lr": rate, **metrics}
+            rows.append({name: row.get(name) for name in self.columns})
             diverged_step = pl_module.status[trial].diverged_step
             if diverged_step is None or int(self.rows[trial][-1]["step"] or 0) < diverged_step:
                 self.rows[trial].append(rows[-1])
@@ -84,12 +87,14 @@ class History(Callback):
 def _line(rows: Sequence[Row], epochs: int, stacked: bool, diverged: int) -> str:
     """One line of the log about an epoch. `diverged` is the number of diverged trials."""
     row = rows[0]
+    name = [*row][-1]  # val/acc, or the measure that is monitored
     width = len(str(epochs))
     parts = [f"epoch {row['epoch']:>{width}}/{epochs}"]
     if stacked:
-        accuracies = [float(row["val/acc"] or 0) for row in rows]
-        best, median = max(accuracies), statistics.median(accuracies)
-        parts.append(f"{len(rows)} trials  val acc best {best:.2%} median {median:.2%}")
+        values = [float(row[name] or 0) for row in rows]
+        best, median = max(values), statistics.median(values)
+        shown = name.replace("/", " ")
+        parts.append(f"{len(rows)} trials  {shown} best {best:.2%} median {median:.2%}")
         if diverged:
             parts.append(f"{diverged} diverged")
     else:
@@ -97,6 +102,8 @@ def _line(rows: Sequence[Row], epochs: int, stacked: bool, diverged: int) -> str
             loss, accuracy = row.get(f"{split}/loss"), row.get(f"{split}/acc")
             if loss is not None and accuracy is not None:
                 parts.append(f"{split} loss {loss:.4f} acc {accuracy:7.2%}")
+        if name not in HISTORY and row[name] is not None:
+            parts.append(f"{measure_of(name)} {row[name]:7.2%}")
         if row["lr"] is not None:
             parts.append(f"lr {row['lr']:<8.4g}")
     if row["epoch"]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
-from src.config.schema import Config
+from src.config.schema import Config, measure_of
 from src.data.loader import Batch
 from src.data.sources.source import as_float
 from src.models.native import NativeModel
@@ -23,7 +23,7 @@ from src.models.stack import Stack
 from src.models.step_choice import AUTOGRAD, CLOSED_FORM, NATIVE
 from src.training.averaging import Average
 from src.training.lanes import Lanes
-from src.training.metrics import evaluate
+from src.training.metrics import Evaluated, evaluate
 from src.training.native_steps import (
     NativeSteps,
     Trial,
@@ -78,10 +78,14 @@ class Learner:
         list for each lane."""
         raise NotImplementedError
 
-    def evaluate(self, batch: Batch, places: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Sums of the losses and numbers of correct predictions of each chunk, (chunks, places),
-        for the models at these places."""
+    def evaluate(self, batch: Batch, places: Sequence[int]) -> Evaluated:
+        """Evaluates the models at these places."""
         raise NotImplementedError
+
+    @property
+    def counts_classes(self) -> bool:
+        """Whether an evaluation counts the predictions of each class, for a monitored measure."""
+        return measure_of(self.configs[0].checkpoint.monitor) is not None
 
     def logits(self, features: Tensor) -> Tensor:
         """The logits (N, classes) of the first model, for features (N, *shape)."""
@@ -122,11 +126,13 @@ class AutogradLearner(Learner):
         statistics = [value for value in model.buffers() if value.is_floating_point()]
         return [[*model.parameters(), *statistics]]
 
-    def evaluate(self, batch: Batch, places: Sequence[int]) -> tuple[Tensor, Tensor]:
+    def evaluate(self, batch: Batch, places: Sequence[int]) -> Evaluated:
         (model,) = self.models
         assert list(places) == [0]
         dtype = next(model.parameters()).dtype  # autocast converts the inputs
-        return evaluate(lambda x: model(x).mT.unsqueeze(0), batch, dtype)
+        return evaluate(
+            lambda x: model(x).mT.unsqueeze(0), batch, dtype, counted=self.counts_classes
+        )
 
     def logits(self, features: Tensor) -> Tensor:
         (model,) = self.models
@@ -168,15 +174,20 @@ class ClosedFormLearner(Learner):
     def averaged_tensors(self) -> list[list[Tensor]]:
         return [lane.tensors_to_average for lane in self.stack.lanes]
 
-    def evaluate(self, batch: Batch, places: Sequence[int]) -> tuple[Tensor, Tensor]:
-        stack, dtype = self.stack, self._input_dtype
+    def evaluate(self, batch: Batch, places: Sequence[int]) -> Evaluated:
+        stack, dtype, counted = self.stack, self._input_dtype, self.counts_classes
         by_lane = self.lanes.map(
-            lambda lane: evaluate(lane.logits, batch, dtype, stack.trial_count), stack.lanes
+            lambda lane: evaluate(lane.logits, batch, dtype, stack.trial_count, counted=counted),
+            stack.lanes,
         )
-        losses, correct = (stack.by_trial(values, 1) for values in zip(*by_lane, strict=True))
+        losses = stack.by_trial([each.losses for each in by_lane], 1)
+        correct = stack.by_trial([each.correct for each in by_lane], 1)
+        lanes_counts = [each.counts for each in by_lane if each.counts is not None]
+        counts = stack.by_trial(lanes_counts, 0) if lanes_counts else None
         if len(places) < stack.trial_count:  # to evaluate them alone, segments would be divided
-            return losses[:, places], correct[:, places]
-        return losses, correct
+            losses, correct = losses[:, places], correct[:, places]
+            counts = None if counts is None else counts[[*places]]
+        return Evaluated(losses, correct, counts)
 
     def logits(self, features: Tensor) -> Tensor:
         return self.stack.lanes[0].logits(as_float(features).to(self._input_dtype))[0].mT
@@ -230,8 +241,9 @@ class NativeLearner(Learner):
     def averaged_tensors(self) -> list[list[Tensor]]:
         return [[model.weights for model in self.native]]
 
-    def evaluate(self, batch: Batch, places: Sequence[int]) -> tuple[Tensor, Tensor]:
-        return evaluate_natively([self.native[place] for place in places], batch, self.lanes)
+    def evaluate(self, batch: Batch, places: Sequence[int]) -> Evaluated:
+        models = [self.native[place] for place in places]
+        return evaluate_natively(models, batch, self.lanes, counted=self.counts_classes)
 
     def logits(self, features: Tensor) -> Tensor:
         return self.native[0].logits(features)

@@ -1,7 +1,8 @@
-"""Loss and accuracy of each trial in an epoch, over all ranks."""
+"""Loss, accuracy and a measure of the classes of each trial in an epoch, over all ranks."""
 
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -10,28 +11,40 @@ from torchmetrics import Metric
 
 from src.data.loader import CHUNK, Batch
 from src.data.sources.source import as_float
+from src.training.class_measures import count_classes, macro
 
 
 class EpochMetrics(Metric):
-    """Mean loss and accuracy over samples. All losses are kept, and are added once, exactly.
-    torchmetrics' MeanMetric adds in float32, so its bits depend on the batches in an update."""
+    """Mean loss and accuracy over samples, and a measure of MEASURES if one is named. All losses
+    are kept, and are added once, exactly. torchmetrics' MeanMetric adds in float32, so its bits
+    depend on the batches in an update."""
 
     full_state_update = False
     losses: list[Tensor]
     correct: Tensor
     samples: Tensor
+    counts: Tensor
 
-    def __init__(self, trials: int = 1) -> None:
+    def __init__(self, trials: int = 1, measure: str | None = None, classes: int = 0) -> None:
         super().__init__()
+        self.measure = measure
         self.add_state("losses", [], dist_reduce_fx="cat")
         self.add_state("correct", torch.zeros(trials, dtype=torch.long), dist_reduce_fx="sum")
         self.add_state("samples", torch.tensor(0), dist_reduce_fx="sum")
+        if measure is not None:
+            counts = torch.zeros(trials, 3, classes, dtype=torch.long)
+            self.add_state("counts", counts, dist_reduce_fx="sum")
 
-    def update(self, losses: Tensor, correct: Tensor, samples: int) -> None:
-        """Adds K batches: sums of losses (K, S), correct predictions (K, S), number of samples."""
+    def update(
+        self, losses: Tensor, correct: Tensor, samples: int, counts: Tensor | None = None
+    ) -> None:
+        """Adds K batches: sums of losses (K, S), correct predictions (K, S), number of samples; for
+        a measure, what `count_classes` returns."""
         self.losses.append(losses)
         self.correct += correct.sum(0)
         self.samples += samples
+        if counts is not None:
+            self.counts += counts
 
     def sums(self) -> tuple[Tensor, Tensor, int]:
         """The arguments of one `update` that equals all updates of this rank so far."""
@@ -41,13 +54,17 @@ class EpochMetrics(Metric):
         return self.losses if isinstance(self.losses, Tensor) else torch.cat(self.losses)
 
     def compute(self) -> list[dict[str, float]]:
-        """`loss` and `acc` of each trial, as Python floats, over all ranks."""
+        """`loss`, `acc` and the measure of each trial, as Python floats, over all ranks."""
         samples = int(self.samples)
         by_trial = self._losses().cpu().double().T.tolist()  # MPS has no float64
-        return [
+        found = [
             {"loss": _sum(losses) / samples, "acc": correct / samples}
             for losses, correct in zip(by_trial, self.correct.tolist(), strict=True)
         ]
+        if self.measure is not None:
+            for values, value in zip(found, macro(self.counts, self.measure), strict=True):
+                values[self.measure] = value
+        return found
 
     def first_above(self, bound: float) -> Tensor:
         """For each trial (S,), the first batch of this rank, from 0, whose sum of losses is NaN or
@@ -64,15 +81,29 @@ def _sum(losses: list[float]) -> float:
         return math.inf
 
 
+class Evaluated(NamedTuple):
+    """What S models made of some samples: sums of the losses and numbers of correct predictions of
+    each chunk, (chunks, S); if asked for, what `count_classes` returns for all chunks."""
+
+    losses: Tensor
+    correct: Tensor
+    counts: Tensor | None = None
+
+
 def evaluate(
-    forward: Callable[[Tensor], Tensor], batch: Batch, dtype: torch.dtype, trials: int = 1
-) -> tuple[Tensor, Tensor]:
-    """Sums of the losses and numbers of correct predictions of each chunk, (chunks, S).
+    forward: Callable[[Tensor], Tensor],
+    batch: Batch,
+    dtype: torch.dtype,
+    trials: int = 1,
+    *,
+    counted: bool = False,
+) -> Evaluated:
+    """Evaluates S models on a batch, and counts the predictions of each class if `counted`.
 
     `forward` maps features (n, *shape) of `dtype` to logits (S, classes, n). With many trials the
     chunks are smaller, because otherwise hidden units would take more memory than weights.
     """
-    losses, correct = [], []
+    losses, correct, counts = [], [], None
     chunk = min(CHUNK, max(CHUNK // 8, 16 * CHUNK // trials))
     with torch.no_grad():
         for features, labels in zip(*(torch.split(t, chunk) for t in batch), strict=True):
@@ -80,5 +111,9 @@ def evaluate(
             target = labels.expand(len(logits), -1)
             exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
             losses.append(F.cross_entropy(exact, target, reduction="none").sum(-1))
-            correct.append((logits.argmax(1) == target).sum(-1))
-    return torch.stack(losses), torch.stack(correct)
+            predicted = logits.argmax(1)
+            correct.append((predicted == target).sum(-1))
+            if counted:
+                found = count_classes(predicted, labels, logits.shape[1])
+                counts = found if counts is None else counts + found
+    return Evaluated(torch.stack(losses), torch.stack(correct), counts)

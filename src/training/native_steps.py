@@ -4,6 +4,7 @@ The numbers of a trial depend on the trial alone: not on other trials, threads, 
 an epoch into blocks.
 """
 
+import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,6 +19,7 @@ from src.models.native import SOURCES, NativeModel, scratch
 from src.native import engine
 from src.training.averaging import Average
 from src.training.lanes import Lanes
+from src.training.metrics import Evaluated
 from src.training.optimizers import ADAM_BETAS, ADAM_EPS, is_plain_sgd
 from src.training.schedule import Schedule
 from src.training.steps import BatchResults, StepPlan, Steps
@@ -171,22 +173,34 @@ class NativeSteps(Steps):
 
 
 def evaluate_natively(
-    models: Sequence[NativeModel], batch: Batch, lanes: Lanes
-) -> tuple[Tensor, Tensor]:
-    """Sums of the losses and numbers of correct predictions of each chunk, (chunks, S)."""
+    models: Sequence[NativeModel], batch: Batch, lanes: Lanes, *, counted: bool = False
+) -> Evaluated:
+    """Evaluates S models on a batch, and counts the predictions of each class if `counted`."""
     features, labels = batch.features.contiguous(), batch.labels.contiguous()
     starts = range(0, len(labels), CHUNK)
     losses = np.empty((len(starts), len(models)))
     correct = np.empty((len(starts), len(models)), np.int64)
+    classes = models[0].network.perceptron.widths[-1]
+    counts = np.zeros((len(models), 3, classes), np.int64) if counted else None
+    adding = threading.Lock()
 
     def evaluate(task: tuple[int, int]) -> None:
         number, chunk = task
         model, part = models[number], slice(starts[chunk], starts[chunk] + CHUNK)
         samples = model.samples(features[part], labels[part])
         memory = scratch(engine.engine().scratch_bytes(model.network, samples.size))
+        found = None if counts is None else np.zeros(counts.shape[1:], np.int64)
         losses[chunk, number], correct[chunk, number] = engine.engine().evaluate(
-            model.network, model.weights.data_ptr(), samples, memory
-        )
+            model.network, model.weights.data_ptr(), samples, memory,
+            None if found is None else found.ctypes.data,
+        )  # fmt: skip
+        if counts is not None:
+            with adding:  # another thread may evaluate another chunk of this model
+                counts[number] += found
 
     lanes.deal(evaluate, [(n, c) for n in range(len(models)) for c in range(len(starts))])
-    return torch.from_numpy(losses), torch.from_numpy(correct)
+    return Evaluated(
+        torch.from_numpy(losses),
+        torch.from_numpy(correct),
+        None if counts is None else torch.from_numpy(counts),
+    )

@@ -1,7 +1,7 @@
 """The content of result.json, and a summary for people."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +10,8 @@ from tabulate import tabulate
 
 from src.config.written import counted
 from src.models import count_parameters
-from src.runs.folder import Row, Run
+from src.runs.folder import Row, Run, columns
+from src.runs.outcome import in_words, main_metrics
 from src.system import machine
 from src.system.resources import versions
 from src.training.classifier import Classifier
@@ -78,8 +79,8 @@ def result(
         "diverged_step": status.diverged_step,
         "stopped": status.stop_reason,
         "monitor": config.checkpoint.monitor,
-        "best": _values(best),
-        "last": _values(rows[-1]),
+        "best": _values(best, config.checkpoint.monitor),
+        "last": _values(rows[-1], config.checkpoint.monitor),
         **(classifier.metrics[trial] if best else {"test/loss": None, "test/acc": None}),
         "epochs": epochs,  # complete epochs
         "steps": status.diverged_step or (rows[-1]["step"] if status.stop_reason else steps),
@@ -91,8 +92,8 @@ def result(
     }
 
 
-def _values(row: Row | None) -> Row:
-    names = ("epoch", "train/loss", "train/acc", "val/loss", "val/acc")
+def _values(row: Row | None, monitor: str) -> Row:
+    names = [name for name in columns(monitor) if name not in ("step", "seconds", "lr")]
     return {name: None if row is None else row[name] for name in names}
 
 
@@ -110,10 +111,17 @@ def _learnt_little(run: Run) -> bool:
     return few and initial is not None and not lowest < initial / 2
 
 
+def _fractions(monitor: str, values: Mapping[str, Any], split: str) -> str:
+    """The measure that is monitored, if any, and the accuracy, of the validation or the test."""
+    names = dict.fromkeys([*main_metrics(monitor), "val/acc", "test/acc"])
+    shown = [name for name in names if name.startswith(split)]
+    return ", ".join(f"{in_words(name)} {values[name]:.2%}" for name in shown)
+
+
 def summary(run: Run) -> str:
     """A finished run as a table for people."""
     result = run.result
-    best, data = result["best"], result["data"]
+    best, data, monitor = result["best"], result["data"], result["monitor"]
     used = f"{data['name']}: {data['train']} train, {data['val']} validation, {data['test']} test"
     rows = [("data", used)]
     if data["instead_of"]:
@@ -125,7 +133,7 @@ def summary(run: Run) -> str:
     if _learnt_little(run):
         rows.append(("!", FEW_SAMPLES))
     if result["stopped"]:
-        trainer, monitor = run.config.trainer, result["monitor"]
+        trainer = run.config.trainer
         why = {
             EARLY_STOPPING: f"{trainer.early_stopping_patience} epochs without a better {monitor}",
             MAX_TIME: f"trainer.max_time={trainer.max_time} is over",
@@ -133,8 +141,8 @@ def summary(run: Run) -> str:
         rows.append(("stopped", f"early: {why[result['stopped']]}"))
     if best["epoch"] is not None:
         rows += [
-            ("best validation", f"accuracy {best['val/acc']:.2%}, epoch {best['epoch']}"),
-            ("test", f"accuracy {result['test/acc']:.2%}, loss {result['test/loss']:.4f}"),
+            ("best validation", f"{_fractions(monitor, best, 'val')}, epoch {best['epoch']}"),
+            ("test", f"{_fractions(monitor, result, 'test')}, loss {result['test/loss']:.4f}"),
         ]
     step, reason = result["step"].replace("_", " "), result["step_reason"]
     if reason and run.config.trainer.step == "auto":

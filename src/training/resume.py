@@ -15,7 +15,7 @@ from src.config.schema import MAX_EPOCHS, Config
 from src.models.step_choice import AUTOGRAD, CLOSED_FORM, NATIVE, StepChoice
 from src.runs.checkpoint import CheckpointPair, CheckpointPart, require_format, wrong_fields
 from src.runs.config_files import require_same
-from src.runs.folder import HISTORY, Count, Run
+from src.runs.folder import HISTORY, Count, Run, columns
 from src.system.errors import InputError, first_line
 from src.training import ranks
 from src.training.classifier import Classifier
@@ -35,7 +35,7 @@ def _check_counts(row: list[float | int | None]) -> list[float | int | None]:
 
 Row = Annotated[
     list[float | int | None],
-    Field(min_length=len(HISTORY), max_length=len(HISTORY)),
+    Field(min_length=len(HISTORY), max_length=len(HISTORY) + 1),
     AfterValidator(_check_counts),
 ]
 
@@ -231,7 +231,10 @@ def check_state(
         raise InputError(f"{path}: contains {len(saved_metadata)} trials, expected {trials}")
     for was, now in zip(saved_metadata, metadata, strict=True):
         require_same(require_format(was, path), now, f"{path}: is of another run")
-    if len(state.callbacks.History.rows) != trials or state.position.batch > batches:
+    rows = state.callbacks.History.rows
+    width = len(columns(metadata[0]["config"]["checkpoint"]["monitor"]))
+    wrong = any(len(row) != width for trial in rows for row in trial)
+    if wrong or len(rows) != trials or state.position.batch > batches:
         raise InputError(f"{path}: cannot be resumed: another run wrote it")
     if len(state.ranks) != world_size:
         raise InputError(

@@ -63,7 +63,11 @@ from tests.helpers.faults import faults
         ("trainer.class_weights=[0,0]", "must be balanced or greater than 0"),
         ("trainer.class_weights=even", "must be balanced or a valid list"),
         ("data.sampler=weighted", "data.sampler=weighted: must be balanced"),
-        ("checkpoint.monitor=test/acc", "must be one of val/acc, val/loss, train/acc, train/loss"),
+        (
+            "checkpoint.monitor=test/acc",
+            "must be one of val/acc, val/loss, val/f1, val/precision, "
+            "val/recall, train/acc, train/loss",
+        ),
         ("optimizer.lr=0.1,0.2", "type -m too"),
         ("optimizer.lr=[", "cannot be read"),
         ("~optimizer.lr", "optimizer.lr: is missing"),

@@ -32,6 +32,14 @@ from tests.helpers.faults import faults
             ["data=mnist", "data.group=who"],
             "data.group=who: data=mnist has no such key; it belongs to data=csv, image_folder, npz",
         ),
+        (
+            ["checkpoint.monitor=val/loss"],
+            "mode=max would keep the worst val/loss; type",
+        ),
+        (
+            ["checkpoint.monitor=val/f1", "checkpoint.mode=min"],
+            "checkpoint.mode=min would keep the worst val/f1; type checkpoint.mode=max",
+        ),
         (["data.folds=5"], "name the fold too, data.fold=0 or, with -m, data.fold=range(5)"),
         (["data.fold=1"], "data.fold=1 has no use without data.folds; type data.folds=5 too"),
         (["data.folds=3", "data.fold=3"], "data.fold=3: the folds of data.folds=3 are 0 to 2"),

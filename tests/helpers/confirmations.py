@@ -8,6 +8,7 @@ from src.config.compose import compose
 from src.config.schema import Config
 from src.runs.config_files import create_run_folder
 from src.runs.folder import Run
+from src.runs.outcome import all_metrics
 from src.runs.sweep_folder import Sweep
 from src.sweeps.trials import train_trials
 
@@ -20,7 +21,8 @@ SMALL = (
 def settle(run: Run, config: Config, value: float | None, status: str = "finished") -> None:
     """Writes a result: the monitored value, and as test metrics the value less 0.01."""
     monitor = config.checkpoint.monitor
-    tested = {} if value is None else {"test/acc": value - 0.01, "test/loss": value - 0.01}
+    names = [name for name in all_metrics(monitor) if name.startswith("test/")]
+    tested = {} if value is None else dict.fromkeys(names, value - 0.01)
     result: dict[str, Any] = {
         "status": status, "monitor": monitor, "config_hash": config.hash(),
         "best": {monitor: value}, "data": {"name": config.data.name}, **tested,

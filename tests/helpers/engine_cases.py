@@ -94,6 +94,15 @@ class Case:
         loss, correct = by.evaluate(self.network, weights, self.samples(), scratch.ctypes.data)
         return loss, correct, logits
 
+    def count(self, by: engine.Engine, times: int = 1) -> Array:
+        """What the engine counts for each class, (3, classes), after so many evaluations."""
+        counts = np.zeros((3, self.network.perceptron.widths[-1]), np.int64)
+        scratch, weights = self.scratch(by, SAMPLES), self.weights.ctypes.data
+        arguments = self.network, weights, self.samples(), scratch.ctypes.data
+        for _ in range(times):
+            by.evaluate(*arguments, counts.ctypes.data)
+        return counts
+
 
 def draw(number: int, *, bits: int | None = None, random_numbers: bool = True) -> Case:
     """The case of that number. Without random numbers, there is neither dropout nor noise."""

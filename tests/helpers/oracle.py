@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from sklearn.metrics import f1_score, precision_score, recall_score
 from sklearn.model_selection import StratifiedKFold
 from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor, nn
@@ -23,6 +24,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, MultiStepLR
 
 from tests.helpers.philox import normal_numbers
 
+SCORES = {"val/f1": f1_score, "val/precision": precision_score, "val/recall": recall_score}
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU}
 DIVERGED = 1e6  # a trial has diverged if the mean loss of a batch is above this bound or NaN
 
@@ -263,6 +265,13 @@ class Loop:
 
     def _row(self, epoch: int, loss: float | None, accuracy: float | None) -> Values:
         val_loss, val_accuracy = measure(self._evaluated_model(), self.validation_set)
+        monitor = self.values["checkpoint"]["monitor"]
+        measured = {}
+        if monitor in SCORES:
+            predicted = predictions(self._evaluated_model(), self.validation_set)
+            labels = self.validation_set[1].numpy()
+            score = SCORES[monitor](labels, predicted, average="macro", zero_division=0)
+            measured[monitor] = float(score)
         return {
             "epoch": epoch,
             "step": self.step,
@@ -271,6 +280,7 @@ class Loop:
             "train/acc": accuracy,
             "val/loss": val_loss,
             "val/acc": val_accuracy,
+            **measured,
         }
 
 
@@ -287,11 +297,22 @@ def network(model: Values, inputs: int, classes: int) -> nn.Module:
 
 
 @torch.no_grad()
+def _logits(model: nn.Module, data: Data) -> Tensor:
+    training = model.training
+    logits: Tensor = model.eval()(data[0])
+    model.train(training)
+    return logits
+
+
+def predictions(model: nn.Module, data: Data) -> np.ndarray:
+    """The predicted class of each sample."""
+    found: np.ndarray = _logits(model, data).argmax(1).numpy()
+    return found
+
+
 def measure(model: nn.Module, data: Data) -> tuple[float, float]:
     """Mean loss and accuracy."""
-    training = model.training
-    logits = model.eval()(data[0])
-    model.train(training)
+    logits = _logits(model, data)
     loss = F.cross_entropy(logits, data[1]).item()
     return loss, int((logits.argmax(1) == data[1]).sum()) / len(data[1])
 

@@ -79,6 +79,15 @@ def test_a_class_that_is_neither_there_nor_predicted_has_no_measure() -> None:
     assert (one.f1.macro, one.f1.per_class) == (1.0, (1.0, None))
 
 
+def test_probabilities_that_are_no_numbers_have_no_auroc() -> None:
+    logits = torch.eye(3)[PREDICTED]
+    logits[2] = torch.nan
+    found = measure(logits, LABELS)
+    assert found.auroc.per_class == (None, None, None)
+    assert found.auroc.macro is None
+    assert found.f1.macro == pytest.approx((5 / 6 + 4 / 7) / 3)  # torch.argmax of them is 0
+
+
 @pytest.mark.parametrize("top_k", [-1, 0, 4])
 def test_a_wrong_number_for_top_k_is_refused(top_k: int) -> None:
     with pytest.raises(InputError, match=rf"^--top-k {top_k}: .* type a number from 1 to 3$"):

@@ -6,7 +6,7 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 from unittest.mock import patch
 
 import pytest
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from src.config.compose import compose
 from src.config.faults import check, find_faults
-from src.config.schema import Config
+from src.config.schema import Config, Monitor
 from src.data.sources.catalogue import open_source
 from src.data.sources.folds import training_and_validation
 from src.native import engine
@@ -77,10 +77,10 @@ def stacks(draw: Draw) -> tuple[list[Config], int | None, int]:
         "step": draw(st.sampled_from(["auto", "auto", "closed_form"])),
         "steps_per_call": draw(st.sampled_from(["auto", 1, 3])),
     }
-    monitor = draw(st.sampled_from(["val/acc", "val/loss", "train/loss", "train/acc"]))
+    monitor = draw(st.sampled_from(get_args(Monitor)))
     shared["checkpoint"] |= {
         "monitor": monitor,
-        "mode": "max" if monitor.endswith("acc") else "min",
+        "mode": "min" if monitor.endswith("loss") else "max",
         "every_n_epochs": draw(st.sampled_from([1, 1, 2, 7])),
     }
     if depth:

@@ -119,6 +119,18 @@ def test_of_losses_the_least_is_the_best(tmp_path: Path) -> None:
     assert low[0] == 0  # no loss is below 0
 
 
+def test_a_measure_of_the_classes_is_better_the_higher(tmp_path: Path) -> None:
+    found = confirmed(tmp_path, [0.9, 0.8], [[0.7, 0.6], [0.8, 1.0]], "checkpoint.monitor=val/f1")
+    assert [s.values["optimizer.lr"] for s in found.settings] == ["0.2", "0.1"]
+    assert [s.flattered for s in found.settings] == pytest.approx([-0.1, 0.25])
+    assert found.chances == [1, 0]
+    high = found.settings[0].estimate.interval
+    assert high is not None
+    assert high[1] == 1  # no fraction is above 1
+    assert "test/f1 89.00% (95% interval" in describe(found)
+    assert to_primitives(found)["test_of_first"]["test/f1"]["mean"] == pytest.approx(0.89)
+
+
 def test_seeds_that_diverge_are_told(tmp_path: Path) -> None:
     found = confirmed(tmp_path, [0.9, 0.8], [[0.8, NAN, 0.9, 0.7], [0.6, 0.5, NAN, NAN]])
     assert [setting.estimate.count for setting in found.settings] == [3, 2]

@@ -20,7 +20,7 @@ from playwright.sync_api import Browser
 from src.reports import live
 from src.reports.collect import Reader, collect
 from src.reports.live import LivePage, Server, serve_live
-from src.runs.folder import Row, Run
+from src.runs.folder import HISTORY, Row, Run
 from src.runs.group_progress import remove_progress, write_progress
 from src.system.errors import InputError
 from tests.helpers.browser import opened
@@ -179,7 +179,9 @@ def test_only_what_has_changed_is_read_again(sweep: Path, monkeypatch: pytest.Mo
     assert collect([sweep], reader) == first
     assert read == []
     run = Run(sweep / "1")
-    run.append_history({"epoch": 3, "step": 36, "seconds": 1.0, "val/acc": 0.99})
+    run.append_history(
+        dict.fromkeys(HISTORY) | {"epoch": 3, "step": 36, "seconds": 1.0, "val/acc": 0.99}
+    )
     second = collect([sweep], reader)
     assert read == ["1"]
     (entry,) = (entry for entry in second.entries if entry.run.folder.name == "1")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from src.runs.folder import HISTORY, Run
+from src.runs.folder import HISTORY, Row, Run
 from src.system.errors import InputError
 
 
@@ -18,6 +18,27 @@ def test_a_history_of_more_rows_than_epochs(
     assert len(run.history) == 6
     run.append_history(dict.fromkeys(HISTORY, 6))
     with pytest.raises(InputError, match="has more than 5 epochs"):
+        _ = run.history
+
+
+def test_a_history_may_have_a_measure_of_the_validation(tmp_path: Path) -> None:
+    """Only the columns of some monitor are read: no other ones, not two measures, in no order."""
+    run = Run(tmp_path)
+    plain: Row = dict(zip(HISTORY, [1, 12, 0.5, 0.1, 2.0, 0.5, 1.0, 0.75], strict=True))
+    run.append_history(plain | {"val/f1": 0.7})
+    run.append_history(plain | {"val/f1": None})
+    assert run.history == [plain | {"val/f1": 0.7}, plain | {"val/f1": None}]
+    row = "1,12,0.5,0.1,2.0,0.5,1.0,0.75"
+    for more, cells in (("", ""), (",val/recall", ",0.5")):
+        run.history_file.write_text(f"{','.join(HISTORY)}{more}\n{row}{cells}\n")
+        assert [*run.history[0]] == [*HISTORY, *filter(None, more.split(","))]
+        assert list(run.history[0].values())[:8] == list(plain.values())
+    for header in (",val/auroc", ",val/f1,val/recall", ",test/f1", ",val/f1,"):
+        run.history_file.write_text(f"{','.join(HISTORY)}{header}\n{row},0.5\n")
+        with pytest.raises(InputError, match="or these and one of val/f1, val/precision, val/rec"):
+            _ = run.history
+    run.history_file.write_text(f"{','.join(HISTORY)},val/f1\n{row}\n")
+    with pytest.raises(InputError, match="line 2 is not a row of a history"):
         _ = run.history
 
 

@@ -4,8 +4,17 @@ from pathlib import Path
 from typing import Any
 
 from src.runs.confidence import t_interval
-from src.runs.folder import Result, Run
-from src.runs.outcome import Outcome, comparable, format_interval, format_spread, replicates
+from src.runs.folder import Result, Row, Run
+from src.runs.outcome import (
+    Outcome,
+    comparable,
+    format_interval,
+    format_metric,
+    format_spread,
+    main_metrics,
+    replicates,
+    table_metrics,
+)
 
 
 def outcome(result: Result, **settings: str) -> Outcome:
@@ -24,7 +33,7 @@ def test_points_replicates_are_ranked_by_their_mean() -> None:
     assert format_spread(groups[0].known("val/acc")) == "90.00% ± 7.07%"
     assert format_spread(groups[0].known("test/acc")) == "–"
     assert format_spread([1.25, 0.75], "val/loss") == "1 ± 0.3536"
-    assert groups[0].monitor == []
+    assert groups[0].metrics == ["val/acc", "test/acc"]
     assert replicates(trials, ["lr"]) == (["lr"], [])
     assert format_interval(groups[0].interval("val/acc")) == "26.47% to 153.53%"
     assert format_interval(groups[0].interval("test/acc")) == "–"
@@ -108,6 +117,28 @@ def test_a_setting_that_lost_a_trial_comes_last() -> None:
         (("0.1",), "2 of 4"),
     ]
     assert groups[1].known("val/acc") == [0.9, 0.8]
+
+
+def test_a_measure_is_followed_and_may_be_missing() -> None:
+    """The monitor of a run from a stranger may have neither a column nor a value."""
+    assert main_metrics("val/f1") == ("val/f1", "test/f1")
+    assert main_metrics("train/loss") == main_metrics("val/acc") == ("val/acc", "test/acc")
+    known: list[Result] = [
+        {"status": "finished", "monitor": "val/f1", "best": {"val/f1": value, "val/acc": 1 - value}}
+        for value in (0.7, 0.9, 0.8)
+    ]
+    runs = [outcome(result) for result in known]
+    assert [run.value for run in sorted(runs, key=lambda run: run.rank)] == [0.9, 0.8, 0.7]
+    assert table_metrics([*runs, outcome({})]) == ["val/f1", "test/f1", "val/acc", "test/acc"]
+    assert format_metric("val/f1", 0.5) == format_metric("val/acc", 0.5) == "50.00%"
+    rows: list[Row] = [{"epoch": n, "val/acc": n / 10, "val/loss": 1.0} for n in range(4)]
+    measured: list[Row] = [row | {"val/f1": 0.9 - abs(n - 2)} for n, row in enumerate(rows)]
+    settings = {"checkpoint.monitor": "val/f1"}
+    unfinished = [Outcome(Run(Path("none")), {}, {}, settings, each) for each in (rows, measured)]
+    assert [run.value for run in unfinished] == [None, 0.9]
+    assert [run.metric("val/acc") for run in unfinished] == [None, 0.2]
+    lacking: Result = {"status": "finished", "monitor": "val/f1", "best": {"val/acc": 1}}
+    assert outcome(lacking).value is None
 
 
 def test_only_runs_that_did_not_fail_have_a_value() -> None:

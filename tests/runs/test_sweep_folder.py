@@ -143,6 +143,28 @@ def test_settings_have_the_mean_of_the_monitored_metric(tmp_path: Path) -> None:
     assert any(line.startswith("best setting by its mean: ") and "lr=0.2" in line for line in lines)
 
 
+def test_the_table_follows_a_measure(tmp_path: Path) -> None:
+    """Its columns and means are those of the measure; another trial may have another monitor."""
+    measure = ("checkpoint.keep=1", "checkpoint.monitor=val/f1")
+    for number, value in enumerate((0.3, 0.5, 0.4)):
+        ended(tmp_path / str(number), value, *measure, f"seed={number}")
+    ended(tmp_path / "3", 0.1, "checkpoint.keep=1", "seed=3")
+    sweep = Sweep(tmp_path)
+    sweep.write_results()
+    header, *rows = csv.reader(io.StringIO(sweep.results_file.read_text()))
+    assert [row[header.index("val/f1")] for row in rows] == ["0.3", "0.5", "0.4", ""]
+    assert {"val/acc", "val/loss", "test/acc", "test/loss", "test/f1"} < {*header}
+    lines = sweep.table().splitlines()
+    assert lines[0].split()[-5:] == ["val/f1", "test/f1", "val/acc", "test/acc", "seconds"]
+    assert [line.split()[0] for line in lines[2:6]] == ["3", "1", "2", "0"]
+    assert [line.split()[-4] for line in lines[2:6]] == ["–", "50.00%", "40.00%", "30.00%"]
+    means = next(line for line in lines if "95% interval" in line)
+    assert ("val/f1" in means, "test/f1" in means, "acc" in means) == (True, True, False)
+    assert "40.00% ± 10.00%" in sweep.table()
+    sweep.remove_surplus()
+    assert with_files(sweep) == [1, 3]  # the best by each monitor
+
+
 def test_killed_between_two_removals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next process removes what is left, a file of a killed write too."""
     for number in range(8):

@@ -77,6 +77,7 @@ from hydra.core.global_hydra import GlobalHydra
 from src.config.schema import CONF
 with initialize_config_dir(str(CONF), version_base="1.3"):
     overrides = ["hydra/launcher=fused", "hydra.sweep.dir=here", "seed=1,2", *{SMALL}]
+    overrides.append("checkpoint.monitor=val/recall")
     hydra = GlobalHydra.instance().hydra
     (batch,) = hydra.multirun("train", lambda config: None, overrides, with_log_configuration=False)
     print(*(job.return_value for job in batch), file=sys.stderr)
@@ -89,6 +90,7 @@ with initialize_config_dir(str(CONF), version_base="1.3"):
     values, job = done.stderr.splitlines()[-2:]
     runs = [Run(tmp_path / "here" / str(number)) for number in range(2)]
     assert [float(value) for value in values.split()] == [run.monitored for run in runs]
+    assert [run.result["best"]["val/recall"] for run in runs] == [run.monitored for run in runs]
     assert job == "2 1 seed=2"
 
 

@@ -11,9 +11,11 @@ import torch
 
 from src.benchmarks.crashes import fingerprint
 from src.config.compose import compose
-from src.inference.evaluation import evaluate_path
+from src.inference.evaluation import compute_logits, evaluate_path, source_of, validation_of
+from src.inference.measures import measure as measures_of
 from src.runs.checkpoint import CheckpointPair
 from src.runs.folder import Run
+from src.runs.loading import open_trained
 from src.training import checkpoint_callback
 from src.training.classifier import Classifier
 from src.training.fit import fit, fit_stack
@@ -35,6 +37,40 @@ def test_monitoring_the_loss_keeps_the_least(train: Train) -> None:
     assert run.monitored == min(losses)
     saved = torch.load(run.best_checkpoint, weights_only=True)["epoch"]
     assert losses[saved] == min(losses)
+
+
+@pytest.mark.parametrize(
+    ("measure", "step", "rate", "seed"),
+    [
+        ("f1", "native", 0.5, 1),
+        ("precision", "closed_form", 0.5, 1),
+        ("recall", "autograd", 1.5, 0),
+        ("f1", "autograd", 0.5, 1),
+    ],
+)
+def test_monitoring_a_measure_of_the_classes(
+    measure: str, step: str, rate: float, seed: int, train: Train
+) -> None:
+    """The epoch with the best measure is not the one with the best accuracy."""
+    monitor = f"val/{measure}"
+    run = train(
+        f"checkpoint.monitor={monitor}", f"trainer.step={step}", "trainer.max_epochs=6",
+        f"optimizer.lr={rate}", "scheduler=none", f"seed={seed}", "trainer.precision=64",
+    )  # fmt: skip
+    rows, result = run.history[1:], run.result
+    values = [float(row[monitor] or 0) for row in rows]
+    best = values.index(max(values))
+    accuracies = [float(row["val/acc"] or 0) for row in rows]
+    assert best != accuracies.index(max(accuracies))
+    assert result["best"]["epoch"] == best + 1
+    assert run.monitored == result["best"][monitor] == values[best]  # type: ignore[literal-required]
+    assert result["last"][monitor] == values[-1]  # type: ignore[literal-required]
+    trained = open_trained(run.folder)
+    validation = validation_of(trained, source_of(trained))
+    measured = measures_of(compute_logits(trained, validation), validation.labels)
+    assert getattr(measured, measure).macro == pytest.approx(values[best], rel=1e-12)
+    tested = getattr(evaluate_path(run.folder, None).measures, measure).macro
+    assert result[f"test/{measure}"] == pytest.approx(tested, rel=1e-12)  # type: ignore[literal-required]
 
 
 def test_checkpoints_every_n_epochs(train: Train) -> None:

@@ -24,6 +24,24 @@ def test_the_history_begins_before_training(train: Train) -> None:
     assert seconds == sorted(seconds)
 
 
+def test_a_monitored_measure_has_a_column_and_a_part_of_the_line(
+    train: Train, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "src"):
+        run = train("checkpoint.monitor=val/f1")
+    header, *lines = run.history_file.read_text().splitlines()
+    assert header == ",".join([*HISTORY, "val/f1"])
+    assert [float(line.rpartition(",")[2]) for line in lines] == [
+        row["val/f1"] for row in run.history
+    ]
+    assert run.history[-1]["val/f1"] != run.history[-1]["val/acc"]
+    told = [record.getMessage() for record in caplog.records]
+    assert f"  f1 {run.history[1]['val/f1']:7.2%}  lr" in told[1]
+    best, tested = run.result["best"], run.result
+    assert f"best validation  F1 {best['val/f1']:.2%}, accuracy {best['val/acc']:.2%}" in told[-1]
+    assert f"F1 {tested['test/f1']:.2%}, accuracy {tested['test/acc']:.2%}, loss" in told[-1]
+
+
 def test_a_line_per_epoch_and_a_summary(train: Train, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "src"):
         run = train()

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import quote
 
 import matplotlib as mpl
@@ -58,8 +58,7 @@ Metrics = dict[str, list[tuple[int, float]]]
 def from_history(run: Run) -> Metrics:
     found: Metrics = {}
     for row in run.history:
-        for name in HISTORY:
-            value = row[name]
+        for name, value in row.items():
             if name != "step" and value is not None:
                 found.setdefault(name, []).append((int(row["step"] or 0), float(value)))
     return found
@@ -172,15 +171,19 @@ def reached() -> Iterator[list[Any]]:
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory, database: Path, reached: list[Any]) -> Run:
     folder = tmp_path_factory.mktemp("runs") / "today" / "noon"
-    return fit(compose(*SMALL, *DROPPED, ALL, f"logger.mlflow_file='{database}'"), folder)
+    overrides = (ALL, f"logger.mlflow_file='{database}'", "checkpoint.monitor=val/f1")
+    return fit(compose(*SMALL, *DROPPED, *overrides), folder)
 
 
 def test_each_holds_the_history_under_its_names(run: Run, database: Path) -> None:
     expected = from_history(run)
-    assert set(expected) == set(HISTORY) - {"step"}
+    assert set(expected) == {*HISTORY, "val/f1"} - {"step"}
     assert [step for step, _ in expected["val/acc"]] == [0, 12, 24]
     assert from_wandb(run) == expected
-    tested: Metrics = {name: [(24, run.result[name] or 0)] for name in ("test/loss", "test/acc")}
+    names: tuple[Literal["test/loss", "test/acc", "test/f1"], ...] = (
+        "test/loss", "test/acc", "test/f1",
+    )  # fmt: skip
+    tested: Metrics = {name: [(24, run.result[name] or 0)] for name in names}
     assert from_mlflow(database, run) == expected | tested
     assert from_tensorboard(run) == in_32_bits(expected | tested)
     summaries = [
@@ -189,8 +192,7 @@ def test_each_holds_the_history_under_its_names(run: Run, database: Path) -> Non
         if record.WhichOneof("record_type") == "summary"
     ]
     last = {name: value for summary in summaries for name, value in summary.items()}
-    result = run.result
-    assert [last[name] for name in tested] == [result["test/loss"], result["test/acc"]]
+    assert [last[name] for name in names] == [run.result[name] for name in names]
 
 
 def test_each_holds_the_hyperparameters(run: Run, database: Path) -> None:
@@ -250,7 +252,7 @@ def test_a_run_that_diverges_at_once_shows_no_confusion_matrix(train: Train) -> 
 
 
 def test_training_is_the_same_without_them(run: Run, train: Train) -> None:
-    quiet = fingerprint(train(*DROPPED))
+    quiet = fingerprint(train(*DROPPED, "checkpoint.monitor=val/f1"))
     loud = fingerprint(run)
     named = {"best", "result"}  # the configuration that stands there names the loggers
     assert {part for part in quiet if quiet[part] != loud[part]} == named

@@ -8,7 +8,9 @@ from torch.nn import functional as F
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
-from src.training.metrics import EpochMetrics
+from src.data.loader import Batch
+from src.training.class_measures import count_classes, macro
+from src.training.metrics import EpochMetrics, evaluate
 
 
 def test_metrics_equal_torchmetrics_however_batches_are_grouped() -> None:
@@ -53,6 +55,30 @@ def test_a_trial_has_the_same_sums_whoever_is_beside() -> None:
             column = slice(trial, trial + 1)
             alone.update(losses[rows, column], correct[rows, column], 9 * len(rows))
         assert alone.compute() == [expected]
+
+
+def test_a_measure_of_the_classes_is_that_of_all_samples() -> None:
+    """However samples come in batches, and batches in chunks, and only if a measure is named."""
+    stream = torch.Generator().manual_seed(0)
+    features = torch.randn(2600, 6, generator=stream)
+    labels = torch.randint(3, (2600,), generator=stream)
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return x.view(-1, 2, 3).permute(1, 2, 0)
+
+    metrics = EpochMetrics(2, "f1", 3)
+    for part in (slice(2100), slice(2100, None)):
+        batch = Batch(features[part], labels[part])
+        losses, correct, counts = evaluate(forward, batch, torch.float32, 2, counted=True)
+        metrics.update(losses, correct, len(batch.labels), counts)
+    whole = count_classes(forward(features).argmax(1), labels, 3)
+    assert torch.equal(metrics.counts, whole)
+    assert [values["f1"] for values in metrics.compute()] == macro(whole, "f1")
+    metrics.reset()
+    assert not metrics.counts.any()
+    plain = evaluate(forward, Batch(features, labels), torch.float32, 2)
+    assert plain.counts is None
+    assert int(plain.correct.sum()) == int(whole[:, 2].sum())
 
 
 @pytest.mark.parametrize(("value", "expected"), [(1e308, math.inf), (math.nan, math.nan)])

@@ -36,7 +36,7 @@ BOTH = ("trainer.devices=2", "trainer.strategy=ddp")
 
 def test_two_ranks_are_one(train: Train) -> None:
     """Half the batch each: the same gradients, so the same weights and the same evaluation."""
-    overrides = ["optimizer.lr=0.1", "data.drop_last=true"]
+    overrides = ["optimizer.lr=0.1", "data.drop_last=true", "checkpoint.monitor=val/f1"]
     one = train("data.batch_size=100", *overrides)
     two = train("data.batch_size=50", *overrides, *BOTH, "logger=tensorboard")
     a, b = weights(one), weights(two)
@@ -46,6 +46,7 @@ def test_two_ranks_are_one(train: Train) -> None:
     assert len(list((two.folder / "tensorboard").iterdir())) == 1  # one rank speaks
     for row, other in zip(one.history, two.history, strict=True):
         assert other["val/acc"] == row["val/acc"]  # each sample counted once
+        assert other["val/f1"] == row["val/f1"]
         assert other["val/loss"] == pytest.approx(row["val/loss"], abs=1e-5)
         assert other["train/loss"] == pytest.approx(row["train/loss"], abs=1e-5)
         assert other["train/acc"] == pytest.approx(row["train/acc"])
@@ -85,7 +86,8 @@ def test_each_rank_divides_by_the_weights_of_its_own_samples(step: str, tmp_path
 
 def test_two_ranks_train_a_stack(tmp_path: Path) -> None:
     def stack(*overrides: str) -> list[Run]:
-        base = (*SMALL, "data.drop_last=true", "optimizer.momentum=0.5", *overrides)
+        common = ("data.drop_last=true", "optimizer.momentum=0.5", "checkpoint.monitor=val/recall")
+        base = (*SMALL, *common, *overrides)
         configs = [compose(*base, f"optimizer.lr={rate}", f"seed={seed}") for rate, seed in POINTS]
         where = tmp_path / str(len(overrides))
         folders = [where / str(number) for number in range(len(configs))]
@@ -97,6 +99,8 @@ def test_two_ranks_train_a_stack(tmp_path: Path) -> None:
         a, b = weights(one), weights(two)
         assert max((a[name] - b[name]).abs().max().item() for name in a) < 1e-5
         assert two.result["test/acc"] == one.result["test/acc"]
+        assert two.result["test/recall"] == one.result["test/recall"]
+        assert two.monitored == one.monitored
 
 
 def test_ranks_stop_together_when_a_run_diverges(tmp_path: Path) -> None:

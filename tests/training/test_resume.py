@@ -20,6 +20,7 @@ from src.runs.folder import Run
 from src.system.errors import InputError
 from src.training.classifier import Classifier
 from src.training.fit import fit, fit_stack
+from src.training.resume import check_state
 from tests.helpers.commands import ROOT, SMALL, Train
 from tests.helpers.kills import Killed, die_after_writing, position, undisturbed
 
@@ -68,6 +69,7 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "bf16, autograd": ("trainer.precision=bf16-mixed", "trainer.step=autograd"),
     "clipped": ("trainer.gradient_clip_val=0.1",),
     "stream": ("data.order=stream",),
+    "a measure of the classes": ("checkpoint.monitor=val/f1", "trainer.ema_decay=0.9"),
     "workers": ("data.loader=workers", "model.dropout=0.3"),
     "gradient checkpointing": (
         "model.gradient_checkpointing=true",
@@ -129,7 +131,7 @@ def test_gradients_between_two_steps_are_part_of_it(
 def test_a_stack_killed_at_every_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    recipe = ("model.dropout=0.3", "optimizer=adamw")
+    recipe = ("model.dropout=0.3", "optimizer=adamw", "checkpoint.monitor=val/precision")
     configs = [
         compose(*FINE, *recipe, f"optimizer.lr={rate}", f"seed={seed}")
         for rate in (0.001, 0.003)
@@ -363,6 +365,18 @@ def test_a_second_process_is_refused(
     holder.stdout.close()
     fit(config, run.folder, resume=True)  # no crash leaves it locked
     assert run.ended
+
+
+def test_a_history_with_the_columns_of_another_monitor_is_refused(
+    stopped: tuple[Config, Run],
+) -> None:
+    path = stopped[1].last_checkpoint
+    content = checkpoint.read(path)
+    metadata, history = [content["kindling"]], content["callbacks"]["History"]
+    check_state(content, path, metadata, 1, 12)
+    history["rows"] = [[[*row, 0.5] for row in rows] for rows in history["rows"]]
+    with pytest.raises(InputError, match="cannot be resumed: another run wrote it"):
+        check_state(content, path, metadata, 1, 12)
 
 
 def test_an_error_of_the_restore_keeps_its_traceback(

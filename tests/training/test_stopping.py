@@ -39,10 +39,10 @@ def stack(configs: list[Config], folder: Path, halving: int | None = None) -> li
     return fit_stack(configs, folders, folder / "stack", halving)
 
 
-@pytest.mark.parametrize("monitor", ["val/acc", "val/loss"])
+@pytest.mark.parametrize("monitor", ["val/acc", "val/loss", "val/f1"])
 @pytest.mark.parametrize("patience", [1, 2, 3])
 def test_patience_is_lightnings(monitor: str, patience: int) -> None:
-    mode = {"val/acc": "max", "val/loss": "min"}[monitor]
+    mode = {"val/loss": "min"}.get(monitor, "max")
     config = compose(
         f"trainer.early_stopping_patience={patience}",
         f"checkpoint.monitor={monitor}",
@@ -84,8 +84,8 @@ def test_a_value_that_is_no_number_neither_survives_nor_restores_patience() -> N
     """Random histories with NaN and infinities, against the plain rule on the numbers alone."""
     stream = random.Random(0)
     for _ in range(300):
-        monitor = stream.choice(["val/acc", "val/loss"])
-        mode = "max" if monitor == "val/acc" else "min"
+        monitor = stream.choice(["val/acc", "val/loss", "val/recall"])
+        mode = "min" if monitor == "val/loss" else "max"
         numbers = [0.1, 0.2, 0.3, 0.4, math.nan, math.inf, -math.inf]
         values = {trial: stream.choice(numbers) for trial in range(stream.randint(1, 9))}
         sort_keys = {trial: sort_key(monitor, value) for trial, value in values.items()}
@@ -113,7 +113,7 @@ def compose_patience(monitor: str, patience: int) -> Config:
     return compose(
         f"trainer.early_stopping_patience={patience}",
         f"checkpoint.monitor={monitor}",
-        f"checkpoint.mode={'max' if monitor.endswith('acc') else 'min'}",
+        f"checkpoint.mode={'min' if monitor.endswith('loss') else 'max'}",
     )
 
 

@@ -9,10 +9,16 @@ from lightning.pytorch.loggers import Logger
 from src.config import schema
 from src.config.schema import Config
 from src.config.written import written
-from src.runs.folder import Run
+from src.runs.folder import Run, columns
+from src.runs.outcome import all_metrics
 
-TESTED = ("test/loss", "test/acc")
 Values = dict[str, bool | int | float | str]
+
+
+def logged_names(values: Values) -> list[str]:
+    """The columns of the history of a run with these hyperparameters, and its test metrics."""
+    monitor = str(values["checkpoint.monitor"])
+    return list(dict.fromkeys([*columns(monitor), *all_metrics(monitor)]))
 
 
 def hyperparameters(config: Config) -> Values:

@@ -23,7 +23,7 @@ from src.system.extras import LOGGERS, missing_loggers
 from src.training import ranks
 from src.training.classifier import Classifier
 from src.training.history import History
-from src.training.loggers.base import TESTED, RunLogger, Tested, hyperparameters
+from src.training.loggers.base import RunLogger, Tested, hyperparameters
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +118,11 @@ class Loggers(Callback):
         if not self.loggers:
             return
         self._catch_up()  # a run that was resumed after its last epoch has not sent its rows yet
-        metrics = {name: result[name] for name in TESTED if result[name] is not None}
+        metrics = {
+            name: value
+            for name, value in result.items()
+            if name.startswith("test/") and value is not None
+        }
         tested = Tested(metrics, result["steps"], self.confusion, self.source.labels)
         self._each("finish", lambda logger: logger.log_test(tested))
         self.status = result["status"]

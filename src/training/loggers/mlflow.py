@@ -4,16 +4,16 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import closing, nullcontext
 from pathlib import Path
 from urllib.parse import quote
 
 from src.config import schema
-from src.runs.folder import HISTORY, Run
+from src.runs.folder import Run
 from src.system.errors import InputError
 from src.system.files import require_regular, wait_for_lock
-from src.training.loggers.base import TESTED, RunLogger, Values
+from src.training.loggers.base import RunLogger, Values, logged_names
 
 STATUS = {"finished": "FINISHED", "interrupted": "KILLED"}  # of all others: FAILED
 
@@ -42,7 +42,7 @@ class RunMLflow(RunLogger):
             with wait_for_lock(file.with_name(f".{file.name}.lock")) if chosen else nullcontext():
                 _require_database(file)
                 self.client = MlflowClient(f"sqlite:///{quote(str(file.absolute()))}")
-                self.run_id, self.logged = self._find(config.project, run)
+                self.run_id, self.logged = self._find(config.project, run, logged_names(values))
         except Exception as error:  # of sqlite, SQLAlchemy, alembic, MLflow and the file system
             reason = " ".join(str(error).split())[:200] or type(error).__name__
             raise InputError(
@@ -55,8 +55,11 @@ class RunMLflow(RunLogger):
         self.client.log_batch(self.run_id, params=params, tags=tags)
         self.client.update_run(self.run_id, status="RUNNING")
 
-    def _find(self, project: str, run: Run) -> tuple[str, set[tuple[str, int]]]:
-        """Finds or creates the MLflow run. Returns its id and each logged (metric, step)."""
+    def _find(
+        self, project: str, run: Run, names: Sequence[str]
+    ) -> tuple[str, set[tuple[str, int]]]:
+        """Finds or creates the MLflow run. Returns its id and each logged (metric, step); `names`
+        are those of the metrics."""
         identity, client = run.identity(), self.client
         saved = client.get_experiment_by_name(project)
         place = (run.folder.absolute() / "mlflow_artifacts").as_uri()
@@ -69,7 +72,7 @@ class RunMLflow(RunLogger):
         run_id: str = runs[0].info.run_id
         return run_id, {
             (name, metric.step)
-            for name in (*HISTORY, *TESTED)
+            for name in names
             for metric in client.get_metric_history(run_id, name)
         }
 

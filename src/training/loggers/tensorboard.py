@@ -5,8 +5,8 @@ from collections.abc import Mapping
 
 from src.config import schema
 from src.plots.confusion import confusion
-from src.runs.folder import HISTORY, Run
-from src.training.loggers.base import TESTED, RunLogger, Tested, Values
+from src.runs.folder import Run
+from src.training.loggers.base import RunLogger, Tested, Values, logged_names
 
 
 class RunTensorBoard(RunLogger):
@@ -24,7 +24,7 @@ class RunTensorBoard(RunLogger):
         for old in folder.glob(f"events.out.tfevents.*{self.SUFFIX}"):
             old.unlink()
         self.writer = SummaryWriter(folder, filename_suffix=self.SUFFIX)
-        names = [name for name in (*HISTORY, *TESTED) if "/" in name]
+        names = [name for name in logged_names(values) if "/" in name]
         # For the tab of hyperparameters, which shows a run from its start on.
         experiment, start, self.end = hparams(values, dict.fromkeys(names, 0.0))  # type: ignore[no-untyped-call]
         self.add_summary = self.writer._get_file_writer().add_summary  # type: ignore[no-untyped-call]
