@@ -109,6 +109,15 @@ def test_what_stays_of_a_sweep(launcher: str, command: Command, tmp_path: Path) 
     assert [run.checkpoints.exists() for run in runs] == [False, True, False]
     assert runs[1].last_checkpoint.exists()
     assert all(run.result["status"] == "finished" and len(run.history) == 3 for run in runs)
+    again = command("src.train", "resume=sweep")
+    assert again.returncode == 0, again.stderr
+    assert [run.checkpoints.exists() for run in runs] == [False, True, False]
+
+
+def test_a_trial_without_weights(command: Command, tmp_path: Path) -> None:
+    sweep = ("hydra/launcher=fused", "hydra.sweep.dir=sweep", "checkpoint.keep=1")
+    done = command("src.train", "-m", *SMALL, "optimizer.lr=1e-4,0.1", *sweep)
+    assert done.returncode == 0, done.stderr
     expected = (
         "error: sweep/0: has no weights, because checkpoint.keep=1 keeps those of the best trial; "
         "name a trial that has checkpoints/best.ckpt, or train this one again: python -m src.train "
@@ -129,9 +138,6 @@ def test_what_stays_of_a_sweep(launcher: str, command: Command, tmp_path: Path) 
         "has no weights, because checkpoint.keep=1"
         in (tmp_path / "sweep" / "0" / "report.html").read_text()
     )
-    again = command("src.train", "resume=sweep")
-    assert again.returncode == 0, again.stderr
-    assert [run.checkpoints.exists() for run in runs] == [False, True, False]
 
 
 @pytest.mark.parametrize("launcher", ["basic", "fused"])
