@@ -123,7 +123,7 @@ def rebuild(
     state = model.state_dict()
     expected = {name: tuple(value.shape) for name, value in state.items()}
     given = {name: tuple(value.shape) for name, value in weights.items()}
-    for name in expected.keys() | given.keys():
+    for name in {**expected, **given}:  # in this order, so that the first fault is always the same
         counter = name in state and not state[name].is_floating_point()
         if name in given and weights[name].is_floating_point() == counter:
             raise ValueError(f"{name} is of {weights[name].dtype}")
