@@ -273,9 +273,11 @@ def test_commands_are_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def iris(monkeypatch: pytest.MonkeyPatch) -> tuple[tables.Features, tables.Labels]:
-    """The only table of the suite, whose trials train for two epochs."""
+    """The only table of the suite. Its trials train for two epochs, at a learning rate so high that
+    the second is not always the better one."""
     monkeypatch.setattr(tables, "TABLES", {"iris": tables.TABLES["iris"]})
-    monkeypatch.setattr(tables, "RECIPE", (*tables.RECIPE, "trainer.max_epochs=2"))
+    short = ("trainer.max_epochs=2", "optimizer.lr=1")
+    monkeypatch.setattr(tables, "RECIPE", (*tables.RECIPE, *short))
     return load_iris(return_X_y=True)  # type: ignore[no-any-return]
 
 
