@@ -8,8 +8,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_iris
+from sklearn.model_selection import PredefinedSplit, cross_val_score
 from torch import Tensor
 from torch.nn import functional as F
 from torchvision.transforms.v2 import Compose
@@ -17,17 +20,20 @@ from torchvision.transforms.v2 import Compose
 from src.benchmarks import peak, questions, run_suite
 from src.benchmarks.contenders import Contender, can_compile
 from src.benchmarks.settings import SHARED, read_settings
-from src.benchmarks.suites import augmentation, busy, gpu_check, report, search, sweep
+from src.benchmarks.suites import augmentation, busy, gpu_check, report, search, sweep, tables
 from src.benchmarks.suites.search import Outcome
 from src.config.compose import compose
 from src.data.augmentation import Augmentation
 from src.data.loader import Block
+from src.data.module import DataModule
 from src.models import build_model
 from src.models.step_choice import choose_step
+from src.runs.confidence import t_interval
 from src.runs.folder import Run
 from src.sweeps.command_line import check_command_line as check_train
 from src.sweeps.search_command import check_command_line as check_search
 from src.system.errors import InputError
+from src.training.fit import fit
 from tests.helpers.steps import AUTO
 
 
@@ -263,3 +269,79 @@ def test_commands_are_the_launchers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len({tuple(command[-5:]) for command in commands}) == 1  # the same 64 trials
     widths, rates = commands[0][-5], commands[0][-4]
     assert (widths.count(",") + 1) * (rates.count(",") + 1) == 64
+
+
+@pytest.fixture
+def iris(monkeypatch: pytest.MonkeyPatch) -> tuple[tables.Features, tables.Labels]:
+    """The only table of the suite. Its trials train for two epochs, at a learning rate so high that
+    the second is not always the better one."""
+    monkeypatch.setattr(tables, "TABLES", {"iris": tables.TABLES["iris"]})
+    short = ("trainer.max_epochs=2", "optimizer.lr=1")
+    monkeypatch.setattr(tables, "RECIPE", (*tables.RECIPE, *short))
+    return load_iris(return_X_y=True)  # type: ignore[no-any-return]
+
+
+def test_tables(iris: tuple[tables.Features, tables.Labels], tmp_path: Path) -> None:
+    """A figure of scikit-learn is that of cross_val_score in the same folds; one of ours is the
+    mean of runs of the sweep, each after its last epoch."""
+    table, line = run_suite(read_settings(["suite=tables", "rounds=1"]))
+    rows = json.loads(line)["rows"]
+    assert [*rows] == [*tables.OURS, *tables.OTHERS]
+    assert all(name in table for name in rows)
+    features, labels = iris
+    tables.write_table(tmp_path / "table.csv", features, labels)
+    configs = tables.sweep(tmp_path, *tables.OURS[tables.MLP], rounds=1)
+    part_of = np.full(len(labels), -1)
+    for number, config in enumerate(configs):
+        part_of[tables.rows_of(config.data, labels)[1]] = number
+    used = part_of >= 0
+    folds = PredefinedSplit(part_of[used])
+    svc = tables.OTHERS["SVC, RBF kernel"](0)
+    theirs = cross_val_score(svc, features[used], labels[used], cv=folds).tolist()
+    ours = [fit(config, tmp_path / str(n)).history[-1] for n, config in enumerate(configs)]
+    assert [row["epoch"] for row in ours] == [2] * 5
+    own = [row["val/acc"] or 0.0 for row in ours]
+    for name, values in ((tables.MLP, own), ("SVC, RBF kernel", theirs)):
+        low, high = t_interval(values, folds=5)
+        assert rows[name]["iris"]["mean"] == pytest.approx(np.mean(values))
+        assert rows[name]["iris"]["half"] == pytest.approx((high - low) / 2)
+    differences = [a - b for a, b in zip(theirs, own, strict=True)]
+    difference = t_interval(differences, folds=5)
+    assert rows["SVC, RBF kernel"]["iris"]["difference"] == pytest.approx([*difference])
+    shown = f"{100 * np.mean(theirs):.1f} ± "
+    assert shown in next(line for line in table.splitlines() if line.startswith("SVC"))
+
+
+def test_both_sides_of_a_table_get_the_same_rows(
+    iris: tuple[tables.Features, tables.Labels], tmp_path: Path
+) -> None:
+    """In each round and fold."""
+    features, labels = iris
+    tables.write_table(tmp_path / "table.csv", features, labels)
+    configs = tables.sweep(tmp_path, rounds=2)
+    assert [(c.seed, c.data.split_seed) for c in configs] == [(0, 0), (1, 1)] * 5
+    for config in configs:
+        training, validation = tables.rows_of(config.data, labels)
+        data = DataModule(config.data)
+        data.setup()
+        [own], fold = data.validations, config.data.fold
+        assert fold is not None
+        scaled = (features - features[training].mean(0)) / features[training].std(0)
+        assert own.features.numpy() == pytest.approx(scaled[validation], abs=1e-5)
+        assert own.labels.tolist() == labels[validation].tolist()
+        ours = data.train.take(data.rows[fold])
+        assert ours.features.numpy() == pytest.approx(scaled[training], abs=1e-5)
+        assert ours.labels.tolist() == labels[training].tolist()
+        assert len({*training, *validation}) == len(training) + len(validation) == 147
+    rounds = [{*tables.rows_of(c.data, labels)[1]} for c in configs]
+    assert {*range(150)} > set().union(*rounds[::2]) != set().union(*rounds[1::2])
+
+
+@pytest.mark.parametrize(
+    ("difference", "mark"),
+    [((0.01, 0.02), "+"), ((-0.02, -0.01), "-"), ((-0.01, 0.01), " "), ((0.0, 0.0), " ")],
+)
+def test_only_a_difference_beyond_its_interval_is_marked(
+    difference: tuple[float, float], mark: str
+) -> None:
+    assert str(tables.Cell(0.9512, 0.0213, difference, 1.0)) == f"95.1 ± 2.1{mark}"

@@ -13,6 +13,7 @@ from torchvision import datasets
 from src.config.compose import compose
 from src.data.sources.catalogue import open_source
 from src.system.errors import InputError
+from src.training.fit import fit
 from tests.helpers.data_files import python2_pickle
 
 
@@ -59,6 +60,16 @@ def test_cifar_is_what_torchvision_reads(
     assert np.array_equal(source.train.features.numpy().transpose(0, 2, 3, 1), theirs.data)
     assert source.train.labels.tolist() == theirs.targets
     assert (len(source.train), len(source.test)) == (2 * batches, 2)
+
+
+def test_a_recipe_of_mnist_trains_on_cifar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    _cifar(tmp_path, monkeypatch, "CIFAR10", "labels")
+    recipe = ("experiment=mlp_tuned", "trainer=cpu", "trainer.max_epochs=1")
+    done = fit(compose(*recipe, "data=cifar10", f"data.root={tmp_path}"), tmp_path / "run")
+    sizes = ((3072 + 2) * 1024, (1024 + 2) * 1024, (1024 + 1) * 2)  # with scales and shifts
+    assert done.result["parameters"] == sum(sizes)
+    used = done.result["data"]
+    assert (used["train"], used["val"], used["test"]) == (9, 1, 2)
 
 
 class Harm:

@@ -10,6 +10,7 @@ from src.data.sources import mnist as idx
 from src.data.sources.catalogue import open_source
 from src.data.sources.mnist import read_idx_set
 from src.system.errors import InputError
+from src.training.fit import fit
 from tests.helpers.data_files import idx_files, mnist_files
 
 
@@ -76,6 +77,12 @@ def test_data_sets_in_the_format_of_mnist(
     assert source.train.labels.tolist() == [1, 2, 3]
     assert source.test.features[1, 0, 0, :3].tolist() == [784 % 256, 785 % 256, 786 % 256]
     assert source.labels[2] == third
+    short = ("trainer=cpu", "trainer.max_epochs=1", "data.val_fraction=0.3")
+    recipe = ("experiment=mlp_tuned", f"data={data}", f"data.root={tmp_path}")
+    done = fit(compose(*recipe, *short), tmp_path / "run")
+    assert done.result["data"] == {
+        "name": data, "instead_of": None, "train": 2, "val": 1, "test": 2, "skipped": 0,
+    }  # fmt: skip
     path = raw / "train-images-idx3-ubyte"
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(
