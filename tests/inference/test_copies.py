@@ -16,12 +16,14 @@ from src.config.compose import compose
 from src.data.augmentation import Augmentation
 from src.data.sources.source import Split
 from src.inference import evaluation
-from src.inference.calibration import calibrate, fit_temperature, score
+from src.inference.calibration import calibrate, fit_temperature, report, score
 from src.inference.committee_run import make_committee
 from src.inference.copies import read_copies
 from src.inference.evaluation import compute_logits, consult, evaluate, source_of, validation_of
+from src.inference.inputs import read_request as read_predict_request
 from src.inference.members import read_request
 from src.inference.prediction import predict
+from src.inference.prediction_output import predict_request
 from src.runs.folder import Run
 from src.runs.loading import Trained, open_trained
 from src.system.errors import InputError
@@ -54,7 +56,7 @@ def deformed(trained: Trained, pictures: np.ndarray[Any, Any], number: int) -> t
     augmentation = Augmentation(trained.config.augmentation, trained.shape, [0], 1)
     [weights] = augmentation.draw(0, 0, number).double().numpy()
     moves = weights * [[width / 2], [height / 2]] @ augmentation.fields.double().numpy()
-    x, y = moves + [[(width - 1) / 2], [(height - 1) / 2]]
+    x, y = moves[0] + (width - 1) / 2, moves[1] + (height - 1) / 2
     copies = [
         map_coordinates(picture[0], [y, x], order=1, mode="grid-constant") for picture in pictures
     ]
@@ -88,7 +90,7 @@ def test_the_mean_by_hand(overrides: list[str], error: float, train: Train) -> N
     plain = compute_logits(trained, split).double().softmax(-1).numpy()
     expected = mean_by_hand(open_trained(folder), split.features, 5)
     np.testing.assert_allclose(found, expected, atol=error)
-    assert np.abs(found - plain).max() > 5 * error
+    assert np.abs(found - plain).max() > 3 * error
 
 
 def test_an_augmentation_that_moves_almost_nothing(train: Train) -> None:
@@ -106,10 +108,10 @@ def test_a_sample_has_the_same_probabilities_alone_and_among_others(
     together = predict(trained, pictures, 4)
     np.testing.assert_allclose(together.sum(1), 1)
     alone = np.concatenate([predict(trained, picture[None], 4) for picture in pictures])
-    np.testing.assert_array_equal(alone, together)
-    np.testing.assert_array_equal(predict(trained, pictures[::-1], 4), together[::-1])
+    np.testing.assert_allclose(alone, together, rtol=1e-12)
+    np.testing.assert_allclose(predict(trained, pictures[::-1], 4), together[::-1], rtol=1e-12)
     monkeypatch.setattr(evaluation, "CHUNK", 7)
-    np.testing.assert_array_equal(predict(trained, pictures, 4), together)
+    np.testing.assert_allclose(predict(trained, pictures, 4), together, rtol=1e-12)
 
 
 def test_bytes_and_their_fractions(trained: Trained) -> None:
@@ -151,12 +153,13 @@ def test_each_member_has_its_own_augmentation(run: Run, tmp_path: Path) -> None:
 
 
 def test_a_member_without_augmentation(run: Run, tmp_path: Path) -> None:
-    plain = fit(compose(*SMALL), tmp_path / "plain")
+    """The members are in the checkpoint; the configuration of a committee is that of the first."""
+    plain = fit(compose(*SMALL, "trainer.max_epochs=1"), tmp_path / "plain")
     request = read_request([run.folder, plain.folder], folder=tmp_path / "committee")
     committee = make_committee(request)
-    assert read_copies(committee.folder, 4) == 4  # the members are in the checkpoint
+    assert read_copies(committee.folder, 4) == 4
     trained = open_trained(committee.folder)
-    with pytest.raises(InputError, match="--augmented 4: member 2 of .* without augmentation"):
+    with pytest.raises(InputError, match=r"--augmented 4: member 2 of .* without augmentation"):
         evaluate(trained, source_of(trained), copies=4)
 
 
@@ -172,14 +175,14 @@ def test_the_temperature_is_that_of_the_mean(trained: Trained) -> None:
 
 
 def test_the_evaluation_says_that_copies_were_averaged(run: Run, command: Command) -> None:
-    done = command("src.evaluate", str(run.folder), "--augmented", "3", "--calibrate")
-    assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    told = report(run.folder, None, None, 3, calibrated=True, as_json=False)
+    lines = told.splitlines()
     assert lines[1] == "probabilities are means over each sample and 3 augmented copies"
     assert lines[2].startswith("accuracy ")
     assert lines[-3].startswith("mean over copies ")
-    told = command("src.evaluate", str(run.folder), "--augmented", "3", "--json")
-    answer = json.loads(told.stdout)
+    done = command("src.evaluate", str(run.folder), "--augmented", "3", "--json")
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
     assert answer["augmented_copies"] == 3
     trained = open_trained(run.folder)
     source = source_of(trained)
@@ -187,13 +190,13 @@ def test_the_evaluation_says_that_copies_were_averaged(run: Run, command: Comman
     assert answer["accuracy"] == (logits.argmax(-1) == labels).double().mean().item()
     probabilities = logits.exp().gather(1, labels[:, None])
     assert answer["loss"] == pytest.approx(-probabilities.log().mean().item(), rel=1e-9)
-    plain = json.loads(command("src.evaluate", str(run.folder), "--json").stdout)
+    plain = json.loads(report(run.folder, None, None, 0, calibrated=False, as_json=True))
     assert plain["augmented_copies"] == 0
     assert plain["loss"] != answer["loss"]
 
 
 def test_the_prediction_says_that_copies_were_averaged(
-    run: Run, command: Command, tmp_path: Path
+    run: Run, command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained = open_trained(run.folder)
     pictures = first_tests(trained, 3).features.numpy()
@@ -211,10 +214,17 @@ def test_the_prediction_says_that_copies_were_averaged(
     for row, probabilities in zip(rows[1:], expected, strict=True):
         assert row["class"] == str(probabilities.argmax())
         assert float(row["probability"]) == pytest.approx(probabilities.max(), abs=1e-6)
-    alone = command(*given[:2], "samples.npz", "--augmented", "2", "--csv", "-")
-    assert list(csv.DictReader(io.StringIO(alone.stdout))) == rows[1:]
-    plain = command(*given, "--csv", "-")
-    assert "augmented_copies" not in plain.stdout
+
+    def printed(copies: int | None) -> str:
+        monkeypatch.chdir(tmp_path)
+        paths = [Path("samples.npz")]
+        request = read_predict_request(
+            run.folder, paths, "auto", "-", force=False, augmented=copies
+        )
+        return predict_request(request).text
+
+    assert list(csv.DictReader(io.StringIO(printed(2)))) == rows[1:]
+    assert "augmented_copies" not in printed(None)
 
 
 def test_refusals_cost_no_torch(run: Run, train: Train, tmp_path: Path) -> None:
