@@ -232,7 +232,7 @@ def test_refusals_cost_no_torch(run: Run, train: Train, tmp_path: Path) -> None:
     seven().save(tmp_path / "seven.png")
     ranges = "type a number from 1 to 1000"
     none = "was trained without augmentation; train with, for example, augmentation=digits or"
-    faults = {
+    faults: dict[tuple[str, ...], str] = {
         (str(run.folder), "--augmented", "0"): f"error: --augmented 0: {ranges}\n",
         (str(run.folder), "--augmented", "-1"): f"error: --augmented -1: {ranges}\n",
         (str(run.folder), "--augmented", "1001"): f"error: --augmented 1001: {ranges}\n",
@@ -241,7 +241,9 @@ def test_refusals_cost_no_torch(run: Run, train: Train, tmp_path: Path) -> None:
     }
     require_told_without_torch("evaluate", faults)
     picture = str(tmp_path / "seven.png")
-    told = {(first, picture, *rest): text for (first, *rest), text in faults.items()}
+    told: dict[tuple[str, ...], str] = {
+        (first, picture, *rest): text for (first, *rest), text in faults.items()
+    }
     require_told_without_torch("predict", told)
 
 
