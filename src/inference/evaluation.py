@@ -200,7 +200,7 @@ def _averaged(trained: Trained, forward: Forward, copies: int) -> Forward:
     def logits(features: Tensor) -> Tensor:
         total = forward(features).double().log_softmax(-1)
         for number in range(copies):
-            changed = as_float(features).clone()
+            changed = as_float(features).clone(memory_format=torch.contiguous_format)
             # One picture with the channels of all: the same deformation for each sample.
             joined = changed.view(1, 1, 1, -1, height, width)
             augmentation(Block(joined, torch.zeros(1, 1, 1)), epoch=0, first=number)

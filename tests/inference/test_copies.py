@@ -124,6 +124,25 @@ def test_bytes_and_their_fractions(trained: Trained) -> None:
     np.testing.assert_array_equal(fractions, unchanged)
 
 
+def test_pictures_with_colours_last_in_memory(train: Train) -> None:
+    trained = open_trained(
+        train(
+            "data=synthetic", "data.shape=[3,8,6]", "data.classes=3", "augmentation.shift=1"
+        ).folder
+    )
+    split = first_tests(trained, 5)
+    last = split.features.permute(0, 2, 3, 1).contiguous().permute(0, 3, 1, 2)
+    found = compute_logits(trained, Split(last, split.labels), 3)
+    torch.testing.assert_close(found, compute_logits(trained, split, 3))
+    model = trained.model
+    augmentation = Augmentation(trained.config.augmentation, trained.shape, [0], 1)
+    expected = model(split.features).softmax(-1)
+    for number in range(3):
+        weights = augmentation.draw(0, 0, number).expand(5, -1, -1)
+        expected = expected + model(augmentation.sample(split.features, weights)).softmax(-1)
+    torch.testing.assert_close(found.exp().float(), expected.detach() / 4, rtol=1e-4, atol=1e-5)
+
+
 def test_more_copies_begin_with_the_same(trained: Trained) -> None:
     """So figures for 3 and 4 copies differ by a single copy."""
     split = first_tests(trained, 6)
