@@ -4,11 +4,13 @@ python -m src.evaluate RUN                   RUN: a run folder or a .ckpt file
 python -m src.evaluate RUN --data digits     on another data set than the model was trained on
 python -m src.evaluate RUN --top-k 3         how often the label is among the 3 most probable
 python -m src.evaluate RUN --calibrate       also calibration, before and after temperature scaling
+python -m src.evaluate RUN --augmented 10    mean over each sample and 10 augmented copies of it
 python -m src.evaluate RUN --json            for other programs
 """
 
 from pathlib import Path
 
+from src.inference.copies import read_copies
 from src.runs.folder import checkpoint_of
 from src.system.process import command_parser, importing, run
 
@@ -23,10 +25,17 @@ def main() -> None:
     parser.add_argument(
         "--calibrate", action="store_true", help="compare probabilities with accuracy"
     )
+    parser.add_argument(
+        "--augmented",
+        type=int,
+        metavar="N",
+        help="average over each sample and N copies by the augmentation of the training, 1 to 1000",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()
     # Wrong arguments are reported before torch is imported.
     checkpoint_of(arguments.run)
+    copies = read_copies(arguments.run, arguments.augmented)
     if arguments.data:
         from src.config.compose import compose
 
@@ -35,7 +44,7 @@ def main() -> None:
         from src.inference.calibration import report
 
     found = report(
-        arguments.run, arguments.data, arguments.top_k,
+        arguments.run, arguments.data, arguments.top_k, copies,
         calibrated=arguments.calibrate, as_json=arguments.json,
     )  # fmt: skip
     print(found)

@@ -5,6 +5,8 @@ python -m src.predict RUN FOLDER              all PNG and JPEG files in a folder
 python -m src.predict RUN IMAGE --csv FILE    for other programs; - is the standard output
 python -m src.predict RUN SAMPLES.npz         x (N, ...) as the model takes it: bytes, or floats
                                               from 0 to 1; with labels y (N,) also the accuracy
+python -m src.predict RUN IMAGE --augmented 10
+                                              mean over each picture and 10 augmented copies
 python -m src.predict RUN TABLE.csv           for a run on a table: rows with the same columns
 
 A picture is a PNG or JPEG file of any size. For a run on digits, it shows one digit, dark on light
@@ -38,14 +40,21 @@ def main() -> None:
         default="auto",
         help="whether pictures are dark on light; auto (the default) detects it for each",
     )
+    parser.add_argument(
+        "--augmented",
+        type=int,
+        metavar="N",
+        help="average over each input and N copies by the augmentation of the training, 1 to 1000",
+    )
     parser.add_argument("--csv", metavar="FILE", help="write all rows to FILE; - prints only them")
     parser.add_argument("--force", action="store_true", help="replace an existing FILE")
     arguments = parser.parse_args()
     from src.inference.inputs import read_request
 
     request = read_request(
-        arguments.run, arguments.images, arguments.invert, arguments.csv, arguments.force
-    )
+        arguments.run, arguments.images, arguments.invert, arguments.csv,
+        force=arguments.force, augmented=arguments.augmented,
+    )  # fmt: skip
     with importing():
         from src.inference.prediction_output import predict_request
 

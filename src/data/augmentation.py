@@ -23,6 +23,7 @@ from src.config.rules import no_pictures
 from src.data.loader import Block
 from src.data.sources.source import Source
 from src.system.errors import InputError
+from src.system.resources import require_memory
 
 STREAM = 1  # spawn key; the permutation of an epoch uses the same seed without a spawn key
 UNIFORM = 7  # numbers for a sample: 2 of shift, rotate, 2 of scale, shear, flip
@@ -161,10 +162,21 @@ def smooth_fields(height: int, width: int, sigma: float) -> Array:
     Simard's displacements become weaker at the borders; these do not. Simard's strength alpha
     corresponds to a standard deviation of alpha / (2 σ √(3π)) pixels: 1.4 for alpha 34 and σ 4.
     """
+    largest = max(height, width)
+    require_memory(
+        f"an elastic augmentation of pictures of {height} × {width} pixels needs",
+        5 * 8 * largest**2,
+        "augmentation.elastic=0",
+    )
     rows, columns = _modes(height, sigma), _modes(width, sigma)
     variances = np.outer((rows**2).sum(1), (columns**2).sum(1)).ravel()
     order = np.argsort(-variances, kind="stable")
     count = np.searchsorted(np.cumsum(variances[order]), KEPT * height * width) + 1
+    require_memory(
+        f"augmentation.elastic_sigma={sigma:g} for pictures of {height} × {width} pixels needs",
+        3 * 8 * int(count) * height * width,
+        "a larger augmentation.elastic_sigma, or augmentation.elastic=0",
+    )
     row, column = np.divmod(order[:count], width)
     fields: Array = (rows[row, :, None] * columns[column, None, :]).reshape(len(row), -1)
     fields /= np.linalg.norm(fields, axis=0)  # makes up for the share that KEPT left out

@@ -58,18 +58,19 @@ class Calibration:
         return asdict(self)
 
 
-def calibrate(trained: Trained, source: Source, test: Split) -> Calibration:
+def calibrate(trained: Trained, source: Source, test: Split, copies: int = 0) -> Calibration:
     """Fits a temperature on the validation set of a model and scores the model on `test`; `source`
-    is the data set of its training. Raises InputError if the model has no validation set of its
-    own, because on training samples the temperature would be too low."""
+    is the data set of its training. With `copies`, both use the mean probabilities of
+    `compute_logits`. Raises InputError if the model has no validation set of its own, because on
+    training samples the temperature would be too low."""
     if not trained.config.data.holds_out_validation:
         raise InputError(
             f"{trained.checkpoint}: was trained with data.val_fraction=null, without a validation "
             "set of its own; train with data.val_fraction=0.1 to calibrate"
         )
     validation = validation_of(trained, source)
-    temperature = fit_temperature(_finite_logits(trained, validation), validation.labels)
-    logits = _finite_logits(trained, test)
+    temperature = fit_temperature(_finite_logits(trained, validation, copies), validation.labels)
+    logits = _finite_logits(trained, test, copies)
     return Calibration(
         temperature,
         len(validation),
@@ -79,8 +80,8 @@ def calibrate(trained: Trained, source: Source, test: Split) -> Calibration:
     )
 
 
-def _finite_logits(trained: Trained, split: Split) -> Tensor:
-    logits = compute_logits(trained, split).double()
+def _finite_logits(trained: Trained, split: Split, copies: int) -> Tensor:
+    logits = compute_logits(trained, split, copies).double()
     if not logits.isfinite().all():
         raise InputError(f"{trained.checkpoint}: its logits are not finite; name another run")
     return logits
@@ -131,31 +132,38 @@ def _probabilities(logits: Tensor) -> Tensor:
 
 
 def report(
-    path: Path, data: str | None, top_k: int | None, *, calibrated: bool, as_json: bool
+    path: Path,
+    data: str | None,
+    top_k: int | None,
+    copies: int,
+    *,
+    calibrated: bool,
+    as_json: bool,
 ) -> str:
     """What `python -m src.evaluate` prints about the model of a run folder or checkpoint file, on
-    the test set of the data set `data`, by default that of its training."""
+    the test set of the data set `data`, by default that of its training, with `copies` augmented
+    copies of each sample."""
     trained = open_trained(path)
     tested = source_of(trained, data)
-    found = evaluation.evaluate(trained, tested, top_k)
+    found = evaluation.evaluate(trained, tested, top_k, copies)
     calibration = None
     if calibrated:
         source = tested if data is None else source_of(trained)
-        calibration = calibrate(trained, source, tested.test)
+        calibration = calibrate(trained, source, tested.test, copies)
     if as_json:
         more = {} if calibration is None else {"calibration": calibration.to_primitives()}
         return json.dumps(found.to_primitives() | more)
     told = evaluation.describe(found)
-    return told if calibration is None else f"{told}\n\n{describe(calibration)}"
+    return told if calibration is None else f"{told}\n\n{describe(calibration, copies)}"
 
 
-def describe(calibration: Calibration) -> str:
-    """The scores as a table for people."""
+def describe(calibration: Calibration, copies: int = 0) -> str:
+    """The scores as a table for people; `copies` as `calibrate`."""
     found = calibration
     rows = [
         [name, f"{scores.ece:.2%}", f"{scores.brier:.4f}", f"{scores.loss:.4f}"]
         for name, scores in (
-            ("as trained", found.before),
+            ("mean over copies" if copies else "as trained", found.before),
             (f"temperature {found.temperature:.3f}", found.after),
         )
     ]

@@ -2,6 +2,7 @@
 
 import copy
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,10 +13,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from src.config import schema
-from src.data.loader import CHUNK, Slices
+from src.data.augmentation import Augmentation
+from src.data.loader import CHUNK, Block, Slices
 from src.data.sources.catalogue import open_source
 from src.data.sources.folds import training_and_validation
 from src.data.sources.source import Source, Split, as_float
+from src.inference.copies import require_augmentation, told
 from src.inference.measures import Measures, measure
 from src.inference.measures import describe as describe_measures
 from src.models.committee import Committee
@@ -24,6 +27,9 @@ from src.models.stack import Stack
 from src.models.step_choice import CLOSED_FORM, NATIVE, choose_step
 from src.runs.loading import Trained, open_trained
 from src.system.errors import InputError
+
+Forward = Callable[[Tensor], Tensor]  # features (N, *shape) to logits (N, classes)
+COPIES_SEED = 0  # the same copies for all models with the same augmentation
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,7 @@ class Evaluation:
     loss: float  # mean cross entropy
     confusion: Tensor  # (classes, classes): [i, j] counts samples of class i predicted as j
     measures: Measures
+    augmented_copies: int = 0  # of each sample, besides the sample; see `compute_logits`
 
     @property
     def accuracy(self) -> float:
@@ -52,6 +59,7 @@ class Evaluation:
         return {
             "checkpoint": str(self.checkpoint),
             "data": self.data,
+            "augmented_copies": self.augmented_copies,
             "loss": self.loss,
             "accuracy": self.accuracy,
             "labels": list(self.labels),
@@ -61,12 +69,14 @@ class Evaluation:
         }
 
 
-def evaluate_path(path: Path, data: str | None, top_k: int | None = None) -> Evaluation:
+def evaluate_path(
+    path: Path, data: str | None, top_k: int | None = None, copies: int = 0
+) -> Evaluation:
     """Tests the model of a run folder or checkpoint file on the test set of `source_of(…, data)`.
-    Raises InputError when the path holds no model, when the data do not fit the model, and when
-    `top_k` is not between 1 and the number of classes."""
+    Raises InputError when the path holds no model, when the data do not fit the model, when `top_k`
+    is not between 1 and the number of classes, and for `copies` as `compute_logits`."""
     trained = open_trained(path)
-    return evaluate(trained, source_of(trained, data), top_k)
+    return evaluate(trained, source_of(trained, data), top_k, copies)
 
 
 def source_of(trained: Trained, data: str | None = None) -> Source:
@@ -90,10 +100,12 @@ def source_of(trained: Trained, data: str | None = None) -> Source:
     return source
 
 
-def evaluate(trained: Trained, source: Source, top_k: int | None = None) -> Evaluation:
+def evaluate(
+    trained: Trained, source: Source, top_k: int | None = None, copies: int = 0
+) -> Evaluation:
     """Tests the model on the test set of a source, in the precision of its training. Raises
-    InputError when the shape of samples or the classes differ from the model's, and for `top_k` as
-    `measure`."""
+    InputError when the shape of samples or the classes differ from the model's, for `top_k` as
+    `measure`, and for `copies` as `compute_logits`."""
     if source.shape != trained.shape or source.classes != trained.classes:
         raise InputError(
             f"{trained.checkpoint}: takes features {trained.shape} of {trained.classes} classes, "
@@ -105,14 +117,16 @@ def evaluate(trained: Trained, source: Source, top_k: int | None = None) -> Eval
             f"{trained.checkpoint}: its classes are {_listed(trained.labels)}, but "
             f"data={source.name} has {_listed(source.labels)}"
         )
-    logits = compute_logits(trained, source.test)
+    logits = compute_logits(trained, source.test, copies)
     labels = source.test.labels
     loss = F.cross_entropy(logits.double(), labels).item()
     pairs = labels * source.classes + logits.argmax(-1)
     counts = torch.bincount(pairs, minlength=source.classes**2)
     confusion = counts.view(source.classes, source.classes)
     measures = measure(logits, labels, top_k)
-    return Evaluation(trained.checkpoint, source.name, source.labels, loss, confusion, measures)
+    return Evaluation(
+        trained.checkpoint, source.name, source.labels, loss, confusion, measures, copies
+    )
 
 
 def _listed(labels: tuple[str, ...]) -> str:
@@ -125,34 +139,80 @@ def validation_of(trained: Trained, source: Source) -> Split:
     return training_and_validation(source.train, section, source.labels)[1]
 
 
-def compute_logits(trained: Trained, split: Split) -> Tensor:
+def compute_logits(trained: Trained, split: Split, copies: int = 0) -> Tensor:
     """Logits (N, classes), in the precision of the training and by the same products. Those of a
-    committee are the logarithm, in float64, of the mean of its members' probabilities."""
+    committee are the logarithm, in float64, of the mean of its members' probabilities.
+
+    With `copies`, the logits are the logarithm, in float64, of the mean of the probabilities of
+    each sample and of that many augmented copies of the sample. Copy i of all samples is deformed
+    in the same way, which depends only on i and on the augmentation that the model was trained
+    with: a sample has the same copies in any company. Raises InputError as `require_copies`.
+    """
+    if isinstance(trained.model, Committee):
+        return consult(trained, split, copies).logits
+    forward = _forward(trained)
+    if copies:
+        forward = _averaged(trained, forward, copies)
+    return torch.cat([forward(batch.features) for batch in Slices(split, CHUNK)])
+
+
+def require_copies(trained: Trained, copies: int) -> None:
+    """Raises InputError unless the model, or each member of a committee, can have this number of
+    augmented copies. 0 copies are always possible."""
+    if not copies:
+        return
+    if not trained.members:
+        require_augmentation(trained.config, trained.shape, str(trained.checkpoint), copies)
+    for number, member in enumerate(trained.members, 1):
+        name = f"member {number} of {trained.checkpoint}"
+        require_augmentation(member.config, member.shape, name, copies)
+
+
+def _forward(trained: Trained) -> Forward:
+    """The logits of a model that is not a committee."""
     config, model = trained.config, trained.model
-    if isinstance(model, Committee):
-        return consult(trained, split).logits
     choice, dtype = choose_step(config, model), next(model.parameters()).dtype
     if choice.kind == NATIVE:  # a copy, because the engine moves the weights
-        native = NativeModel(copy.deepcopy(model))
-        return torch.cat([native.logits(batch.features) for batch in Slices(split, CHUNK)])
+        return NativeModel(copy.deepcopy(model)).logits
     mixed = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}
     autocast_dtype = mixed.get(config.trainer.precision)
     stack = Stack([model], [0]) if choice.kind == CLOSED_FORM else None
-    logits = []
-    autocast = torch.autocast("cpu", autocast_dtype, enabled=bool(autocast_dtype and not stack))
-    with torch.inference_mode(), autocast:
-        for batch in Slices(split, CHUNK):
-            features = as_float(batch.features)
+    autocasts = bool(autocast_dtype and not stack)
+
+    def logits(features: Tensor) -> Tensor:
+        features = as_float(features)
+        with torch.inference_mode(), torch.autocast("cpu", autocast_dtype, enabled=autocasts):
             if stack is not None:
-                logits.append(stack.logits(features.to(autocast_dtype or dtype))[0].mT)
-            else:
-                logits.append(model(features.to(dtype)))
-    return torch.cat(logits)
+                return stack.logits(features.to(autocast_dtype or dtype))[0].mT
+            found: Tensor = model(features.to(dtype))
+            return found
+
+    return logits
 
 
-def log_probabilities(trained: Trained, split: Split) -> Tensor:
-    """The logarithm of the probabilities, (N, classes) in float64."""
-    return compute_logits(trained, split).double().log_softmax(-1)
+def _averaged(trained: Trained, forward: Forward, copies: int) -> Forward:
+    """The logarithm of the mean probabilities of samples and their augmented copies. Only one copy
+    of a chunk of samples is in memory at a time."""
+    require_copies(trained, copies)
+    augmentation = Augmentation(trained.config.augmentation, trained.shape, [COPIES_SEED], 1)
+    _, height, width = trained.shape
+
+    def logits(features: Tensor) -> Tensor:
+        total = forward(features).double().log_softmax(-1)
+        for number in range(copies):
+            changed = as_float(features).clone(memory_format=torch.contiguous_format)
+            # One picture with the channels of all: the same deformation for each sample.
+            joined = changed.view(1, 1, 1, -1, height, width)
+            augmentation(Block(joined, torch.zeros(1, 1, 1)), epoch=0, first=number)
+            total = total.logaddexp(forward(changed).double().log_softmax(-1))
+        return total - math.log(copies + 1)
+
+    return logits
+
+
+def log_probabilities(trained: Trained, split: Split, copies: int = 0) -> Tensor:
+    """The logarithm of the probabilities, (N, classes) in float64; `copies` as `compute_logits`."""
+    return compute_logits(trained, split, copies).double().log_softmax(-1)
 
 
 @dataclass(frozen=True)
@@ -164,8 +224,9 @@ class Opinions:
     disagreement: Tensor  # (N,), in bits; see `consult`
 
 
-def consult(trained: Trained, split: Split) -> Opinions:
-    """The opinions of a committee, each member in its own precision and by its own products.
+def consult(trained: Trained, split: Split, copies: int = 0) -> Opinions:
+    """The opinions of a committee, each member in its own precision and by its own products. With
+    `copies`, each member's probabilities are its mean over copies by its own augmentation.
 
     The disagreement is the mutual information of the class and the member: the entropy of the mean
     probabilities less the mean entropy of the members. 0 if all members give the same
@@ -175,12 +236,13 @@ def consult(trained: Trained, split: Split) -> Opinions:
     """
     model = trained.model
     assert isinstance(model, Committee)
+    require_copies(trained, copies)
     mean = torch.full((len(split), trained.classes), -torch.inf, dtype=torch.float64)
     tally = torch.zeros_like(mean)
     entropy = torch.zeros(len(split), dtype=torch.float64)
     for member, votes in zip(trained.members, model.votes, strict=True):
         share = votes / sum(model.votes)
-        found = log_probabilities(member, split)
+        found = log_probabilities(member, split, copies)
         mean = mean.logaddexp(found + math.log(share))
         tally.scatter_add_(1, found.max(-1, keepdim=True).indices, torch.full_like(found, share))
         entropy += share * _bits(found)
@@ -204,8 +266,10 @@ def describe(evaluation: Evaluation) -> str:
     ]
     table = tabulate(rows, ["class", "accuracy", *(f"as {label}" for label in evaluation.labels)])
     samples = int(evaluation.confusion.sum())
+    copies = evaluation.augmented_copies
+    averaged = f"{told(copies)}\n" if copies else ""
     return (
         f"{evaluation.checkpoint} on {samples} test samples of {evaluation.data}\n"
-        f"accuracy {evaluation.accuracy:.2%}, loss {evaluation.loss:.4f}\n"
+        f"{averaged}accuracy {evaluation.accuracy:.2%}, loss {evaluation.loss:.4f}\n"
         f"{describe_measures(evaluation.measures, evaluation.labels)}\n\n{table}"
     )

@@ -14,6 +14,7 @@ from src.data.arrays import as_float32, feature_faults, label_faults, read_array
 from src.data.folders import printable
 from src.data.pictures import SUFFIXES, read_picture
 from src.data.tables import Table, read_table
+from src.inference.copies import read_copies
 from src.inference.drawings import Drawing, find_drawing
 from src.inference.ink import Invert
 from src.runs.folder import checkpoint_of
@@ -58,27 +59,36 @@ class Request:
     inputs: Sequence[Input]
     left_out: Sequence[str]  # lines about files of other kinds in the folders
     csv_file: str | None  # "-": the standard output, in place of the table
+    copies: int = 0  # augmented, of each input
 
 
 def read_request(
-    run: Path, paths: Sequence[Path], invert: Invert, csv_file: str | None, force: bool
+    run: Path,
+    paths: Sequence[Path],
+    invert: Invert,
+    csv_file: str | None,
+    *,
+    force: bool,
+    augmented: int | None = None,
 ) -> Request:
     """Checks the arguments of `python -m src.predict` and reads its inputs. Raises InputError as
-    `read_inputs`, for a path that is not a run, and for a CSV file that cannot be written."""
+    `read_inputs` and `read_copies`, for a path that is not a run, and for a CSV file that cannot be
+    written."""
     if run.suffix.lower() in (*SUFFIXES, ".npz", ".csv"):
         raise InputError(
             f"{run}: is not a run; name one before the pictures: python -m src.predict RUN {run}"
         )
     checkpoint_of(run)
+    copies = read_copies(run, augmented)
     if csv_file in (None, "-"):
-        return Request(run, read_inputs(paths, invert), left_out(paths), csv_file)
+        return Request(run, read_inputs(paths, invert), left_out(paths), csv_file, copies)
     target = Path(str(csv_file))
     for fault in why_not_writable("--csv", target, "predictions.csv", force=force):
         raise InputError(fault)
     inputs = read_inputs(paths, invert)
     if target.exists() and any(i.path.exists() and i.path.samefile(target) for i in inputs):
         raise InputError(f"--csv {target}: is one of the inputs; name another file")
-    return Request(run, inputs, left_out(paths), csv_file)
+    return Request(run, inputs, left_out(paths), csv_file, copies)
 
 
 def read_inputs(paths: Sequence[Path], invert: Invert = "auto") -> list[Input]:

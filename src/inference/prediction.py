@@ -20,7 +20,7 @@ from src.data.pictures import read_picture, resize
 from src.data.sources.source import Split
 from src.data.tables import Table
 from src.inference.drawings import LEAST_FIELD, scale_drawing
-from src.inference.evaluation import Opinions, compute_logits, consult
+from src.inference.evaluation import Opinions, compute_logits, consult, require_copies
 from src.inference.inputs import Input, Picture, Samples, Unread
 from src.inference.likeness import Likeness
 from src.runs.loading import Trained
@@ -31,12 +31,14 @@ from src.system.errors import InputError, all_at_once
 WHOLE_PICTURES = ("fashion_mnist", "kmnist", "cifar10", "cifar100", "image_folder")
 
 
-def predict(trained: Trained, features: NDArray[Any]) -> NDArray[np.float64]:
+def predict(trained: Trained, features: NDArray[Any], copies: int = 0) -> NDArray[np.float64]:
     """The probability of each class, (N, classes), for features (N, *trained.shape).
 
     Features are uint8 from 0 to 255, or floats from 0 to 1; grey pictures may be (N, H, W). For a
-    model trained on a table, first convert the rows with `trained.columns.features(table)`. Raises
-    InputError for features of another type, range or shape, and when a probability is not finite.
+    model trained on a table, first convert the rows with `trained.columns.features(table)`. With
+    `copies`, probabilities are means over each sample and that many augmented copies, as in
+    `compute_logits`. Raises InputError for features of another type, range or shape, for `copies`
+    that the model cannot have, and when a probability is not finite.
 
     >>> from pathlib import Path
     >>> import numpy as np
@@ -53,7 +55,8 @@ def predict(trained: Trained, features: NDArray[Any]) -> NDArray[np.float64]:
     faults = feature_faults("features", features) or _shape_faults(trained, "features", features)
     if faults:
         raise InputError(faults[0])
-    probabilities: NDArray[np.float64] = _finite_logits(trained, features).softmax(-1).numpy()
+    logits = _finite_logits(trained, features, copies)
+    probabilities: NDArray[np.float64] = logits.softmax(-1).numpy()
     return probabilities
 
 
@@ -97,16 +100,20 @@ class Prediction:
 
 
 def predict_inputs(
-    trained: Trained, inputs: Sequence[Input], likeness: Likeness | None = None
+    trained: Trained, inputs: Sequence[Input], likeness: Likeness | None = None, copies: int = 0
 ) -> list[Prediction]:
     """A prediction for each picture and each row of arrays or tables, in the order of the inputs.
 
     A file that cannot be read or does not fit the model has a Prediction with its fault. Raises
-    InputError for pictures when the model takes none, and when no file has a prediction.
+    InputError for pictures when the model takes none, when no file has a prediction, and for
+    `copies` as `compute_logits`.
     """
+    require_copies(trained, copies)
     pictures = [item for item in inputs if isinstance(item, Picture)]
     # All pictures go through the model at once.
-    picture_predictions = iter(_of_pictures(trained, pictures, likeness) if pictures else [])
+    picture_predictions = iter(
+        _of_pictures(trained, pictures, likeness, copies) if pictures else []
+    )
     predictions: list[Prediction] = []
     for item in inputs:
         try:
@@ -116,7 +123,7 @@ def predict_inputs(
                 predictions.append(next(picture_predictions))
             else:
                 samples = _samples_of(trained, item) if isinstance(item, Table) else item
-                predictions += _of_samples(trained, samples, likeness)
+                predictions += _of_samples(trained, samples, likeness, copies)
         except InputError as error:
             predictions.append(Prediction(item.path, None, None, fault=str(error)))
     faults = [prediction.fault for prediction in predictions if prediction.fault]
@@ -125,15 +132,16 @@ def predict_inputs(
     return predictions
 
 
-def classify(trained: Trained, features: NDArray[Any]) -> list[Guess]:
+def classify(trained: Trained, features: NDArray[Any], copies: int = 0) -> list[Guess]:
     """The two most probable classes for features (N, *shape), equally probable classes in their
-    order. Raises InputError when the model has only one class, or its logits are not finite."""
+    order. Raises InputError when the model has only one class, when its logits are not finite, and
+    for `copies` as `compute_logits`."""
     if trained.classes < 2:
         raise InputError(f"{trained.checkpoint}: has only one class, so a prediction says nothing")
     opinions = None
     if trained.members:
-        opinions = consult(trained, _split(trained, features))
-    logits = _finite_logits(trained, features, opinions)
+        opinions = consult(trained, _split(trained, features), copies)
+    logits = _finite_logits(trained, features, copies, opinions)
     order = logits.sort(descending=True, stable=True).indices[:, :2]
     probabilities = logits.softmax(-1).gather(1, order)
     pairs = zip(order.tolist(), probabilities.tolist(), strict=True)
@@ -157,12 +165,12 @@ def _split(trained: Trained, features: NDArray[Any]) -> Split:
 
 
 def _finite_logits(
-    trained: Trained, features: NDArray[Any], opinions: Opinions | None = None
+    trained: Trained, features: NDArray[Any], copies: int, opinions: Opinions | None = None
 ) -> torch.Tensor:
     """Logits (N, classes) in float64, computed like those of `src.evaluate`. `opinions` are those
     of a committee, if they are known already."""
     if opinions is None:
-        logits = compute_logits(trained, _split(trained, features)).double()
+        logits = compute_logits(trained, _split(trained, features), copies).double()
     else:
         logits = opinions.logits
     if not logits.isfinite().all():
@@ -186,14 +194,14 @@ def picture_shape(trained: Trained) -> tuple[int, int]:
 
 
 def _of_pictures(
-    trained: Trained, pictures: Sequence[Picture], likeness: Likeness | None
+    trained: Trained, pictures: Sequence[Picture], likeness: Likeness | None, copies: int
 ) -> list[Prediction]:
     shape = picture_shape(trained)
     if trained.data in WHOLE_PICTURES:
         pixels = [resize(read_picture(p.path), shape, trained.shape[0]) for p in pictures]
     else:
         pixels = [scale_drawing(picture.drawing, shape).pixels for picture in pictures]
-    guesses = _guesses_with_unlikeness(trained, np.stack(pixels), likeness)
+    guesses = _guesses_with_unlikeness(trained, np.stack(pixels), likeness, copies)
     predictions = []
     for picture, (guess, unlikeness) in zip(pictures, guesses, strict=True):
         path, drawing = picture.path, picture.drawing
@@ -211,10 +219,10 @@ def _of_pictures(
 
 
 def _guesses_with_unlikeness(
-    trained: Trained, features: NDArray[Any], likeness: Likeness | None
+    trained: Trained, features: NDArray[Any], likeness: Likeness | None, copies: int
 ) -> list[tuple[Guess, float | None]]:
     """The guess and the unlikeness for each sample of features (N, ...)."""
-    guesses = classify(trained, features)
+    guesses = classify(trained, features, copies)
     if likeness is None:
         return [(guess, None) for guess in guesses]
     classes = torch.tensor([guess.best for guess in guesses])
@@ -248,7 +256,9 @@ def _samples_of(trained: Trained, table: Table) -> Samples:
     return Samples(table.path, features, labels)
 
 
-def _of_samples(trained: Trained, samples: Samples, likeness: Likeness | None) -> list[Prediction]:
+def _of_samples(
+    trained: Trained, samples: Samples, likeness: Likeness | None, copies: int
+) -> list[Prediction]:
     features, labels = samples.features, samples.labels
     faults = _shape_faults(trained, "x", features)
     if faults:
@@ -258,7 +268,7 @@ def _of_samples(trained: Trained, samples: Samples, likeness: Likeness | None) -
             f"{samples.path}: y goes from {labels.min()} to {labels.max()}, must be from 0 to "
             f"{trained.classes - 1}"
         )
-    guesses = _guesses_with_unlikeness(trained, features, likeness)
+    guesses = _guesses_with_unlikeness(trained, features, likeness, copies)
     classes = [None] * len(guesses) if labels is None else labels.tolist()
     return [
         Prediction(samples.path, row, guess, true_class=true_class, unlikeness=unlikeness)

@@ -10,6 +10,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from src.data.folders import printable
+from src.inference.copies import told
 from src.inference.inputs import Request
 from src.inference.likeness import likeness_of
 from src.inference.prediction import Guess, Prediction, predict_inputs
@@ -32,6 +33,7 @@ COLUMNS = (
     "fault",
 )
 COMMITTEE_COLUMNS = ("agreement", "disagreement")  # before `fault`  # fmt: skip
+COPIES_COLUMN = "augmented_copies"  # before `fault`, with augmented copies
 UNLIKE = (
     "unlike: farther from every training sample of their class than 99.5 % of the held-out samples"
 )
@@ -56,19 +58,22 @@ def predict_request(request: Request) -> Output:
     except InputError as error:
         reason = str(error).splitlines()[0].removeprefix(f"{trained.checkpoint}: ")
         notes.append(f"not compared with the training data: {reason}")
-    predictions = predict_inputs(trained, request.inputs, likeness)
+    predictions = predict_inputs(trained, request.inputs, likeness, request.copies)
     faults = [prediction.fault for prediction in predictions if prediction.fault]
+    rows = to_csv(predictions, trained.labels, request.copies)
     if request.csv_file == "-":
-        return Output(to_csv(predictions, trained.labels), notes, faults)
+        return Output(rows, notes, faults)
     if request.csv_file is not None:
         try:
-            write_durably(Path(request.csv_file), to_csv(predictions, trained.labels))
+            write_durably(Path(request.csv_file), rows)
         except OSError as error:
             raise InputError(
                 f"--csv {request.csv_file}: cannot be written ({error.strerror}); name another file"
             ) from None
     table = describe(predictions, trained.labels)
     head = f"{trained.checkpoint}, trained on {trained.data}"
+    if request.copies:
+        head += f"\n{told(request.copies)}"
     return Output(f"{head}\n\n{table}\n", notes, faults)
 
 
@@ -128,13 +133,14 @@ def _agreement_cells(guess: Guess | None) -> tuple[str, str]:
     return f"{guess.agreement:.4f}", f"{guess.disagreement:.6f}"
 
 
-def to_csv(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
-    """CSV with the columns COLUMNS, of a committee also COMMITTEE_COLUMNS, and classes by name. A
-    cell that does not apply is empty."""
+def to_csv(predictions: Sequence[Prediction], labels: Sequence[str], copies: int = 0) -> str:
+    """CSV with the columns COLUMNS, of a committee also COMMITTEE_COLUMNS, with augmented `copies`
+    also COPIES_COLUMN, and classes by name. A cell that does not apply is empty."""
     agreed = any(_of_committee(prediction) for prediction in predictions)
+    more = [*(COMMITTEE_COLUMNS * agreed), *([COPIES_COLUMN] if copies else [])]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([*COLUMNS[:-1], *(COMMITTEE_COLUMNS * agreed), COLUMNS[-1]])
+    writer.writerow([*COLUMNS[:-1], *more, COLUMNS[-1]])
     for prediction in predictions:
         guess, true_class = prediction.guess, prediction.true_class
         writer.writerow([
@@ -149,6 +155,7 @@ def to_csv(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
             prediction.drawings,
             None if prediction.unlikeness is None else f"{prediction.unlikeness:.4f}",
             *(_agreement_cells(guess) * agreed),
+            *([copies] if copies else []),
             printable(prediction.fault.removeprefix(f"{prediction.path}: ")),
         ])  # fmt: skip
     return text.getvalue()

@@ -170,6 +170,14 @@ def test_a_smooth_field_has_the_correlation_of_simards(sigma: float) -> None:
     assert len(fields) < 80
 
 
+def test_fields_that_memory_cannot_hold() -> None:
+    """A checkpoint may name any size of pictures, and a configuration any smoothness."""
+    with pytest.raises(InputError, match=r"of 1 × 2000000 pixels needs .* MiB of memory, but only"):
+        smooth_fields(1, 2_000_000, 5.5)
+    with pytest.raises(InputError, match=r"elastic_sigma=0\.01 for pictures of 500 × 500 pixels"):
+        smooth_fields(500, 500, 0.01)
+
+
 def test_simards_own_recipe_has_that_strength() -> None:
     """The deviation and correlation of a smoothed random number for each pixel, in the middle."""
     sigma, alpha = 4.0, 34.0

@@ -329,7 +329,7 @@ def test_settings_train(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_commands_run(files: Path, tmp_path: Path) -> None:
     base = tmp_path / "base"
     shutil.copytree(files, base)
-    fit(compose(*DIGITS), base / "runs" / "DATE" / "TIME")
+    fit(compose(*DIGITS, "augmentation=digits"), base / "runs" / "DATE" / "TIME")
     table = ("data=csv", f"data.path={base / 'FILE.csv'}", "data.target=COLUMN")
     fit(compose(*table, *TINY), base / "runs" / "DATE" / "TABLE")
     shutil.copytree(base / "runs" / "DATE" / "TIME", base / "runs" / "DATE" / "OTHER")
