@@ -77,7 +77,7 @@ def choose(sweep: Path, top: int, seeds: int | None) -> Record:
     The value of a setting is the mean of its finished trials; of equal settings, the one of the
     earlier trial is better. A setting that lost a trial, or that lacks a fold, comes after all
     others, because the mean of the rest may be too good. Raises InputError when nothing can be
-    chosen.
+    chosen, and when there are fewer seeds than folds.
     """
     _require_sweep(sweep)
     folder = Sweep(sweep)

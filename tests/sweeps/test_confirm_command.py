@@ -180,6 +180,15 @@ def test_each_fold_needs_a_seed(tmp_path: Path) -> None:
     )
 
 
+def test_a_cross_validation_that_goes_on_is_another_confirmation(tmp_path: Path) -> None:
+    """Until its first trial on a second fold, a sweep has one fold."""
+    sweep = pretended_sweep(tmp_path / "s", *folded(0.1, (0.5,)))
+    folder = written(check_command_line(sweep, 1, 3)).folder
+    settle(*begun(sweep, 1, "optimizer.lr=0.1", "data.folds=3", "data.fold=1"), 0.6)
+    assert "its sweep has changed since then" in refusal(lambda: check_command_line(sweep, 1, 3))
+    assert check_command_line(folder).record.folds is None
+
+
 def test_different_numbers_of_folds(tmp_path: Path) -> None:
     sweep = pretended_sweep(
         tmp_path / "s", *folded(0.1, (0.5, 0.6)), *folded(0.1, (0.5, 0.6), folds=2)
