@@ -4,8 +4,9 @@ python -m src.confirm SWEEP --top 3 --seeds 20    SWEEP: the folder of a sweep o
 python -m src.confirm SWEEP --json                for other programs
 python -m src.confirm SWEEP/confirm               continues a confirmation
 
-The same command continues a confirmation that was stopped. The folder of the confirmation gets the
-files confirm.json and confirm.png.
+If the sweep is cross-validated, the seeds take turns on the folds. The same command continues a
+confirmation that was stopped. The folder of the confirmation gets the files confirm.json and
+confirm.png.
 """
 
 import logging
@@ -21,7 +22,8 @@ def main() -> None:
     parser = command_parser("confirm", __doc__)
     parser.add_argument("sweep", type=Path, help="of a sweep, a search or a confirmation")
     parser.add_argument("--top", type=int, metavar="N", help="so many settings; default: 3")
-    parser.add_argument("--seeds", type=int, metavar="K", help="so many seeds each; default: 20")
+    seeds = "so many seeds each; default: 20, or one for each fold if there are more folds"
+    parser.add_argument("--seeds", type=int, metavar="K", help=seeds)
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="default: SWEEP/confirm")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args()

@@ -168,8 +168,13 @@ def _name(folder: Path, base: Path) -> str:
 
 def label_of(settings: Mapping[str, str]) -> str:
     """The settings, short enough for a legend."""
-    chosen = ", ".join(f"{key}={short(value)}" for key, value in settings.items()) or "defaults"
+    chosen = in_full(settings)
     return chosen if len(chosen) <= LABEL_LIMIT else f"{chosen[: LABEL_LIMIT - 1]}…"
+
+
+def in_full(settings: Mapping[str, str]) -> str:
+    """All settings in one line, with short numbers."""
+    return ", ".join(f"{key}={short(value)}" for key, value in settings.items()) or "defaults"
 
 
 def short(text: str) -> str:

@@ -16,7 +16,7 @@ from tabulate import tabulate
 
 from src.config.schema import is_fraction, sort_key
 from src.plots.intervals import Sample, intervals
-from src.reports.collect import label_of, short
+from src.reports.collect import in_full, short
 from src.reports.estimates import (
     Difference,
     Estimate,
@@ -24,7 +24,7 @@ from src.reports.estimates import (
     differences_to_first,
     estimate,
 )
-from src.runs.confidence import LEVEL
+from src.runs.confidence import LEVEL, fold_means
 from src.runs.confirm_record import Chosen, Record, trials, value_of
 from src.runs.outcome import UNKNOWN, Outcome, all_metrics, format_metric, read_outcome
 
@@ -40,6 +40,7 @@ class Setting:
     seeds: Sequence[int]
     trials: Sequence[Outcome]
     monitor: str
+    fold_of: Sequence[int] = ()  # the fold of each seed; without folds, none
 
     @cached_property
     def measured(self) -> list[float]:
@@ -47,8 +48,13 @@ class Setting:
         return [math.nan if value is None else value for value in map(value_of, self.trials)]
 
     @cached_property
+    def means_of_folds(self) -> list[float]:
+        """The mean over the seeds of each fold; NaN without a value. Without folds, it is empty."""
+        return fold_means(self.measured, self.fold_of) if self.fold_of else []
+
+    @cached_property
     def estimate(self) -> Estimate:
-        return _estimate(self.monitor, self.measured)
+        return self._estimate(self.monitor, self.measured)
 
     @property
     def flattered(self) -> float | None:
@@ -62,7 +68,7 @@ class Setting:
 
     @property
     def label(self) -> str:
-        return label_of(self.values or self.chosen.overrides)
+        return in_full(self.values or self.chosen.overrides)
 
     def seeds_with(self, status: str) -> list[int]:
         pairs = zip(self.seeds, self.trials, strict=True)
@@ -70,7 +76,10 @@ class Setting:
 
     def test(self, metric: str) -> Estimate:
         found = (value_of(trial, metric) for trial in self.trials)
-        return _estimate(metric, [math.nan if value is None else value for value in found])
+        return self._estimate(metric, [math.nan if value is None else value for value in found])
+
+    def _estimate(self, metric: str, values: Sequence[float]) -> Estimate:
+        return estimate(values, 0.0, 1.0 if is_fraction(metric) else math.inf, self.fold_of)
 
 
 @dataclass(frozen=True)
@@ -102,17 +111,16 @@ def read_confirmation(folder: Path, record: Record) -> Confirmation:
             record.seeds,
             [read_outcome(trial.run) for trial in of_setting],
             record.monitor,
+            record.fold_of,
         )
         for chosen, of_setting in zip(record.settings, trials(folder, record), strict=True)
     ]
     settings.sort(key=lambda setting: setting.rank)
-    values = _sign(record.monitor) * np.array([setting.measured for setting in settings]).T
-    differences = differences_to_first([setting.measured for setting in settings])
-    return Confirmation(folder, record, settings, chances_to_be_best(values), differences)
-
-
-def _estimate(metric: str, values: Sequence[float]) -> Estimate:
-    return estimate(values, 0.0, 1.0 if is_fraction(metric) else math.inf)
+    values = [setting.means_of_folds or setting.measured for setting in settings]
+    chances = chances_to_be_best(_sign(record.monitor) * np.array(values).T)
+    samples = [setting.measured for setting in settings]
+    differences = differences_to_first(samples, record.fold_of)
+    return Confirmation(folder, record, settings, chances, differences)
 
 
 def _sign(monitor: str) -> int:
@@ -132,6 +140,8 @@ def to_primitives(found: Confirmation) -> dict[str, Any]:
         "monitor": monitor,
         "confidence": LEVEL,
         "seeds": list(found.record.seeds),
+        "folds": found.record.folds,
+        "fold_of_seed": found.record.fold_of or None,
         "settings": [
             {
                 "values": setting.values,
@@ -142,9 +152,8 @@ def to_primitives(found: Confirmation) -> dict[str, Any]:
                 "chance_to_be_best": chance,
                 "diverged_seeds": setting.seeds_with("diverged"),
                 "failed_seeds": setting.seeds_with("failed"),
-                "value_of_seed": [
-                    None if math.isnan(value) else value for value in setting.measured
-                ],
+                "value_of_seed": _known(setting.measured),
+                "mean_of_fold": _known(setting.means_of_folds) or None,
                 "trials": [int(trial.run.folder.name) for trial in setting.trials],
             }
             for setting, chance in zip(found.settings, found.chances, strict=True)
@@ -161,6 +170,10 @@ def to_primitives(found: Confirmation) -> dict[str, Any]:
         "test_of_first": winner
         and {metric: _estimate_primitives(winner.test(metric)) for metric in _tested(found)},
     }
+
+
+def _known(values: Sequence[float]) -> list[float | None]:
+    return [None if math.isnan(value) else value for value in values]
 
 
 def _tested(found: Confirmation) -> list[str]:
@@ -185,9 +198,14 @@ def describe(found: Confirmation) -> str:
     count, seeds = len(found.settings), record.seeds
     parts = [
         f"{count} of {record.found:,} settings of {record.sweep}, each with "
-        f"{len(seeds)} fresh seeds, {_listed(seeds)}",
+        f"{len(seeds)} fresh seeds, {_listed(seeds)}{_turns(record)}",
         _settings_table(found),
     ]
+    if record.folds is not None:
+        parts.append(
+            "a fold counts as one value, the mean over its seeds; the intervals and p-values are "
+            "corrected for the training samples that folds share"
+        )
     parts += filter(None, ["\n".join(_unsuccessful(found))])
     if winner is None:
         return "\n\n".join([*parts, "no setting has a value, so none is confirmed"])
@@ -195,9 +213,15 @@ def describe(found: Confirmation) -> str:
         parts.append(_differences_table(found))
     tested = [f"{metric} {_spoken(metric, winner.test(metric))}" for metric in _tested(found)]
     parts.append(f"test set, for {_named(found, winner)} only: {'; '.join(tested)}")
-    first = winner.trials[0].run
-    parts.append(f"to train it alone with seed {seeds[0]}: {first.command}")
+    alone = "alone" if record.folds is None else "without folds,"
+    left_out = [] if record.folds is None else ["data.folds", "data.fold"]
+    command = winner.trials[0].run.command_without(left_out)
+    parts.append(f"to train it {alone} with seed {seeds[0]}: {command}")
     return "\n\n".join(parts)
+
+
+def _turns(record: Record) -> str:
+    return "" if record.folds is None else f", which take turns on {record.folds} folds"
 
 
 def _settings_table(found: Confirmation) -> str:
@@ -213,7 +237,7 @@ def _settings_table(found: Confirmation) -> str:
             [
                 place + 1,
                 *(short(setting.values[key]) for key in keys),
-                mean.count,
+                sum(not math.isnan(value) for value in setting.measured),
                 format_metric(monitor, mean.mean),
                 _format_interval(monitor, mean),
                 format_metric(monitor, mean.deviation),
@@ -237,7 +261,8 @@ def _differences_table(found: Confirmation) -> str:
         ]
         for place, difference in enumerate(found.differences, 2)
     ]
-    header = ["difference", "pairs", f"mean {monitor}", "95% interval", "p-value (Holm)"]
+    pairs = "pairs" if found.record.folds is None else "pairs of folds"
+    header = ["difference", pairs, f"mean {monitor}", "95% interval", "p-value (Holm)"]
     return tabulate(rows, header, disable_numparse=True)
 
 
@@ -248,13 +273,21 @@ def _format_p(value: float | None) -> str:
 
 
 def _unsuccessful(found: Confirmation) -> list[str]:
-    """A line for each setting with seeds that diverged, and for each error."""
+    """A line for each setting with seeds that diverged, for each fold without a value, and for
+    each error."""
     lines = [
         f"{_named(found, setting)}: {len(seeds)} of {len(setting.seeds)} seeds {status}, "
         f"{_listed(seeds)}; the mean is over the others"
         for setting in found.settings
         for status in ("diverged", "failed")
         if (seeds := setting.seeds_with(status))
+    ]
+    lines += [
+        f"{_named(found, setting)}: no seed has a value on fold {fold}; the mean is over the other "
+        "folds"
+        for setting in found.settings
+        for fold, mean in enumerate(setting.means_of_folds)
+        if math.isnan(mean)
     ]
     errors = [
         f"trial {trial.run.folder.name} failed: {trial.reason}"
@@ -315,4 +348,7 @@ def draw(found: Confirmation) -> Figure:
                 setting.chosen.promised,
             )
         )
-    return intervals(samples, found.record.monitor, "a fresh seed")
+    if found.record.folds is None:
+        return intervals(samples, found.record.monitor, "a fresh seed")
+    of_folds = f"mean of the {found.record.folds} folds and 95% interval"
+    return intervals(samples, found.record.monitor, "a fresh seed on its fold", of_folds)

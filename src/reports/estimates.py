@@ -1,6 +1,7 @@
 """Estimates from the values of some seeds: means with intervals, differences, chances to be best.
 
-The methods and their sources are described in docs/confirm.md.
+With a cross-validation, `fold_of` has the fold of each seed. A fold then counts as one value, the
+mean over its seeds. The methods and their sources are described in docs/confirm.md.
 """
 
 import math
@@ -12,7 +13,7 @@ from itertools import combinations
 import numpy as np
 from scipy import stats
 
-from src.runs.confidence import t_interval
+from src.runs.confidence import fold_means, standard_error, t_interval
 
 RESAMPLES = 10_000  # of the seeds, for the chances
 
@@ -22,24 +23,35 @@ class Estimate:
     """A mean with its interval. A mean needs a value, deviation and interval need two; else they
     are None."""
 
-    count: int
+    count: int  # of the values, or of the folds with a value
     mean: float | None
     deviation: float | None  # of the sample, with count - 1 in the denominator
     interval: tuple[float, float] | None
 
 
-def estimate(values: Sequence[float], low: float = -math.inf, high: float = math.inf) -> Estimate:
+def estimate(
+    values: Sequence[float],
+    low: float = -math.inf,
+    high: float = math.inf,
+    fold_of: Sequence[int] = (),
+) -> Estimate:
     """The mean and Student's interval, which ends at the possible values `low` and `high`. NaN is
     left out. Equal values have an interval without width."""
-    values = [value for value in values if not math.isnan(value)]
+    values = _units(values, fold_of)
     if len(values) < 2:
         return Estimate(len(values), values[0] if values else None, None, None)
     mean = statistics.mean(values)
     deviation = statistics.stdev(values, mean)
-    begin, end = t_interval(values)
+    begin, end = t_interval(values, len(set(fold_of)))
     # Values of a damaged file may lie outside of the bounds: an interval still has its mean in it.
     interval = min(mean, max(low, begin)), max(mean, min(high, end))
     return Estimate(len(values), mean, deviation, interval)
+
+
+def _units(values: Sequence[float], fold_of: Sequence[int]) -> list[float]:
+    """The values, or the means of the folds, without NaN."""
+    units = fold_means(values, fold_of) if fold_of else values
+    return [value for value in units if not math.isnan(value)]
 
 
 @dataclass(frozen=True)
@@ -52,28 +64,32 @@ class Difference:
     corrected: float | None = None  # the p-value, corrected for all pairs of samples
 
 
-def differences_to_first(samples: Sequence[Sequence[float]]) -> list[Difference]:
+def differences_to_first(
+    samples: Sequence[Sequence[float]], fold_of: Sequence[int] = ()
+) -> list[Difference]:
     """The first sample minus each of the others. The values of different samples at the same place
     are pairs.
 
     The p-values are corrected for the number of all pairs of samples, because the caller may have
     looked at the values to decide which sample is the first.
     """
-    pairs = [paired_difference(a, b) for a, b in combinations(samples, 2)]
+    pairs = [paired_difference(a, b, fold_of) for a, b in combinations(samples, 2)]
     corrected = holm([pair.p_value for pair in pairs])
     found = [replace(a, corrected=b) for a, b in zip(pairs, corrected, strict=True)]
     return found[: len(samples) - 1]  # combinations begin with those of the first
 
 
-def paired_difference(first: Sequence[float], second: Sequence[float]) -> Difference:
+def paired_difference(
+    first: Sequence[float], second: Sequence[float], fold_of: Sequence[int] = ()
+) -> Difference:
     """Of `first` minus `second`, pair by pair. Pairs with a NaN are left out."""
-    pairs = zip(first, second, strict=True)
-    found = estimate([a - b for a, b in pairs])
+    differences = [a - b for a, b in zip(first, second, strict=True)]
+    found = estimate(differences, fold_of=fold_of)
     if found.mean is None or found.deviation is None:
         return Difference(found, None)
     if found.deviation == 0:
         return Difference(found, float(found.mean == 0))
-    t = found.mean / (found.deviation / math.sqrt(found.count))
+    t = found.mean / standard_error(_units(differences, fold_of), len(set(fold_of)))
     return Difference(found, float(2 * stats.t.sf(abs(t), found.count - 1)))
 
 
@@ -92,9 +108,10 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
 def chances_to_be_best(values: np.ndarray) -> list[float | None]:
     """In how many of RESAMPLES bootstrap samples of the seeds each setting has the largest mean.
 
-    `values` has the shape (seeds, settings); NaN where a seed has no value. All settings get the
-    same seeds in a sample. Equal means share a sample. A sample without any value is left out; None
-    if all are. The random numbers are the same in every call.
+    `values` has the shape (seeds, settings); NaN where a seed has no value. With a cross-validation
+    they are the means of the folds. All settings get the same seeds in a sample. Equal means share
+    a sample. A sample without any value is left out; None if all are. The random numbers are the
+    same in every call.
     """
     seeds = len(values)
     generator = np.random.default_rng(0)

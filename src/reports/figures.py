@@ -207,7 +207,7 @@ def settings(groups: Sequence[Replicates], keys: Sequence[str], quantity: str) -
         pairs = zip(keys, group.values, strict=True)
         label = ", ".join(f"{key}={short(value)}" for key, value in pairs) or "all trials"
         values = group.known(quantity)
-        mean = statistics.mean(values) if values else None
+        mean = statistics.mean(group.repeats(quantity))
         samples.append(Sample(label, _spread(sorted(values)), mean, group.interval(quantity)))
     return intervals(samples, quantity, "a trial")
 

@@ -89,7 +89,7 @@ def settings_table(name: str, sweep: SweepEntries) -> Table | None:
     table = Table(f"{name}-settings", [*keys, "trials", *metrics[:-1], INTERVAL, test])
     for group in groups[:MOST_ROWS]:
         interval = group.interval(validation)
-        *validated, tested = (_spread_cell(group.known(metric), metric) for metric in metrics)
+        *validated, tested = (_spread_cell(group.repeats(metric), metric) for metric in metrics)
         between = Cell(format_interval(interval), interval[0] if interval else "", number=True)
         count = Cell(group.count, len(group.trials), number=True)
         values = map(_text_cell, group.values)

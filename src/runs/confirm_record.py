@@ -13,11 +13,11 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from src.config.faults import find_faults
-from src.config.schema import Config, PositiveInt, Section, Seed
+from src.config.schema import Config, Folds, PositiveInt, Section, Seed
 from src.config.written import flat
 from src.runs.config_files import yaml_text
 from src.runs.folder import CONFIRMATION, Run
-from src.runs.outcome import UNKNOWN, Outcome
+from src.runs.outcome import REPLICATED, UNKNOWN, Outcome
 from src.system.errors import parsing
 from src.system.files import read_yaml, write_durably
 
@@ -35,9 +35,9 @@ def _different(seeds: list[int]) -> list[int]:
 class Chosen(Section):
     """A setting that was chosen."""
 
-    config: Config  # with any seed
-    overrides: dict[str, str]  # the keys that the sweep set, as typed, without the seed
-    promised: Annotated[float, Field(ge=-LARGEST, le=LARGEST)]  # mean over the sweep's seeds
+    config: Config  # with any seed, and with folds, with any fold
+    overrides: dict[str, str]  # the keys that the sweep set, as typed, without those that repeat
+    promised: Annotated[float, Field(ge=-LARGEST, le=LARGEST)]  # mean over the sweep's trials
     trials: Annotated[list[int], Field(min_length=1)]  # the trials of the sweep with this mean
 
 
@@ -51,6 +51,18 @@ class Record(Section):
         list[Seed], Field(min_length=2, max_length=MOST_SEEDS), AfterValidator(_different)
     ]
     settings: Annotated[list[Chosen], Field(min_length=1, max_length=MOST_SETTINGS)]
+    # The seeds take turns on so many folds. None: they have the same validation samples.
+    folds: Folds | None = None
+
+    @property
+    def fold_of(self) -> list[int]:
+        """The fold of each seed; without folds, none."""
+        return [] if self.folds is None else [n % self.folds for n in range(len(self.seeds))]
+
+    @property
+    def repeated(self) -> Sequence[str]:
+        """The keys in which the trials of a setting differ."""
+        return ("seed",) if self.folds is None else REPLICATED
 
     @property
     def monitor(self) -> str:
@@ -69,7 +81,7 @@ class Record(Section):
 
 @dataclass(frozen=True)
 class Trial:
-    """One setting with one seed."""
+    """One setting with one seed, and with folds, on one fold."""
 
     run: Run
     config: Config
@@ -80,15 +92,23 @@ def trials(folder: Path, record: Record) -> list[list[Trial]]:
     """The trials of each setting, in the order of the seeds. Their folders are numbered."""
     return [
         [
-            Trial(
-                Run(folder / str(place * len(record.seeds) + number)),
-                chosen.config.model_copy(update={"seed": seed}),
-                [*(f"{key}={text}" for key, text in chosen.overrides.items()), f"seed={seed}"],
-            )
-            for number, seed in enumerate(record.seeds)
+            _trial(Run(folder / str(place * len(record.seeds) + number)), record, chosen, number)
+            for number in range(len(record.seeds))
         ]
         for place, chosen in enumerate(record.settings)
     ]
+
+
+def _trial(run: Run, record: Record, chosen: Chosen, number: int) -> Trial:
+    seed, config = record.seeds[number], chosen.config
+    changed: dict[str, Any] = {"seed": seed}
+    own = [f"seed={seed}"]
+    if record.folds is not None:
+        fold = record.fold_of[number]
+        changed["data"] = config.data.model_copy(update={"fold": fold})
+        own = [f"data.fold={fold}", *own]
+    typed = [f"{key}={text}" for key, text in chosen.overrides.items()]
+    return Trial(run, config.model_copy(update=changed), [*typed, *own])
 
 
 def value_of(trial: Outcome, metric: str | None = None) -> float | None:
@@ -109,10 +129,15 @@ def read_record(folder: Path) -> Record:
         record = Record.model_validate(values)
         if {chosen.config.checkpoint.monitor for chosen in record.settings} != {record.monitor}:
             raise ValueError("its settings have different checkpoint.monitor")
+        if len(record.seeds) < (record.folds or 0):
+            raise ValueError(f"it has {len(record.seeds)} seeds for {record.folds} folds")
         for chosen in record.settings:
             _, faults = find_faults(chosen.config.to_primitives())
             if faults:
                 raise ValueError(faults[0])
-            if "seed" in chosen.overrides:
-                raise ValueError("it has the override seed")
+            if record.folds not in (None, chosen.config.data.folds):
+                raise ValueError(f"a setting has data.folds={chosen.config.data.folds}")
+            for key in record.repeated:
+                if key in chosen.overrides:
+                    raise ValueError(f"it has the override {key}")
     return record

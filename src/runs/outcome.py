@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from src.config.schema import is_fraction, measure_of, sort_key
-from src.runs.confidence import t_interval
+from src.runs.confidence import fold_means, t_interval
 from src.runs.folder import Result, Row, Run
 
 METRICS = ("val/acc", "val/loss", "test/acc", "test/loss")
@@ -183,8 +183,20 @@ class Replicates:
         return [*({monitor} - {*main_metrics(monitor)}), *main_metrics(monitor)]
 
     def known(self, metric: str) -> list[float]:
-        values = (trial.metric(metric) for trial in self.trials)
-        return [value for value in values if value is not None]
+        """The value of each trial that has the metric."""
+        return [value for value, _ in self._by_fold(metric)]
+
+    def repeats(self, metric: str) -> list[float]:
+        """The values that mean, deviation and interval are of: those of the trials; with folds, one
+        of each fold, the mean over its seeds."""
+        known = self._by_fold(metric)
+        if not self.folds:
+            return [value for value, _ in known]
+        return fold_means([value for value, _ in known], [fold for _, fold in known])
+
+    def _by_fold(self, metric: str) -> list[tuple[float, str | None]]:
+        pairs = ((trial.metric(metric), trial.settings.get("data.fold")) for trial in self.trials)
+        return [(value, fold) for value, fold in pairs if value is not None]
 
     @property
     def folds(self) -> int:
@@ -197,8 +209,8 @@ class Replicates:
 
     def interval(self, metric: str) -> tuple[float, float] | None:
         """Where the true mean lies; None for fewer than two values."""
-        known = self.known(metric)
-        return t_interval(known, self.folds) if len(known) > 1 else None
+        values = self.repeats(metric)
+        return t_interval(values, self.folds) if len(values) > 1 else None
 
 
 def replicates(
@@ -223,8 +235,9 @@ def _replicates_of(values: Sequence[str], trials: Sequence[Outcome]) -> Replicat
 
 
 def _mean_rank(group: Replicates) -> tuple[str, str, bool, float]:
-    first, mean = group.trials[0], statistics.mean(trial.rank for trial in group.trials)
-    return first.data, first.monitor, group.lost > 0, mean
+    first = group.trials[0]
+    mean = statistics.mean(group.repeats(first.monitor))
+    return first.data, first.monitor, group.lost > 0, sort_key(first.monitor, mean)
 
 
 def format_metric(name: str, value: float | None) -> str:

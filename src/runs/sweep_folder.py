@@ -223,7 +223,7 @@ def _settings_table(trials: Sequence[Outcome], swept: Sequence[str]) -> str:
     rows, metrics = [], groups[0].metrics
     *_, validation, test = metrics
     for group in groups[:MOST_ROWS]:
-        *validated, tested = (format_spread(group.known(metric), metric) for metric in metrics)
+        *validated, tested = (format_spread(group.repeats(metric), metric) for metric in metrics)
         interval = format_interval(group.interval(validation))
         rows.append([*group.values, group.count, *validated, interval, tested])
     header = [*keys, "trials", *metrics[:-1], INTERVAL, test]

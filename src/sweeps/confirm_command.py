@@ -10,6 +10,7 @@ from tqdm import tqdm
 from src.config.schema import Config, sort_key
 from src.config.written import counted, flat
 from src.data.paths import path_faults
+from src.runs.confidence import fold_means
 from src.runs.confirm_record import (
     MOST_SEEDS,
     MOST_SETTINGS,
@@ -61,23 +62,28 @@ def check_command_line(
         folder, record = sweep, read_record(sweep)
     else:
         folder = sweep / NAME if output is None else output
-        record = choose(sweep, top or TOP, seeds or SEEDS)
+        record = choose(sweep, top or TOP, seeds)
         _require_own(folder, record)
     require_contained(folder)
     _require_here(record, folder)
     return Command(folder, record)
 
 
-def choose(sweep: Path, top: int, seeds: int) -> Record:
-    """The `top` best settings of a sweep, or all if it has fewer, with fresh seeds. The value of a
-    setting is the mean of its finished trials; of equal settings, the one of the earlier trial is
-    better. Raises InputError when nothing can be chosen."""
+def choose(sweep: Path, top: int, seeds: int | None) -> Record:
+    """The `top` best settings of a sweep, or all if it has fewer, with fresh seeds, by default
+    SEEDS, or one for each fold if there are more folds. If the trials have several folds, the seeds
+    take turns on all folds.
+
+    The value of a setting is the mean of its finished trials; of equal settings, the one of the
+    earlier trial is better. A setting that lost a trial, or that lacks a fold, comes after all
+    others, because the mean of the rest may be too good. Raises InputError when nothing can be
+    chosen, and when there are fewer seeds than folds.
+    """
     _require_sweep(sweep)
     folder = Sweep(sweep)
+    outcomes = folder.outcomes()
     finished = {
-        outcome.run.folder: outcome
-        for outcome in folder.outcomes()
-        if value_of(outcome) is not None
+        outcome.run.folder: outcome for outcome in outcomes if value_of(outcome) is not None
     }
     if not finished:
         raise InputError(
@@ -85,17 +91,34 @@ def choose(sweep: Path, top: int, seeds: int) -> Record:
         )
     configs = _configs(folder.runs)
     _require_comparable(sweep, [*finished.values()], configs)
+    used_folds = {config.data.fold for config in configs.values()}
+    folds = _number_of_folds(sweep, finished, configs) if len(used_folds) > 1 else None
+    count = max(SEEDS, folds or 0) if seeds is None else seeds
+    if count < (folds or 0):
+        raise InputError(
+            f"--seeds {count}: the trials of {sweep} have data.folds={folds}, and each fold needs "
+            f"a seed; type --seeds {folds} or more"
+        )
     settings: dict[tuple[tuple[str, str], ...], _Setting] = {}
     for path, outcome in finished.items():
         settings.setdefault(identity(configs[path]), _Setting()).add(outcome, configs[path])
-    ranked = sorted(settings.values(), key=lambda setting: setting.rank)
+    lost = {
+        identity(configs[outcome.run.folder])
+        for outcome in outcomes
+        if outcome.status in ("failed", "diverged") and outcome.run.folder in configs
+    }
+    for point in lost & settings.keys():
+        settings[point].lost = True
+    ranked = sorted(settings.values(), key=lambda setting: setting.rank(used_folds))
     used = {config.seed for config in configs.values()}
+    repeated = ("seed",) if folds is None else REPLICATED
     return Record(
         sweep=str(sweep),
         found=len(ranked),
         keys=_varied([*finished.values()], [*settings]),
-        seeds=fresh_seeds(used, seeds),
-        settings=[setting.chosen() for setting in ranked[:top]],
+        seeds=fresh_seeds(used, count),
+        settings=[setting.chosen(repeated) for setting in ranked[:top]],
+        folds=folds,
     )
 
 
@@ -120,25 +143,33 @@ class _Setting:
 
     outcomes: list[Outcome] = field(default_factory=list)
     configs: list[Config] = field(default_factory=list)
+    lost: bool = False  # whether another of its trials failed or diverged
 
     def add(self, outcome: Outcome, config: Config) -> None:
         self.outcomes.append(outcome)
         self.configs.append(config)
 
     @property
-    def value(self) -> float:
-        values = map(value_of, self.outcomes)
-        return statistics.mean(value for value in values if value is not None)
+    def folds(self) -> list[int | None]:
+        return [config.data.fold for config in self.configs]
 
     @property
-    def rank(self) -> float:
-        return sort_key(self.configs[0].checkpoint.monitor, self.value)
+    def value(self) -> float:
+        """The mean over the folds, each of them the mean over its seeds."""
+        known = [value for value in map(value_of, self.outcomes) if value is not None]
+        return statistics.mean(fold_means(known, self.folds))
 
-    def chosen(self) -> Chosen:
+    def rank(self, folds: set[int | None]) -> tuple[bool, float]:
+        """`folds`: those that a setting without gaps has."""
+        gaps = self.lost or {*self.folds} < folds
+        return gaps, sort_key(self.configs[0].checkpoint.monitor, self.value)
+
+    def chosen(self, repeated: Sequence[str]) -> Chosen:
+        """`repeated`: the keys that the confirmation sets in each trial."""
         typed = self.outcomes[0].overrides
         return Chosen(
             config=self.configs[0].model_copy(update={"resume": None}),
-            overrides={key: text for key, text in typed.items() if key != "seed"},
+            overrides={key: text for key, text in typed.items() if key not in repeated},
             promised=self.value,
             trials=[int(outcome.run.folder.name) for outcome in self.outcomes],
         )
@@ -207,13 +238,6 @@ def _require_comparable(
             f"{sweep}: its trials have different checkpoint.monitor ({listed}), so their values "
             "cannot be compared; confirm sweeps with one monitor each"
         )
-    settings = [dict(flat(configs[each.run.folder].identity_values())) for each in finished]
-    repeated = [key for key in differing(settings) if key in REPLICATED and key != "seed"]
-    if repeated:
-        raise InputError(
-            f"{sweep}: its trials repeat their settings over {', '.join(repeated)}, but a "
-            f"confirmation repeats over seeds only; confirm a sweep with one {repeated[0]}"
-        )
     data = comparable(finished)
     if len(data) > 1:
         listed = ", ".join(
@@ -223,6 +247,24 @@ def _require_comparable(
             f"{sweep}: its trials have different data ({listed}), so their values cannot be "
             "compared; confirm sweeps on one data set each"
         )
+
+
+def _number_of_folds(
+    sweep: Path, finished: Mapping[Path, Outcome], configs: Mapping[Path, Config]
+) -> int | None:
+    """The `data.folds` of all trials. Raises InputError if they differ."""
+    found: dict[int | None, str] = {}
+    for path in finished:
+        found.setdefault(configs[path].data.folds, path.name)
+    if len(found) > 1:
+        listed = ", ".join(
+            f"{'null' if folds is None else folds} in trial {name}" for folds, name in found.items()
+        )
+        raise InputError(
+            f"{sweep}: its trials have different data.folds ({listed}), so seeds cannot take turns "
+            "on the folds; confirm sweeps with one data.folds each"
+        )
+    return next(iter(found))
 
 
 def _require_own(folder: Path, record: Record) -> None:

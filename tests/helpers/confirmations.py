@@ -54,7 +54,19 @@ RATES = ("0.1", "0.3", "0.5")
 def trained_sweep(folder: Path, *common: str) -> Path:
     """Three rates with two seeds each."""
     points = [(f"optimizer.lr={rate}", f"seed={seed}") for rate in RATES for seed in (0, 1)]
-    trials = [begun(folder, number, *common, *point) for number, point in enumerate(points)]
+    return _trained(folder, [(*common, *point) for point in points])
+
+
+def cross_validated_sweep(folder: Path) -> Path:
+    """Two rates on two folds each."""
+    folds = [("data.folds=2", f"data.fold={fold}") for fold in range(2)]
+    return _trained(
+        folder, [(f"optimizer.lr={rate}", *fold) for rate in RATES[:2] for fold in folds]
+    )
+
+
+def _trained(folder: Path, points: Sequence[Sequence[str]]) -> Path:
+    trials = [begun(folder, number, *point) for number, point in enumerate(points)]
     train_trials([config for _, config in trials], [run.folder for run, _ in trials],
                  Sweep(folder), None)  # fmt: skip
     return folder

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from src.plots.intervals import Sample, intervals
+from src.plots.intervals import LABEL_LINES, LABEL_WIDTH, LINE_HEIGHT, Sample, intervals
 
 
 def test_each_row_has_its_points_its_mean_and_the_promise() -> None:
@@ -25,6 +25,25 @@ def test_each_row_has_its_points_its_mean_and_the_promise() -> None:
     assert np.array(bars)[:, :, 0] == pytest.approx(np.array([[0.35, 0.85], [0.4, 0.4]]))
     legend = [text.get_text() for text in figure.legends[0].get_texts()]
     assert legend == ["a fresh seed", "mean and 95% interval", "promised by the sweep"]
+
+
+def test_long_labels_have_lines_and_rows_have_room() -> None:
+    keys = ", ".join(f"a_long_section.and_its_key_{number}=0.125" for number in range(5))
+    one, five, long = (
+        intervals([Sample(label, [], None, None)] * 2, "val/acc", "a seed")
+        for label in ("optimizer.lr=0.1", f"1: {keys}", ", ".join([keys] * 3))
+    )
+    lines = [
+        figure.axes[0].get_yticklabels()[0].get_text().split("\n") for figure in (one, five, long)
+    ]
+    assert lines[0] == ["optimizer.lr=0.1"]
+    assert " ".join(lines[1]) == f"1: {keys}"  # nothing is cut
+    assert len(lines[1]) == 5
+    assert (len(lines[2]), lines[2][-1][-2:]) == (LABEL_LINES, " …")
+    assert max(len(line) for each in lines for line in each) <= LABEL_WIDTH
+    heights = [figure.get_size_inches()[1] for figure in (one, five, long)]
+    assert heights == pytest.approx([2.4, 1.4 + 2 * (0.15 + 5 * LINE_HEIGHT),
+                                     1.4 + 2 * (0.15 + 6 * LINE_HEIGHT)])  # fmt: skip
 
 
 def test_without_promises_there_is_no_mark() -> None:

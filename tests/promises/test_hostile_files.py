@@ -399,10 +399,13 @@ def test_confirmed_results_that_say_something_else(
 
 @pytest.fixture(scope="module")
 def to_confirm(base: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A confirmation of one setting with two seeds; both have the result of the run."""
+    """A confirmation of one setting with two seeds on two folds. Both have the same result."""
     folder = tmp_path_factory.mktemp("to_confirm")
-    chosen = Chosen(config=base.config, overrides={"data": "toy"}, promised=0.5, trials=[0])
-    write_record(folder, Record(sweep="s", found=1, keys=[], seeds=[1, 2], settings=[chosen]))
+    data = base.config.data.model_copy(update={"folds": 2, "fold": 0})
+    config = base.config.model_copy(update={"data": data})
+    chosen = Chosen(config=config, overrides={"data": "toy"}, promised=0.5, trials=[0])
+    record = Record(sweep="s", found=1, keys=[], seeds=[1, 2], settings=[chosen], folds=2)
+    write_record(folder, record)
     for name in ("0", "1"):
         shutil.copytree(base.folder, folder / name)
     return folder

@@ -17,7 +17,8 @@ from src.reports.confirmation import (
     read_confirmation,
     to_primitives,
 )
-from src.runs.confirm_record import trials
+from src.runs.config_files import create_run_folder
+from src.runs.confirm_record import Record, trials
 from src.runs.folder import Run
 from src.sweeps.confirm_command import check_command_line
 from tests.helpers.confirmations import pretended_sweep, settle
@@ -35,11 +36,15 @@ def confirmed(
     ]
     sweep = pretended_sweep(folder / "s", *points)
     record = check_command_line(sweep, len(values), len(values[0])).record
-    for of_setting, own in zip(trials(folder / "c", record), values, strict=True):
+    return settled(folder / "c", record, values)
+
+
+def settled(folder: Path, record: Record, values: Sequence[Sequence[float]]) -> Confirmation:
+    for of_setting, own in zip(trials(folder, record), values, strict=True):
         for trial, value in zip(of_setting, own, strict=True):
             known = None if math.isnan(value) else value
             settle(trial.run, trial.config, known, "diverged" if known is None else "finished")
-    return read_confirmation(folder / "c", record)
+    return read_confirmation(folder, record)
 
 
 VALUES = [
@@ -190,6 +195,79 @@ def test_equal_values(
     assert "nan" not in text.lower()
     assert sum(chance or 0 for chance in found.chances) == pytest.approx(1)
     save_png(lambda: draw(found), tmp_path / "p.png")
+
+
+def cross_validated(folder: Path, values: Sequence[Sequence[float]]) -> Confirmation:
+    """As `confirmed`, of a sweep over two folds."""
+    points = [
+        ((f"optimizer.lr=0.{place}", "data.folds=2", f"data.fold={fold}"), 1 - place / 10)
+        for place in range(1, len(values) + 1)
+        for fold in range(2)
+    ]
+    record = check_command_line(
+        pretended_sweep(folder / "s", *points), len(values), len(values[0])
+    ).record
+    return settled(folder / "c", record, values)
+
+
+def test_folds_are_the_values(tmp_path: Path) -> None:
+    found = cross_validated(tmp_path, [[0.5, 0.75, 0.75, 0.5], [0.5, 0.5, 0.25, 0.25]])
+    told = to_primitives(found)
+    assert (told["folds"], told["fold_of_seed"]) == (2, [0, 1, 0, 1])
+    first, other = told["settings"]
+    assert (first["mean_of_fold"], other["mean_of_fold"]) == ([0.625, 0.625], [0.375, 0.375])
+    assert (first["count"], first["mean"], first["interval"]) == (2, 0.625, [0.625, 0.625])
+    (difference,) = told["first_minus_others"]
+    assert (difference["count"], difference["mean"], difference["p_value"]) == (2, 0.25, 0)
+    assert told["test_of_first"]["test/acc"]["count"] == 2
+    lines = describe(found).splitlines()
+    assert lines[0] == (
+        f"2 of 2 settings of {tmp_path / 's'}, each with 4 fresh seeds, 1 to 4, which take turns "
+        "on 2 folds"
+    )
+    assert lines[4].split()[:4] == ["1", "0.1", "4", "62.50%"]
+    assert lines[7] == (
+        "a fold counts as one value, the mean over its seeds; the intervals and p-values are "
+        "corrected for the training samples that folds share"
+    )
+    assert "pairs of folds" in lines[9]
+    run = found.settings[0].trials[0].run
+    create_run_folder(run, {}, ["data.folds=2", "optimizer.lr=0.1", "data.fold=0", "seed=1"])
+    assert describe(found).splitlines()[-1] == (
+        "to train it without folds, with seed 1: python -m src.train optimizer.lr=0.1 seed=1"
+    )
+    legend = [text.get_text() for text in draw(found).legends[0].get_texts()]
+    assert legend[:2] == ["a fresh seed on its fold", "mean of the 2 folds and 95% interval"]
+
+
+def test_a_fold_that_lost_all_seeds_is_told(tmp_path: Path) -> None:
+    found = cross_validated(tmp_path, [[0.5, 0.75, 0.75, 0.5], [0.25, NAN, NAN, NAN]])
+    text = describe(found)
+    assert "setting 2: 3 of 4 seeds diverged, 2 to 4; the mean is over the others" in text
+    assert ("setting 2: no seed has a value on fold 1; the mean is over the other folds\n") in text
+    told = to_primitives(found)
+    assert told["settings"][1]["mean_of_fold"] == [0.25, None]
+    assert told["first_minus_others"][0]["count"] == 1
+    assert json.loads(json.dumps(told, allow_nan=False)) == told
+    save_png(lambda: draw(found), tmp_path / "p.png")
+
+
+def test_without_folds_nothing_is_said_of_them(tmp_path: Path) -> None:
+    found = confirmed(tmp_path, [0.96, 0.95, 0.5], VALUES)
+    told = to_primitives(found)
+    assert (told["folds"], told["fold_of_seed"]) == (None, None)
+    assert [setting["mean_of_fold"] for setting in told["settings"]] == [None, None]
+    assert "fold" not in describe(found).replace(str(tmp_path), "")
+
+
+def test_labels_have_all_keys(tmp_path: Path) -> None:
+    keys = ("optimizer.lr", "optimizer.momentum", "optimizer.weight_decay", "model.dropout")
+    points = [([f"{key}={value}" for key in keys], value) for value in (0.25, 0.125)]
+    record = check_command_line(pretended_sweep(tmp_path / "s", *points), 2, 2).record
+    found = settled(tmp_path / "c", record, [[0.9, 0.8], [0.7, 0.6]])
+    (axis,) = draw(found).axes
+    label = axis.get_yticklabels()[0].get_text()
+    assert " ".join(label.splitlines()) == f"1: {', '.join(f'{key}=0.25' for key in keys)}"
 
 
 def test_one_setting_has_no_differences(tmp_path: Path) -> None:

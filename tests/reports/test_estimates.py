@@ -59,6 +59,34 @@ def test_a_paired_difference_by_scipy() -> None:
     assert paired_difference([NAN], [0.25]) == Difference(estimate([]), None)
 
 
+def test_with_folds_the_mean_of_a_fold_is_a_value() -> None:
+    values = np.random.default_rng(7).normal(0.5, 0.1, (2, 8))
+    first, second = values.tolist()
+    fold_of = [0, 1, 2, 0, 1, 2, 0, 1]
+    means = np.array([[row[place::3].mean() for place in range(3)] for row in values])
+    for row, of_folds in zip(values, means, strict=True):
+        found = estimate(row.tolist(), fold_of=fold_of)
+        half = stats.t.ppf(0.975, 2) * of_folds.std(ddof=1) * math.sqrt(1 / 3 + 1 / 2)
+        assert found.count == 3
+        assert found.mean is not None
+        assert found.mean == pytest.approx(of_folds.mean())
+        assert found.deviation == pytest.approx(of_folds.std(ddof=1))
+        assert found.interval == pytest.approx((found.mean - half, found.mean + half))
+    difference = means[0] - means[1]
+    error = difference.std(ddof=1) * math.sqrt(1 / 3 + 1 / 2)
+    paired = paired_difference(first, second, fold_of)
+    assert paired.estimate.mean == pytest.approx(difference.mean())
+    assert paired.p_value == pytest.approx(2 * stats.t.sf(abs(difference.mean() / error), 2))
+    # A seed without a value in one sample is left out of both means of its fold.
+    without = paired_difference(first[1:], second[1:], fold_of[1:])
+    assert paired_difference([NAN, *first[1:]], second, fold_of) == without
+    empty = estimate([NAN, 0.5, 0.7, NAN, 0.5, 0.7], fold_of=[0, 1, 2] * 2)
+    assert empty.count == 2
+    assert empty.mean == pytest.approx(0.6)
+    half = stats.t.ppf(0.975, 1) * math.sqrt(0.02) * math.sqrt(1 / 2 + 1 / 2)
+    assert empty.interval == pytest.approx((0.6 - half, 0.6 + half))
+
+
 def test_holm_is_the_closed_test_of_bonferroni() -> None:
     """The corrected p-value of a hypothesis is the largest of Bonferroni's p-values of all sets of
     hypotheses that contain it (Marcus, Peritz and Gabriel, 1976)."""
@@ -146,6 +174,33 @@ def test_intervals_cover_the_truth(seeds: int) -> None:
         intervals = [(each.interval or (NAN, NAN), mean) for each, mean in found]
         held += [low <= mean <= high for (low, high), mean in intervals]
     assert held / simulations == pytest.approx(0.95, abs=0.03)
+
+
+@pytest.mark.parametrize("noise", [0.05, 1.0], ids=["folds matter", "seeds matter"])
+def test_with_folds_intervals_cover_the_truth(noise: float) -> None:
+    """As above, for cross-validations of 8 seeds on 4 folds. A setting shrinks the mean of its
+    training samples, to which its seeds add noise; the values are squared errors."""
+    generator, simulations, folds, seeds, per_fold = np.random.default_rng(8), 1000, 4, 8, 10
+    shrinkage, trained_on = np.array([1.0, 0.6]), (folds - 1) * per_fold
+    mean = 0.3
+    fold_of = [seed % folds for seed in range(seeds)]
+    bias = (1 - shrinkage) * mean
+    truth = 1 + shrinkage**2 / trained_on + bias**2 + noise**2
+    held = np.zeros(3)
+    for _ in range(simulations):
+        data = generator.normal(mean, 1, (folds, per_fold))
+        models = (data.sum() - data.sum(1)) / trained_on
+        models = shrinkage[:, None] * models[fold_of]
+        models = models + noise * generator.normal(size=models.shape)  # (settings, seeds)
+        samples = ((data[fold_of] - models[:, :, None]) ** 2).mean(2).tolist()
+        (difference,) = differences_to_first(samples, fold_of)
+        found = [*(estimate(sample, fold_of=fold_of) for sample in samples), difference.estimate]
+        expected = [*truth, truth[0] - truth[1]]
+        intervals = [each.interval or (NAN, NAN) for each in found]
+        pairs = zip(intervals, expected, strict=True)
+        held += [low <= value <= high for (low, high), value in pairs]
+    assert (held / simulations > 0.93).all()
+    assert (held < simulations).all()
 
 
 def test_the_first_of_equal_settings_is_seldom_called_better() -> None:

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from sklearn.model_selection import KFold
 
-from src.runs.confidence import t_interval
+from src.runs.confidence import fold_means, standard_error, t_interval
 
 
 @pytest.mark.parametrize("count", [2, 5, 40])
@@ -53,6 +53,46 @@ def test_a_cross_validation_covers_the_truth_only_with_the_wider_interval() -> N
         folded.append(_holds(t_interval(errors, folds), truth))
     assert np.mean(plain) < 0.95
     assert 0.92 < np.mean(folded) < 1
+
+
+@pytest.mark.parametrize(
+    ("noise", "all_values"), [(0.05, (0.6, 0.9)), (1.0, (0.97, 1.0))], ids=["folds", "seeds"]
+)
+def test_means_of_folds_cover_the_truth_whatever_matters_more(
+    noise: float, all_values: tuple[float, float]
+) -> None:
+    """As above, with four seeds on each fold, which add `noise` to the model. An interval from all
+    values is too narrow or too wide."""
+    random, samples, folds, seeds = np.random.default_rng(2), 40, 5, 4
+    held_out = samples // folds
+    truth = 1 + 1 / (samples - held_out) + noise**2
+    of_means, of_all = [], []
+    for _ in range(800):
+        data = random.normal(size=(folds, held_out))
+        models = (data.sum() - data.sum(1)) / (samples - held_out)
+        models = models[:, None] + noise * random.normal(size=(folds, seeds))
+        errors = ((data[:, None] - models[:, :, None]) ** 2).mean(2).ravel().tolist()
+        means = fold_means(errors, np.repeat(range(folds), seeds).tolist())
+        of_means.append(_holds(t_interval(means, folds), truth))
+        of_all.append(_holds(t_interval(errors, folds), truth))
+    assert 0.94 < np.mean(of_means) < 1
+    assert all_values[0] < np.mean(of_all) <= all_values[1]
+
+
+def test_the_mean_of_a_fold_leaves_gaps_out() -> None:
+    values = [1.0, 2.0, math.nan, 4.0, 6.0, math.nan]
+    found = fold_means(values, ["b", "a", "c", "a", "b", "b"])
+    assert found[:2] == [3.5, 3.0]
+    assert math.isnan(found[2])
+    assert fold_means([0.1] * 3, [0, 0, 0]) == [0.1]
+    assert fold_means([], []) == []
+
+
+def test_the_standard_error() -> None:
+    values = [0.9, 0.92, 0.94, 0.91]
+    assert standard_error(values) == pytest.approx(stats.sem(values))
+    ratio = math.sqrt((1 / 4 + 1 / 3) / (1 / 4))
+    assert standard_error(values, 4) == pytest.approx(ratio * stats.sem(values))
 
 
 def _holds(interval: tuple[float, float], truth: float) -> bool:

@@ -54,6 +54,59 @@ def test_trials_are_numbered_by_setting_then_seed(tmp_path: Path) -> None:
     assert second[1].overrides == ["data=digits", "optimizer.lr=1e-2", "seed=9"]
 
 
+def folded() -> Record:
+    expected = record()
+    settings = [
+        chosen.model_copy(
+            update={
+                "config": compose(*SMALL, "data.folds=2", "data.fold=1"),
+                "overrides": {**chosen.overrides, "data.folds": "2"},
+            }
+        )
+        for chosen in expected.settings
+    ]
+    return expected.model_copy(
+        update={"settings": settings, "folds": 2, "seeds": [8, 9, 10], "keys": ["data.folds"]}
+    )
+
+
+def test_seeds_take_turns_on_the_folds(tmp_path: Path) -> None:
+    expected = folded()
+    write_record(tmp_path, expected)
+    found = read_record(tmp_path)
+    assert (found, found.fold_of) == (expected, [0, 1, 0])
+    for of_setting in trials(tmp_path, found):
+        assert [trial.config.data.fold for trial in of_setting] == [0, 1, 0]
+        assert of_setting[1].overrides[-3:] == ["data.folds=2", "data.fold=1", "seed=9"]
+
+
+def test_a_record_from_before_there_were_folds(tmp_path: Path) -> None:
+    write_record(tmp_path, record())
+    file = tmp_path / "confirm.yaml"
+    values = yaml.safe_load(file.read_text())
+    del values["folds"]
+    file.write_text(yaml.safe_dump(values))
+    assert read_record(tmp_path) == record()
+    assert read_record(tmp_path).fold_of == []
+
+
+@pytest.mark.parametrize(
+    ("update", "reason"),
+    [
+        ({"folds": 3}, "a setting has data.folds=2"),
+        ({"folds": 1}, "greater than or equal to 2"),
+        ({"seeds": [8, 9], "folds": 3}, "it has 2 seeds for 3 folds"),
+        ({"settings": record().settings}, "a setting has data.folds=None"),
+        ({"settings": [folded().settings[0].model_copy(update={"overrides": {"data.fold": "1"}})]},
+         "it has the override data.fold"),
+    ],
+)  # fmt: skip
+def test_wrong_folds(update: dict[str, Any], reason: str, tmp_path: Path) -> None:
+    write_record(tmp_path, folded().model_copy(update=update))
+    with pytest.raises(InputError, match=reason):
+        read_record(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("path", "value", "reason"),
     [

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from src.runs.confidence import t_interval
 from src.runs.folder import Result, Row, Run
 from src.runs.outcome import (
@@ -50,7 +52,10 @@ def test_folds_and_seeds_repeat_a_setting() -> None:
     ]
     keys, (group,) = replicates(trials, ["data.fold", "seed"])
     assert (keys, group.folds, len(group.trials)) == ([], 5, 4)
-    assert group.interval("val/acc") == t_interval([*values.values()], 5)
+    assert group.known("val/acc") == [0.8, 0.9, 0.7, 0.8]
+    means = group.repeats("val/acc")
+    assert means == pytest.approx([0.85, 0.75])
+    assert group.interval("val/acc") == t_interval(means, 5)
 
 
 def test_only_several_folds_widen_the_interval() -> None:

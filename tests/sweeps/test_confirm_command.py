@@ -2,13 +2,13 @@
 
 import os
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from src.runs.confirm_record import read_record, write_record
+from src.runs.confirm_record import read_record, trials, write_record
 from src.runs.folder import resume_command
-from src.sweeps import confirm_command
 from src.sweeps.command_line import check_command_line as train_command_line
 from src.sweeps.confirm_command import Command, check_command_line, fresh_seeds, identity
 from src.system.errors import InputError
@@ -98,6 +98,111 @@ def test_without_the_typed_overrides_the_configurations_tell(tmp_path: Path) -> 
     record = check_command_line(sweep, 1).record
     assert record.keys == ["optimizer.lr"]
     assert record.values(record.settings[0]) == {"optimizer.lr": "0.1"}
+
+
+# --- folds ---------------------------------------------------------------------------------------
+
+
+def folded(rate: float, values: Sequence[float | None], *more: str, folds: int = 3) -> list[Point]:
+    """The trials of a setting on the first folds."""
+    return [
+        point(rate, 0, value, f"data.folds={folds}", f"data.fold={fold}", *more)
+        for fold, value in enumerate(values)
+    ]
+
+
+def test_seeds_take_turns_on_the_folds(tmp_path: Path) -> None:
+    sweep = pretended_sweep(
+        tmp_path / "s",
+        *folded(0.1, (0.9, 0.8, 0.7)),
+        *folded(0.3, (0.6, 1.0, 0.95)),
+    )
+    record = check_command_line(sweep, 2, 5).record
+    assert (record.folds, record.seeds) == (3, [1, 2, 3, 4, 5])
+    assert (record.found, record.keys) == (2, ["optimizer.lr"])
+    assert [chosen.promised for chosen in record.settings] == pytest.approx([0.85, 0.8])
+    assert [chosen.trials for chosen in record.settings] == [[3, 4, 5], [0, 1, 2]]
+    assert record.settings[0].overrides["data.folds"] == "3"
+    assert not {"seed", "data.fold"} & {*record.settings[0].overrides}
+    for of_setting in trials(sweep / "confirm", record):
+        assert [(trial.config.seed, trial.config.data.fold) for trial in of_setting] == [
+            (1, 0), (2, 1), (3, 2), (4, 0), (5, 1),
+        ]  # fmt: skip
+
+
+def test_a_fold_counts_once_however_many_seeds_it_has(tmp_path: Path) -> None:
+    points = folded(0.1, (0.9, 0.6), folds=2)
+    more = point(0.1, 1, 0.8, "data.folds=2", "data.fold=1")
+    record = check_command_line(pretended_sweep(tmp_path / "s", *points, more)).record
+    assert record.settings[0].promised == pytest.approx((0.9 + (0.6 + 0.8) / 2) / 2)
+
+
+def test_settings_with_gaps_come_last(tmp_path: Path) -> None:
+    """A mean that leaves a fold or a diverged seed out may be too good."""
+    sweep = pretended_sweep(
+        tmp_path / "s",
+        *folded(0.1, (0.95, 0.96)),  # not finished on the last fold
+        *folded(0.3, (0.7, 0.7, 0.7)),
+        *folded(0.5, (0.99, None, 0.99)),
+        *folded(0.7, (0.6, 0.6, 0.6)),
+    )
+    record = check_command_line(sweep, 4).record
+    assert [chosen.config.optimizer.lr for chosen in record.settings] == [0.3, 0.7, 0.5, 0.1]
+    seeds = pretended_sweep(
+        tmp_path / "seeds", point(0.1, 0, 0.9), point(0.1, 1, None), point(0.3, 0, 0.5)
+    )
+    ranked = check_command_line(seeds).record.settings
+    assert [chosen.config.optimizer.lr for chosen in ranked] == [0.3, 0.1]
+
+
+def test_a_sweep_over_some_folds_is_confirmed_on_all(tmp_path: Path) -> None:
+    sweep = pretended_sweep(tmp_path / "s", *folded(0.1, (0.5, 0.6)), *folded(0.3, (0.9,)))
+    record = check_command_line(sweep).record
+    assert record.fold_of[:4] == [0, 1, 2, 0]
+    assert [chosen.config.optimizer.lr for chosen in record.settings] == [0.1, 0.3]
+
+
+def test_a_sweep_on_one_fold_is_confirmed_there(tmp_path: Path) -> None:
+    sweep = pretended_sweep(tmp_path / "s", *folded(0.1, (0.5,)), *folded(0.3, (0.9,)))
+    record = check_command_line(sweep, 2, 2).record
+    assert (record.folds, record.fold_of) == (None, [])
+    assert record.settings[0].overrides["data.fold"] == "0"
+    for of_setting in trials(sweep / "confirm", record):
+        assert [trial.config.data.fold for trial in of_setting] == [0, 0]
+
+
+def test_each_fold_needs_a_seed(tmp_path: Path) -> None:
+    sweep = pretended_sweep(tmp_path / "s", *folded(0.1, (0.5, 0.6), folds=30))
+    assert len(check_command_line(sweep).record.seeds) == 30
+    assert refusal(lambda: check_command_line(sweep, None, 4)) == (
+        f"--seeds 4: the trials of {sweep} have data.folds=30, and each fold needs a seed; type "
+        "--seeds 30 or more"
+    )
+
+
+def test_a_cross_validation_that_goes_on_is_another_confirmation(tmp_path: Path) -> None:
+    """Until its first trial on a second fold, a sweep has one fold."""
+    sweep = pretended_sweep(tmp_path / "s", *folded(0.1, (0.5,)))
+    folder = written(check_command_line(sweep, 1, 3)).folder
+    settle(*begun(sweep, 1, "optimizer.lr=0.1", "data.folds=3", "data.fold=1"), 0.6)
+    assert "its sweep has changed since then" in refusal(lambda: check_command_line(sweep, 1, 3))
+    assert check_command_line(folder).record.folds is None
+
+
+def test_different_numbers_of_folds(tmp_path: Path) -> None:
+    sweep = pretended_sweep(
+        tmp_path / "s", *folded(0.1, (0.5, 0.6)), *folded(0.1, (0.5, 0.6), folds=2)
+    )
+    assert refusal(lambda: check_command_line(sweep)) == (
+        f"{sweep}: its trials have different data.folds (3 in trial 0, 2 in trial 2), so seeds "
+        "cannot take turns on the folds; confirm sweeps with one data.folds each"
+    )
+    mixed = pretended_sweep(tmp_path / "m", *folded(0.1, (0.5,)), point(0.1, 0, 0.9))
+    assert "data.folds (3 in trial 0, null in trial 1)" in refusal(
+        lambda: check_command_line(mixed)
+    )
+    one = pretended_sweep(tmp_path / "one", *folded(0.1, (0.5,)), *folded(0.1, (0.6,), folds=2))
+    assert check_command_line(one).record.keys == ["data.folds"]
 
 
 # --- the folder ----------------------------------------------------------------------------------
@@ -200,22 +305,6 @@ def test_one_line_without_torch(tmp_path: Path) -> None:
         (sweep, "--top", "51"): "--top 51: must be from 1 to 50",
     }
     require_told_without_torch("confirm", told)
-
-
-def test_settings_that_are_repeated_over_another_key(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The sweep promises a mean over both keys, which fresh seeds alone do not repeat."""
-    monkeypatch.setattr(confirm_command, "REPLICATED", ("seed", "data.split_seed"))
-    split = "data.split_seed=7"
-    sweep = pretended_sweep(tmp_path / "s", point(0.1, 0, 0.8, split), point(0.3, 0, 0.7, split))
-    record = check_command_line(sweep).record
-    assert (record.keys, record.settings[0].overrides["data.split_seed"]) == (["optimizer.lr"], "7")
-    settle(*begun(sweep, 2, "optimizer.lr=0.1", "data.split_seed=8"), 0.9)
-    assert refusal(lambda: check_command_line(sweep)) == (
-        f"{sweep}: its trials repeat their settings over data.split_seed, but a confirmation "
-        "repeats over seeds only; confirm a sweep with one data.split_seed"
-    )
 
 
 def test_each_refusal_is_one_line(tmp_path: Path) -> None:

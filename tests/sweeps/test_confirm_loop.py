@@ -7,22 +7,32 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from src.config.schema import Config
 from src.reports.confirmation import read_confirmation, to_primitives
 from src.reports.page import write_report
 from src.runs.confirm_record import trials
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps import confirm_loop as loop
+from src.sweeps import search_loop
 from src.sweeps.confirm_command import check_command_line
 from src.sweeps.confirm_loop import confirm, show
 from src.system.errors import InputError
 from src.system.files import lock_or_fail
 from src.training.fit import fit
 from tests.helpers.commands import Command
-from tests.helpers.confirmations import begun, pretended_sweep, settle, trained_sweep
+from tests.helpers.confirmations import (
+    begun,
+    cross_validated_sweep,
+    pretended_sweep,
+    settle,
+    trained_sweep,
+)
 from tests.helpers.kills import Killed, die_after_writing, die_at_sync
+from tests.helpers.searches import searched, value_of
 from tests.helpers.weights import same
 
 
@@ -37,6 +47,11 @@ def sweep(base: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "s"
     shutil.copytree(base, folder)
     return folder
+
+
+@pytest.fixture
+def cross_validated(tmp_path: Path) -> Path:
+    return cross_validated_sweep(tmp_path / "s")
 
 
 def test_a_confirmed_trial_equals_its_single_run(sweep: Path, tmp_path: Path) -> None:
@@ -63,9 +78,29 @@ def test_a_confirmed_trial_equals_its_single_run(sweep: Path, tmp_path: Path) ->
     assert found.settings[0].chosen.promised == pytest.approx(sum(own) / 2)
 
 
-def test_killed_within_training_and_continued(
-    sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_confirmed_trial_on_a_fold_equals_its_single_run(
+    cross_validated: Path, tmp_path: Path
 ) -> None:
+    command = check_command_line(cross_validated, 2, 3)
+    found = confirm(command)
+    assert Run(command.folder / "0").result["stacked"] == 6
+    for of_setting in trials(command.folder, command.record):
+        assert [trial.run.config.data.fold for trial in of_setting] == [0, 1, 0]
+        for trial in of_setting:
+            alone = fit(trial.config, tmp_path / "alone" / trial.run.folder.name)
+            assert same(trial.run, alone)
+            assert trial.run.result["best"] == alone.result["best"]
+    values = [Run(command.folder / str(number)).monitored for number in range(6)]
+    means = [((a + c) / 2, b) for a, b, c in (values[:3], values[3:])]
+    found_means = sorted(setting.means_of_folds for setting in found.settings)
+    assert np.array(found_means) == pytest.approx(np.array(sorted(means)))
+
+
+@pytest.mark.parametrize("kind", ["sweep", "cross_validated"])
+def test_killed_within_training_and_continued(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    sweep: Path = request.getfixturevalue(kind)
     expected = confirm(check_command_line(sweep, 2, 2, tmp_path / "whole"))
     live = die_after_writing(monkeypatch)
     deaths = 0
@@ -95,6 +130,30 @@ def trained_at_once(monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
 
     monkeypatch.setattr(loop, "train_trials", train)
     return noted
+
+
+def test_a_search_over_folds_is_confirmed(
+    trained_at_once: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def train(configs: Sequence[Config], folders: Sequence[Path], *_: object) -> list[float]:
+        for config, folder in zip(configs, folders, strict=True):
+            settle(Run(folder), config, value_of(config))
+        return []
+
+    monkeypatch.setattr(search_loop, "train_trials", train)
+    folder = tmp_path / "search"
+    told = searched(folder, "search.trials=4", "search.batch=2", "search.folds=3")
+    best = max(value or 0 for _, value, _ in told)
+    command = check_command_line(folder, 2, 4)
+    record = command.record
+    assert (record.found, record.folds, record.fold_of) == (4, 3, [0, 1, 2, 0])
+    assert record.keys == ["model.hidden_sizes", "optimizer.lr", "optimizer.momentum"]
+    assert record.settings[0].promised == pytest.approx(best)
+    first = record.settings[0].trials[0]
+    assert record.settings[0].trials == [first, first + 1, first + 2]
+    found = confirm(command)
+    assert trained_at_once == [[*range(8)]]
+    assert found.settings[0].estimate.count == 3
 
 
 def small(folder: Path) -> Path:
