@@ -5,6 +5,7 @@ import os
 import re
 import signal
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,10 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     return trained_here(tmp_path_factory.mktemp("expected"))
 
 
+def none_lived(processes: list[int]) -> bool:
+    return not any(map(lived, processes))
+
+
 @needs_engine
 def test_a_killed_process_is_replaced(tmp_path: Path, expected: list[Run]) -> None:
     command = SweepCommand(tmp_path / "sweep", *LOCAL)
@@ -53,7 +58,7 @@ def test_a_stopped_sweep_goes_on_side_by_side(tmp_path: Path, expected: list[Run
         assert len(workers) == 2
         command.process.send_signal(number)
         status = command.wait()
-        until(lambda: not any(map(lived, workers)), 20)
+        until(partial(none_lived, workers), 20)
         if number == signal.SIGINT:
             assert status == 128 + number
             assert "to go on, type\n  python -m src.train resume=sweep" in command.log.read_text()
