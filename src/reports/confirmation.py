@@ -117,7 +117,8 @@ def read_confirmation(folder: Path, record: Record) -> Confirmation:
     ]
     settings.sort(key=lambda setting: setting.rank)
     values = [setting.means_of_folds or setting.measured for setting in settings]
-    chances = chances_to_be_best(_sign(record.monitor) * np.array(values).T)
+    signed = _sign(record.monitor) * np.array(values).T
+    chances = chances_to_be_best(signed, folds=record.folds is not None)
     samples = [setting.measured for setting in settings]
     differences = differences_to_first(samples, record.fold_of)
     return Confirmation(folder, record, settings, chances, differences)

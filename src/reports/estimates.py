@@ -105,13 +105,15 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
     return corrected
 
 
-def chances_to_be_best(values: np.ndarray) -> list[float | None]:
+def chances_to_be_best(values: np.ndarray, folds: bool = False) -> list[float | None]:
     """In how many of RESAMPLES bootstrap samples of the seeds each setting has the largest mean.
 
-    `values` has the shape (seeds, settings); NaN where a seed has no value. With a cross-validation
-    they are the means of the folds. All settings get the same seeds in a sample. Equal means share
-    a sample. A sample without any value is left out; None if all are. The random numbers are the
-    same in every call.
+    `values` has the shape (seeds, settings); NaN where a seed has no value. All settings get the
+    same seeds in a sample. Equal means share a sample. A sample without any value is left out; None
+    if all are. The random numbers are the same in every call.
+
+    `folds`: the values are the means of the folds of a cross-validation. The means of the samples
+    are then stretched around the mean of all values, to the deviation of `standard_error`.
     """
     seeds = len(values)
     generator = np.random.default_rng(0)
@@ -120,6 +122,10 @@ def chances_to_be_best(values: np.ndarray) -> list[float | None]:
     sizes = counts @ known
     means = np.full(sizes.shape, -np.inf)
     np.divide(counts @ np.where(known, values, 0), sizes, out=means, where=sizes > 0)
+    if folds:  # the variance of a bootstrap mean is that of the values, times (n - 1) / n²
+        stretch = math.sqrt((1 / seeds + 1 / (seeds - 1)) * seeds**2 / (seeds - 1))
+        centre = np.where(known, values, 0).sum(0) / np.maximum(known.sum(0), 1)
+        means = centre + stretch * (means - centre)
     means = means[np.isfinite(means).any(1)]
     if not len(means):
         return [None] * values.shape[1]

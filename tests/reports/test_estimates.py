@@ -17,6 +17,7 @@ from src.reports.estimates import (
     holm,
     paired_difference,
 )
+from src.runs.confidence import standard_error
 
 NAN = math.nan
 
@@ -147,6 +148,16 @@ def test_chances_are_near_those_of_all_samples(values: list[list[float]]) -> Non
     assert found == pytest.approx(expected, abs=4 * math.sqrt(0.25 / RESAMPLES))
     assert found == chances_to_be_best(np.array(values))
     assert sum(share or 0 for share in found) == pytest.approx(1)
+
+
+def test_chances_over_folds_are_as_uncertain_as_their_difference() -> None:
+    """The first is better by 1.5 standard errors, corrected for folds."""
+    differences = np.array([-1.0, 0.5, 1.5, 2.0, 3.0])
+    error = standard_error([*differences], folds=5)
+    values = np.stack([differences - differences.mean() + 1.5 * error, np.zeros(5)], axis=1)
+    expected = stats.norm.cdf([1.5, -1.5])
+    assert chances_to_be_best(values, folds=True) == pytest.approx(expected, abs=0.02)
+    assert (chances_to_be_best(values)[0] or 0) > 0.98
 
 
 def test_no_value_gives_no_chances() -> None:
