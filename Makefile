@@ -8,6 +8,8 @@ VENV := .venv
 READY := $(VENV)/.ready
 ENGINE := $(VENV)/.engine
 ARGS ?=
+# Empty, so that each module is compiled once, not in every process that imports it.
+export PYTHONDONTWRITEBYTECODE :=
 QUICK := tests/promises/test_environments.py \
 	tests/sweeps/test_search_command.py tests/sweeps/test_search_loop.py tests/sweeps/test_search_study.py \
 	tests/training/test_stopping.py tests/training/test_steps.py tests/inference/test_evaluation.py
