@@ -14,7 +14,6 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from src.config.schema import Config
-from src.runs.checkpoint import CheckpointPair
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps.executors.base import Executor, InProcess
@@ -71,14 +70,8 @@ def _task(
     sweep: Sweep,
     halving: int | None,
 ) -> Task:
-    """The task of a group. If the group has no state to go on from, but some of its trials have
-    ended, somebody has removed the others: only these train."""
     group_configs = tuple(configs[trial] for trial in trials)
     state_folder = (sweep.stacks / digest(group_configs)).absolute()
-    if halving is None and CheckpointPair(state_folder).empty:
-        left = [trial for trial in trials if not Run(folders[trial]).ended]
-        if 0 < len(left) < len(trials):
-            return _task(left, configs, folders, sweep, None)
     return Task(
         sweep.folder.absolute(), tuple(trials), group_configs,
         tuple(folders[trial].absolute() for trial in trials), state_folder, halving,

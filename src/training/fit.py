@@ -1,7 +1,9 @@
 """Trains one run (`fit`) or a stack of runs (`fit_stack`)."""
 
+import hashlib
 import logging
 import random
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
@@ -93,6 +95,24 @@ class Job:
     def checkpoint_pair(self) -> CheckpointPair:
         return CheckpointPair(self.state_folder or self.runs[0].checkpoints)
 
+    def left(self) -> "Job":
+        """The job without trials that have ended, if the stack has no state from which all of them
+        go on: a folder was removed, or a process was killed among the results of a stack that had
+        no checkpoint. What is left has a state of its own. Halving compares all trials."""
+        left = [place for place, run in enumerate(self.runs) if not run.ended]
+        if (
+            self.state_folder is None
+            or self.halving is not None
+            or len(left) == len(self.runs)
+            or not self.checkpoint_pair.empty
+        ):
+            return self
+        configs = [self.configs[place] for place in left]
+        folders = [self.folders[place] for place in left]
+        name = hashlib.sha256("".join(config.hash() for config in configs).encode()).hexdigest()
+        folder = self.state_folder / name[:12]
+        return replace(self, configs=configs, folders=folders, state_folder=folder)
+
 
 def fit_stack(
     configs: Sequence[Config],
@@ -128,7 +148,10 @@ def fit_stack(
             ]
             job = replace(job, configs=claimed)
         if not all(run.ended for run in runs):
+            job = job.left()
             _fit_locked(job, lock_descriptor)
+            if rank_zero and job.checkpoint_pair.folder != pair.folder:
+                shutil.rmtree(job.checkpoint_pair.folder, ignore_errors=True)
         if rank_zero:
             for config, run in zip(configs, runs, strict=True):
                 if config.checkpoint.keep == "best" and run.ended:

@@ -22,6 +22,7 @@ from src.data.sources.folds import Folds
 from src.inference.evaluation import evaluate_path
 from src.models import build_model
 from src.runs import sweep_folder
+from src.runs.checkpoint import CheckpointPair
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps import trials
@@ -401,16 +402,25 @@ def result_of(run: Run) -> tuple[Any, ...]:
     return result["status"], result["test/acc"], result["best"], result["config_hash"]
 
 
+@pytest.mark.parametrize("killed", [False, True], ids=["", "killed"])
 @pytest.mark.parametrize("halving", [None, 2])
-def test_a_trial_that_was_removed_trains_again(halving: int | None, tmp_path: Path) -> None:
+def test_a_trial_that_was_removed_trains_again(
+    halving: int | None, killed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Alone, with the bits that it had; after halving, with all trials of its stack. The histories
     of the others have no row twice."""
-    configs = [compose(*SMALL, f"seed={seed}") for seed in range(3)]
+    fine = (*SMALL, "checkpoint.every_n_epochs=1")
+    configs = [compose(*fine, f"seed={seed}") for seed in range(3)]
     train(configs, tmp_path, halving)
     runs = [Run(tmp_path / str(number)) for number in range(3)]
     before = [(result_of(run), len(run.history), digest(run.best_checkpoint)) for run in runs]
     files = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("[02]/**/*.*"))]
     shutil.rmtree(runs[1].folder)
+    if killed:
+        with monkeypatch.context() as patch:
+            patch.setattr(CheckpointPair, "write", fatal_after(CheckpointPair.write, 1))
+            with pytest.raises(Killed):
+                train(configs, tmp_path, halving)
     train(configs, tmp_path, halving)
     again = [(result_of(run), len(run.history), digest(run.best_checkpoint)) for run in runs]
     assert again == before
