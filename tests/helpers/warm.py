@@ -112,6 +112,8 @@ def _become(order: dict[str, Any]) -> None:
             os.dup2(writer, 1)
             os.close(reader)
     if order["limit"] is not None:
+        # Python keeps what the limit left of a module's bytecode, for every later process.
+        sys.dont_write_bytecode = True
         resource.setrlimit(resource.RLIMIT_FSIZE, (order["limit"],) * 2)
     os.chdir(order["folder"])
     os.environ.clear()
