@@ -10,6 +10,7 @@ import json
 import math
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -442,6 +443,12 @@ class Config(Section):
         """12 hex digits over the identity values."""
         text = json.dumps(self.identity_values(), sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def joint_hash(configs: Sequence[Config]) -> str:
+    """12 hex digits over several configurations in their order."""
+    text = "".join(config.hash() for config in configs)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def measure_of(monitor: str) -> str | None:

@@ -4,11 +4,12 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tqdm import tqdm
 
 from src.config.schema import Config, sort_key
-from src.config.written import counted, flat
+from src.config.written import counted, flat, written
 from src.data.paths import path_faults
 from src.runs.confidence import fold_means
 from src.runs.confirm_record import (
@@ -20,7 +21,7 @@ from src.runs.confirm_record import (
     value_of,
 )
 from src.runs.folder import Run, is_confirmation, is_sweep, resume_command
-from src.runs.outcome import REPLICATED, Outcome, comparable, differing
+from src.runs.outcome import REPLICATED, Outcome, differing
 from src.runs.sweep_folder import Sweep
 from src.sweeps.requirements import require_machine
 from src.system.errors import InputError
@@ -228,43 +229,31 @@ def _require_comparable(
     sweep: Path, finished: Sequence[Outcome], configs: Mapping[Path, Config]
 ) -> None:
     """Raises InputError unless the trials have the same monitored value on the same data."""
-    monitors: dict[str, str] = {}
-    for outcome in finished:
-        monitor = configs[outcome.run.folder].checkpoint.monitor
-        monitors.setdefault(monitor, outcome.run.folder.name)
-    if len(monitors) > 1:
-        listed = ", ".join(f"{monitor} in trial {name}" for monitor, name in monitors.items())
-        raise InputError(
-            f"{sweep}: its trials have different checkpoint.monitor ({listed}), so their values "
-            "cannot be compared; confirm sweeps with one monitor each"
-        )
-    data = comparable(finished)
-    if len(data) > 1:
-        listed = ", ".join(
-            f"{name} in trial {trials[0].run.folder.name}" for name, trials in data.items()
-        )
-        raise InputError(
-            f"{sweep}: its trials have different data ({listed}), so their values cannot be "
-            "compared; confirm sweeps on one data set each"
-        )
+    why = "their values cannot be compared; confirm sweeps"
+    monitors = {each.run.folder: configs[each.run.folder].checkpoint.monitor for each in finished}
+    _require_one(sweep, "checkpoint.monitor", monitors, f"{why} with one monitor each")
+    data = {each.run.folder: each.data for each in finished}
+    _require_one(sweep, "data", data, f"{why} on one data set each")
 
 
 def _number_of_folds(
     sweep: Path, finished: Mapping[Path, Outcome], configs: Mapping[Path, Config]
 ) -> int | None:
     """The `data.folds` of all trials. Raises InputError if they differ."""
-    found: dict[int | None, str] = {}
-    for path in finished:
-        found.setdefault(configs[path].data.folds, path.name)
-    if len(found) > 1:
-        listed = ", ".join(
-            f"{'null' if folds is None else folds} in trial {name}" for folds, name in found.items()
-        )
-        raise InputError(
-            f"{sweep}: its trials have different data.folds ({listed}), so seeds cannot take turns "
-            "on the folds; confirm sweeps with one data.folds each"
-        )
-    return next(iter(found))
+    found = {path: configs[path].data.folds for path in finished}
+    why = "seeds cannot take turns on the folds; confirm sweeps with one data.folds each"
+    _require_one(sweep, "data.folds", found, why)
+    return next(iter(found.values()))
+
+
+def _require_one(sweep: Path, key: str, values: Mapping[Path, Any], why: str) -> None:
+    """Raises InputError if trials have different values; it names the first trial of each."""
+    first: dict[Any, str] = {}
+    for path, value in values.items():
+        first.setdefault(value, path.name)
+    if len(first) > 1:
+        listed = ", ".join(f"{written(value)} in trial {name}" for value, name in first.items())
+        raise InputError(f"{sweep}: its trials have different {key} ({listed}), so {why}")
 
 
 def _require_own(folder: Path, record: Record) -> None:

@@ -1,7 +1,6 @@
 """A group of trials as a task, for any process on any machine that sees the folder of the sweep."""
 
 import functools
-import hashlib
 import logging
 import math
 import pickle
@@ -135,12 +134,6 @@ def _epoch(runs: Sequence[Run]) -> int:
 def code() -> Mapping[str, str | None]:
     """The commit of this code and the versions of its packages, when this process asked first."""
     return {"commit": machine.commit(), **versions()}
-
-
-def digest(configs: Sequence[Config]) -> str:
-    """12 hex digits over the configurations."""
-    joined = "".join(config.hash() for config in configs)
-    return hashlib.sha256(joined.encode()).hexdigest()[:12]
 
 
 def numbered(trials: Sequence[int]) -> str:

@@ -13,11 +13,11 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from src.config.schema import Config
+from src.config.schema import Config, joint_hash
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps.executors.base import Executor, InProcess
-from src.sweeps.tasks import Task, digest, numbered
+from src.sweeps.tasks import Task, numbered
 from src.system.errors import parsing
 from src.system.files import MIB, read_bounded, write_durably
 from src.training.grouping import Group, plan
@@ -43,7 +43,7 @@ def train_trials(
     stacks train here, one after the other.
     """
     runs, executor = [Run(folder) for folder in folders], executor or InProcess()
-    plan_file = sweep.stacks / f"{digest(configs)}.json"
+    plan_file = sweep.stacks / f"{joint_hash(configs)}.json"
     groups = _groups(configs, max_trials, plan_file, executor, halving)
     stacked = [len(group.trials) for group in groups if len(group.trials) > 1]
     log.info("%d trials: %s", len(configs), _overview(stacked, len(groups) - len(stacked)))
@@ -71,7 +71,7 @@ def _task(
     halving: int | None,
 ) -> Task:
     group_configs = tuple(configs[trial] for trial in trials)
-    state_folder = (sweep.stacks / digest(group_configs)).absolute()
+    state_folder = (sweep.stacks / joint_hash(group_configs)).absolute()
     return Task(
         sweep.folder.absolute(), tuple(trials), group_configs,
         tuple(folders[trial].absolute() for trial in trials), state_folder, halving,

@@ -1,6 +1,5 @@
 """Trains one run (`fit`) or a stack of runs (`fit_stack`)."""
 
-import hashlib
 import logging
 import random
 import shutil
@@ -16,7 +15,7 @@ import numpy as np
 import torch
 from lightning.pytorch import Callback, seed_everything
 
-from src.config.schema import Config
+from src.config.schema import Config, joint_hash
 from src.config.written import counted
 from src.data.loader import StreamOrder
 from src.data.module import DataModule
@@ -109,8 +108,7 @@ class Job:
             return self
         configs = [self.configs[place] for place in left]
         folders = [self.folders[place] for place in left]
-        name = hashlib.sha256("".join(config.hash() for config in configs).encode()).hexdigest()
-        folder = self.state_folder / name[:12]
+        folder = self.state_folder / joint_hash(configs)
         return replace(self, configs=configs, folders=folders, state_folder=folder)
 
 

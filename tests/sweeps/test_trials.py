@@ -27,7 +27,7 @@ from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps import trials
 from src.sweeps.trials import train_trials
-from src.training import lanes
+from src.training import checkpoint_callback, lanes
 from src.training.fit import fit, fit_stack
 from src.training.grouping import plan
 from tests.helpers.commands import SMALL
@@ -413,7 +413,9 @@ def test_a_trial_that_was_removed_trains_again(
     configs = [compose(*fine, f"seed={seed}") for seed in range(3)]
     train(configs, tmp_path, halving)
     runs = [Run(tmp_path / str(number)) for number in range(3)]
-    before = [(result_of(run), len(run.history), digest(run.best_checkpoint)) for run in runs]
+    before = [
+        (result_of(run), len(run.history), digest(checkpoint(run)["state_dict"])) for run in runs
+    ]
     files = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("[02]/**/*.*"))]
     shutil.rmtree(runs[1].folder)
     if killed:
@@ -422,8 +424,35 @@ def test_a_trial_that_was_removed_trains_again(
             with pytest.raises(Killed):
                 train(configs, tmp_path, halving)
     train(configs, tmp_path, halving)
-    again = [(result_of(run), len(run.history), digest(run.best_checkpoint)) for run in runs]
+    again = [
+        (result_of(run), len(run.history), digest(checkpoint(run)["state_dict"])) for run in runs
+    ]
     assert again == before
     kept = [path.stat().st_mtime_ns for path in sorted(tmp_path.glob("[02]/**/*.*"))]
     assert (kept == files) == (halving is None)
     assert not (tmp_path / ".stacks").exists()
+
+
+def test_a_stack_without_a_state_that_is_killed_among_its_results(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The trials that have no result train again; those that have one stay as they are."""
+    monkeypatch.setattr(checkpoint_callback, "UNNOTICED", 0)
+    monkeypatch.setattr(checkpoint_callback, "SPEED", 1.0)  # a state would cost too much
+    configs = [compose(*SMALL, f"seed={seed}") for seed in range(4)]
+    train(configs, tmp_path / "whole", None)
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "write_result_text", fatal_after(Run.write_result_text, 2))
+        with pytest.raises(Killed):
+            train(configs, tmp_path / "killed", None)
+    whole, killed = (
+        [Run(tmp_path / name / str(number)) for number in range(4)] for name in ("whole", "killed")
+    )
+    assert not list((tmp_path / "killed").glob(".stacks/*/*.ckpt"))
+    ended = {run.result_file: run.result_file.read_text() for run in killed if run.ended}
+    assert len(ended) == 2
+    train(configs, tmp_path / "killed", None)
+    assert {file: file.read_text() for file in ended} == ended
+    for run, expected in zip(killed, whole, strict=True):
+        assert (result_of(run), len(run.history)) == (result_of(expected), 3)
+        assert digest(checkpoint(run)["state_dict"]) == digest(checkpoint(expected)["state_dict"])
