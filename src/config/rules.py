@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any, get_args
 
 from src.config.closed_form import not_covered_values
-from src.config.schema import AUGMENTATIONS, MOST, Monitor, is_fraction
+from src.config.schema import AUGMENTATIONS, MOST, Monitor, higher_is_better
 from src.config.written import shortened, written
 from src.system.resources import cpu_count
 
@@ -45,7 +45,7 @@ def broken_rules(values: Mapping[str, Any]) -> Iterator[str]:
             "type logger=mlflow too"
         )
     monitor, mode = v["checkpoint.monitor"], v["checkpoint.mode"]
-    best = "max" if is_fraction(str(monitor)) else "min"
+    best = "max" if higher_is_better(str(monitor)) else "min"
     if monitor in get_args(Monitor) and mode in ("min", "max") and mode != best:
         yield (
             f"checkpoint.mode={mode} would keep the worst {monitor}; type checkpoint.mode={best}"

@@ -34,11 +34,13 @@ MOST_MILESTONES = 100
 MOST_CLASSES = 2**20
 MOST_POINTS = 10_000  # of a sweep: all are composed and checked before the first trains
 
-# Means over the classes, which a validation computes if checkpoint.monitor names one of them.
-MEASURES = ("f1", "precision", "recall")
+# Measures that a validation computes if checkpoint.monitor names one of them; see
+# src/training/tallies.py. The first four are means over the classes.
+MEASURES = ("f1", "precision", "recall", "auroc", "top5", "brier", "ece")
 Monitor = Literal[
-    "val/acc", "val/loss", "val/f1", "val/precision", "val/recall", "train/acc", "train/loss"
-]
+    "val/acc", "val/loss", "val/f1", "val/precision", "val/recall", "val/auroc", "val/top5",
+    "val/brier", "val/ece", "train/acc", "train/loss",
+]  # fmt: skip
 
 
 def _in_range(value: float) -> float:
@@ -458,16 +460,20 @@ def measure_of(monitor: str) -> str | None:
 
 
 def is_fraction(metric: str) -> bool:
-    """Whether a metric, such as `val/acc` or `acc`, lies between 0 and 1, and higher is better. Of
-    all other monitors, lower is better."""
-    return metric.rpartition("/")[2] in ("acc", *MEASURES)
+    """Whether a metric, such as `val/acc` or `acc`, lies between 0 and 1."""
+    return metric.rpartition("/")[2] in ("acc", *MEASURES) and not metric.endswith("brier")
+
+
+def higher_is_better(metric: str) -> bool:
+    """Of all other monitors, lower is better."""
+    return is_fraction(metric) and not metric.endswith("ece")
 
 
 def sort_key(monitor: str, value: float | None) -> float:
     """A number to sort by; smaller is better. NaN, infinities and None sort last."""
     if value is None or not math.isfinite(value):
         return math.inf
-    return -value if is_fraction(monitor) else value
+    return -value if higher_is_better(monitor) else value
 
 
 def with_batch_size(config: Config, size: int) -> Config:

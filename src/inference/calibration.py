@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from tabulate import tabulate
 from torch import Tensor
 from torch.nn import functional as F
@@ -19,8 +18,8 @@ from src.inference import evaluation
 from src.inference.evaluation import compute_logits, source_of, validation_of
 from src.runs.loading import Trained, open_trained
 from src.system.errors import InputError
+from src.training.tallies import UNIT, calibration_tally, probabilities, tally, values
 
-BINS = 15
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 100.0
 
 
@@ -105,30 +104,22 @@ def fit_temperature(logits: Tensor, labels: Tensor) -> float:
 
 def score(logits: Tensor, labels: Tensor) -> Scores:
     """The scores of the probabilities of logits (N, classes)."""
-    from torchmetrics.functional.classification import multiclass_calibration_error
-
-    probabilities = _probabilities(logits)
-    truth = F.one_hot(labels, logits.shape[1])
-    ece = multiclass_calibration_error(probabilities, labels, logits.shape[1], BINS, norm="l1")
-    brier = (probabilities - truth).square().sum(1).mean()
-    return Scores(ece.item(), brier.item(), F.cross_entropy(logits.double(), labels).item())
+    stacked = logits.mT[None]
+    ece, brier = (
+        values(name, tally(name, stacked, labels), len(labels))[0] for name in ("ece", "brier")
+    )
+    return Scores(ece, brier, F.cross_entropy(logits.double(), labels).item())
 
 
 def bins(logits: Tensor, labels: Tensor) -> Bins:
-    """The samples by their highest probability: bin b of B holds those in (b/B, (b + 1)/B]."""
-    confidence, predicted = _probabilities(logits).max(1)
-    number = (confidence * BINS).ceil().long().sub(1).clamp(0, BINS - 1)
-    counts = torch.bincount(number, minlength=BINS)
-    sums = [
-        torch.bincount(number, values.double(), BINS) / counts.clamp(min=1)
-        for values in (confidence, predicted == labels)
-    ]
-    return Bins(tuple(counts.tolist()), *(tuple(each.tolist()) for each in sums))
-
-
-def _probabilities(logits: Tensor) -> Tensor:
-    """(N, classes) in float64, at most 1: torchmetrics takes larger numbers for logits."""
-    return logits.double().softmax(-1).clamp(max=1)
+    """The samples by their highest probability, as `calibration_tally` divides them."""
+    counts, hits, sums = calibration_tally(probabilities(logits.mT[None]), labels)[0]
+    filled = counts.clamp(min=1)
+    return Bins(
+        tuple(counts.tolist()),
+        tuple((sums * UNIT / filled).tolist()),
+        tuple((hits / filled).tolist()),
+    )
 
 
 def report(

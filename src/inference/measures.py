@@ -1,7 +1,6 @@
 """Measures of a classifier beside accuracy: precision, recall, F1, top-k accuracy and AUROC.
 
-Precision, recall and F1 are those of a monitored validation. AUROC is that of scikit-learn, which
-computes in float64 and is imported in a third of the time that torchmetrics takes.
+The numbers are those of a monitored validation; src/training/tallies.py has their definitions.
 """
 
 import math
@@ -9,13 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from tabulate import tabulate
 from torch import Tensor
-from torch.nn import functional as F
 
 from src.system.errors import InputError
-from src.training.class_measures import by_class, count_classes
+from src.training.tallies import among_best, areas, by_class, count_classes, probabilities
 
 TOP_K = 5  # by default, if there are more classes
 
@@ -72,15 +69,15 @@ def measure(logits: Tensor, labels: Tensor, top_k: int | None = None) -> Measure
         )
     if top_k is None and classes > TOP_K:
         top_k = TOP_K
-    counts = count_classes(logits.argmax(-1)[None], labels, classes)[0]
+    stacked = logits.mT[None]
+    counts = count_classes(stacked.argmax(1), labels, classes)[0]
     samples, accuracy = counts[0].double(), None
     if top_k is not None:
-        best = logits.topk(top_k, -1).indices
-        accuracy = (best == labels[:, None]).any(-1).double().mean().item()
+        accuracy = among_best(stacked, labels, top_k).double().mean().item()
     return Measures(
         samples=tuple(counts[0].tolist()),
         **{name: _averaged(values, samples) for name, values in by_class(counts).items()},
-        auroc=_averaged(_areas(logits, labels, samples), samples),
+        auroc=_averaged(areas(probabilities(stacked), labels)[0], samples),
         top_k=top_k,
         top_k_accuracy=accuracy,
     )
@@ -95,21 +92,6 @@ def _averaged(values: Tensor, samples: Tensor) -> Measure:
     values, weights = values[known], samples[known]
     weighted = (values * weights).sum() / weights.sum()
     return Measure(per_class, values.mean().item(), weighted.item())
-
-
-def _areas(logits: Tensor, labels: Tensor, samples: Tensor) -> Tensor:
-    """The AUROC (classes,) of each class. NaN for a class without samples, for the only class with
-    samples, and for all classes if a probability is NaN."""
-    from sklearn.metrics import roc_auc_score  # takes a second to import
-
-    probabilities = logits.double().softmax(-1)
-    known = (samples > 0) & (samples < len(labels))
-    areas = torch.full_like(samples, math.nan)
-    if known.any() and not probabilities.isnan().any():
-        belongs = F.one_hot(labels, len(samples))[:, known]
-        found = roc_auc_score(belongs, probabilities[:, known], average=None)
-        areas[known] = torch.from_numpy(found)
-    return areas
 
 
 def rows(measures: Measures, labels: Sequence[str]) -> list[list[str]]:

@@ -261,11 +261,10 @@ class Engine:
         weights: int,
         samples: Samples,
         scratch: int,
-        counts: int | None = None,
+        logits: int | None = None,
     ) -> tuple[float, int]:
-        """The sum of the losses of samples, and how many are classified correctly. `counts` is the
-        address of (3, classes) int64, which grow by the samples of each class, the predictions of
-        the class, and the correct ones of them."""
+        """The sum of the losses of samples, and how many are classified correctly. Writes the
+        logits (samples, classes) to the address `logits`."""
         loss, correct = c_double(), c_int64()
         self._functions["evaluate", network.bits](
             network.pointer,
@@ -273,7 +272,7 @@ class Engine:
             ctypes.byref(samples),
             ctypes.byref(loss),
             ctypes.byref(correct),
-            counts,
+            logits,
             scratch,
         )
         return loss.value, correct.value

@@ -288,25 +288,28 @@ static Work *evaluated(const Network *network, const REAL *weights, const Sample
     return work;
 }
 
+static void copy_logits(const Work *work, const Network *network, int64_t count, REAL *out)
+{
+    const Layer *last = &network->layers[network->depth - 1];
+    const REAL *found = work->layers[network->depth - 1].output;
+    for (int64_t i = 0; i < count; i++)
+        memcpy(out + i * last->units, found + i * last->stride, last->units * sizeof(REAL));
+}
+
 /* Logits (count, classes). */
 void EXPORTED(logits)(const Network *network, const void *weights, const Samples *samples, void *out,
                       void *scratch)
 {
-    const Work *work = evaluated(network, weights, samples, scratch);
-    const Layer *last = &network->layers[network->depth - 1];
-    const REAL *found = work->layers[network->depth - 1].output;
-    for (int64_t i = 0; i < samples->count; i++)
-        memcpy((REAL *)out + i * last->units, found + i * last->stride, last->units * sizeof(REAL));
+    copy_logits(evaluated(network, weights, samples, scratch), network, samples->count, out);
 }
 
-/* The sum of the losses, and the number of correct predictions. Unless `counts` (3, classes) is 0, its
-   entries grow by the samples of each class, the predictions of it, and those of them that are
-   correct. */
+/* The sum of the losses, and the number of correct predictions; the logits (count, classes) unless
+   `out` is 0. */
 void EXPORTED(evaluate)(const Network *network, const void *weights, const Samples *samples,
-                        double *loss, int64_t *correct, int64_t *counts, void *scratch)
+                        double *loss, int64_t *correct, void *out, void *scratch)
 {
     const Work *work = evaluated(network, weights, samples, scratch);
-    const Layer *last = &network->layers[network->depth - 1];
+    if (out) copy_logits(work, network, samples->count, out);
     memcpy(work->labels, samples->labels, samples->count * sizeof(int64_t));
     cross_entropy(work, 0, 0, 1, (Share){0, samples->count});
     *loss = 0;
@@ -314,14 +317,5 @@ void EXPORTED(evaluate)(const Network *network, const void *weights, const Sampl
     for (int64_t i = 0; i < samples->count; i++) {
         *loss += work->loss[i];
         *correct += work->correct[i];
-    }
-    for (int64_t i = 0; counts && i < samples->count; i++) {
-        const REAL *row = work->layers[network->depth - 1].output + i * last->stride;
-        ptrdiff_t predicted = 0; /* the first of the highest logits */
-        for (ptrdiff_t c = 1; c < last->units; c++)
-            if (row[c] > row[predicted]) predicted = c;
-        counts[work->labels[i]]++;
-        counts[last->units + predicted]++;
-        counts[2 * last->units + predicted] += work->correct[i];
     }
 }

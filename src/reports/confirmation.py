@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from tabulate import tabulate
 
-from src.config.schema import is_fraction, sort_key
+from src.config.schema import higher_is_better, is_fraction, sort_key
 from src.plots.intervals import Sample, intervals
 from src.reports.collect import in_full, short
 from src.reports.estimates import (
@@ -126,7 +126,7 @@ def read_confirmation(folder: Path, record: Record) -> Confirmation:
 
 def _sign(monitor: str) -> int:
     """1 if larger values are better, else -1."""
-    return 1 if is_fraction(monitor) else -1
+    return 1 if higher_is_better(monitor) else -1
 
 
 # --- JSON ----------------------------------------------------------------------------------------

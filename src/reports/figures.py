@@ -16,7 +16,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from src.config.schema import is_fraction, measure_of
+from src.config.schema import higher_is_better, is_fraction, measure_of
 from src.plots.intervals import Sample, intervals
 from src.plots.style import COLOURS, FAINT, INK, LINE, MOST_COLOURED, STYLE
 from src.reports.analysis import Effect, Grid
@@ -149,15 +149,14 @@ def heat_map(grid: Grid, quantity: str) -> Figure:
     rows, columns = grid.means.shape
     figure = Figure(figsize=(2 + 0.95 * columns, 1.2 + 0.5 * rows), layout="constrained")
     axis = figure.subplots()
-    fraction = is_fraction(quantity)
-    colours = mpl.colormaps["viridis" if fraction else "viridis_r"]
+    colours = mpl.colormaps["viridis" if higher_is_better(quantity) else "viridis_r"]
     image = axis.imshow(grid.means, cmap=colours, aspect="auto")
     for row, column in np.ndindex(rows, columns):
         value = grid.means[row, column]
         if not np.isnan(value):
             red, green, blue, _ = colours(image.norm(value))
             bright = 0.3 * red + 0.59 * green + 0.11 * blue > 0.5
-            text = f"{value:.2%}" if fraction else f"{value:.3g}"
+            text = f"{value:.2%}" if is_fraction(quantity) else f"{value:.3g}"
             axis.text(
                 column, row, text, ha="center", va="center", color="black" if bright else "white"
             )

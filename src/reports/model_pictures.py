@@ -15,13 +15,14 @@ from src.data.augmentation import build_augmentation
 from src.data.loader import Block
 from src.data.sources.source import Source, Split, as_float
 from src.inference import measures
-from src.inference.calibration import BINS, bins, calibrate, score
+from src.inference.calibration import bins, calibrate, score
 from src.inference.evaluation import Evaluation, compute_logits, evaluate, source_of
 from src.plots.confusion import confusion
 from src.plots.reliability import reliability
 from src.reports.collect import Entry
 from src.reports.figures import Picture
 from src.runs.loading import Trained, open_trained
+from src.training.tallies import BINS
 
 MISTAKES, UNITS, SEEN = 24, 32, 8
 MOST_ROWS = 200  # of a table of classes

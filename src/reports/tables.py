@@ -90,7 +90,9 @@ def settings_table(name: str, sweep: SweepEntries) -> Table | None:
     for group in groups[:MOST_ROWS]:
         interval = group.interval(validation)
         *validated, tested = (_spread_cell(group.repeats(metric), metric) for metric in metrics)
-        between = Cell(format_interval(interval), interval[0] if interval else "", number=True)
+        between = Cell(
+            format_interval(interval, validation), interval[0] if interval else "", number=True
+        )
         count = Cell(group.count, len(group.trials), number=True)
         values = map(_text_cell, group.values)
         table.rows.append([*values, count, *validated, between, tested])

@@ -48,6 +48,7 @@ Count = Annotated[int, Field(ge=0, lt=2**63)]
 Size = Annotated[int, Field(gt=0, lt=2**31)]  # of a sample along one axis
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1 + 1e-6)]  # a mean over batches may be rounded up
+Brier = Annotated[float, Field(ge=0, le=2 + 1e-6)]
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 Values = TypedDict(
@@ -61,6 +62,10 @@ Values = TypedDict(
         "val/f1": Fraction | None,
         "val/precision": Fraction | None,
         "val/recall": Fraction | None,
+        "val/auroc": Fraction | None,
+        "val/top5": Fraction | None,
+        "val/brier": Brier | None,
+        "val/ece": Fraction | None,
     },
     total=False,
 )  # of one epoch
@@ -128,6 +133,10 @@ _Tested = TypedDict(
         "test/f1": Fraction | None,
         "test/precision": Fraction | None,
         "test/recall": Fraction | None,
+        "test/auroc": Fraction | None,
+        "test/top5": Fraction | None,
+        "test/brier": Brier | None,
+        "test/ece": Fraction | None,
     },
     total=False,
 )

@@ -17,13 +17,17 @@ METRICS = ("val/acc", "val/loss", "test/acc", "test/loss")
 INTERVAL = "95% interval"  # of the mean of a setting's trials
 REPLICATED = ("seed", "data.fold")  # keys whose values are not chosen, only repeated
 LARGEST = 1e100  # of a metric
+WORDS = {
+    "acc": "accuracy", "f1": "F1", "auroc": "AUROC", "top5": "top-5 accuracy",
+    "brier": "Brier score", "ece": "calibration error",
+}  # fmt: skip
 UNKNOWN = "–"  # in place of a value that a run does not have
 SHARED_TIME = "seconds of a trial in a stack: an equal share of the stack's time"
 REASON_LIMIT = 200  # characters of an error that are shown
 
 
 def main_metrics(monitor: str) -> tuple[str, str]:
-    """The fractions of the validation and of the test that tables show first: accuracies, or the
+    """The metrics of the validation and of the test that tables show first: accuracies, or the
     measures that are monitored."""
     name = measure_of(monitor) or "acc"
     return f"val/{name}", f"test/{name}"
@@ -32,7 +36,7 @@ def main_metrics(monitor: str) -> tuple[str, str]:
 def in_words(metric: str) -> str:
     """The quantity of a metric as people write it, without the data: `accuracy` for `test/acc`."""
     name = metric.rpartition("/")[2]
-    return {"acc": "accuracy", "f1": "F1"}.get(name, name)
+    return WORDS.get(name, name)
 
 
 def all_metrics(monitor: str) -> list[str]:
@@ -133,7 +137,7 @@ def known_value(value: float | None) -> float | None:
 
 
 def table_metrics(outcomes: Sequence[Outcome]) -> list[str]:
-    """The fractions that the table of these runs shows, accuracies last."""
+    """The metrics that the table of these runs shows, accuracies last."""
     monitored = (name for outcome in outcomes for name in main_metrics(outcome.monitor))
     accuracies = main_metrics("val/acc")
     return [*dict.fromkeys(name for name in monitored if name not in accuracies), *accuracies]
@@ -257,6 +261,7 @@ def format_spread(values: Sequence[float], name: str = "acc") -> str:
     return f"{format_metric(name, statistics.mean(values))}{deviation}"
 
 
-def format_interval(interval: tuple[float, float] | None) -> str:
-    """An interval of fractions, in percent."""
-    return UNKNOWN if interval is None else " to ".join(f"{end:.2%}" for end in interval)
+def format_interval(interval: tuple[float, float] | None, name: str = "acc") -> str:
+    """An interval of a metric."""
+    ends = interval or ()
+    return " to ".join(format_metric(name, end) for end in ends) or UNKNOWN

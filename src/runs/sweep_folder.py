@@ -203,14 +203,14 @@ def _row(outcome: Outcome) -> dict[str, Any]:
 
 
 def _trial_table(ranked: Sequence[Outcome], swept: Sequence[str]) -> str:
-    fractions = table_metrics(ranked)
-    shown = ["trial", "status", *swept, *fractions, "seconds"]
+    metrics = table_metrics(ranked)
+    shown = ["trial", "status", *swept, *metrics, "seconds"]
     rows = [
-        [format_metric(key, row.get(key)) if key in fractions else row.get(key) for key in shown]
+        [format_metric(key, row.get(key)) if key in metrics else row.get(key) for key in shown]
         for row in map(_row, ranked)
     ]
-    texts = [shown.index(key) for key in fractions]
-    alignment = ["right" if key in fractions else "global" for key in shown]
+    texts = [shown.index(key) for key in metrics]
+    alignment = ["right" if key in metrics else "global" for key in shown]
     return tabulate(rows, shown, floatfmt=".4g", disable_numparse=texts, colalign=alignment)
 
 
@@ -224,7 +224,7 @@ def _settings_table(trials: Sequence[Outcome], swept: Sequence[str]) -> str:
     *_, validation, test = metrics
     for group in groups[:MOST_ROWS]:
         *validated, tested = (format_spread(group.repeats(metric), metric) for metric in metrics)
-        interval = format_interval(group.interval(validation))
+        interval = format_interval(group.interval(validation), validation)
         rows.append([*group.values, group.count, *validated, interval, tested])
     header = [*keys, "trials", *metrics[:-1], INTERVAL, test]
     parts = ["", tabulate(rows, header, disable_numparse=True)]

@@ -20,6 +20,7 @@ from src.data.sources.source import Split
 from src.models import count_parameters
 from src.models.step_choice import AUTOGRAD, NATIVE, StepChoice
 from src.runs.checkpoint import FORMAT
+from src.system.errors import InputError
 from src.training import random_state, ranks
 from src.training.averaging import Average
 from src.training.fsdp import whole
@@ -29,6 +30,7 @@ from src.training.lightning_internals import count_steps
 from src.training.metrics import EpochMetrics
 from src.training.schedule import Schedule
 from src.training.steps import StepPlan, Steps
+from src.training.tallies import TOP
 from src.training.trial_status import TrialStatuses
 
 log = logging.getLogger(__name__)
@@ -150,10 +152,14 @@ class Classifier(LightningModule):
     def _evaluate_on(self, evaluated: Sequence[Sequence[int]]) -> None:
         """For each loader of an evaluation, the places in the stack of the trials to evaluate."""
         self.evaluated = evaluated
-        measure = measure_of(self.configs[0].checkpoint.monitor)
-        metrics = nn.ModuleList(
-            [EpochMetrics(len(places), measure, self.data.source.classes) for places in evaluated]
-        )
+        monitor, classes = self.configs[0].checkpoint.monitor, self.data.source.classes
+        measure = measure_of(monitor)
+        if measure == "top5" and classes <= TOP:
+            raise InputError(
+                f"checkpoint.monitor={monitor}: {self.data.source.name} has {classes} classes, so "
+                "every label is among the five best; type checkpoint.monitor=val/acc"
+            )
+        metrics = nn.ModuleList([EpochMetrics(len(places), measure) for places in evaluated])
         self.evaluation_metrics: Sequence[EpochMetrics] = metrics.to(self.device)  # type: ignore[assignment]
 
     def validation_of(self, trial: int) -> Split:

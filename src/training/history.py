@@ -9,8 +9,9 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from tqdm import tqdm
 
-from src.config.schema import measure_of
+from src.config.schema import measure_of, sort_key
 from src.runs.folder import HISTORY, Row, Run
+from src.runs.outcome import format_metric, known_value
 from src.training import ranks
 from src.training.classifier import Classifier
 
@@ -91,10 +92,12 @@ def _line(rows: Sequence[Row], epochs: int, stacked: bool, diverged: int) -> str
     width = len(str(epochs))
     parts = [f"epoch {row['epoch']:>{width}}/{epochs}"]
     if stacked:
-        values = [float(row[name] or 0) for row in rows]
-        best, median = max(values), statistics.median(values)
-        shown = name.replace("/", " ")
-        parts.append(f"{len(rows)} trials  {shown} best {best:.2%} median {median:.2%}")
+        parts.append(f"{len(rows)} trials")
+        known = [value for row in rows if (value := known_value(row[name])) is not None]
+        if known:
+            ends = min(known, key=lambda value: sort_key(name, value)), statistics.median(known)
+            best, median = (format_metric(name, value) for value in ends)
+            parts.append(f"{name.replace('/', ' ')} best {best} median {median}")
         if diverged:
             parts.append(f"{diverged} diverged")
     else:
@@ -103,7 +106,7 @@ def _line(rows: Sequence[Row], epochs: int, stacked: bool, diverged: int) -> str
             if loss is not None and accuracy is not None:
                 parts.append(f"{split} loss {loss:.4f} acc {accuracy:7.2%}")
         if name not in HISTORY and row[name] is not None:
-            parts.append(f"{measure_of(name)} {row[name]:7.2%}")
+            parts.append(f"{measure_of(name)} {format_metric(name, row[name]):>7}")
         if row["lr"] is not None:
             parts.append(f"lr {row['lr']:<8.4g}")
     if row["epoch"]:

@@ -83,9 +83,9 @@ class Learner:
         raise NotImplementedError
 
     @property
-    def counts_classes(self) -> bool:
-        """Whether an evaluation counts the predictions of each class, for a monitored measure."""
-        return measure_of(self.configs[0].checkpoint.monitor) is not None
+    def measure(self) -> str | None:
+        """The measure that an evaluation tallies, because it is monitored."""
+        return measure_of(self.configs[0].checkpoint.monitor)
 
     def logits(self, features: Tensor) -> Tensor:
         """The logits (N, classes) of the first model, for features (N, *shape)."""
@@ -130,9 +130,7 @@ class AutogradLearner(Learner):
         (model,) = self.models
         assert list(places) == [0]
         dtype = next(model.parameters()).dtype  # autocast converts the inputs
-        return evaluate(
-            lambda x: model(x).mT.unsqueeze(0), batch, dtype, counted=self.counts_classes
-        )
+        return evaluate(lambda x: model(x).mT.unsqueeze(0), batch, dtype, measure=self.measure)
 
     def logits(self, features: Tensor) -> Tensor:
         (model,) = self.models
@@ -175,19 +173,19 @@ class ClosedFormLearner(Learner):
         return [lane.tensors_to_average for lane in self.stack.lanes]
 
     def evaluate(self, batch: Batch, places: Sequence[int]) -> Evaluated:
-        stack, dtype, counted = self.stack, self._input_dtype, self.counts_classes
+        stack, dtype, measure = self.stack, self._input_dtype, self.measure
         by_lane = self.lanes.map(
-            lambda lane: evaluate(lane.logits, batch, dtype, stack.trial_count, counted=counted),
+            lambda lane: evaluate(lane.logits, batch, dtype, stack.trial_count, measure=measure),
             stack.lanes,
         )
         losses = stack.by_trial([each.losses for each in by_lane], 1)
         correct = stack.by_trial([each.correct for each in by_lane], 1)
-        lanes_counts = [each.counts for each in by_lane if each.counts is not None]
-        counts = stack.by_trial(lanes_counts, 0) if lanes_counts else None
+        tallies = [each.tally for each in by_lane if each.tally is not None]
+        tally = stack.by_trial(tallies, 1) if tallies else None
         if len(places) < stack.trial_count:  # to evaluate them alone, segments would be divided
             losses, correct = losses[:, places], correct[:, places]
-            counts = None if counts is None else counts[[*places]]
-        return Evaluated(losses, correct, counts)
+            tally = None if tally is None else tally[:, places]
+        return Evaluated(losses, correct, tally)
 
     def logits(self, features: Tensor) -> Tensor:
         return self.stack.lanes[0].logits(as_float(features).to(self._input_dtype))[0].mT
@@ -243,7 +241,7 @@ class NativeLearner(Learner):
 
     def evaluate(self, batch: Batch, places: Sequence[int]) -> Evaluated:
         models = [self.native[place] for place in places]
-        return evaluate_natively(models, batch, self.lanes, counted=self.counts_classes)
+        return evaluate_natively(models, batch, self.lanes, measure=self.measure)
 
     def logits(self, features: Tensor) -> Tensor:
         return self.native[0].logits(features)

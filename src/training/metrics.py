@@ -1,4 +1,4 @@
-"""Loss, accuracy and a measure of the classes of each trial in an epoch, over all ranks."""
+"""Loss, accuracy and a further measure of each trial in an epoch, over all ranks."""
 
 import math
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from torchmetrics import Metric
 
 from src.data.loader import CHUNK, Batch
 from src.data.sources.source import as_float
-from src.training.class_measures import count_classes, macro
+from src.training import tallies
 
 
 class EpochMetrics(Metric):
@@ -23,54 +23,56 @@ class EpochMetrics(Metric):
     losses: list[Tensor]
     correct: Tensor
     samples: Tensor
-    counts: Tensor
+    tallies: list[Tensor]
 
-    def __init__(self, trials: int = 1, measure: str | None = None, classes: int = 0) -> None:
+    def __init__(self, trials: int = 1, measure: str | None = None) -> None:
         super().__init__()
         self.measure = measure
         self.add_state("losses", [], dist_reduce_fx="cat")
         self.add_state("correct", torch.zeros(trials, dtype=torch.long), dist_reduce_fx="sum")
         self.add_state("samples", torch.tensor(0), dist_reduce_fx="sum")
         if measure is not None:
-            counts = torch.zeros(trials, 3, classes, dtype=torch.long)
-            self.add_state("counts", counts, dist_reduce_fx="sum")
+            self.add_state("tallies", [], dist_reduce_fx="cat")
 
     def update(
-        self, losses: Tensor, correct: Tensor, samples: int, counts: Tensor | None = None
+        self, losses: Tensor, correct: Tensor, samples: int, tally: Tensor | None = None
     ) -> None:
         """Adds K batches: sums of losses (K, S), correct predictions (K, S), number of samples; for
-        a measure, what `count_classes` returns."""
+        a measure, the tally of them."""
         self.losses.append(losses)
         self.correct += correct.sum(0)
         self.samples += samples
-        if counts is not None:
-            self.counts += counts
+        if tally is not None:
+            self.tallies.append(tally)
 
     def sums(self) -> tuple[Tensor, Tensor, int]:
         """The arguments of one `update` that equals all updates of this rank so far."""
-        return self._losses(), self.correct.unsqueeze(0), int(self.samples)
-
-    def _losses(self) -> Tensor:
-        return self.losses if isinstance(self.losses, Tensor) else torch.cat(self.losses)
+        return _joined(self.losses), self.correct.unsqueeze(0), int(self.samples)
 
     def compute(self) -> list[dict[str, float]]:
         """`loss`, `acc` and the measure of each trial, as Python floats, over all ranks."""
         samples = int(self.samples)
-        by_trial = self._losses().cpu().double().T.tolist()  # MPS has no float64
+        by_trial = _joined(self.losses).cpu().double().T.tolist()  # MPS has no float64
         found = [
             {"loss": _sum(losses) / samples, "acc": correct / samples}
             for losses, correct in zip(by_trial, self.correct.tolist(), strict=True)
         ]
         if self.measure is not None:
-            for values, value in zip(found, macro(self.counts, self.measure), strict=True):
+            measured = tallies.values(self.measure, _joined(self.tallies), samples)
+            for values, value in zip(found, measured, strict=True):
                 values[self.measure] = value
         return found
 
     def first_above(self, bound: float) -> Tensor:
         """For each trial (S,), the first batch of this rank, from 0, whose sum of losses is NaN or
         above the bound. The number of batches if there is none."""
-        good = (self._losses() <= bound).long()
+        good = (_joined(self.losses) <= bound).long()
         return torch.where(good.all(0), len(good), good.argmin(0))  # argmin finds the first 0
+
+
+def _joined(parts: list[Tensor] | Tensor) -> Tensor:
+    """The parts of a state, which torchmetrics has joined already where ranks were gathered."""
+    return parts if isinstance(parts, Tensor) else torch.cat(parts)
 
 
 def _sum(losses: list[float]) -> float:
@@ -83,11 +85,11 @@ def _sum(losses: list[float]) -> float:
 
 class Evaluated(NamedTuple):
     """What S models made of some samples: sums of the losses and numbers of correct predictions of
-    each chunk, (chunks, S); if asked for, what `count_classes` returns for all chunks."""
+    each chunk, (chunks, S); if asked for, the tally of a measure."""
 
     losses: Tensor
     correct: Tensor
-    counts: Tensor | None = None
+    tally: Tensor | None = None
 
 
 def evaluate(
@@ -96,14 +98,14 @@ def evaluate(
     dtype: torch.dtype,
     trials: int = 1,
     *,
-    counted: bool = False,
+    measure: str | None = None,
 ) -> Evaluated:
-    """Evaluates S models on a batch, and counts the predictions of each class if `counted`.
+    """Evaluates S models on a batch, with the tally of a measure if one is named.
 
     `forward` maps features (n, *shape) of `dtype` to logits (S, classes, n). With many trials the
     chunks are smaller, because otherwise hidden units would take more memory than weights.
     """
-    losses, correct, counts = [], [], None
+    losses, correct, parts = [], [], []
     chunk = min(CHUNK, max(CHUNK // 8, 16 * CHUNK // trials))
     with torch.no_grad():
         for features, labels in zip(*(torch.split(t, chunk) for t in batch), strict=True):
@@ -111,9 +113,8 @@ def evaluate(
             target = labels.expand(len(logits), -1)
             exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
             losses.append(F.cross_entropy(exact, target, reduction="none").sum(-1))
-            predicted = logits.argmax(1)
-            correct.append((predicted == target).sum(-1))
-            if counted:
-                found = count_classes(predicted, labels, logits.shape[1])
-                counts = found if counts is None else counts + found
-    return Evaluated(torch.stack(losses), torch.stack(correct), counts)
+            correct.append((logits.argmax(1) == target).sum(-1))
+            if measure is not None:
+                parts.append(tallies.tally(measure, exact, labels))
+    joined = None if measure is None else tallies.joined(measure, parts)
+    return Evaluated(torch.stack(losses), torch.stack(correct), joined)

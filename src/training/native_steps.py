@@ -4,7 +4,6 @@ The numbers of a trial depend on the trial alone: not on other trials, threads, 
 an epoch into blocks.
 """
 
-import threading
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +22,7 @@ from src.training.metrics import Evaluated
 from src.training.optimizers import ADAM_BETAS, ADAM_EPS, is_plain_sgd
 from src.training.schedule import Schedule
 from src.training.steps import BatchResults, StepPlan, Steps
+from src.training.tallies import joined, tally
 from src.training.team_size import TeamSize
 
 
@@ -173,34 +173,34 @@ class NativeSteps(Steps):
 
 
 def evaluate_natively(
-    models: Sequence[NativeModel], batch: Batch, lanes: Lanes, *, counted: bool = False
+    models: Sequence[NativeModel], batch: Batch, lanes: Lanes, *, measure: str | None = None
 ) -> Evaluated:
-    """Evaluates S models on a batch, and counts the predictions of each class if `counted`."""
+    """Evaluates S models on a batch, with the tally of a measure if one is named."""
     features, labels = batch.features.contiguous(), batch.labels.contiguous()
     starts = range(0, len(labels), CHUNK)
     losses = np.empty((len(starts), len(models)))
     correct = np.empty((len(starts), len(models)), np.int64)
     classes = models[0].network.perceptron.widths[-1]
-    counts = np.zeros((len(models), 3, classes), np.int64) if counted else None
-    adding = threading.Lock()
+    tallies = dict[tuple[int, int], Tensor]()
 
     def evaluate(task: tuple[int, int]) -> None:
         number, chunk = task
         model, part = models[number], slice(starts[chunk], starts[chunk] + CHUNK)
         samples = model.samples(features[part], labels[part])
         memory = scratch(engine.engine().scratch_bytes(model.network, samples.size))
-        found = None if counts is None else np.zeros(counts.shape[1:], np.int64)
+        logits = None if measure is None else model.weights.new_empty(samples.size, classes)
         losses[chunk, number], correct[chunk, number] = engine.engine().evaluate(
             model.network, model.weights.data_ptr(), samples, memory,
-            None if found is None else found.ctypes.data,
+            None if logits is None else logits.data_ptr(),
         )  # fmt: skip
-        if counts is not None:
-            with adding:  # another thread may evaluate another chunk of this model
-                counts[number] += found
+        if logits is not None:
+            assert measure is not None
+            tallies[task] = tally(measure, logits.mT[None], labels[part])
 
-    lanes.deal(evaluate, [(n, c) for n in range(len(models)) for c in range(len(starts))])
-    return Evaluated(
-        torch.from_numpy(losses),
-        torch.from_numpy(correct),
-        None if counts is None else torch.from_numpy(counts),
-    )
+    chunks = range(len(starts))
+    lanes.deal(evaluate, [(number, chunk) for number in range(len(models)) for chunk in chunks])
+    whole = None
+    if measure is not None:
+        by_model = [[tallies[n, chunk] for chunk in chunks] for n in range(len(models))]
+        whole = torch.cat([joined(measure, parts) for parts in by_model], 1)
+    return Evaluated(torch.from_numpy(losses), torch.from_numpy(correct), whole)

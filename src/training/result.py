@@ -11,7 +11,7 @@ from tabulate import tabulate
 from src.config.written import counted
 from src.models import count_parameters
 from src.runs.folder import Row, Run, columns
-from src.runs.outcome import in_words, main_metrics
+from src.runs.outcome import format_metric, in_words, main_metrics
 from src.system import machine
 from src.system.resources import versions
 from src.training.classifier import Classifier
@@ -111,11 +111,11 @@ def _learnt_little(run: Run) -> bool:
     return few and initial is not None and not lowest < initial / 2
 
 
-def _fractions(monitor: str, values: Mapping[str, Any], split: str) -> str:
+def _measured(monitor: str, values: Mapping[str, Any], split: str) -> str:
     """The measure that is monitored, if any, and the accuracy, of the validation or the test."""
     names = dict.fromkeys([*main_metrics(monitor), "val/acc", "test/acc"])
     shown = [name for name in names if name.startswith(split)]
-    return ", ".join(f"{in_words(name)} {values[name]:.2%}" for name in shown)
+    return ", ".join(f"{in_words(name)} {format_metric(name, values[name])}" for name in shown)
 
 
 def summary(run: Run) -> str:
@@ -141,8 +141,8 @@ def summary(run: Run) -> str:
         rows.append(("stopped", f"early: {why[result['stopped']]}"))
     if best["epoch"] is not None:
         rows += [
-            ("best validation", f"{_fractions(monitor, best, 'val')}, epoch {best['epoch']}"),
-            ("test", f"{_fractions(monitor, result, 'test')}, loss {result['test/loss']:.4f}"),
+            ("best validation", f"{_measured(monitor, best, 'val')}, epoch {best['epoch']}"),
+            ("test", f"{_measured(monitor, result, 'test')}, loss {result['test/loss']:.4f}"),
         ]
     step, reason = result["step"].replace("_", " "), result["step_reason"]
     if reason and run.config.trainer.step == "auto":

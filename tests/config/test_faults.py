@@ -66,7 +66,7 @@ from tests.helpers.faults import faults
         (
             "checkpoint.monitor=test/acc",
             "must be one of val/acc, val/loss, val/f1, val/precision, "
-            "val/recall, train/acc, train/loss",
+            "val/recall, val/auroc, val/top5, val/brier, val/ece, train/acc, train/loss",
         ),
         ("optimizer.lr=0.1,0.2", "type -m too"),
         ("optimizer.lr=[", "cannot be read"),

@@ -8,13 +8,19 @@ noise is that of the engine.
 import copy
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.metrics import f1_score, precision_score, recall_score
+from sklearn.metrics import (
+    f1_score,
+    precision_score,
+    recall_score,
+    roc_auc_score,
+    top_k_accuracy_score,
+)
 from sklearn.model_selection import StratifiedKFold
 from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor, nn
@@ -24,12 +30,13 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, MultiStepLR
 
 from tests.helpers.philox import normal_numbers
 
-SCORES = {"val/f1": f1_score, "val/precision": precision_score, "val/recall": recall_score}
 ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU}
 DIVERGED = 1e6  # a trial has diverged if the mean loss of a batch is above this bound or NaN
 
 Values = dict[str, Any]
 Data = tuple[Tensor, Tensor]
+Score = Callable[[np.ndarray, np.ndarray], float]  # of labels (N,), probabilities (N, classes)
+LOWER_IS_BETTER = ("train/loss", "val/loss", "val/brier", "val/ece")
 
 
 @dataclass
@@ -77,7 +84,7 @@ class Loop:
         trained = Trained([self._row(0, None, None)])
         patience = self.settings["early_stopping_patience"]
         monitor, epochs_since_best = self.values["checkpoint"]["monitor"], 0
-        sign = 1.0 if monitor.endswith("loss") else -1.0  # smaller values are better
+        sign = 1.0 if monitor in LOWER_IS_BETTER else -1.0
         best_value = math.inf
         for epoch in range(1, self.settings["max_epochs"] + 1):
             measured, trained.diverged_step = self._epoch(epoch - 1)
@@ -268,10 +275,8 @@ class Loop:
         monitor = self.values["checkpoint"]["monitor"]
         measured = {}
         if monitor in SCORES:
-            predicted = predictions(self._evaluated_model(), self.validation_set)
-            labels = self.validation_set[1].numpy()
-            score = SCORES[monitor](labels, predicted, average="macro", zero_division=0)
-            measured[monitor] = float(score)
+            found = probabilities(self._evaluated_model(), self.validation_set)
+            measured[monitor] = SCORES[monitor](self.validation_set[1].numpy(), found)
         return {
             "epoch": epoch,
             "step": self.step,
@@ -308,6 +313,55 @@ def predictions(model: nn.Module, data: Data) -> np.ndarray:
     """The predicted class of each sample."""
     found: np.ndarray = _logits(model, data).argmax(1).numpy()
     return found
+
+
+def probabilities(model: nn.Module, data: Data) -> np.ndarray:
+    found: np.ndarray = _logits(model, data).double().softmax(1).numpy()
+    return found
+
+
+def _of_predictions(score: Callable[..., float]) -> Score:
+    """A plain mean over the classes."""
+    return lambda labels, found: float(
+        score(labels, found.argmax(1), average="macro", zero_division=0)
+    )
+
+
+def _area(labels: np.ndarray, found: np.ndarray) -> float:
+    """NaN if all samples belong to one class."""
+    present = np.unique(labels)
+    if len(present) == 1 or np.isnan(found).any():
+        return math.nan
+    truth = labels[:, None] == present
+    areas = roc_auc_score(truth, found[:, present], average=None)
+    return round(float(np.mean(areas)), 12)  # a sum of trapezoids, so equal orders differ in bits
+
+
+def _top_five(labels: np.ndarray, found: np.ndarray) -> float:
+    return float(top_k_accuracy_score(labels, found, k=5, labels=range(found.shape[1])))
+
+
+def _brier(labels: np.ndarray, found: np.ndarray) -> float:
+    return float(np.square(found - np.eye(found.shape[1])[labels]).sum(1).mean())
+
+
+def _calibration_error(labels: np.ndarray, found: np.ndarray) -> float:
+    """Over 15 bins of confidence, each without its lower end."""
+    hits, confidence = found.argmax(1) == labels, found.max(1)
+    number = np.digitize(confidence, np.linspace(0, 1, 16)[1:-1], right=True)
+    gaps = [abs(np.sum(hits[number == b]) - np.sum(confidence[number == b])) for b in range(15)]
+    return float(np.sum(gaps)) / len(labels)
+
+
+SCORES: dict[str, Score] = {
+    "val/f1": _of_predictions(f1_score),
+    "val/precision": _of_predictions(precision_score),
+    "val/recall": _of_predictions(recall_score),
+    "val/auroc": _area,
+    "val/top5": _top_five,
+    "val/brier": _brier,
+    "val/ece": _calibration_error,
+}
 
 
 def measure(model: nn.Module, data: Data) -> tuple[float, float]:

@@ -9,11 +9,12 @@ import torch
 from sklearn.metrics import brier_score_loss
 from torch.nn import functional as F
 
-from src.inference.calibration import BINS, bins, calibrate, fit_temperature, score
+from src.inference.calibration import bins, calibrate, fit_temperature, score
 from src.inference.evaluation import compute_logits, source_of, validation_of
 from src.runs.folder import Run
 from src.runs.loading import open_trained
 from src.system.errors import InputError
+from src.training.tallies import BINS
 from tests.helpers.commands import Command, Train
 
 # Ten samples of two classes, all predicted as class 0, with two confidences.

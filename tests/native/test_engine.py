@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from src.native import compiler, engine
-from src.training.class_measures import count_classes
 from tests.helpers.engine_cases import Array, Case, draw, results, vector_of, weight_of
 from tests.helpers.philox import mask, normal_numbers, philox
 
@@ -183,10 +182,6 @@ def test_a_block_equals_autograd(number: int) -> None:
     total = F.cross_entropy(expected, labels, reduction="sum").item()
     assert loss == pytest.approx(total, rel=10 * tolerance)
     assert hits == int((expected.argmax(1) == labels).sum())
-    classes = case.network.perceptron.widths[-1]
-    counts = count_classes(expected.argmax(1)[None], labels, classes)[0]
-    assert case.count(engine.engine()).tolist() == counts.tolist()
-    assert case.count(engine.engine(), times=2).tolist() == (2 * counts).tolist()
 
 
 @pytest.mark.parametrize("number", range(40))
@@ -247,8 +242,6 @@ def test_the_first_of_equal_logits_is_predicted(number: int) -> None:
     assert correct.tolist() == (case.labels[case.rows] == 0).sum(1).tolist()
     assert losses == pytest.approx(math.log(case.network.perceptron.widths[-1]), rel=1e-6)
     assert case.evaluate(engine.engine())[1] == (case.labels == 0).sum()
-    predictions = case.count(engine.engine())[1]
-    assert predictions.tolist() == [len(case.labels), *[0] * (len(predictions) - 1)]
 
 
 def test_a_nan_shows_in_every_later_loss() -> None:

@@ -24,7 +24,7 @@ from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps.trials import train_trials
 from src.training.fit import fit
-from tests.helpers.oracle import Loop, Trained
+from tests.helpers.oracle import LOWER_IS_BETTER, Loop, Trained
 from tests.helpers.weights import Weights, same
 
 THOUSAND = bool(os.environ.get("TORTURE"))
@@ -58,7 +58,7 @@ def stacks(draw: Draw) -> tuple[list[Config], int | None, int]:
         "samples": samples,
         "test_samples": draw(st.integers(5, 40)),
         "shape": draw(st.sampled_from([[5], [12], [1, 4, 4]])),
-        "classes": draw(st.integers(2, 5)),
+        "classes": draw(st.integers(2, 8)),
         "batch_size": draw(st.integers(2, 40)),
         "val_fraction": draw(st.sampled_from([None, 0.2, 0.4])),
         "split_seed": draw(st.integers(0, 3)),
@@ -77,10 +77,12 @@ def stacks(draw: Draw) -> tuple[list[Config], int | None, int]:
         "step": draw(st.sampled_from(["auto", "auto", "closed_form"])),
         "steps_per_call": draw(st.sampled_from(["auto", 1, 3])),
     }
-    monitor = draw(st.sampled_from(get_args(Monitor)))
+    monitors = [name for name in get_args(Monitor) if name != "val/top5"]
+    monitors += ["val/top5"] * (shared["data"]["classes"] > 5)
+    monitor = draw(st.sampled_from(monitors))
     shared["checkpoint"] |= {
         "monitor": monitor,
-        "mode": "min" if monitor.endswith("loss") else "max",
+        "mode": "min" if monitor in LOWER_IS_BETTER else "max",
         "every_n_epochs": draw(st.sampled_from([1, 1, 2, 7])),
     }
     if depth:
@@ -94,11 +96,9 @@ def stacks(draw: Draw) -> tuple[list[Config], int | None, int]:
         shared["model"]["noise"] = draw(st.sampled_from([0.0, 0.3, 0.3])) if native else 0.0
     if optimizer == "sgd":
         shared["optimizer"]["nesterov"] = draw(st.booleans())
-    widths = draw(
-        st.lists(
-            st.lists(st.integers(1, 20), min_size=depth, max_size=depth), min_size=1, max_size=3
-        )
-    )
+    # A layer norm of one unit is constant but for rounding, which then decides an order of samples.
+    sizes = st.integers(2 if depth and shared["model"]["norm"] == "layer" else 1, 20)
+    widths = draw(st.lists(st.lists(sizes, min_size=depth, max_size=depth), min_size=1, max_size=3))
     seeds = draw(st.lists(st.integers(0, 5), min_size=1, max_size=3, unique=True))
     trials = [draw(_trials(shared, widths, seeds)) for _ in range(draw(st.integers(1, 7)))]
     configs = [find_faults(values)[0] for values in trials]
@@ -254,10 +254,11 @@ def _compare(run: Run, expected: Trained, others: Sequence[Trained] = ()) -> Non
 def _near(
     found: Any, value: float | None, epoch: float | None = None, moved: Sequence[float] = ()
 ) -> bool:
-    """Equal up to rounding. Epoch 0 has only one forward pass in float64, and little rounding."""
+    """Equal up to rounding. Epoch 0 has only one forward pass in float64, and little rounding; the
+    Brier score and the calibration error round each sample."""
     if value is None or found is None:
         return found is value
-    tolerance = 1e-12 if epoch == 0 else TOLERANCE
+    tolerance = 1e-11 if epoch == 0 else TOLERANCE
     tolerance += SLACK * max((abs(other - value) for other in moved), default=0.0)
     return math.isclose(found, value, rel_tol=tolerance, abs_tol=tolerance)
 

@@ -33,7 +33,7 @@ def test_a_history_may_have_a_measure_of_the_validation(tmp_path: Path) -> None:
         run.history_file.write_text(f"{','.join(HISTORY)}{more}\n{row}{cells}\n")
         assert [*run.history[0]] == [*HISTORY, *filter(None, more.split(","))]
         assert list(run.history[0].values())[:8] == list(plain.values())
-    for header in (",val/auroc", ",val/f1,val/recall", ",test/f1", ",val/f1,"):
+    for header in (",val/top3", ",val/f1,val/recall", ",test/f1", ",val/f1,"):
         run.history_file.write_text(f"{','.join(HISTORY)}{header}\n{row},0.5\n")
         with pytest.raises(InputError, match="or these and one of val/f1, val/precision, val/rec"):
             _ = run.history

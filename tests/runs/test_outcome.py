@@ -13,6 +13,7 @@ from src.runs.outcome import (
     format_interval,
     format_metric,
     format_spread,
+    in_words,
     main_metrics,
     replicates,
     table_metrics,
@@ -39,6 +40,7 @@ def test_points_replicates_are_ranked_by_their_mean() -> None:
     assert replicates(trials, ["lr"]) == (["lr"], [])
     assert format_interval(groups[0].interval("val/acc")) == "26.47% to 153.53%"
     assert format_interval(groups[0].interval("test/acc")) == "–"
+    assert format_interval((0.25, 1.5), "val/brier") == "0.25 to 1.5"
 
 
 def test_folds_and_seeds_repeat_a_setting() -> None:
@@ -135,7 +137,9 @@ def test_a_measure_is_followed_and_may_be_missing() -> None:
     runs = [outcome(result) for result in known]
     assert [run.value for run in sorted(runs, key=lambda run: run.rank)] == [0.9, 0.8, 0.7]
     assert table_metrics([*runs, outcome({})]) == ["val/f1", "test/f1", "val/acc", "test/acc"]
-    assert format_metric("val/f1", 0.5) == format_metric("val/acc", 0.5) == "50.00%"
+    assert format_metric("val/f1", 0.5) == format_metric("val/ece", 0.5) == "50.00%"
+    assert format_metric("val/brier", 0.5) == "0.5"
+    assert [in_words(f"test/{name}") for name in ("auroc", "ece")] == ["AUROC", "calibration error"]
     rows: list[Row] = [{"epoch": n, "val/acc": n / 10, "val/loss": 1.0} for n in range(4)]
     measured: list[Row] = [row | {"val/f1": 0.9 - abs(n - 2)} for n, row in enumerate(rows)]
     settings = {"checkpoint.monitor": "val/f1"}

@@ -47,6 +47,7 @@ def stack(configs: list[Config], folder: Path) -> list[Run]:
     return fit_stack(configs, folders, folder / "stack")
 
 
+FOLDS = [f"data.fold={fold}" for fold in range(3)]
 CASES: dict[str, tuple[list[list[str]], tuple[str, ...]]] = {
     "widths, rates, seeds": ([WIDTHS, ["optimizer.lr=0.05", "optimizer.lr=0.1"], SEEDS], ()),
     "momentum": (
@@ -94,10 +95,18 @@ CASES: dict[str, tuple[list[list[str]], tuple[str, ...]]] = {
         [WIDTHS, ["scheduler.warmup_epochs=0.5", "scheduler.warmup_epochs=1.0"]],
         ("model.max_norm=0.8", "trainer.label_smoothing=0.1", "optimizer.lr=0.3"),
     ),
-    "folds": ([WIDTHS, SEEDS, [f"data.fold={fold}" for fold in range(3)]], ("data.folds=3",)),
+    "folds": ([WIDTHS, SEEDS, FOLDS], ("data.folds=3",)),
     "folds, bf16": (
-        [WIDTHS, [f"data.fold={fold}" for fold in range(3)]],
+        [WIDTHS, FOLDS],
         ("data.folds=3", "trainer.precision=bf16-mixed", "optimizer.lr=0.05"),
+    ),
+    "calibration": (
+        [WIDTHS, FOLDS],
+        ("data.folds=3", "checkpoint.monitor=val/ece", "checkpoint.mode=min"),
+    ),
+    "probabilities, closed form": (
+        [WIDTHS, FOLDS],
+        ("data.folds=3", "checkpoint.monitor=val/auroc", "trainer.step=closed_form"),
     ),
     "class weights, balanced samples": (
         [WIDTHS, SEEDS],
@@ -139,6 +148,9 @@ def test_a_trial_is_its_single_run(case: str, tmp_path: Path) -> None:
             )
             difference = abs(float(row["val/acc"] or 0) - float(other["val/acc"] or 0))
             assert difference <= (6.1 if "bf16" in case else 2.1) / 288
+            monitor = config.checkpoint.monitor
+            if monitor == "val/auroc":
+                assert row[monitor] == pytest.approx(other[monitor], abs=1e-4)
         assert run.result.keys() == solo.result.keys()
         closed = "bf16" in case or "closed form" in case
         kind = "closed_form" if closed else AUTO

@@ -8,9 +8,10 @@ from torch.nn import functional as F
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
+from src.config.schema import MEASURES
 from src.data.loader import Batch
-from src.training.class_measures import count_classes, macro
 from src.training.metrics import EpochMetrics, evaluate
+from src.training.tallies import tally, values
 
 
 def test_metrics_equal_torchmetrics_however_batches_are_grouped() -> None:
@@ -57,28 +58,27 @@ def test_a_trial_has_the_same_sums_whoever_is_beside() -> None:
         assert alone.compute() == [expected]
 
 
-def test_a_measure_of_the_classes_is_that_of_all_samples() -> None:
+@pytest.mark.parametrize("measure", MEASURES)
+def test_a_measure_is_that_of_all_samples(measure: str) -> None:
     """However samples come in batches, and batches in chunks, and only if a measure is named."""
     stream = torch.Generator().manual_seed(0)
-    features = torch.randn(2600, 6, generator=stream)
-    labels = torch.randint(3, (2600,), generator=stream)
+    features = torch.randn(2600, 12, generator=stream)
+    labels = torch.randint(6, (2600,), generator=stream)
 
     def forward(x: torch.Tensor) -> torch.Tensor:
-        return x.view(-1, 2, 3).permute(1, 2, 0)
+        return x.view(-1, 2, 6).permute(1, 2, 0)
 
-    metrics = EpochMetrics(2, "f1", 3)
+    metrics = EpochMetrics(2, measure)
     for part in (slice(2100), slice(2100, None)):
         batch = Batch(features[part], labels[part])
-        losses, correct, counts = evaluate(forward, batch, torch.float32, 2, counted=True)
-        metrics.update(losses, correct, len(batch.labels), counts)
-    whole = count_classes(forward(features).argmax(1), labels, 3)
-    assert torch.equal(metrics.counts, whole)
-    assert [values["f1"] for values in metrics.compute()] == macro(whole, "f1")
+        losses, correct, found = evaluate(forward, batch, torch.float32, 2, measure=measure)
+        metrics.update(losses, correct, len(batch.labels), found)
+    whole = values(measure, tally(measure, forward(features), labels), 2600)
+    assert [found[measure] for found in metrics.compute()] == whole
+    assert whole[0] != whole[1]
     metrics.reset()
-    assert not metrics.counts.any()
-    plain = evaluate(forward, Batch(features, labels), torch.float32, 2)
-    assert plain.counts is None
-    assert int(plain.correct.sum()) == int(whole[:, 2].sum())
+    assert not metrics.tallies
+    assert evaluate(forward, Batch(features, labels), torch.float32, 2).tally is None
 
 
 @pytest.mark.parametrize(("value", "expected"), [(1e308, math.inf), (math.nan, math.nan)])

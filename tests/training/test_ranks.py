@@ -34,9 +34,10 @@ POINTS = [(0.02, 0), (0.05, 0), (0.02, 1)]
 BOTH = ("trainer.devices=2", "trainer.strategy=ddp")
 
 
-def test_two_ranks_are_one(train: Train) -> None:
+@pytest.mark.parametrize("measure", ["f1", "auroc"])
+def test_two_ranks_are_one(measure: str, train: Train) -> None:
     """Half the batch each: the same gradients, so the same weights and the same evaluation."""
-    overrides = ["optimizer.lr=0.1", "data.drop_last=true", "checkpoint.monitor=val/f1"]
+    overrides = ["optimizer.lr=0.1", "data.drop_last=true", f"checkpoint.monitor=val/{measure}"]
     one = train("data.batch_size=100", *overrides)
     two = train("data.batch_size=50", *overrides, *BOTH, "logger=tensorboard")
     a, b = weights(one), weights(two)
@@ -46,7 +47,7 @@ def test_two_ranks_are_one(train: Train) -> None:
     assert len(list((two.folder / "tensorboard").iterdir())) == 1  # one rank speaks
     for row, other in zip(one.history, two.history, strict=True):
         assert other["val/acc"] == row["val/acc"]  # each sample counted once
-        assert other["val/f1"] == row["val/f1"]
+        assert other[f"val/{measure}"] == pytest.approx(row[f"val/{measure}"], abs=1e-5)
         assert other["val/loss"] == pytest.approx(row["val/loss"], abs=1e-5)
         assert other["train/loss"] == pytest.approx(row["train/loss"], abs=1e-5)
         assert other["train/acc"] == pytest.approx(row["train/acc"])

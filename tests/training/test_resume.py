@@ -70,6 +70,7 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "clipped": ("trainer.gradient_clip_val=0.1",),
     "stream": ("data.order=stream",),
     "a measure of the classes": ("checkpoint.monitor=val/f1", "trainer.ema_decay=0.9"),
+    "probabilities": ("checkpoint.monitor=val/auroc", "model.dropout=0.5"),
     "workers": ("data.loader=workers", "model.dropout=0.3"),
     "gradient checkpointing": (
         "model.gradient_checkpointing=true",

@@ -39,10 +39,10 @@ def stack(configs: list[Config], folder: Path, halving: int | None = None) -> li
     return fit_stack(configs, folders, folder / "stack", halving)
 
 
-@pytest.mark.parametrize("monitor", ["val/acc", "val/loss", "val/f1"])
+@pytest.mark.parametrize("monitor", ["val/acc", "val/loss", "val/f1", "val/ece"])
 @pytest.mark.parametrize("patience", [1, 2, 3])
 def test_patience_is_lightnings(monitor: str, patience: int) -> None:
-    mode = {"val/loss": "min"}.get(monitor, "max")
+    mode = "min" if monitor in ("val/loss", "val/ece") else "max"
     config = compose(
         f"trainer.early_stopping_patience={patience}",
         f"checkpoint.monitor={monitor}",
@@ -84,8 +84,8 @@ def test_a_value_that_is_no_number_neither_survives_nor_restores_patience() -> N
     """Random histories with NaN and infinities, against the plain rule on the numbers alone."""
     stream = random.Random(0)
     for _ in range(300):
-        monitor = stream.choice(["val/acc", "val/loss", "val/recall"])
-        mode = "min" if monitor == "val/loss" else "max"
+        monitor = stream.choice(["val/acc", "val/loss", "val/recall", "val/brier"])
+        mode = "min" if monitor in ("val/loss", "val/brier") else "max"
         numbers = [0.1, 0.2, 0.3, 0.4, math.nan, math.inf, -math.inf]
         values = {trial: stream.choice(numbers) for trial in range(stream.randint(1, 9))}
         sort_keys = {trial: sort_key(monitor, value) for trial, value in values.items()}
@@ -110,10 +110,11 @@ def test_a_value_that_is_no_number_neither_survives_nor_restores_patience() -> N
 
 @functools.cache
 def compose_patience(monitor: str, patience: int) -> Config:
+    mode = "min" if monitor in ("val/loss", "val/brier") else "max"
     return compose(
         f"trainer.early_stopping_patience={patience}",
         f"checkpoint.monitor={monitor}",
-        f"checkpoint.mode={'min' if monitor.endswith('loss') else 'max'}",
+        f"checkpoint.mode={mode}",
     )
 
 
