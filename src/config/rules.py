@@ -124,6 +124,11 @@ def _data(v: Values) -> Iterator[str]:
     moved = any(v[f"augmentation.{name}"] for name in AUGMENTATIONS)
     if moved and isinstance(known, list) and len(known) != 3:
         yield no_pictures(v["augmentation"], known, v["data.name"])
+    if v["augmentation.anneal"] and not moved:
+        yield (
+            f"augmentation.anneal={written(v['augmentation.anneal'])} has no use without "
+            "augmentation; type augmentation=digits too"
+        )
 
 
 def _splits(v: Values) -> Iterator[str]:

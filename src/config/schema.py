@@ -346,6 +346,9 @@ class Augmentation(Section):
     flip: bool  # left to right, with probability 1/2
     elastic: NonNegativeFloat  # pixels, the standard deviation of a smooth random displacement
     elastic_sigma: PositiveFloat  # pixels, the smoothness; see src/data/augmentation.py
+    # The last share of the epochs, in which the changes become weaker. Runs that were written
+    # before there was this key had changes of one strength.
+    anneal: Annotated[float, Field(ge=0, le=1)] = 0.0
 
     @property
     def chosen(self) -> list[str]:
@@ -412,6 +415,7 @@ class Search(Execution):
 YOUNGER: tuple[tuple[str, str, float | None], ...] = (
     ("trainer", "class_weights", None), ("data", "sampler", None), ("data", "folds", None),
     ("data", "fold", None), ("data", "group", None), ("model", "noise", 0.0),
+    ("augmentation", "anneal", 0.0),
 )  # fmt: skip
 
 

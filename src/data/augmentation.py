@@ -48,9 +48,11 @@ class Augmentation:
         seeds: Sequence[int],
         batch_size: int,
         world_size: int = 1,
+        epochs: int = 1,
     ) -> None:
-        """`shape` is (C, H, W). `batch_size` is the batch size of one rank."""
-        self.config, self.seeds = config, seeds
+        """`shape` is (C, H, W). `batch_size` is the batch size of one rank. `epochs` is the number
+        of epochs of a whole training."""
+        self.config, self.seeds, self.epochs = config, seeds, epochs
         self.batch, self.world_size = batch_size * world_size, world_size
         _, height, width = shape
         self.to_grid = torch.tensor([[2 / width], [2 / height]])  # pixels to grid_sample's units
@@ -79,15 +81,23 @@ class Augmentation:
         single = torch.float32  # the default differs in a run of precision 64
         uniform = torch.rand(UNIFORM, self.batch, generator=random, dtype=single).numpy()
         drawn = torch.randn(self.batch, 2, len(self.fields), generator=random, dtype=single)
-        drawn[:, :, :3] = torch.from_numpy(self._affine_maps(uniform))
+        strength = self.strength(epoch)
+        drawn[:, :, :3] = torch.from_numpy(self._affine_maps(uniform, strength))
+        drawn[:, :, 3:] *= strength
         drawn *= self.to_grid
         if self.config.flip:
             drawn[uniform[6] < 0.5, 0] *= -1
         return drawn
 
-    def _affine_maps(self, uniform: Array) -> Array:
+    def strength(self, epoch: int) -> float:
+        """The factor of all changes but a flip: 1, and in the last epochs one that falls linearly,
+        so that it would be 0 after the end."""
+        annealed = self.config.anneal * self.epochs
+        return min(1.0, (self.epochs - epoch) / annealed) if annealed else 1.0
+
+    def _affine_maps(self, uniform: Array, strength: float) -> Array:
         """A map (2, 3) for each column of `uniform`, (UNIFORM, N) in [0, 1)."""
-        config, symmetric = self.config, 2 * uniform - 1  # symmetric: in [-1, 1)
+        config, symmetric = self.config, strength * (2 * uniform - 1)  # in [-strength, strength)
         return inverse_maps(
             shift=config.shift * symmetric[0:2],
             angle=config.rotate * symmetric[2],
@@ -112,13 +122,14 @@ def build_augmentation(
     seeds: Sequence[int],
     batch_size: int,
     world_size: int,
+    epochs: int = 1,
 ) -> Augmentation | None:
     """The augmentation, or None if it is off. Raises InputError unless samples are (C, H, W)."""
     if not config.chosen:
         return None
     if len(source.shape) != 3:
         raise InputError(no_pictures(config.model_dump(), source.shape, source.name))
-    return Augmentation(config, source.shape, seeds, batch_size, world_size)
+    return Augmentation(config, source.shape, seeds, batch_size, world_size, epochs)
 
 
 def stream(seed: int, epoch: int, batch: int, number: int) -> torch.Generator:

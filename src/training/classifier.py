@@ -139,8 +139,9 @@ class Classifier(LightningModule):
         data.keep_orders(self.order_numbers)
         seeds = [seed_of_order[number] for number in self.order_numbers]
         self.augmentation = build_augmentation(
-            self.configs[0].augmentation, data.source, seeds, data.config.batch, data.world_size
-        )
+            self.configs[0].augmentation, data.source, seeds, data.config.batch, data.world_size,
+            self.configs[0].trainer.max_epochs,
+        )  # fmt: skip
         by_rows = self.step.kind == NATIVE and self.augmentation is None
         sizes = [count_parameters(self.models[trial]) for trial in trials]
         every = self.configs[0].checkpoint.every_n_steps

@@ -177,15 +177,23 @@ def clear(run: Run, *, stacked: bool, compared: bool = False) -> None:
 
 
 def _warn_of_new_schedule(config: Config, saved: Any) -> None:
-    """Warns if the new number of epochs would have given other learning rates from the start."""
+    """Warns if the new number of epochs would have given other learning rates or augmentations from
+    the start."""
     first = saved[0] if isinstance(saved, list) else saved
     was, now = first["config"]["trainer"]["max_epochs"], config.trainer.max_epochs
-    if was != now and config.scheduler.depends_on_max_epochs:
+    spread = {
+        f"scheduler={config.scheduler.name}: its learning rates": (
+            config.scheduler.depends_on_max_epochs
+        ),
+        f"augmentation.anneal={config.augmentation.anneal:g}: the strengths of the augmentation": (
+            config.augmentation.anneal > 0
+        ),
+    }
+    for what in (name for name, depends in spread.items() if depends and was != now):
         log.warning(
-            f"scheduler={config.scheduler.name}: its learning rates are spread over "
-            f"trainer.max_epochs. They follow the curve of {now} epochs from here on, and followed "
-            f"that of {was} so far. A run that had {now} epochs from the start would give another "
-            "result."
+            f"{what} are spread over trainer.max_epochs. They follow the curve of {now} epochs "
+            f"from here on, and followed that of {was} so far. A run that had {now} epochs from "
+            "the start would give another result."
         )
 
 

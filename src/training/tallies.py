@@ -25,7 +25,7 @@ def tally(measure: str, logits: Tensor, labels: Tensor) -> Tensor:
     others; for AUROC (n, S, classes + 1), to be concatenated with others."""
     match measure:
         case "auroc":
-            by_sample = probabilities(logits).permute(2, 0, 1)
+            by_sample = probabilities(logits).transpose(0, 1)
             column = labels.to(by_sample)[:, None, None].expand_as(by_sample[..., :1])
             return torch.cat([by_sample, column], -1)
         case "top5":
@@ -48,7 +48,7 @@ def values(measure: str, tallies: Tensor, samples: int) -> list[float]:
     the measure is not defined."""
     tallies = tallies.cpu()
     if measure == "auroc":
-        found = areas(tallies[..., :-1].permute(1, 2, 0), tallies[:, 0, -1].long())
+        found = areas(tallies[..., :-1].transpose(0, 1), tallies[:, 0, -1].long())
         return [_mean(each) for each in found.tolist()]
     total = tallies.sum(0)
     match measure:
@@ -69,8 +69,11 @@ def _mean(by_class: list[float]) -> float:
 
 
 def probabilities(logits: Tensor) -> Tensor:
-    """The probabilities of logits (S, classes, n), in float64 where the device has it."""
-    return logits.to(torch.float32 if logits.device.type == "mps" else torch.float64).softmax(1)
+    """The probabilities (S, n, classes) of logits (S, classes, n), in float64 where the device has
+    it. Samples with the same logits have the same probabilities to the last bit: along an axis that
+    is not the last, the last samples of a chunk would be computed in another way."""
+    exact = torch.float32 if logits.device.type == "mps" else torch.float64
+    return logits.mT.to(exact).contiguous().softmax(-1)
 
 
 # --- precision, recall, F1 -----------------------------------------------------------------------
@@ -109,13 +112,13 @@ def by_class(counts: Tensor) -> dict[str, Tensor]:
 
 def areas(probabilities: Tensor, labels: Tensor) -> Tensor:
     """The area under the ROC curve of each class against the rest, (S, classes) in float64, of
-    probabilities (S, classes, n) for labels (n,): the share of the pairs of a sample of the class
+    probabilities (S, n, classes) for labels (n,): the share of the pairs of a sample of the class
     and another sample in which the first has the higher probability; equal ones count half (Mann
     and Whitney). NaN for a class without samples, for the only class with samples, and for all
     classes of a model with a probability of NaN."""
-    found = torch.full(probabilities.shape[:2], math.nan, dtype=torch.float64)
+    found = torch.full_like(probabilities[:, 0], math.nan, dtype=torch.float64)
     for number in torch.unique(labels).tolist():
-        mine, scores = labels == number, probabilities[:, number]
+        mine, scores = labels == number, probabilities[..., number]
         first, others = scores[:, mine].contiguous(), scores[:, ~mine].sort(-1).values
         if others.shape[1]:
             below, not_above = (torch.searchsorted(others, first, right=r) for r in (False, True))
@@ -134,8 +137,8 @@ def among_best(logits: Tensor, labels: Tensor, k: int) -> Tensor:
 def _brier_tally(probabilities: Tensor, labels: Tensor) -> Tensor:
     """(S, 2): the sum over the samples of the squared distance of the probabilities from the true
     class, in UNITs, and the number of samples whose distance is known."""
-    own = probabilities.gather(1, labels.expand(len(probabilities), 1, -1)).squeeze(1)
-    distances = probabilities.square().sum(1) + 1 - 2 * own
+    own = probabilities.gather(2, labels.expand(len(probabilities), -1)[..., None]).squeeze(2)
+    distances = probabilities.square().sum(-1) + 1 - 2 * own
     known = distances.isfinite()
     return torch.stack([_units(distances).sum(-1), known.sum(-1)], -1)
 
@@ -149,7 +152,7 @@ def calibration_tally(probabilities: Tensor, labels: Tensor) -> Tensor:
     """(S, 3, BINS) over bins of confidence, the highest probability of a sample; bin b of B holds
     those in (b/B, (b + 1)/B]: the number of samples, of those that are predicted correctly, and the
     sum of the confidences in UNITs. A confidence of NaN is in no bin."""
-    confidence, predicted = probabilities.max(1)
+    confidence, predicted = probabilities.max(-1)
     number = (confidence * BINS).ceil().nan_to_num(0).long() - 1
     number = torch.where(confidence.isnan(), -1, number.clamp(0, BINS - 1))
     within = number[:, None] == torch.arange(BINS, device=number.device)[:, None]

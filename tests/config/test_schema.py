@@ -62,14 +62,15 @@ def test_the_hash_sees_every_key_but_the_place_of_the_data() -> None:
     assert compose("trainer.class_weights=balanced").hash() != base.hash()
     assert compose("data.sampler=balanced").hash() != base.hash()
     assert compose("model.noise=0.1").hash() != base.hash()
+    assert compose("augmentation.shift=1", "augmentation.anneal=0.1").hash() != base.hash()
 
 
 def test_a_configuration_from_before_a_key_keeps_its_hash() -> None:
     config = compose("data=digits")
     old = config.to_primitives()
     del old["trainer"]["class_weights"], old["data"]["sampler"], old["checkpoint"]["keep"]
-    del old["model"]["noise"]
+    del old["model"]["noise"], old["augmentation"]["anneal"]
     assert check(old) == config
-    assert not {"class_weights", "sampler", "noise"} & {
+    assert not {"class_weights", "sampler", "noise", "anneal"} & {
         key for part in config.identity_values().values() if isinstance(part, dict) for key in part
     }

@@ -203,7 +203,7 @@ def test_the_displacement_is_in_pixels() -> None:
 
 def _of(uniform: float, **values: Any) -> "np.ndarray[tuple[int, ...], np.dtype[np.float64]]":
     augmentation = build(**values)
-    found = augmentation._affine_maps(np.full((7, 1), uniform))[0]
+    found = augmentation._affine_maps(np.full((7, 1), uniform), 1.0)[0]
     return np.asarray(found, dtype=np.float64)
 
 
@@ -276,6 +276,34 @@ def test_a_block_is_its_batches() -> None:
         alone = Augmentation(section(elastic=1.0, shift=2.0), (1, 12, 12), [seed], 5)
         part = Block(block.features[:, order : order + 1], block.labels[:, :1])
         assert torch.equal(augmented(alone, part, 2, 7)[:, 0], whole[:, order])
+
+
+def test_annealed_changes_are_weaker_changes() -> None:
+    """In the second half of eight epochs; each is that of a configuration with smaller values."""
+    values = {"shift": 2.0, "rotate": 20.0, "scale": 0.2, "shear": 10.0, "elastic": 1.5}
+    block = Block(noise(2, 1, 5, 1, 12, 12), torch.zeros(2, 1, 5))
+    annealed = section(**values, flip=True, anneal=0.5)
+    ours = Augmentation(annealed, (1, 12, 12), [3], 5, 1, 8)
+    for epoch, strength in enumerate([1, 1, 1, 1, 1, 0.75, 0.5, 0.25]):
+        weaker = section(**{name: strength * value for name, value in values.items()}, flip=True)
+        expected = augmented(Augmentation(weaker, (1, 12, 12), [3], 5), block, epoch, 4)
+        assert torch.allclose(augmented(ours, block, epoch, 4), expected, atol=1e-5)
+    whole = Augmentation(section(**values, anneal=1.0), (1, 12, 12), [3], 5, 1, 2)
+    assert [whole.strength(epoch) for epoch in (0, 1)] == [1.0, 0.5]
+    short = Augmentation(section(**values, anneal=0.1), (1, 12, 12), [3], 5, 1, 10)
+    assert {short.strength(epoch) for epoch in range(10)} == {1.0}
+
+
+def test_a_run_anneals_over_its_own_epochs(tmp_path: Path) -> None:
+    """The first epoch of two is as strong as ever, the last one is not."""
+    common = (*SMALL, "augmentation=digits", "trainer.max_epochs=2", "scheduler=none")
+    plain, annealed = (
+        fit(compose(*common, f"augmentation.anneal={share}"), tmp_path / str(share))
+        for share in (0.0, 1.0)
+    )
+    losses = [[float(row["train/loss"] or 0) for row in r.history] for r in (plain, annealed)]
+    assert losses[0][1] == losses[1][1]
+    assert losses[0][2] > losses[1][2]
 
 
 def test_a_smaller_last_batch_takes_the_first_numbers() -> None:

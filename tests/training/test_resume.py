@@ -99,20 +99,27 @@ def test_killed_at_every_checkpoint(
 
 
 @pytest.mark.parametrize(
-    ("scheduler", "told"),
-    [("none", False), ("multistep", False), ("cosine", True), ("onecycle", True)],
+    ("key", "told"),
+    [
+        ("scheduler=none", ""),
+        ("scheduler=multistep", ""),
+        ("scheduler=cosine", "its learning rates"),
+        ("scheduler=onecycle", "its learning rates"),
+        ("augmentation.anneal=0.5", "the strengths of the augmentation"),
+    ],
 )
 def test_a_schedule_that_is_stretched_says_so(
-    scheduler: str, told: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    key: str, told: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    common = (*SMALL, f"scheduler={scheduler}")
+    common = (*SMALL, "scheduler=none", "augmentation=digits", key)
     fit(compose(*common), tmp_path / "run")
     with caplog.at_level(logging.INFO, "src"):
         run = fit(compose(*common, "trainer.max_epochs=3"), tmp_path / "run", resume=True)
     assert run.result["epochs"] == 3
     lines = [record.getMessage() for record in caplog.records]
-    words = f"scheduler={scheduler}: its learning rates are spread over trainer.max_epochs"
-    assert any(words in line and "curve of 3 epochs" in line for line in lines) is told
+    found = [line for line in lines if "are spread over trainer.max_epochs" in line]
+    assert len(found) == bool(told)
+    assert all(f"{key}: {told} are" in line and "of 3 epochs" in line for line in found)
 
 
 def test_gradients_between_two_steps_are_part_of_it(

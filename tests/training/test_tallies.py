@@ -29,6 +29,7 @@ from src.training.tallies import (
     by_class,
     count_classes,
     joined,
+    probabilities,
     tally,
     values,
 )
@@ -150,19 +151,29 @@ def test_a_model_with_a_logit_of_nan_has_no_measure(measure: str) -> None:
     assert not among_best(logits, labels, 1)[0, 7]
 
 
+@pytest.mark.parametrize("samples", [2, 22, 1000])
+def test_samples_with_equal_logits_have_equal_probabilities(samples: int) -> None:
+    """Wherever they stand in a chunk: otherwise rounding would order them for AUROC."""
+    logits = torch.randn(3, 8, 1, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    found = probabilities(logits.expand(-1, -1, samples).contiguous())
+    assert torch.equal(found, found[:, :1].expand_as(found))
+    labels = torch.arange(samples) % 2
+    assert measured("auroc", logits.expand(-1, -1, samples), labels, samples // 3) == [0.5] * 3
+
+
 def test_equal_logits_are_no_hit() -> None:
     """A model that has learnt nothing does not look perfect."""
     assert measured("top5", torch.zeros(1, 6, 10), torch.arange(10) % 6) == [0.0]
 
 
 def test_areas_of_classes_without_samples() -> None:
-    scores = torch.tensor([[[0.7, 0.2], [0.2, 0.5], [0.1, 0.3]]])
+    scores = torch.tensor([[[0.7, 0.2, 0.1], [0.2, 0.5, 0.3]]])
     nan = math.nan
     assert areas(scores, torch.tensor([0, 1])).tolist() == [
         pytest.approx([1.0, 1.0, nan], nan_ok=True)
     ]
     assert areas(scores, torch.tensor([1, 1])).isnan().all()
-    assert math.isnan(measured("auroc", scores.log(), torch.tensor([1, 1]))[0])
+    assert math.isnan(measured("auroc", scores.mT.log(), torch.tensor([1, 1]))[0])
 
 
 def test_five_classes_have_no_top_five(tmp_path: Path) -> None:
