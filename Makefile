@@ -1,7 +1,7 @@
 # make train   sets everything up and trains the default model: make train ARGS="optimizer.lr=0.1"
 # make test    sets everything up and runs the tests
 # make quick   runs the tests that a new Python or machine would fail first
-# make clusters runs the tests on clusters of Slurm and Ray, which run on this machine
+# make slow    runs the tests that start many processes, and clusters of Slurm and Ray on this machine
 # make torture kills runs, mutates files and draws configurations, for two hours
 PYTHON ?= python3
 VENV := .venv
@@ -14,7 +14,7 @@ QUICK := tests/promises/test_environments.py \
 	tests/sweeps/test_search_command.py tests/sweeps/test_search_loop.py tests/sweeps/test_search_study.py \
 	tests/training/test_stopping.py tests/training/test_steps.py tests/inference/test_evaluation.py
 
-.PHONY: setup train test quick clusters torture gpu-check lint bench constraints
+.PHONY: setup train test quick slow torture gpu-check lint bench constraints
 .DEFAULT_GOAL := setup
 
 setup: $(ENGINE)
@@ -43,8 +43,8 @@ test: $(ENGINE)
 quick: $(ENGINE)
 	$(VENV)/bin/python -m pytest $(QUICK) $(ARGS)
 
-clusters: $(ENGINE)
-	$(VENV)/bin/python -m pytest -n2 --dist loadfile -m cluster tests/sweeps $(ARGS)
+slow: $(ENGINE)
+	$(VENV)/bin/python -m pytest -n3 --dist loadfile -m slow $(ARGS)
 
 # Two hundred kills, a hundred thousand mutated files, a thousand random configurations.
 torture: $(ENGINE)

@@ -138,6 +138,7 @@ def test_no_compiler_changes_a_bit(command: list[str], tmp_path: Path) -> None:
     assert _digest(compiler.library(LEVEL), (0, 100)) == _digest(other, (0, 100))
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize(
     ("kind", "library", "threads"),

@@ -326,6 +326,7 @@ def test_settings_train(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert fit(config, tmp_path / str(number)).result["status"] == "finished", arguments
 
 
+@pytest.mark.slow
 def test_commands_run(files: Path, tmp_path: Path) -> None:
     base = tmp_path / "base"
     shutil.copytree(files, base)

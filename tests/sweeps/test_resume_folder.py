@@ -96,7 +96,9 @@ def test_what_stays_of_a_single_run(keep: str, command: Command, tmp_path: Path)
     assert evaluate_path(run.folder, None).accuracy == run.result["test/acc"]
 
 
-@pytest.mark.parametrize("launcher", ["basic", "fused", "local"])
+@pytest.mark.parametrize(
+    "launcher", ["basic", "fused", pytest.param("local", marks=pytest.mark.slow)]
+)
 def test_what_stays_of_a_sweep(launcher: str, command: Command, tmp_path: Path) -> None:
     where = ("hydra/launcher=fused", "hydra.launcher.executor=local", "hydra.launcher.slots=2")
     done = command(

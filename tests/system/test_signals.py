@@ -114,6 +114,7 @@ def test_the_command_and_a_signal(number: int, status: int, tmp_path: Path) -> N
     assert Run(tmp_path / "run").result["status"] == "interrupted"
 
 
+@pytest.mark.slow
 def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     """In the middle of a block of a minute: the first waits for its end, the second does not."""
     slow = (
@@ -138,6 +139,7 @@ def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
     assert CheckpointPair(run.checkpoints).read() is None
 
 
+@pytest.mark.slow
 def test_ranks_end_in_good_order_and_go_on(tmp_path: Path) -> None:
     both = (*LONG[:2], "model.dropout=0.1", "trainer.devices=2", "trainer.strategy=ddp")
     process = started(tmp_path, *both, "trainer.max_epochs=15", "hydra.run.dir=run")

@@ -80,6 +80,7 @@ def notes_what_it_holds(job: Job) -> None:
     fit_rank(job)
 
 
+@pytest.mark.slow
 def test_a_rank_holds_half_and_goes_on_exactly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

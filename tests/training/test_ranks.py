@@ -116,6 +116,7 @@ def test_a_fault_in_a_rank_comes_home(tmp_path: Path) -> None:
         fit(config, tmp_path / "run")
 
 
+@pytest.mark.slow
 def test_ranks_from_the_command_line_in_a_sweep(command: Command, tmp_path: Path) -> None:
     done = command("src.train", "-m", "optimizer.lr=0.1,0.5", *SMALL, "trainer.max_epochs=1", *BOTH)
     assert done.returncode == 0, done.stderr
@@ -129,6 +130,7 @@ def test_ranks_from_the_command_line_in_a_sweep(command: Command, tmp_path: Path
     assert done.stdout.count("epoch 1/1") == 2  # rank 0 alone speaks
 
 
+@pytest.mark.slow
 def test_lines_of_ranks_that_cannot_be_written_fail_the_command(
     command: Command, tmp_path: Path
 ) -> None:
@@ -187,6 +189,7 @@ def same_weights(run: Run, other: Run) -> bool:
     return all(torch.equal(a[name], b[name]) for name in a)
 
 
+@pytest.mark.slow
 def test_two_agents_finish_a_run_as_one(tmp_path: Path, own_ranks: Run) -> None:
     port = free_port()
     agent = [
@@ -202,6 +205,7 @@ def test_two_agents_finish_a_run_as_one(tmp_path: Path, own_ranks: Run) -> None:
     )
 
 
+@pytest.mark.slow
 def test_torchrun_in_a_sweep(tmp_path: Path, own_ranks: Run) -> None:
     command = [
         *TORCHRUN, "--standalone", "--nproc-per-node=2", "-m", "src.train", "-m", *DROPPED,
@@ -214,6 +218,7 @@ def test_torchrun_in_a_sweep(tmp_path: Path, own_ranks: Run) -> None:
     assert same_weights(Run(results.parent / "0"), own_ranks)
 
 
+@pytest.mark.slow
 def test_srun(tmp_path: Path, own_ranks: Run) -> None:
     """As `srun --ntasks=2` starts two tasks, by the variables that it sets."""
     command = ["-m", "src.train", *DROPPED, "trainer.devices=2", "hydra.run.dir=run", "resume=auto"]
@@ -376,6 +381,7 @@ def test_a_dead_rank_ends_the_run_with_its_traceback(
     assert [child for server in children(os.getpid()) for child in children(server)] == []
 
 
+@pytest.mark.slow
 def test_ranks_end_with_a_launcher_that_is_killed(tmp_path: Path) -> None:
     """The run is long: a rank that went on would be found. Nobody else gets the folder before the
     last rank has ended."""

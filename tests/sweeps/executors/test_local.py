@@ -35,6 +35,7 @@ def none_lived(processes: list[int]) -> bool:
     return not any(map(lived, processes))
 
 
+@pytest.mark.slow
 @needs_engine
 def test_a_killed_process_is_replaced(tmp_path: Path, expected: list[Run]) -> None:
     command = SweepCommand(tmp_path / "sweep", *LOCAL)
@@ -48,6 +49,7 @@ def test_a_killed_process_is_replaced(tmp_path: Path, expected: list[Run]) -> No
     assert not any(map(lived, others))
 
 
+@pytest.mark.slow
 @needs_engine
 def test_a_stopped_sweep_goes_on_side_by_side(tmp_path: Path, expected: list[Run]) -> None:
     """No process stays, whether the first is interrupted or killed."""
@@ -167,6 +169,7 @@ def test_each_gpu_is_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (executor.slots, executor.sharing) == (4, 2)
 
 
+@pytest.mark.slow
 @needs_engine
 def test_a_search_side_by_side_proposes_the_same(tmp_path: Path) -> None:
     search = ("data=digits", "trainer=cpu", "trainer.max_epochs=2", "search.trials=8",

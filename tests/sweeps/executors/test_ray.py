@@ -33,7 +33,7 @@ SCRIPT = ROOT / "tests" / "clusters" / "ray.sh"
 RAY = ("hydra.launcher.executor=ray", "checkpoint.every_n_epochs=1")
 KEYS = ("RAY_ADDRESS", "RAY_AUTH_MODE", "RAY_AUTH_TOKEN_PATH")
 
-pytestmark = [pytest.mark.cluster, needs_engine]
+pytestmark = [pytest.mark.slow, needs_engine]
 
 
 class TwoNodes:

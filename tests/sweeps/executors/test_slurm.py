@@ -33,7 +33,7 @@ os.environ["PATH"] += ":/usr/sbin"
 
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch")
 pytestmark = [
-    pytest.mark.cluster,
+    pytest.mark.slow,
     pytest.mark.skipif(
         os.geteuid() != 0 or not all(map(shutil.which, PROGRAMS)),
         reason="needs root, and Debian's packages slurm-wlm and munge",
