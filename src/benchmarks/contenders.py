@@ -251,7 +251,9 @@ def default_lightning(features: Tensor, labels: Tensor, accelerator: str = "cpu"
 
     def epoch() -> float:
         with quiet(), tempfile.TemporaryDirectory() as folder:
-            trainer = Trainer(max_epochs=1, accelerator=accelerator, default_root_dir=folder)
+            trainer = Trainer(
+                max_epochs=1, accelerator=accelerator, devices=1, default_root_dir=folder
+            )
             began = 0.0
 
             def start(*_: Any) -> None:

@@ -76,7 +76,7 @@ def epoch(*overrides: str, samples: int = 20_000, epochs: int = 3, threads: int 
     """Seconds per epoch on random data, after a warm-up epoch. With `threads` 0 torch chooses."""
     config = compose(
         *random_data(samples), "scheduler=none", f"trainer.max_epochs={epochs + 1}",
-        "checkpoint.every_n_epochs=1000", *overrides,
+        "checkpoint.every_n_epochs=1000", "trainer.devices=1", *overrides,
     )  # fmt: skip
     usual = torch.get_num_threads()
     if threads:

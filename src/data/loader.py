@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from src.config import schema
 from src.data.sources.source import Split, as_float
+from src.system.machine import to_device
 
 # Features and logits of a block on a CPU. 20 to 50 batches of 100 MNIST images were fastest on two
 # cores; larger blocks leave the cache (480 batches at once: 1.3 times the time).
@@ -206,7 +207,7 @@ class ResidentLoader(_Resident):
     def __iter__(self) -> Iterator[Block]:
         blocks = Blocks(self.split)
         for indices in self.sampler:
-            yield blocks[indices.to(self.device)]
+            yield blocks[to_device(indices, self.device)]
 
 
 class RowLoader(_Resident):
@@ -214,7 +215,7 @@ class RowLoader(_Resident):
 
     def __iter__(self) -> Iterator[Rows]:
         for indices in self.sampler:
-            yield Rows(self.split.features, self.split.labels, indices.to(self.device))
+            yield Rows(self.split.features, self.split.labels, to_device(indices, self.device))
 
 
 class Batch(NamedTuple):

@@ -73,7 +73,9 @@ def resolve(trainer: Request) -> Devices:
     available = accelerators()
     accelerator = trainer.accelerator
     if accelerator == "auto":
-        accelerator = preferred(available)
+        # Only a CPU and CUDA have 64-bit floats.
+        lacking = {"mps": 0} if trainer.precision == "64" else {}
+        accelerator = preferred({**available, **lacking})
     if not available[accelerator]:
         there = ", ".join(name for name, count in available.items() if count)
         raise InputError(
@@ -123,6 +125,20 @@ def slow_precision(precision: str, accelerator: str) -> str | None:
             "trainer.precision=32 is many times as fast"
         )
     return None
+
+
+def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """A copy of a tensor of the CPU on the device. A copy to a GPU from pinned memory does not wait
+    until the GPU has done its work."""
+    if device.type == "cuda":
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=device.type == "cuda")
+
+
+def reset_peak_memory(device: torch.device) -> None:
+    """Lets the peaks of a GPU begin anew, as for the next run of a sweep."""
+    if device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(device)
 
 
 def peak_memory(device: torch.device) -> dict[str, int]:

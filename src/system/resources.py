@@ -54,7 +54,10 @@ def require_memory(what: str, needed: int, remedy: str) -> None:
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error says that the memory of the GPU or of the machine ran out."""
-    texts = ("DefaultCPUAllocator: can't allocate memory", "MPS backend out of memory")
+    texts = (
+        "DefaultCPUAllocator: can't allocate memory", "MPS backend out of memory",
+        "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED",
+    )  # fmt: skip
     return (
         isinstance(error, MemoryError)
         or type(error).__name__ == "OutOfMemoryError"  # torch's

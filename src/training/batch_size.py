@@ -1,6 +1,7 @@
 """Chooses data.batch_size=auto: the largest batch whose step fits into the device's memory."""
 
 import logging
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -8,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from src.config.schema import Config
+from src.data.loader import batches_per_block
 from src.data.sources.folds import training_samples
 from src.data.sources.source import Source
 from src.models import build_model
@@ -16,6 +18,7 @@ from src.system.errors import InputError
 from src.system.resources import out_of_memory
 from src.training.grouping import bytes_per_trial, free_bytes
 from src.training.optimizers import build_optimizer
+from src.training.steps import GRAPH_BATCHES
 
 log = logging.getLogger(__name__)
 
@@ -55,10 +58,22 @@ def choose(config: Config, source: Source) -> int:
     return size
 
 
+def beside(config: Config, source: Source, size: int, device: torch.device) -> int:
+    """The bytes that a run holds on a GPU beside a step with a batch of this size."""
+    batch = 4 * size * (math.prod(source.shape) + source.classes)
+    resident = config.data.loader == "resident"
+    splits = (source.train, source.test) if resident else ()
+    data = sum(split.features.nbytes + split.labels.nbytes for split in splits)
+    return data + batch * (batches_per_block(batch, device) + GRAPH_BATCHES)
+
+
 def _step_fits(config: Config, source: Source, size: int, device: torch.device) -> bool:
-    """Whether a step with a batch of this size fits into the memory of a GPU."""
+    """Whether a step with a batch of this size fits into the memory of a GPU, beside the data, a
+    block and what a CUDA graph holds of the block."""
     model = build_model(config.model, source.shape, source.classes).to(device)
+    held = torch.empty(0)
     try:
+        held = torch.empty(beside(config, source, size, device), dtype=torch.uint8, device=device)
         optimizer = build_optimizer(config.optimizer, model.parameters())
         features = torch.zeros(size, *source.shape, device=device)
         labels = torch.zeros(size, dtype=torch.long, device=device)
@@ -69,6 +84,7 @@ def _step_fits(config: Config, source: Source, size: int, device: torch.device) 
             raise
         return False
     finally:
+        del held
         for parameter in model.parameters():
             parameter.grad = None
         if device.type == "cuda":

@@ -20,6 +20,7 @@ from src.data.sources.source import Split
 from src.models import count_parameters
 from src.models.step_choice import AUTOGRAD, NATIVE, StepChoice
 from src.runs.checkpoint import FORMAT
+from src.system import machine
 from src.system.errors import InputError
 from src.training import random_state, ranks
 from src.training.averaging import Average
@@ -185,6 +186,7 @@ class Classifier(LightningModule):
 
     def on_fit_start(self) -> None:
         """Builds the steps. By now, Lightning has moved the weights to the training device."""
+        machine.reset_peak_memory(self.device)
         world_size, config = self.trainer.world_size, self.trainer_config
         # FSDP averages the gradients itself.
         if world_size > 1 and config.strategy != "fsdp":
@@ -374,7 +376,9 @@ class Classifier(LightningModule):
         rank = checkpoint["ranks"][self.trainer.global_rank]
         self.to_restore = rank | {"average": checkpoint["average"]}
         if rank["metrics"] is not None:
-            self.train_metrics.update(*rank["metrics"])
+            losses, correct, samples = rank["metrics"]
+            device = self.train_metrics.device
+            self.train_metrics.update(losses.to(device), correct.to(device), samples)
         position = checkpoint["position"]
         self.batches_done = position["batch"]
         self.data.start = (position["epoch"], position["batch"])

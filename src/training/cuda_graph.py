@@ -1,13 +1,11 @@
-"""Trains on a block by one CUDA graph: launching kernels takes most of a small network's step."""
+"""Trains on batches by CUDA graphs: launching kernels takes most of a small network's step."""
 
-import logging
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-
-log = logging.getLogger(__name__)
 
 Run = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, ...]]
 Replay = Callable[[], tuple[Tensor, ...]]
@@ -19,7 +17,9 @@ TOLERANCE = 1e-4
 def capture(run: Callable[[], tuple[Tensor, ...]]) -> Replay:
     """Records the kernels of `run` without running them. The returned function runs them."""
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
+    # By default, a call of another thread that waits for the GPU, such as one that pins memory,
+    # would end the capture.
+    with torch.cuda.graph(graph, capture_error_mode="thread_local"):
         outputs = run()
 
     def replay() -> tuple[Tensor, ...]:
@@ -39,55 +39,67 @@ def warm_up(run: Callable[[], tuple[Tensor, ...]]) -> None:
     torch.cuda.current_stream().wait_stream(stream)
 
 
-class BlockGraph:
-    """A CUDA graph that trains on a block as `run(features, labels, table)` does. Each block is
-    copied to fixed addresses, from which the kernels read.
+class BatchGraph:
+    """A CUDA graph that trains on some batches as `run(features, labels, table)` does. The batches
+    are copied to fixed addresses, from which the kernels read.
 
-    The constructor restores weights and optimizer. Raises RuntimeError if a replay differs.
+    The constructor leaves weights, optimizer and random streams as they were, whatever fails.
+    Raises RuntimeError if capturing fails or a replay differs, and torch.OutOfMemoryError.
     """
 
     def __init__(
         self,
         run: Run,
-        block: Sequence[Tensor],
+        batches: Sequence[Tensor],
         parameters: Sequence[Tensor],
         optimizer: Optimizer,
         *,
-        checked: bool = True,
         warm_up: Callable[[Callable[[], tuple[Tensor, ...]]], None] = warm_up,
         capture: Callable[[Callable[[], tuple[Tensor, ...]]], Replay] = capture,
     ) -> None:
-        """`checked=False` is for a `run` that draws random numbers, so that no two calls agree."""
-        self.inputs = [tensor.clone() for tensor in block]
+        self.inputs = [tensor.clone() for tensor in batches]
         self.parameters, self.optimizer = parameters, optimizer
+        initial = self._state()
 
         def train() -> tuple[Tensor, ...]:
             return run(*self.inputs)
 
-        initial = self._state()
-        warm_up(train)
-        self._restore(initial)
-        if checked:  # twice, to notice a number in Python that should change between replays
-            train()
-            train()
-            expected = self._state()
+        def trained(train: Callable[[], object]) -> dict[str, Tensor]:
+            """The state after two calls, of which a number in Python would spoil the second."""
+            with self._kept_random_streams():
+                train()
+                train()
+            state = self._state()
             self._restore(initial)
-        self.replay = capture(train)
-        if checked:
-            self.replay()
-            self.replay()
-            replayed = self._state()
-            self._restore(initial)
-            for key, value in expected.items():
-                error = (replayed[key] - value).abs().max()
-                if not error <= TOLERANCE * value.abs().max().clamp(min=1):
-                    raise RuntimeError(f"its replay is off by {error.item():.2g}")
+            return state
 
-    def __call__(self, *block: Tensor) -> tuple[Tensor, ...]:
-        """Trains on a block of the same shapes. The outputs are copies."""
-        for target, tensor in zip(self.inputs, block, strict=True):
+        try:
+            with self._kept_random_streams():
+                warm_up(train)
+            self._restore(initial)
+            expected = trained(train)
+            with self._kept_random_streams():
+                self.replay = capture(train)
+            replayed = trained(self.replay)
+        finally:
+            self._restore(initial)
+        for key, value in expected.items():
+            bound = TOLERANCE * value.nan_to_num(0, 0, 0).abs().max().clamp(min=1).item()
+            # A trial may have diverged to NaN, in both alike.
+            if not torch.isclose(replayed[key], value, 0, bound, equal_nan=True).all():
+                error = (replayed[key] - value).abs().nan_to_num(0).max().item()
+                raise RuntimeError(f"its replay is off by {error:.2g}")
+
+    def __call__(self, *batches: Tensor) -> tuple[Tensor, ...]:
+        """Trains on batches of the same shapes. The outputs are copies."""
+        for target, tensor in zip(self.inputs, batches, strict=True):
             target.copy_(tensor)
         return tuple(output.clone() for output in self.replay())
+
+    def _kept_random_streams(self) -> AbstractContextManager[None]:
+        """Afterwards, the streams of the CPU and of the device stand where they stood before."""
+        device = self.inputs[0].device
+        return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
     def _tensors(self) -> dict[str, Tensor]:
         tensors = {f"parameter {number}": value for number, value in enumerate(self.parameters)}

@@ -30,10 +30,10 @@ from src.training.native_steps import (
     evaluate_natively,
 )
 from src.training.optimizers import (
+    adapt_restored,
     build_optimizer,
     build_stacked_optimizer,
     load_trial_states,
-    to_device,
     trial_state,
 )
 from src.training.schedule import Schedule
@@ -65,7 +65,7 @@ class Learner:
     def optimizers_restored(self) -> None:
         """Called after Lightning has loaded the optimizers' states."""
         for optimizer in self.optimizers:
-            to_device(optimizer)
+            adapt_restored(optimizer)
 
     def steps(
         self, schedules: Sequence[Schedule], plan: StepPlan, average: Average | None

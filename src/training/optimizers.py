@@ -31,10 +31,14 @@ def build_optimizer(config: schema.Optimizer, parameters: Iterable[nn.Parameter]
     on_cuda = parameters[0].is_cuda and fused
     kind, _ = OPTIMIZERS[config.name]
     options = config.model_dump(exclude={"name"}) | {"fused": fused, "capturable": on_cuda}
-    if on_cuda:
-        options["lr"] = torch.tensor(config.lr, device=parameters[0].device)
     known = inspect.signature(kind).parameters
-    return kind(parameters, **{name: value for name, value in options.items() if name in known})
+    optimizer = kind(
+        parameters, **{name: value for name, value in options.items() if name in known}
+    )
+    if on_cuda:
+        for group in optimizer.param_groups:
+            group["lr"] = torch.tensor(config.lr, device=parameters[0].device)
+    return optimizer
 
 
 class Numbers(NamedTuple):
@@ -171,18 +175,21 @@ def build_stacked_optimizer(configs: Sequence[schema.Optimizer], stack: Stack) -
 
 def is_plain_sgd(optimizer: Optimizer) -> bool:
     """Whether a step only subtracts the gradient times the learning rate."""
-    return isinstance(optimizer, SGD | StackedSgd) and not any(
-        torch.as_tensor(group[name]).any()
-        for group in optimizer.param_groups
-        for name in ("momentum", "weight_decay")
+    if isinstance(optimizer, StackedSgd):
+        return not (optimizer.has_decay or optimizer.has_momentum)
+    return isinstance(optimizer, SGD) and not any(
+        group[name] for group in optimizer.param_groups for name in ("momentum", "weight_decay")
     )
 
 
-def to_device(optimizer: Optimizer) -> None:
-    """Moves the state of an optimizer, restored on the CPU, to the GPU of the parameters."""
+def adapt_restored(optimizer: Optimizer) -> None:
+    """Moves the state of an optimizer, restored on the CPU, to the GPU of the parameters. Elsewhere
+    a learning rate, which is a tensor in a checkpoint from a GPU, becomes a number."""
     for group in optimizer.param_groups:
         first = group["params"][0]
-        if first.is_cuda:
+        if not first.is_cuda and isinstance(group["lr"], Tensor) and not group["lr"].dim():
+            group["lr"] = float(group["lr"])
+        elif first.is_cuda:
             for values in (group, *(optimizer.state[parameter] for parameter in group["params"])):
                 for key, value in values.items():
                     if isinstance(value, Tensor):

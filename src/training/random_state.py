@@ -8,7 +8,8 @@ import torch
 
 
 def capture() -> dict[str, Any]:
-    """The state of Python's, NumPy's and torch's global streams, of every device."""
+    """The state of Python's, NumPy's and torch's global streams, on the CPU and on the GPU of this
+    process. Other GPUs belong to other ranks, and a machine that goes on may have fewer."""
     version, words, gauss = random.getstate()
     numpy = np.random.get_state(legacy=False)  # noqa: NPY002  user code may draw from it
     assert isinstance(numpy, dict)
@@ -21,13 +22,13 @@ def capture() -> dict[str, Any]:
             float(numpy["gauss"]),
         ],
         "torch": torch.get_rng_state(),
-        "cuda": torch.cuda.get_rng_state_all() if torch.cuda.is_available() else [],
+        "cuda": [torch.cuda.get_rng_state()] if torch.cuda.is_available() else [],
         "mps": torch.mps.get_rng_state() if torch.backends.mps.is_available() else None,
     }
 
 
 def restore(state: dict[str, Any]) -> None:
-    """Puts every stream where it stood when `state` was captured, on the same kind of machine."""
+    """Puts every stream where it stood when `state` was captured, as far as this machine has it."""
     version, words, gauss = state["python"]
     random.setstate((version, tuple(words.tolist()), gauss))
     key, position, has_gauss, numpy_gauss = state["numpy"]
@@ -35,7 +36,7 @@ def restore(state: dict[str, Any]) -> None:
         ("MT19937", key.numpy().astype(np.uint32), position, has_gauss, numpy_gauss)
     )
     torch.set_rng_state(state["torch"])
-    if state["cuda"]:
-        torch.cuda.set_rng_state_all(state["cuda"])
-    if state["mps"] is not None:
+    if state["cuda"] and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"][0])
+    if state["mps"] is not None and torch.backends.mps.is_available():
         torch.mps.set_rng_state(state["mps"])

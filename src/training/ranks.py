@@ -33,6 +33,7 @@ from torch.distributed.elastic.multiprocessing.errors import (
     record,
 )
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.utils._pytree import tree_map_only
 
 from src.system.errors import InputError, Interrupted
 from src.system.launch import launch_info
@@ -211,7 +212,9 @@ class RanksStrategy(DDPStrategy):
 
 
 def gather(value: dict[str, Any]) -> list[dict[str, Any]]:
-    """Returns the values of all ranks. A single process gets a list of its own value."""
+    """The values of all ranks, whose tensors come to the CPU: each rank has another GPU. A single
+    process gets a list of its own value."""
+    value = tree_map_only(Tensor, Tensor.cpu, value)
     if not dist.is_initialized():
         return [value]
     values: list[Any] = [None] * dist.get_world_size()

@@ -1,11 +1,14 @@
 """The learning rate of each optimizer step."""
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
 from src.config import schema
+
+Rates = NDArray[np.float64]
 
 
 class Schedule:
@@ -26,22 +29,24 @@ class Schedule:
     def __call__(self, step: int) -> float:
         """The rate of a step, counted from 0 over the whole run. After the run, the last rate."""
         step = min(step, self.epochs * self.steps_per_epoch - 1)
-        if isinstance(self.config, schema.OneCycle):
-            return self._one_cycle(self.config, step)
-        warmup = round(self.config.warmup_epochs * self.steps_per_epoch)
-        factor = (step + 1) / warmup if step < warmup else 1.0
-        return factor * self._by_epoch(self.config, step // self.steps_per_epoch)
+        return float(self.of_epoch(step // self.steps_per_epoch)[step % self.steps_per_epoch])
 
-    def of_epoch(self, epoch: int) -> NDArray[np.float64]:
+    def of_epoch(self, epoch: int) -> Rates:
         """The rates of the steps of an epoch, (steps_per_epoch,)."""
         if epoch != self._epoch:
-            steps = range(epoch * self.steps_per_epoch, (epoch + 1) * self.steps_per_epoch)
-            constant = not isinstance(self.config, schema.OneCycle) and (
-                epoch >= self.config.warmup_epochs and epoch < self.epochs
-            )
-            rates = [self(steps[0])] * len(steps) if constant else map(self, steps)
-            self._epoch, self._rates = epoch, np.fromiter(rates, np.float64, len(steps))
+            self._epoch, self._rates = epoch, self._compute(epoch)
         return self._rates
+
+    def _compute(self, epoch: int) -> Rates:
+        if isinstance(self.config, schema.OneCycle):
+            return self._one_cycle(self.config, epoch)
+        rate = self._by_epoch(self.config, epoch)
+        rates = np.full(self.steps_per_epoch, rate)
+        warmup = round(self.config.warmup_epochs * self.steps_per_epoch)
+        steps = np.arange(self.steps_per_epoch) + epoch * self.steps_per_epoch
+        early = steps < warmup
+        rates[early] = (steps[early] + 1) / warmup * rate
+        return rates
 
     def _by_epoch(
         self, config: schema.NoScheduler | schema.MultiStep | schema.Cosine, epoch: int
@@ -52,18 +57,30 @@ class Schedule:
             case schema.MultiStep(milestones=milestones, gamma=gamma):
                 return self.lr * gamma ** sum(epoch >= milestone for milestone in milestones)
             case schema.Cosine(eta_min=low):
-                return _cosine(self.lr, low, epoch / self.epochs)
+                fall = 1 + math.cos(math.pi * (epoch / self.epochs))
+                return low + (self.lr - low) * fall / 2
 
-    def _one_cycle(self, config: schema.OneCycle, step: int) -> float:
-        steps = self.epochs * self.steps_per_epoch
-        peak = config.pct_start * steps - 1
+    def _one_cycle(self, config: schema.OneCycle, epoch: int) -> Rates:
+        rises, falls = _cycle(config.pct_start, self.epochs, self.steps_per_epoch, epoch)
         start = self.lr / config.div_factor
+        end = start / config.final_div_factor
+        rising = self.lr + (start - self.lr) * rises / 2
+        falling = end + (self.lr - end) * falls / 2
+        return np.concatenate([rising, falling])
+
+
+@lru_cache(maxsize=64)
+def _cycle(pct_start: float, epochs: int, steps_per_epoch: int, epoch: int) -> tuple[Rates, Rates]:
+    """1 + cos for the steps of an epoch before and after the peak: from 2 to 0. The many trials of
+    a stack differ in their rates more often than in their curves."""
+    steps = epochs * steps_per_epoch
+    peak = pct_start * steps - 1
+    rises, falls = [], []
+    for step in range(epoch * steps_per_epoch, (epoch + 1) * steps_per_epoch):
         if step < peak:
-            return _cosine(start, self.lr, step / peak)
-        # In a short run the peak may lie on step 0, or before it.
-        fraction = (step - peak) / (steps - 1 - peak) if steps - 1 > peak else 1.0
-        return _cosine(self.lr, start / config.final_div_factor, fraction)
-
-
-def _cosine(start: float, end: float, fraction: float) -> float:
-    return end + (start - end) * (1 + math.cos(math.pi * fraction)) / 2
+            rises.append(1 + math.cos(math.pi * (step / peak)))
+        else:
+            # In a short run the peak may lie on step 0, or before it.
+            fraction = (step - peak) / (steps - 1 - peak) if steps - 1 > peak else 1.0
+            falls.append(1 + math.cos(math.pi * fraction))
+    return np.array(rises), np.array(falls)

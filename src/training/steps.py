@@ -12,6 +12,7 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -21,14 +22,18 @@ from src.data.loader import Block
 from src.models.closed_form import ClosedForm, StackedParameters, UseGradient
 from src.models.stack import Lane, Stack
 from src.system.errors import InputError, first_line
+from src.system.machine import to_device
 from src.training.averaging import Average
-from src.training.cuda_graph import BlockGraph
+from src.training.cuda_graph import BatchGraph, Run
 from src.training.fsdp import own_part
 from src.training.lanes import Lanes
 from src.training.optimizers import StackedOptimizer, is_plain_sgd
 from src.training.schedule import Schedule
 
 log = logging.getLogger(__name__)
+
+GRAPH_BATCHES = 32  # in a CUDA graph, or as many more as complete a step
+MOST_GRAPHS = 4  # each keeps memory of its own
 
 
 class BatchResults(NamedTuple):
@@ -138,7 +143,7 @@ class Steps:
             return
         for group in self.optimizer.param_groups:
             if isinstance(group["lr"], Tensor):
-                group["lr"].copy_(torch.as_tensor(rates[0]))
+                group["lr"].fill_(rates[0])  # a copy of a number would wait for the GPU
             else:
                 group["lr"] = rates[0]
 
@@ -260,7 +265,7 @@ class ClosedFormSteps(Steps):
         graph: bool = True,
         lanes: Lanes | None = None,
     ) -> None:
-        """`product_dtype` is the type of the products in mixed precision. With `graph`, full blocks
+        """`product_dtype` is the type of the products in mixed precision. With `graph`, batches
         are replayed as CUDA graphs. Without `lanes`, the lanes of the stack take turns."""
         super().__init__(optimizer, schedules, step_plan, average)
         self.stack, self.product_dtype, self.lanes = stack, product_dtype, lanes or Lanes(1)
@@ -287,8 +292,8 @@ class ClosedFormSteps(Steps):
                 for segment in lane.segments:
                     segment.generator = generator
         self.pending: list[Callable[[], object]] = []  # each waits for an all-reduce
-        self.graph: BlockGraph | None = None
-        self.why_no_graph: str | None = None  # None if blocks are replayed as a CUDA graph
+        self.graphs: dict[tuple[torch.Size, ...], BatchGraph | None] = {}  # by shapes of inputs
+        self.why_no_graph: str | None = None  # None if batches are replayed as CUDA graphs
         if device.type != "cuda":
             self.why_no_graph = "the device is not a CUDA GPU"
         elif not graph:
@@ -300,56 +305,70 @@ class ClosedFormSteps(Steps):
 
     def __call__(self, block: Block, epoch: int, batch: int) -> BatchResults:
         like = self.stack.parameters[0]
-        size = block.labels.shape[-1]
+        size, count = block.labels.shape[-1], len(block.labels)
         loss_scale = 1 / (size * self.step_plan.accumulate * self.step_plan.ranks)
-        steps = [self.step_plan.step_of(epoch, batch + k) for k in range(len(block.labels))]
-        rates = [[schedule(step) for schedule in self.schedules] for step in steps]
+        first = self.step_plan.step_of(epoch, 0)
+        steps = [self.step_plan.step_of(epoch, batch + k) - first for k in range(count)]
+        rates = np.stack([schedule.of_epoch(epoch)[steps] for schedule in self.schedules], 1)
         if self.stack.trial_count == 1 and like.device.type == "cpu":  # numbers are faster
-            results = self._train(*block, rates, loss_scale, epoch, batch)
+            results = self._train(*block, rates.tolist(), loss_scale, epoch, batch)
+            self.set_rates(rates[-1].tolist())
         else:
-            table = torch.tensor(rates, dtype=like.dtype).to(like.device)
-            replayed = self._replayed(block, table, loss_scale, epoch, batch)
-            results = replayed or self._train(*block, table, loss_scale, epoch, batch)
-        self.set_rates(rates[-1])
-        self.stack.count_batches(len(block.labels))
+            table = to_device(torch.from_numpy(rates).to(like.dtype), like.device)
+            whole = (block.features, block.labels, table)
+            parts = []
+            for piece in self._pieces(count, batch):
+                inputs = [tensor[piece] for tensor in whole]
+                train = partial(
+                    self._train, loss_scale=loss_scale, epoch=epoch, batch=batch + piece.start
+                )
+                graph = self._graph(train, inputs, batch + piece.start)
+                parts.append(BatchResults(*(graph or train)(*inputs)))
+            joined = map(torch.cat, zip(*parts, strict=True))
+            results = parts[0] if len(parts) == 1 else BatchResults(*joined)
+            # The last replay may have left the rate of the step that was captured.
+            stacked = isinstance(self.optimizer, StackedOptimizer)
+            self.set_rates(table[-1] if stacked else rates[-1].tolist())
+        self.stack.count_batches(count)
         return results
 
-    def _replayed(
-        self, block: Block, table: Tensor, loss_scale: float, epoch: int, batch: int
-    ) -> BatchResults | None:
-        """Trains on the block by a CUDA graph, captured from the first full block of this process.
-        Returns None if the block must run without a graph."""
-        if self.why_no_graph is not None or not self.step_plan.begins(batch):
-            return None  # a block begins within a step only in the first epoch after a resume
-        inputs = (block.features, block.labels, table)
-        # The last block of an epoch may be shorter than the others.
-        last = batch + len(block.labels) == self.step_plan.batches_per_epoch
-        whole = len(block.labels) % self.step_plan.accumulate == 0
-        if not whole and not last:
-            self._use_no_graph("the block size is no multiple of trainer.accumulate_grad_batches")
-        if not whole or (self.graph is None and last and batch):
+    def _pieces(self, count: int, batch: int) -> list[slice]:
+        """Divides a block for graphs: the rest of a step, whole steps, what is left. A capture
+        takes as long as many replays, so it holds only some steps."""
+        if self.why_no_graph is not None:
+            return [slice(0, count)]
+        accumulate = self.step_plan.accumulate
+        size = accumulate * -(-GRAPH_BATCHES // accumulate)
+        ends = [*range(-batch % accumulate, count, size), count]
+        starts = [0, *ends[:-1]]
+        return [slice(start, end) for start, end in zip(starts, ends, strict=True) if start < end]
+
+    def _graph(self, train: Run, inputs: Sequence[Tensor], batch: int) -> BatchGraph | None:
+        """The CUDA graph that does what `train` does. None if there must be none, and for the first
+        batches of a shape, because many shapes occur only once."""
+        accumulate = self.step_plan.accumulate
+        if self.why_no_graph is not None or batch % accumulate or len(inputs[1]) % accumulate:
+            return None  # before a step begins, or after the last step that is whole
+        shapes = tuple(tensor.shape for tensor in inputs)
+        if shapes not in self.graphs:
+            if len(self.graphs) < MOST_GRAPHS:
+                self.graphs[shapes] = None
             return None
-        if self.graph is None:
-            # A replay uses the epoch and the batch of this block. This changes nothing: each block
-            # holds whole steps, and only the moving average, which excludes graphs, counts steps.
+        if self.graphs[shapes] is None:
+            # A replay uses the epoch and the batch of these inputs. This changes nothing: they hold
+            # whole steps, and only the moving average, which excludes graphs, counts steps.
             try:
-                self.graph = BlockGraph(
-                    partial(self._train, loss_scale=loss_scale, epoch=epoch, batch=batch),
-                    inputs,
-                    [*self.stack.parameters, *self.stack.statistics],
-                    self.optimizer,
-                    checked=not any(segment.random for segment in self.stack.segments),
-                )
+                weights = [*self.stack.parameters, *self.stack.statistics]
+                self.graphs[shapes] = BatchGraph(train, inputs, weights, self.optimizer)
             except RuntimeError as error:
+                self.graphs.clear()
                 self._use_no_graph(first_line(error))
-                return None
-        if [tensor.shape for tensor in self.graph.inputs] != [tensor.shape for tensor in inputs]:
-            return None
-        return BatchResults(*self.graph(*inputs))
+                torch.cuda.empty_cache()
+        return self.graphs.get(shapes)
 
     def _use_no_graph(self, reason: str) -> None:
         self.why_no_graph = reason
-        log.info("blocks run without CUDA graphs: %s", reason)
+        log.info("batches run without CUDA graphs: %s", reason)
 
     def _train(
         self,

@@ -1,5 +1,7 @@
 """A block of random batches, and a model for it."""
 
+from typing import Any
+
 import torch
 
 from src.data.loader import Block
@@ -14,6 +16,6 @@ def block(seed: int = 0) -> Block:
     return Block(features, torch.randint(3, (BATCHES, 1, SIZE), generator=stream))
 
 
-def model(seed: int = 0, width: int = 5) -> Mlp:
+def model(seed: int = 0, width: int = 5, **settings: Any) -> Mlp:
     torch.manual_seed(seed)
-    return Mlp(6, [width], 3)
+    return Mlp(6, [width], 3, **settings)

@@ -41,7 +41,7 @@ def distance(run: Run, other: Run) -> float:
 def test_a_graph_is_its_eager_run(recipe: str, tmp_path: Path) -> None:
     graph = fit(compose(*ON_GPU, *RECIPES[recipe]), tmp_path / "graph")
     eager = fit(compose(*ON_GPU, *RECIPES[recipe], "trainer.cuda_graph=false"), tmp_path / "eager")
-    assert "blocks run without CUDA graphs" not in graph.log_file.read_text()
+    assert "batches run without CUDA graphs" not in graph.log_file.read_text()
     assert distance(graph, eager) < (2e-2 if recipe == "bf16" else 1e-4)
 
 
@@ -56,7 +56,7 @@ def test_a_gpu_is_a_cpu(recipe: str, tmp_path: Path) -> None:
 def test_a_graph_draws_random_numbers_anew(setting: str, tmp_path: Path) -> None:
     """With the same masks in every replay half of the units would never be trained."""
     run = fit(compose(*ON_GPU, setting), tmp_path / "run")
-    assert "blocks run without CUDA graphs" not in run.log_file.read_text()
+    assert "batches run without CUDA graphs" not in run.log_file.read_text()
     assert 0.5 < (run.result["best"]["val/acc"] or 0) <= 1
 
 

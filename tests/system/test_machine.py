@@ -16,3 +16,12 @@ def test_missing_bf16_instructions_are_reported(monkeypatch: pytest.MonkeyPatch)
     assert machine.slow_precision("32", "cpu") is None
     monkeypatch.setattr(machine, "cpu_flags", lambda: {"avx2", "avx512_bf16"})
     assert machine.slow_precision(trainer.precision, "cpu") is None
+
+
+def test_a_mac_computes_64_bit_floats_on_its_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine, "accelerators", lambda: {"cpu": 8, "cuda": 0, "mps": 1})
+    chosen = {
+        precision: machine.resolve(compose(f"trainer.precision={precision}").trainer).accelerator
+        for precision in ("32", "64", "16-mixed")
+    }
+    assert chosen == {"32": "mps", "64": "cpu", "16-mixed": "mps"}

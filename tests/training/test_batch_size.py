@@ -1,14 +1,19 @@
 """data.batch_size=auto, with a memory of a given size."""
 
 import logging
+import math
 from pathlib import Path
 
 import pytest
+import torch
 
 from src.config.compose import compose
+from src.data.loader import batches_per_block
+from src.data.sources.catalogue import open_source
 from src.system.errors import InputError
 from src.training import batch_size, grouping
 from src.training.fit import fit
+from src.training.steps import GRAPH_BATCHES
 from tests.helpers.commands import SMALL
 
 
@@ -32,3 +37,18 @@ def test_the_largest_batch_that_fits(
     fit(compose(*SMALL, "data.batch_size=auto", "trainer.max_epochs=3"), run.folder, resume=True)
     assert run.config.data.batch_size == 256  # what was decided stays
     assert run.result["epochs"] == 3
+
+
+def test_what_a_run_holds_beside_a_step() -> None:
+    """The data as bytes, and floats of a block and of the batches in a graph."""
+    config = compose("data=digits", "data.batch_size=auto")
+    source = open_source(config.data)
+    gpu = torch.device("cuda")
+    held = batch_size.beside(config, source, 128, gpu)
+    batch = 4 * 128 * (math.prod(source.shape) + 10)
+    blocks = batches_per_block(batch, gpu) + GRAPH_BATCHES
+    samples = len(source.train) + len(source.test)
+    bytes_of_sample = source.train.features[0].nbytes + 8
+    assert held == samples * bytes_of_sample + batch * blocks
+    workers = compose("data=digits", "data.batch_size=auto", "data.loader=workers")
+    assert batch_size.beside(workers, source, 128, gpu) == batch * blocks

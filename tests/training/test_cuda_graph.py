@@ -1,7 +1,8 @@
 """Graphs of blocks, as far as a CPU can test them. The tests marked gpu do the rest."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
@@ -11,11 +12,12 @@ from torch.nn import functional as F
 from src.config.compose import compose
 from src.data.loader import Block
 from src.models.stack import Stack
-from src.training.cuda_graph import BlockGraph
+from src.training import steps as steps_module
+from src.training.cuda_graph import BatchGraph, Replay
 from src.training.optimizers import build_stacked_optimizer
 from src.training.schedule import Schedule
 from src.training.steps import ClosedFormSteps, StepPlan
-from tests.helpers.blocks import BATCHES, SIZE, block, model
+from tests.helpers.blocks import BATCHES, block, model
 
 RECIPES = {
     "direct": (),
@@ -23,10 +25,39 @@ RECIPES = {
     "adamw": ("optimizer=adamw", "optimizer.weight_decay=0.1"),
     "class weights": ("trainer.class_weights=[1,5,0.2]",),
     "accumulated, clipped": ("trainer.accumulate_grad_batches=3", "trainer.gradient_clip_val=0.1"),
+    "no divisor of a block": ("trainer.accumulate_grad_batches=5",),
 }
+Outputs = tuple[Tensor, ...]
 
 
-def stacked_steps(widths: Sequence[int], overrides: Sequence[str]) -> ClosedFormSteps:
+def twice(run: Callable[[], Outputs]) -> None:
+    """A stand-in for the warm-up on a stream of a GPU."""
+    run()
+    run()
+
+
+def itself(run: Callable[[], Outputs]) -> Replay:
+    """A stand-in for a capture: the replay runs the function. The fixed addresses, the table of
+    rates and the restored state are the same as on a GPU."""
+    return run
+
+
+def graphed(steps: ClosedFormSteps, monkeypatch: pytest.MonkeyPatch, **stand_ins: Any) -> None:
+    """Lets these steps use graphs of at least four batches."""
+    monkeypatch.setattr(steps_module, "GRAPH_BATCHES", 4)
+    parts = {"warm_up": twice, "capture": itself} | stand_ins
+    monkeypatch.setattr(steps_module, "BatchGraph", partial(BatchGraph, **parts))
+    steps.why_no_graph = None
+
+
+def captured(steps: ClosedFormSteps) -> list[int]:
+    """The numbers of batches in the graphs."""
+    return sorted(shapes[1][0] for shapes, graph in steps.graphs.items() if graph is not None)
+
+
+def stacked_steps(
+    widths: Sequence[int], overrides: Sequence[str] = (), **settings: Any
+) -> ClosedFormSteps:
     configs = [
         compose("scheduler=onecycle", *overrides, f"optimizer.lr={0.1 / (n + 1)}")
         for n in range(len(widths))
@@ -40,7 +71,8 @@ def stacked_steps(widths: Sequence[int], overrides: Sequence[str]) -> ClosedForm
         trainer.gradient_clip_val,
         class_weights=None if weights is None else tuple(weights),
     )
-    stack = Stack([model(n, width) for n, width in enumerate(widths)], [0] * len(widths))
+    models = [model(n, width, **settings) for n, width in enumerate(widths)]
+    stack = Stack(models, [0] * len(widths))
     schedules = [
         Schedule(c.scheduler, c.optimizer.lr, 4, step_plan.steps_per_epoch) for c in configs
     ]
@@ -48,40 +80,113 @@ def stacked_steps(widths: Sequence[int], overrides: Sequence[str]) -> ClosedForm
     return ClosedFormSteps(stack, optimizer, schedules, step_plan)
 
 
-def values(steps: ClosedFormSteps) -> list[Tensor]:
-    return [parameter.detach().clone() for parameter in steps.stack.parameters]
+def state(steps: ClosedFormSteps) -> list[Tensor]:
+    """Weights, and what the optimizer remembers of earlier steps."""
+    remembered = [
+        value
+        for each in steps.optimizer.state.values()
+        for value in each.values()
+        if isinstance(value, Tensor) and value.any()
+    ]
+    return [value.detach().clone() for value in (*steps.stack.parameters, *remembered)]
+
+
+def equal(one: Sequence[Tensor], other: Sequence[Tensor]) -> bool:
+    return len(one) == len(other) and all(map(torch.equal, one, other))
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("widths", [[5, 5], [5, 7, 5]])
-def test_a_graph_trains_like_eager_blocks(recipe: str, widths: list[int]) -> None:
-    """A stand-in for the capture runs the function it was given. The fixed addresses, the table of
-    rates and the restored state are the same as on a GPU."""
-    eager, graphed = (stacked_steps(widths, RECIPES[recipe]) for _ in range(2))
-    mean = 1 / (SIZE * graphed.step_plan.accumulate)
-    graph: BlockGraph | None = None
-    for epoch in range(4):
-        whole = block(epoch)
-        expected = eager(whole, epoch, 0)
-        steps = [graphed.step_plan.step_of(epoch, batch) for batch in range(BATCHES)]
-        table = torch.tensor([[rate(step) for rate in graphed.schedules] for step in steps])
-        if graph is None:
-            before = values(graphed)
-            graph = BlockGraph(
-                lambda x, y, rates: graphed._train(x, y, rates, mean, 0, 0),
-                (whole.features, whole.labels, table),
-                graphed.stack.parameters,
-                graphed.optimizer,
-                warm_up=lambda run: (run(), run(), None)[-1],
-                capture=lambda run: run,
-            )
-            for one, other in zip(before, values(graphed), strict=True):
-                assert torch.equal(one, other)
-        losses, correct = graph(whole.features, whole.labels, table)
-        assert torch.allclose(losses, expected.losses, rtol=1e-5)
-        assert torch.equal(correct, expected.correct)
-    for one, other in zip(values(eager), values(graphed), strict=True):
-        assert torch.allclose(one, other, rtol=1e-5, atol=1e-7)
+def test_graphs_train_like_eager_batches(
+    recipe: str, widths: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, through several epochs and from the middle of an epoch."""
+    eager, ours = (stacked_steps(widths, RECIPES[recipe]) for _ in range(2))
+    graphed(ours, monkeypatch)
+    for epoch, first in ((0, 0), (1, 7), (2, 0), (3, 0)):
+        part = Block(*(tensor[first:] for tensor in block(epoch)))
+        expected, found = eager(part, epoch, first), ours(part, epoch, first)
+        assert equal(found, expected)
+    assert equal(state(ours), state(eager))
+    # Of 12 batches, 4 + 4 + 4, 6 + 6, or 5 + 5 + 2 that are no whole step.
+    size = {"accumulated, clipped": 6, "no divisor of a block": 5}.get(recipe, 4)
+    assert captured(ours) == [size]
+    assert ours.why_no_graph is None
+
+
+@pytest.mark.parametrize("model", [{"dropout": 0.5}, {"noise": 0.3}, {"norm": "batch"}])
+def test_building_a_graph_draws_no_random_numbers(
+    model: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a resumed run, which builds its graph later, would not repeat the run."""
+    eager, ours = (stacked_steps([5, 5], **model) for _ in range(2))
+    graphed(ours, monkeypatch)
+    finished = []
+    for steps in (eager, ours):
+        torch.manual_seed(1)
+        results = [steps(block(epoch), epoch, 0) for epoch in range(2)]
+        finished.append((torch.get_rng_state(), *state(steps), *results[1]))
+    assert equal(*finished)
+    assert captured(ours) == [4]
+
+
+def failing(message: str) -> Callable[[Callable[[], Outputs]], Replay]:
+    def fails(run: Callable[[], Outputs]) -> Replay:
+        run()
+        raise RuntimeError(message)
+
+    return fails
+
+
+def wrong(run: Callable[[], Outputs]) -> Replay:
+    """A replay that does half of the work."""
+    calls = []
+
+    def replay() -> Outputs:
+        calls.append(run)
+        return run() if len(calls) % 2 else ()
+
+    return replay
+
+
+FAILURES: dict[str, tuple[dict[str, Any], str]] = {
+    "warm-up": ({"warm_up": failing("CUDA out of memory")}, "CUDA out of memory"),
+    "capture": ({"capture": failing("operation not permitted")}, "operation not permitted"),
+    "replay": ({"capture": lambda run: partial(failing("launch failed"), run)}, "launch failed"),
+    "check": ({"capture": wrong}, "its replay is off by"),
+}
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+@pytest.mark.parametrize("recipe", ["direct", "adamw", "accumulated, clipped"])
+def test_whatever_fails_the_batches_are_trained_once(
+    failure: str, recipe: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the weights, the optimizer and the random numbers of a run without graphs."""
+    stand_ins, reason = FAILURES[failure]
+    eager, ours = (stacked_steps([5, 7], RECIPES[recipe], dropout=0.5) for _ in range(2))
+    graphed(ours, monkeypatch, **stand_ins)
+    finished = []
+    for steps in (eager, ours):
+        torch.manual_seed(1)
+        with caplog.at_level("INFO", "src"):
+            results = [steps(block(epoch), epoch, 0) for epoch in range(2)]
+        finished.append((torch.get_rng_state(), *state(steps), *results[1]))
+    assert equal(*finished)
+    assert ours.why_no_graph is not None
+    assert ours.why_no_graph.startswith(reason)
+    assert caplog.text.count("batches run without CUDA graphs: ") == 1
+
+
+def test_a_trial_that_diverges_ends_no_use_of_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NaN in both, the replay and its check, are equal."""
+    steps = stacked_steps([5, 5])
+    with torch.no_grad():
+        steps.stack.parameters[0][0] = torch.nan
+    graphed(steps, monkeypatch)
+    losses = steps(block(), 0, 0).losses
+    assert losses.isnan().any(0).tolist() == [True, False]
+    assert (captured(steps), steps.why_no_graph) == ([4], None)
 
 
 def test_a_replay_with_other_results_is_refused() -> None:
@@ -90,23 +195,29 @@ def test_a_replay_with_other_results_is_refused() -> None:
     count = [0.0]
 
     def run(x: Tensor, *_others: Tensor) -> tuple[Tensor, ...]:
-        count[0] += (
-            1  # a number that lives in Python: a graph would hold the one it was captured with
-        )
+        # A number that lives in Python: a graph would hold the one it was captured with.
+        count[0] += 1
         with torch.no_grad():
             weight.sub_(x * count[0])
         return (weight.sum(),)
 
     with pytest.raises(RuntimeError, match="its replay is off by"):
-        BlockGraph(
-            run, [torch.ones(3)], [weight], optimizer,
-            warm_up=lambda _run: None, capture=lambda run: run,
-        )  # fmt: skip
+        BatchGraph(run, [torch.ones(3)], [weight], optimizer, warm_up=twice, capture=itself)
     assert torch.equal(weight.detach(), torch.ones(3))
 
 
+def test_few_shapes_have_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first batches of a shape run without, and no more than MOST_GRAPHS shapes have one."""
+    steps = stacked_steps([5, 7])
+    graphed(steps, monkeypatch)
+    monkeypatch.setattr(steps_module, "MOST_GRAPHS", 2)
+    for epoch, size in enumerate((1, 2, 3, 1, 2, 3)):
+        steps(Block(*(tensor[:size] for tensor in block())), epoch % 4, 0)
+    assert captured(steps) == [1, 2]
+
+
 def test_blocks_on_a_cpu_run_without_a_graph() -> None:
-    steps = stacked_steps([5], ())
+    steps = stacked_steps([5])
     assert steps.why_no_graph == "the device is not a CUDA GPU"
     whole = block()
     with torch.no_grad():
@@ -115,32 +226,3 @@ def test_blocks_on_a_cpu_run_without_a_graph() -> None:
     assert found.losses[0, 0].item() == pytest.approx(
         F.cross_entropy(logits, whole.labels[0, 0]).item(), rel=1e-5
     )
-
-
-def test_a_block_that_begins_within_a_step_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A resumed run may begin between two steps, if its blocks have another size than before."""
-    eager, graphed = (stacked_steps([5, 7], RECIPES["accumulated, clipped"]) for _ in range(2))
-    graphed.why_no_graph = None
-    stand_in = partial(BlockGraph, warm_up=lambda _run: None, capture=lambda run: run)
-    monkeypatch.setattr("src.training.steps.BlockGraph", stand_in)
-    half = Block(*(tensor[: BATCHES // 2] for tensor in block()))
-    for epoch, batch, captured in ((0, 4, False), (1, 0, True)):
-        eager(half, epoch, batch)
-        graphed(half, epoch, batch)
-        assert (graphed.graph is not None) == captured
-    for one, other in zip(values(eager), values(graphed), strict=True):
-        assert torch.allclose(one, other, rtol=1e-5, atol=1e-7)
-
-
-def test_a_short_last_block_is_not_captured_and_ends_no_use_of_graphs(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for overrides, batch in (((), 8), (("trainer.accumulate_grad_batches=5",), 10)):
-        steps = stacked_steps([5, 7], overrides)
-        steps.why_no_graph = None
-        stand_in = partial(BlockGraph, warm_up=lambda _run: None, capture=lambda run: run)
-        monkeypatch.setattr("src.training.steps.BlockGraph", stand_in)
-        steps(Block(*(tensor[: BATCHES - batch] for tensor in block())), 0, batch)
-        assert (steps.graph, steps.why_no_graph) == (None, None)
-        steps(Block(*(tensor[:5] for tensor in block())), 1, 0)
-        assert steps.graph is not None

@@ -10,7 +10,12 @@ from src.config import schema
 from src.config.compose import compose
 from src.models.mlp import Mlp
 from src.models.stack import Stack
-from src.training.optimizers import build_optimizer, build_stacked_optimizer, trial_state
+from src.training.optimizers import (
+    adapt_restored,
+    build_optimizer,
+    build_stacked_optimizer,
+    trial_state,
+)
 from src.training.steps import clip_gradients
 from tests.helpers.stacks import accumulate_all, batches, models_of
 
@@ -99,3 +104,16 @@ def test_optimizers_are_fused() -> None:
     for name in ("sgd", "adam", "adamw"):
         config = compose(f"optimizer={name}").optimizer
         assert build_optimizer(config, Mlp(4, [3], 2).parameters()).defaults["fused"] is True
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_a_rate_from_a_gpu_is_a_number_on_a_cpu(name: str) -> None:
+    """As a tensor it would be rounded to 32 bits, and copied to another device in each step."""
+    parameter = nn.Parameter(torch.ones(3))
+    optimizer = build_optimizer(compose(f"optimizer={name}").optimizer, [parameter])
+    saved = optimizer.state_dict()
+    saved["param_groups"][0]["lr"] = torch.tensor(0.25)
+    optimizer.load_state_dict(saved)
+    adapt_restored(optimizer)
+    assert [type(group["lr"]) for group in optimizer.param_groups] == [float]
+    assert optimizer.param_groups[0]["lr"] == 0.25
