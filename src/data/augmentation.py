@@ -23,6 +23,7 @@ from src.config.rules import no_pictures
 from src.data.loader import Block
 from src.data.sources.source import Source
 from src.system.errors import InputError
+from src.system.machine import to_device
 from src.system.resources import require_memory
 
 STREAM = 1  # spawn key; the permutation of an epoch uses the same seed without a spawn key
@@ -109,7 +110,7 @@ class Augmentation:
         """New pictures (B, C, H, W), by bilinear sampling; coefficients (B, 2, fields)."""
         size, _, height, width = pictures.shape
         fields = self.fields = self.fields.to(pictures)
-        weights = coefficients.reshape(2 * size, -1).to(pictures)
+        weights = to_device(coefficients.reshape(2 * size, -1), pictures.device).to(pictures)
         with torch.autocast(pictures.device.type, enabled=False):  # bf16 is too coarse for places
             # grid_sample is faster on planes of x and y than on pairs.
             grid = (weights @ fields).view(size, 2, height, width).permute(0, 2, 3, 1)
