@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.helpers.commands import SMALL, Command, Train, run_command
 
@@ -13,7 +14,6 @@ from tests.helpers.commands import SMALL, Command, Train, run_command
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
-from playwright.sync_api import Browser
 
 from src.config.compose import compose
 from src.data.sources.mnist import MNIST_FILES
@@ -22,6 +22,9 @@ from src.system.resources import cpu_count
 from src.training.fit import fit
 from tests.helpers.browser import launched
 from tests.helpers.warm import Warm
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 
 def pytest_xdist_auto_num_workers() -> int:
@@ -78,7 +81,7 @@ def mnist_root() -> Path:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+def browser() -> "Iterator[Browser]":
     with launched() as found:
         yield found
 

@@ -3,10 +3,12 @@
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 QUIET = (
@@ -16,23 +18,24 @@ QUIET = (
 
 
 @contextmanager
-def launched() -> Iterator[Browser]:
-    """Skips the test where there is no Chromium."""
+def launched() -> "Iterator[Browser]":
+    """Skips the test where there is no Chromium or no Playwright."""
     found = next(filter(None, map(shutil.which, NAMES)), None)
     if found is None:
         pytest.skip("needs Chromium: apt install chromium")
-    with sync_playwright() as playwright:
+    playwright_api = pytest.importorskip("playwright.sync_api")
+    with playwright_api.sync_playwright() as playwright:
         yield playwright.chromium.launch(executable_path=found, args=list(QUIET))
 
 
 @contextmanager
 def opened(
-    browser: Browser,
+    browser: "Browser",
     address: str,
     *,
     width: int = 1200,
     scheme: Literal["light", "dark"] = "light",
-) -> Iterator[Page]:
+) -> "Iterator[Page]":
     """The page in a new window. Any error of its script fails the test."""
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
     errors: list[str] = []
