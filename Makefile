@@ -51,9 +51,10 @@ torture: $(ENGINE)
 	TORTURE=1 $(VENV)/bin/python -m pytest -n0 -m "torture or not torture" \
 		tests/benchmarks/test_crashes.py tests/promises/test_hostile_files.py tests/promises/test_properties.py $(ARGS)
 
-# What needs a CUDA GPU: tests, benchmarks, a sweep; writes gpu_check.json.
-gpu-check: $(ENGINE)
-	$(VENV)/bin/python -m src.benchmark suite=gpu_check rounds=1 $(ARGS)
+# What needs a CUDA GPU: tests, benchmarks, a sweep; writes gpu_check.json and gpu_check.log into OUT.
+# PACKAGES=python3 uses the packages of that interpreter and installs nothing.
+gpu-check: $(if $(PACKAGES),,$(ENGINE))
+	$(or $(PACKAGES),$(VENV)/bin/python) -m src.benchmark suite=gpu_check out=$(or $(OUT),gpu_check) $(ARGS)
 
 lint: $(READY)
 	$(VENV)/bin/ruff check

@@ -27,6 +27,13 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--accelerator", choices=["cuda", "cpu"], default="cuda",
+        help="where the tests marked gpu train; cpu: a rehearsal of all that needs no GPU",
+    )  # fmt: skip
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """Of `-n auto`: with a worker for each core a quarter of the time was spent waiting, for ranks
     to meet, for a disk, for a process that was told to end."""

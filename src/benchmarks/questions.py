@@ -44,7 +44,7 @@ def answer(settings: Settings, question: Question) -> tuple[str, str]:
     seconds = measure.interleave({**question.contenders, **of_peak}, settings.rounds)
     ratios = {name: measure.ratio(seconds, *pair) for name, pair in question.ratios.items()}
     note = f"{question.unit} by {question.axis}; {settings.rounds} rounds"
-    facts: dict[str, Any] = {"devices": devices()}
+    facts: dict[str, Any] = {"devices": devices(settings)}
     if question.operations:
         peak = take_peak(seconds)
         note, facts = f"{note}\n{peak}", {**facts, "peak": peak._asdict()}
@@ -56,8 +56,11 @@ def answer(settings: Settings, question: Question) -> tuple[str, str]:
     return f"{note}\npicture: {picture}\n\n{table}", line
 
 
-def devices() -> list[str]:
-    return [name for name, count in machine.accelerators().items() if count]
+def devices(settings: Settings) -> list[str]:
+    """The accelerators of this machine that are compared."""
+    here = [name for name, count in machine.accelerators().items() if count]
+    wanted = settings.accelerators
+    return [name for name in here if wanted is None or name in wanted]
 
 
 def on(device: str) -> str:

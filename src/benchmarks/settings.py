@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -32,6 +32,10 @@ class Settings(Section):
     data: str = "mnist_or_digits"
     full: bool = False  # suite=sweep: also stacks of 256 trials
     commands: bool = True  # suite=sweep: also whole commands, which take minutes each
+    accelerators: list[Literal["cpu", "cuda", "mps"]] | None = None  # to compare; null: all
+    parts: list[str] | None = None  # of suite=gpu_check; null: all
+    out: str = "gpu_check"  # the folder for the results of suite=gpu_check
+    rehearse: bool = False  # suite=gpu_check: on the CPU, where no figure means anything
 
 
 def read_settings(argv: Sequence[str]) -> Settings:

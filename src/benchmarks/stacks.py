@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Sequence
-from itertools import count
 
 import torch
 
@@ -14,13 +13,14 @@ from src.system import machine
 from src.training.fit import build_classifier
 from src.training.learners import LEARNERS
 
+ON_CPU = "trainer.accelerator=cpu"
+
 
 def configure(*overrides: str) -> tuple[Config, DataModule]:
-    """A configuration for any number of epochs on the CPU, and its data."""
-    config = compose(
-        *overrides, "scheduler=none", "trainer.accelerator=cpu", "trainer.max_epochs=100000"
-    )
+    """A configuration for any number of epochs, and its data on its device."""
+    config = compose(*overrides, "scheduler=none", "trainer.max_epochs=100000")
     data = DataModule(config.data, steps_per_call=config.trainer.steps_per_call)
+    data.device = machine.resolve(config.trainer).torch_device
     data.setup()
     return config, data
 
@@ -35,26 +35,41 @@ def trials(config: Config, rates: Sequence[float], seeds: Sequence[int]) -> list
     ]
 
 
-def stack(data: DataModule, configs: Sequence[Config], *, loading: bool = True) -> Contender:
-    """Trains a stack with one trial per configuration, by the steps that `trainer.step` gives.
-    Times the steps, and with `loading` also the blocks. `logits` are those of the first trial."""
-    classifier = build_classifier(configs, data, machine.Devices("cpu", 1))
-    loader, kind = data.train_dataloader(), classifier.step.kind
-    models, lanes = classifier.models, classifier.lanes
-    learner = LEARNERS[kind](configs, models, classifier.order_of, lanes)
-    steps = learner.steps(classifier.schedules, classifier.step_plan, None)
-    epochs = count()
+class Training:
+    """A stack with one trial per configuration, trained by the steps that `trainer.step` gives."""
 
-    def train() -> float:
-        epoch, batch, of_steps = next(epochs), 0, 0.0
-        loader.sampler.set_epoch(epoch)
-        with lanes.running():
+    def __init__(self, data: DataModule, configs: Sequence[Config]) -> None:
+        devices = machine.resolve(configs[0].trainer)
+        classifier = build_classifier(configs, data, devices).to(devices.torch_device)
+        self.loader, self.lanes, self.plan = (
+            data.train_dataloader(), classifier.lanes, classifier.step_plan,
+        )  # fmt: skip
+        self.learner = LEARNERS[classifier.step.kind](
+            configs, classifier.models, classifier.order_of, self.lanes
+        )
+        self.steps = self.learner.steps(classifier.schedules, self.plan, None)
+        self.epochs = 0
+
+    def epoch(self, *, loading: bool = True) -> float:
+        """Trains for an epoch. The seconds of the steps, and with `loading` also of the blocks. On
+        a GPU, they end when the last block is queued."""
+        batch, of_steps = 0, 0.0
+        self.loader.sampler.set_epoch(self.epochs)
+        with self.lanes.running():
             began = time.perf_counter()
-            for block in loader:
+            for block in self.loader:
                 given = time.perf_counter()
-                steps(block, epoch, batch)
+                self.steps(block, self.epochs, batch)
                 of_steps += time.perf_counter() - given
                 batch += block.batches
-            return time.perf_counter() - began if loading else of_steps
+            seconds = time.perf_counter() - began if loading else of_steps
+        self.epochs += 1
+        return seconds
 
-    return Contender(train, torch.no_grad()(learner.logits))
+
+def stack(data: DataModule, configs: Sequence[Config], *, loading: bool = True) -> Contender:
+    """Times epochs of a stack. `logits` are those of the first trial."""
+    training = Training(data, configs)
+    return Contender(
+        lambda: training.epoch(loading=loading), torch.no_grad()(training.learner.logits)
+    )

@@ -56,6 +56,7 @@ class DataModule(LightningDataModule):
         self.folds = folds or ([] if config.fold is None else [config.fold])
         self.config, self.steps_per_call, self.world_size = config, steps_per_call, world_size
         self.start = (0, 0)  # epoch and batch where training begins
+        self.device = torch.device("cpu")  # of the loaders' tensors, if there is no trainer
         self.operations: int | None = None  # see `use_rows`
         self.set_orders([SeededOrder(0)], trial_count=1)
 
@@ -205,4 +206,4 @@ class DataModule(LightningDataModule):
 
     @property
     def _device(self) -> torch.device:
-        return torch.device("cpu") if self.trainer is None else self.trainer.strategy.root_device
+        return self.device if self.trainer is None else self.trainer.strategy.root_device

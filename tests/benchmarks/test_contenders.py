@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from src.benchmarks import contenders
 from src.benchmarks.contenders import Contender
-from src.benchmarks.stacks import configure, stack
+from src.benchmarks.stacks import ON_CPU, configure, stack
 from src.config.schema import Config
 from src.data.module import DataModule
 from src.data.sources.source import as_float
@@ -28,7 +28,7 @@ def _rate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @cache
 def digits() -> tuple[Config, DataModule]:
-    return configure("data=digits", f"optimizer.lr={RATE}")
+    return configure(ON_CPU, "data=digits", f"optimizer.lr={RATE}")
 
 
 def tensors(samples: int | None = None) -> tuple[Tensor, Tensor]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from src.benchmarks.stacks import configure, stack, trials
+from src.benchmarks.stacks import ON_CPU, configure, stack, trials
 from src.config.compose import compose
 from src.models import step_choice
 from src.runs.loading import open_trained
@@ -31,7 +31,7 @@ def test_a_stack_takes_the_steps_that_users_get(
         return built[-1]
 
     monkeypatch.setitem(learners.LEARNERS, kind, note)
-    config, data = configure("data=digits")
+    config, data = configure(ON_CPU, "data=digits")
     contender = stack(data, trials(config, [0.1, 0.3], [5, 6]), loading=loading)
     assert contender.train() > 0
     assert contender.train() > 0
@@ -55,7 +55,7 @@ def test_a_stack_takes_the_steps_that_users_get(
 
 
 def test_trials_share_batches_if_they_share_seeds() -> None:
-    config, data = configure("data=digits")
+    config, data = configure(ON_CPU, "data=digits")
     stack(data, trials(config, [0.1, 0.2, 0.3], [4, 4, 4]))
     assert len(data.orders) == 1
     stack(data, trials(config, [0.1, 0.2, 0.3], [4, 5, 4]))

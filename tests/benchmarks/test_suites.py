@@ -32,7 +32,6 @@ from src.runs.confidence import t_interval
 from src.runs.folder import Run
 from src.sweeps.command_line import check_command_line as check_train
 from src.sweeps.search_command import check_command_line as check_search
-from src.system.errors import InputError
 from src.training.fit import fit
 from tests.helpers.steps import AUTO
 
@@ -140,7 +139,7 @@ def test_search(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "halved sweep" in table
 
 
-@pytest.mark.parametrize("suite", [name for name in gpu_check.SUITES if name != "ranks"])
+@pytest.mark.parametrize("suite", [*gpu_check.SUITES, "devices", "dataset_size"])
 def test_questions(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each contender is the run that its label names; timing is replaced by a counter."""
     asked: list[object] = []
@@ -170,7 +169,7 @@ def test_questions(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     found = json.loads(line)
     assert found["suite"] == suite
     assert len(set(asked)) >= len(found["rows"]) >= 2
-    assert len(found["devices"]) == len(questions.devices())
+    assert len(found["devices"]) == len(questions.devices(read_settings([f"suite={suite}"])))
     assert all(name in table for name in found["rows"])
     assert (tmp_path / f"{suite}.png").read_bytes().startswith(b"\x89PNG")
     if suite == "hidden_size":
@@ -193,12 +192,6 @@ def test_augmenting_is_done_to_every_batch(way: str, monkeypatch: pytest.MonkeyP
     assert augmentation.augmenting(way, "cpu")() > 0
     expected = {"ours": [100] * 50, "batch": [100] * 50, "sample": [1] * 100}
     assert calls == expected[way]
-
-
-def test_a_gpu_check_needs_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(InputError, match="suite=gpu_check: torch sees no CUDA GPU"):
-        run_suite(read_settings(["suite=gpu_check"]))
 
 
 def test_checkpoints() -> None:

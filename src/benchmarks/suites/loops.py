@@ -19,14 +19,14 @@ from src.benchmarks.measure import interleave, ratio, report
 from src.benchmarks.peak import large_products, operations, take_peak
 from src.benchmarks.products import BATCH, CLASSES, HIDDEN, products
 from src.benchmarks.settings import Settings
-from src.benchmarks.stacks import configure, stack
+from src.benchmarks.stacks import ON_CPU, configure, stack
 from src.data.sources.source import as_float
 from src.system import machine
 
 
 def run(settings: Settings) -> tuple[str, str]:
     machine.keep_freed_memory()  # as our run does, so that all contenders benefit
-    config, data = configure(f"data={settings.data}", f"optimizer.lr={RATE}")
+    config, data = configure(ON_CPU, f"data={settings.data}", f"optimizer.lr={RATE}")
     source, train = data.source, data.train
     tensors = as_float(train.features).flatten(1), train.labels
     loops = {

@@ -12,7 +12,7 @@ from src.benchmarks.peak import operations
 from src.benchmarks.products import CLASSES, products
 from src.benchmarks.questions import SMALL, Question, answer, devices, epoch, on, random_data
 from src.benchmarks.settings import Settings
-from src.benchmarks.stacks import configure, stack
+from src.benchmarks.stacks import ON_CPU, configure, stack
 
 SAMPLES = 5000  # of the suite `hidden_size`
 AXES: dict[str, tuple[str, tuple[int, ...]]] = {
@@ -26,24 +26,24 @@ def run(settings: Settings) -> tuple[str, str]:
     axis, sizes = AXES[settings.suite]
     contenders = {
         f"{size} on {device}": _measure(settings.suite, size, on(device))
-        for device in devices()
+        for device in devices(settings)
         for size in sizes
     }
     first, last = sizes[0], sizes[-1]
     ratios = {
         f"{last}/{first} on {device}": (f"{last} on {device}", f"{first} on {device}")
-        for device in devices()
+        for device in devices(settings)
     }
     needed: dict[str, int] = {}
     if settings.suite == "hidden_size":
-        for size in sizes:
-            config, data = configure(*random_data(SAMPLES), f"model.hidden_sizes=[{size}]")
+        for size in sizes if "cpu" in devices(settings) else ():
+            config, data = configure(ON_CPU, *random_data(SAMPLES), f"model.hidden_sizes=[{size}]")
             whole, steps = f"{size} on cpu", f"{size} on cpu, steps alone"
             contenders[steps] = stack(data, [config], loading=False).train
             needed |= dict.fromkeys(
                 (whole, steps), operations((784, size, CLASSES), len(data.train))
             )
-        for device in devices():
+        for device in devices(settings):
             for size in sizes:
                 whole, part = f"{size} on {device}", f"{size} on {device}, products alone"
                 contenders[part] = products(SAMPLES, hidden=size, device=device)

@@ -22,7 +22,7 @@ from src.benchmarks.measure import (
 from src.benchmarks.peak import large_products, operations, take_peak
 from src.benchmarks.products import BATCH, CLASSES, HIDDEN, products
 from src.benchmarks.settings import Settings
-from src.benchmarks.stacks import configure, stack, trials
+from src.benchmarks.stacks import ON_CPU, configure, stack, trials
 from src.config.schema import Config
 from src.data.module import DataModule
 from src.data.sources.source import as_float
@@ -41,8 +41,8 @@ def run(settings: Settings) -> tuple[str, str]:
     alone (`products`). The trials of `fused` share their batches, those of `fused_own_seeds` do
     not. Writes sweep.png."""
     machine.keep_freed_memory()
-    config, data = configure(f"data={settings.data}")
-    part_config, part = configure(f"data={settings.data}", f"data.val_fraction={1 - PART}")
+    config, data = configure(ON_CPU, f"data={settings.data}")
+    part_config, part = configure(ON_CPU, f"data={settings.data}", f"data.val_fraction={1 - PART}")
     source, train = data.source, data.train
     sizes = [1, 4, 16, 64, *([256] if settings.full else [])]
     contenders: dict[str, Callable[[], float]] = {
