@@ -171,7 +171,7 @@ def require_copies(trained: Trained, copies: int) -> None:
 def _forward(trained: Trained) -> Forward:
     """The logits of a model that is not a committee."""
     config, model = trained.config, trained.model
-    choice, dtype = choose_step(config, model), next(model.parameters()).dtype
+    choice, dtype = choose_step([config], [model]), next(model.parameters()).dtype
     if choice.kind == NATIVE:  # a copy, because the engine moves the weights
         return NativeModel(copy.deepcopy(model)).logits
     mixed = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}

@@ -1,5 +1,6 @@
-"""Which of the three ways of a step a run takes, and why not a faster one."""
+"""Which of the four ways of a step a run takes, and why not a faster one."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from torch import nn
@@ -7,27 +8,32 @@ from torch import nn
 from src.config.closed_form import not_covered
 from src.config.schema import Config
 from src.models.closed_form import closed_form_of
+from src.models.kernel_models import why_no_kernel
 from src.models.native import why_not_native
 from src.native.engine import OPTIMIZERS
 from src.system.errors import InputError
 
-NATIVE, CLOSED_FORM, AUTOGRAD = "native", "closed_form", "autograd"
+NATIVE, KERNEL, CLOSED_FORM, AUTOGRAD = "native", "kernel", "closed_form", "autograd"
 
 
 @dataclass(frozen=True)
 class StepChoice:
-    """`kind` is native, closed_form or autograd. `reason` says why it is not a faster one; it is
-    empty for the fastest on the device, and for what `trainer.step` names."""
+    """`kind` is native (CPUs), kernel (CUDA), closed_form or autograd. `reason` says why it is not
+    a faster one; it is empty for the fastest on the device, and for what `trainer.step` names."""
 
     kind: str
     reason: str = ""
 
 
 def choose_step(
-    config: Config, model: nn.Module, accelerator: str = "cpu", world_size: int = 1
+    configs: Sequence[Config],
+    models: Sequence[nn.Module],
+    accelerator: str = "cpu",
+    world_size: int = 1,
 ) -> StepChoice:
-    """The fastest way that the model, the configuration and the devices allow. Raises InputError if
-    `trainer.step` names one that they do not allow."""
+    """The fastest way that the models, the configurations of their trials and the devices allow.
+    Raises InputError if `trainer.step` names one that they do not allow."""
+    config, model = configs[0], models[0]
     wanted = config.trainer.step
     if wanted == AUTOGRAD:
         return StepChoice(AUTOGRAD)
@@ -36,14 +42,27 @@ def choose_step(
         refused = f"{type(model).__name__} has no closed form"
     if refused:
         return StepChoice(AUTOGRAD, refused)
-    if wanted == CLOSED_FORM or (wanted != NATIVE and accelerator != "cpu"):
+    if wanted == CLOSED_FORM:
         return StepChoice(CLOSED_FORM)
+    if wanted != NATIVE and accelerator != "cpu":
+        reason = _why_no_kernel(configs, models, accelerator, world_size)
+        return StepChoice(CLOSED_FORM if reason else KERNEL, reason)
     reason = _why_not_native(config, model, accelerator, world_size)
     if not reason:
         return StepChoice(NATIVE)
     if wanted == NATIVE:
         raise InputError(f"trainer.step=native: {reason}; or type trainer.step=auto")
     return StepChoice(CLOSED_FORM, reason)
+
+
+def _why_no_kernel(
+    configs: Sequence[Config], models: Sequence[nn.Module], accelerator: str, world_size: int
+) -> str:
+    if accelerator != "cuda":
+        return f"the kernel runs on CUDA GPUs, this run on {accelerator}"
+    if world_size > 1:
+        return f"the kernel does not exchange gradients, and there are {world_size} ranks"
+    return why_no_kernel(configs, models)
 
 
 def _why_not_native(config: Config, model: nn.Module, accelerator: str, world_size: int) -> str:

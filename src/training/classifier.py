@@ -18,7 +18,7 @@ from src.data.loader import Batch, Block, Rows
 from src.data.module import DataModule
 from src.data.sources.source import Split
 from src.models import count_parameters
-from src.models.step_choice import AUTOGRAD, NATIVE, StepChoice
+from src.models.step_choice import AUTOGRAD, KERNEL, NATIVE, StepChoice
 from src.runs.checkpoint import FORMAT
 from src.system import machine
 from src.system.errors import InputError
@@ -143,13 +143,14 @@ class Classifier(LightningModule):
             self.configs[0].augmentation, data.source, seeds, data.config.batch, data.world_size,
             self.configs[0].trainer.max_epochs,
         )  # fmt: skip
-        by_rows = self.step.kind == NATIVE and self.augmentation is None
-        sizes = [count_parameters(self.models[trial]) for trial in trials]
+        operations = None
+        if self.augmentation is None and self.step.kind == NATIVE:
+            sizes = [count_parameters(self.models[trial]) for trial in trials]
+            operations = 6 * data.config.batch * sum(sizes)
+        elif self.augmentation is None and self.step.kind == KERNEL:
+            operations = 1  # an epoch takes milliseconds
         every = self.configs[0].checkpoint.every_n_steps
-        data.use_rows(
-            6 * data.config.batch * sum(sizes) if by_rows else None,
-            every and every * self.step_plan.accumulate,
-        )
+        data.use_rows(operations, every and every * self.step_plan.accumulate)
 
     def _evaluate_on(self, evaluated: Sequence[Sequence[int]]) -> None:
         """For each loader of an evaluation, the places in the stack of the trials to evaluate."""

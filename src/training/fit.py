@@ -332,7 +332,7 @@ def build_classifier(
         orders = [StreamOrder(torch.get_rng_state())]
     data.set_orders(orders, len(configs))
     threads = available() if devices.accelerator == "cpu" else 1
-    step = choose_step(configs[0], models[0], devices.accelerator, devices.world_size)
+    step = choose_step(configs, models, devices.accelerator, devices.world_size)
     place_of = {key: place for place, key in enumerate(keys)}
     orders_of = [place_of[config.seed, config.data.fold] for config in configs]
     return Classifier(configs, models, data, orders_of, step, threads)

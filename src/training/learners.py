@@ -20,8 +20,9 @@ from src.data.loader import Batch
 from src.data.sources.source import as_float
 from src.models.native import NativeModel
 from src.models.stack import Stack
-from src.models.step_choice import AUTOGRAD, CLOSED_FORM, NATIVE
+from src.models.step_choice import AUTOGRAD, CLOSED_FORM, KERNEL, NATIVE
 from src.training.averaging import Average
+from src.training.kernel_steps import KernelSteps
 from src.training.lanes import Lanes
 from src.training.metrics import Evaluated, evaluate
 from src.training.native_steps import (
@@ -151,6 +152,8 @@ class AutogradLearner(Learner):
 class ClosedFormLearner(Learner):
     """A stack of models that have a closed form."""
 
+    steps_class = ClosedFormSteps
+
     @cached_property
     def stack(self) -> Stack:
         return Stack(self.models, self.batch_of, min(self.lanes.count, len(self.models)))
@@ -163,7 +166,7 @@ class ClosedFormLearner(Learner):
         self, schedules: Sequence[Schedule], plan: StepPlan, average: Average | None
     ) -> Steps:
         trainer = self.configs[0].trainer
-        return ClosedFormSteps(
+        return self.steps_class(
             self.stack, self.optimizers[0], schedules, plan, average,
             product_dtype=MIXED_PRECISION_TYPE.get(trainer.precision), graph=trainer.cuda_graph,
             lanes=self.lanes,
@@ -202,6 +205,12 @@ class ClosedFormLearner(Learner):
 
     def load_optimizer_states(self, states: Sequence[dict[str, Any]]) -> None:
         load_trial_states(self.optimizers[0], self.stack, states)
+
+
+class KernelLearner(ClosedFormLearner):
+    """A stack that the CUDA kernel trains; it is evaluated by closed form."""
+
+    steps_class = KernelSteps
 
 
 class NativeLearner(Learner):
@@ -260,6 +269,7 @@ class NativeLearner(Learner):
 
 LEARNERS: dict[str, type[Learner]] = {
     NATIVE: NativeLearner,
+    KERNEL: KernelLearner,
     CLOSED_FORM: ClosedFormLearner,
     AUTOGRAD: AutogradLearner,
 }

@@ -94,8 +94,8 @@ class State(CheckpointPart):
     stopped: dict[int, str]
     stacked: Annotated[list[int], Field(min_length=1)]
     threads: Annotated[int, Field(gt=0, le=4096)]
-    step: Literal["native", "closed_form", "autograd"] | None = (
-        None  # None: before there were three
+    step: Literal["native", "kernel", "closed_form", "autograd"] | None = (
+        None  # None: before there were several
     )
     average: list[dict[str, Tensor]]
     position: _Position

@@ -307,14 +307,12 @@ class ClosedFormSteps(Steps):
         like = self.stack.parameters[0]
         size, count = block.labels.shape[-1], len(block.labels)
         loss_scale = 1 / (size * self.step_plan.accumulate * self.step_plan.ranks)
-        first = self.step_plan.step_of(epoch, 0)
-        steps = [self.step_plan.step_of(epoch, batch + k) - first for k in range(count)]
-        rates = np.stack([schedule.of_epoch(epoch)[steps] for schedule in self.schedules], 1)
+        rates = self.rates(epoch, batch, count)
         if self.stack.trial_count == 1 and like.device.type == "cpu":  # numbers are faster
             results = self._train(*block, rates.tolist(), loss_scale, epoch, batch)
             self.set_rates(rates[-1].tolist())
         else:
-            table = to_device(torch.from_numpy(rates).to(like.dtype), like.device)
+            table = self.on_device(rates)
             whole = (block.features, block.labels, table)
             parts = []
             for piece in self._pieces(count, batch):
@@ -331,6 +329,17 @@ class ClosedFormSteps(Steps):
             self.set_rates(table[-1] if stacked else rates[-1].tolist())
         self.stack.count_batches(count)
         return results
+
+    def rates(self, epoch: int, batch: int, count: int) -> np.ndarray:
+        """The learning rates (count, S) of consecutive batches."""
+        first = self.step_plan.step_of(epoch, 0)
+        steps = [self.step_plan.step_of(epoch, batch + k) - first for k in range(count)]
+        return np.stack([schedule.of_epoch(epoch)[steps] for schedule in self.schedules], 1)
+
+    def on_device(self, rates: np.ndarray) -> Tensor:
+        """Learning rates with the type and on the device of the parameters."""
+        like = self.stack.parameters[0]
+        return to_device(torch.from_numpy(rates).to(like.dtype), like.device)
 
     def _pieces(self, count: int, batch: int) -> list[slice]:
         """Divides a block for graphs: the rest of a step, whole steps, what is left. A capture

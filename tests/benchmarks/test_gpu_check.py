@@ -83,7 +83,7 @@ def test_a_rehearsal(opened: list[str], tmp_path: Path, monkeypatch: pytest.Monk
     assert figures["test accuracy"] > 0.5
     ratio = figures["epoch of Lightning's default loop"] / figures["epoch"]
     assert figures["Lightning's default loop/ours"] == pytest.approx(ratio)
-    assert parts["step"]["64 trials: kernels a step"] == 0
+    assert parts["step"]["auto, 64 trials: kernels a step"] == 0
     stacks = parts["stacks"]
     for name in ("1 trials", "8 trials", "8 trials with own seeds"):
         assert 0 < stacks[f"{name}, until all is queued"] <= stacks[f"{name}, epoch"]

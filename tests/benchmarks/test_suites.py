@@ -100,7 +100,7 @@ def test_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert [threads for _, threads in ran] == [None, "1", None, "1"]
     single, _, sweep_, _ = (arguments for arguments, _ in ran)
     config = compose(*(text for text in single if not text.startswith("hydra.")))
-    assert choose_step(config, build_model(config.model, (784,), 10)).kind == AUTO
+    assert choose_step([config], [build_model(config.model, (784,), 10)]).kind == AUTO
     assert len(check_train([*single]).points) == 1
     assert len(check_train([*sweep_]).points) == 64
     assert json.loads(line)["ratios"] == {"run/one thread": 1.5, "sweep/one thread": 1.5}

@@ -22,7 +22,7 @@ def test_a_setting_that_is_not_covered_is_refused_with_closed_form(
     setting = f"{key}={str(value).lower()}"
     config = compose(setting)
     assert not_covered(config) == {setting: NOT_COVERED[key, value]}
-    assert choose_step(config, construct_model(config.model, (4,), 3)).kind == "autograd"
+    assert choose_step([config], [construct_model(config.model, (4,), 3)]).kind == "autograd"
     assert why_alone(config) == f"{setting}: the closed form {NOT_COVERED[key, value]}"
     with pytest.raises(InputError) as caught:
         compose(setting, "trainer.step=closed_form")

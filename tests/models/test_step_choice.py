@@ -14,32 +14,33 @@ MLP = construct_model(compose().model, (4,), 3)
 
 @needs_engine
 def test_a_cpu_takes_the_engine_and_a_gpu_the_closed_form() -> None:
-    assert choose_step(compose(), MLP) == StepChoice("native")
-    assert choose_step(compose("trainer.precision=64"), MLP) == StepChoice("native")
-    assert choose_step(compose(), MLP, "cuda") == StepChoice("closed_form")
-    assert choose_step(compose("trainer.step=closed_form"), MLP) == StepChoice("closed_form")
-    assert choose_step(compose("trainer.step=autograd"), MLP) == StepChoice("autograd")
+    assert choose_step([compose()], [MLP]) == StepChoice("native")
+    assert choose_step([compose("trainer.precision=64")], [MLP]) == StepChoice("native")
+    apple = "the kernel runs on CUDA GPUs, this run on mps"
+    assert choose_step([compose()], [MLP], "mps") == StepChoice("closed_form", apple)
+    assert choose_step([compose("trainer.step=closed_form")], [MLP]) == StepChoice("closed_form")
+    assert choose_step([compose("trainer.step=autograd")], [MLP]) == StepChoice("autograd")
 
 
 def test_the_reason_names_what_stands_in_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    bf16 = choose_step(compose("trainer.precision=bf16-mixed"), MLP)
+    bf16 = choose_step([compose("trainer.precision=bf16-mixed")], [MLP])
     assert bf16 == StepChoice("closed_form", "the engine has no trainer.precision=bf16-mixed")
-    ranks = choose_step(compose(), MLP, world_size=2)
+    ranks = choose_step([compose()], [MLP], world_size=2)
     assert ranks == StepChoice(
         "closed_form", "the engine does not exchange gradients, and there are 2 ranks"
     )
-    half = choose_step(compose("trainer.precision=16-mixed"), MLP)
+    half = choose_step([compose("trainer.precision=16-mixed")], [MLP])
     assert half == StepChoice(
         "autograd", "trainer.precision=16-mixed: the closed form has no gradient scaling"
     )
-    other = choose_step(compose(), nn.Sequential(nn.Linear(4, 2)))
+    other = choose_step([compose()], [nn.Sequential(nn.Linear(4, 2))])
     assert other == StepChoice("autograd", "Sequential has no closed form")
     monkeypatch.setattr("src.native.engine.why_absent", lambda: "the engine is not built; type X")
-    assert choose_step(compose(), MLP) == StepChoice(
+    assert choose_step([compose()], [MLP]) == StepChoice(
         "closed_form", "the engine is not built; type X"
     )
     with pytest.raises(InputError, match="native: the engine is not built; type X; or type"):
-        choose_step(compose("trainer.step=native"), MLP)
+        choose_step([compose("trainer.step=native")], [MLP])
 
 
 def test_a_closed_form_of_others_is_not_the_engines(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +51,7 @@ def test_a_closed_form_of_others_is_not_the_engines(monkeypatch: pytest.MonkeyPa
         closed_form = Own
 
     reason = "the engine does not know the layers of Family"
-    assert choose_step(compose(), Family()) == StepChoice("closed_form", reason)
+    assert choose_step([compose()], [Family()]) == StepChoice("closed_form", reason)
 
 
 @pytest.mark.parametrize(

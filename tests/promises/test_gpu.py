@@ -22,8 +22,9 @@ from tests.helpers.weights import weights
 pytestmark = pytest.mark.gpu
 
 COMMON = ("data=digits", "trainer.devices=1", "trainer.max_epochs=4", "optimizer.lr=0.05")
-NO_GRAPH = "trainer.cuda_graph=false"
+CLOSED_FORM, NO_GRAPH = "trainer.step=closed_form", "trainer.cuda_graph=false"
 TOLD = "batches run without CUDA graphs"
+TOLD_OF_KERNEL = "batches run without the CUDA kernel"
 RECIPES = {
     "sgd": (),
     "momentum": ("optimizer.momentum=0.9", "optimizer.lr=0.01"),
@@ -44,6 +45,7 @@ RECIPES = {
     "double": ("trainer.precision=64",),
 }
 RANDOM = {
+    "nothing random": (),
     "dropout": ("model.dropout=0.3", "model.input_dropout=0.1"),
     "noise": ("model.noise=0.3", "model.norm=batch"),
     "augmented": ("augmentation=digits",),
@@ -80,8 +82,9 @@ def distance(run: Run, other: Run) -> float:
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_graph_is_its_eager_run(recipe: str, here: tuple[str, ...], tmp_path: Path) -> None:
-    graph = fit(compose(*here, *RECIPES[recipe]), tmp_path / "graph")
-    eager = fit(compose(*here, *RECIPES[recipe], NO_GRAPH), tmp_path / "eager")
+    overrides = (*here, CLOSED_FORM, *RECIPES[recipe])
+    graph = fit(compose(*overrides), tmp_path / "graph")
+    eager = fit(compose(*overrides, NO_GRAPH), tmp_path / "eager")
     assert (TOLD in graph.log_file.read_text()) == (recipe == "average" and "cuda" in here[-1])
     assert distance(graph, eager) < (2e-2 if recipe == "bf16" else 1e-4)
 
@@ -91,6 +94,45 @@ def test_a_gpu_is_a_cpu(recipe: str, here: tuple[str, ...], tmp_path: Path) -> N
     gpu = fit(compose(*here, *RECIPES[recipe]), tmp_path / "gpu")
     cpu = fit(compose(*here, *RECIPES[recipe], "trainer.accelerator=cpu"), tmp_path / "cpu")
     assert distance(gpu, cpu) < (5e-2 if recipe == "bf16" else 5e-3)
+
+
+KERNELS = {
+    "bytes": ("data=mnist_or_digits", "data.val_fraction=0.5"),
+    "floats": (),
+    "logistic regression": ("model=logistic_regression",),
+    "deep": ("model.hidden_sizes=[20,30,12]", "model.activation=tanh", "data.batch_size=77"),
+    "gelu": ("model.activation=gelu", "trainer.label_smoothing=0.1", "scheduler=onecycle"),
+}
+
+
+@pytest.mark.parametrize("recipe", KERNELS)
+def test_the_kernel_is_the_closed_form(
+    recipe: str, cuda: None, here: tuple[str, ...], tmp_path: Path
+) -> None:
+    overrides = (*here, *KERNELS[recipe])
+    run = fit(compose(*overrides), tmp_path / "run")
+    other = fit(compose(*overrides, CLOSED_FORM), tmp_path / "other")
+    assert run.result["step"] == "kernel"
+    assert TOLD_OF_KERNEL not in run.log_file.read_text()
+    assert distance(run, other) < 1e-3
+    for row, expected in zip(run.history, other.history, strict=True):
+        assert row["train/loss"] == pytest.approx(expected["train/loss"], abs=1e-3)
+        assert row["train/acc"] == pytest.approx(expected["train/acc"], abs=2e-3)
+
+
+def test_a_stack_of_the_kernel_is_its_single_runs(
+    cuda: None, here: tuple[str, ...], tmp_path: Path
+) -> None:
+    """To the last bit, whatever the others are."""
+    configs = [
+        compose(*here, f"optimizer.lr={rate}", f"model.hidden_sizes={width}", f"seed={seed}")
+        for rate, width, seed in ((0.1, 16, 0), (0.2, 24, 0), (0.3, 16, 1), (0.1, 16, 2))
+    ]
+    runs = fit_stack(configs, [tmp_path / str(n) for n in range(4)], tmp_path / "stack")
+    for config, run in zip(configs, runs, strict=True):
+        assert run.result["step"] == "kernel"
+        alone = fit(config, tmp_path / "alone" / run.folder.name)
+        assert all(value.equal(weights(run)[name]) for name, value in weights(alone).items())
 
 
 @pytest.mark.parametrize("setting", ["model.dropout=0.5", "model.noise=0.3"])
@@ -120,7 +162,7 @@ def test_a_stack_is_its_single_runs(
 
 def test_a_trial_that_diverges_leaves_the_others(here: tuple[str, ...], tmp_path: Path) -> None:
     """Its weights are no numbers, in a replay and without a graph."""
-    configs = [compose(*here, f"optimizer.lr={rate}") for rate in (0.05, 1e12)]
+    configs = [compose(*here, CLOSED_FORM, f"optimizer.lr={rate}") for rate in (0.05, 1e12)]
     good, bad = fit_stack(configs, [tmp_path / "good", tmp_path / "bad"], tmp_path / "stack")
     assert bad.result["status"] == "diverged"
     assert TOLD not in good.log_file.read_text()

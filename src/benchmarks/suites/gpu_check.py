@@ -14,6 +14,7 @@ import time
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Mapping
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -136,7 +137,8 @@ def _figures(settings: Settings) -> dict[str, Any]:
             return seconds_per_epoch(run.history, warm_up=2), run.result
 
     usual, result = seconds()
-    eager, _ = seconds("trainer.cuda_graph=false")
+    graph, _ = seconds("trainer.step=closed_form")
+    eager, _ = seconds("trainer.step=closed_form", "trainer.cuda_graph=false")
     autograd, _ = seconds("trainer.step=autograd")
     count = 4_800 if settings.rehearse else 48_000
     stream = torch.Generator().manual_seed(0)
@@ -146,7 +148,8 @@ def _figures(settings: Settings) -> dict[str, Any]:
     lightning = default_lightning(features.to(device), labels.to(device), device).train()
     return {
         "epoch": usual,
-        "epoch without a CUDA graph": eager,
+        "epoch by closed form": graph,
+        "epoch by closed form without a CUDA graph": eager,
         "epoch by autograd": autograd,
         "epoch of Lightning's default loop": lightning,
         "Lightning's default loop/ours": lightning / usual,
@@ -163,19 +166,22 @@ def _training(settings: Settings, count: int, *more: str, own_seeds: bool = Fals
 
 
 def _step(settings: Settings) -> dict[str, Any]:
-    """The kernels of an epoch by their total time, for one trial and for 64."""
+    """The kernels of an epoch by their total time, for one trial and for 64, by each kind of step
+    that a GPU has."""
     found: dict[str, Any] = {}
-    for count in (1, 64):
-        training = _training(settings, count)
+    for kind, count in product(("auto", "closed_form"), (1, 64)):
+        training = _training(settings, count, f"trainer.step={kind}")
         training.epoch()
         training.epoch()  # builds graphs
         kernels = _kernels(training.epoch)
         steps = training.plan.steps_per_epoch
-        found[f"{count} trials: kernels a step"] = sum(n for n, _ in kernels.values()) / steps
-        found[f"{count} trials: microseconds a step in kernels"] = (
+        found[f"{kind}, {count} trials: kernels a step"] = (
+            sum(n for n, _ in kernels.values()) / steps
+        )
+        found[f"{kind}, {count} trials: microseconds a step in kernels"] = (
             sum(spent for _, spent in kernels.values()) / steps
         )
-        found[f"{count} trials, by kernel"] = {
+        found[f"{kind}, {count} trials, by kernel"] = {
             name: {"number a step": number / steps, "microseconds a step": spent / steps}
             for name, (number, spent) in sorted(kernels.items(), key=lambda item: -item[1][1])[:40]
         }

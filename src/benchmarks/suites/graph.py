@@ -1,4 +1,4 @@
-"""An epoch by the kind of step: autograd, closed form, compiled, with and without a CUDA graph."""
+"""An epoch by the kind of step, with and without a CUDA graph."""
 
 from functools import partial
 
@@ -17,7 +17,11 @@ def run(settings: Settings) -> tuple[str, str]:
             contenders[f"{kind} on {device}"] = partial(epoch, on(device), *SMALL, override)
         if device == "cuda":
             eager = "closed_form without graph on cuda"
-            contenders[eager] = partial(epoch, on(device), *SMALL, "trainer.cuda_graph=false")
+            contenders[eager] = partial(
+                epoch, on(device), *SMALL, ways["closed_form"], "trainer.cuda_graph=false"
+            )
+            contenders["kernel on cuda"] = partial(epoch, on(device), *SMALL)
+            ratios["closed_form/kernel"] = ("closed_form on cuda", "kernel on cuda")
             ratios["without graph/with graph"] = (eager, "closed_form on cuda")
         for kind in list(ways)[1:]:
             name = f"{kind} on {device}"

@@ -1,0 +1,200 @@
+"""The CUDA kernel: simulated against autograd, and compiled for GPUs that need not be there."""
+
+import ctypes
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from src.native import kernel
+from src.native.kernel import KernelError, Shape, arguments_type, compile_kernel, compiled
+from tests.helpers.simulated_kernel import built, needs_compiler, simulate
+
+ACTIVATE = {"relu": torch.relu, "tanh": torch.tanh, "gelu": F.gelu}
+TUTORIAL = Shape((784, 32, 10), 100, True, "relu", 0.0)
+SHAPES = [
+    TUTORIAL,
+    Shape((16, 8, 3), 8, True, "relu", 0.0),
+    Shape((30, 20, 40, 5), 37, False, "tanh", 0.1),
+    Shape((13, 70, 33, 2), 20, False, "gelu", 0.0),
+    Shape((21, 7), 19, True, "relu", 0.2),
+    Shape((1, 1, 2), 1, False, "relu", 0.0),
+]
+needs_nvrtc = pytest.mark.skipif(bool(kernel.why_absent()), reason=kernel.why_absent())
+
+
+def drawn(number: int) -> Shape:
+    """A random shape."""
+    draw = np.random.default_rng(number)
+    units = (
+        draw.integers(1, 90), *draw.integers(1, 70, draw.integers(0, 4)), draw.integers(2, 40),
+    )  # fmt: skip
+    return Shape(
+        tuple(map(int, units)), int(draw.integers(1, 70)), bool(draw.integers(2)),
+        kernel.ACTIVATIONS[draw.integers(3)], float(draw.choice([0.0, 0.1])),
+    )  # fmt: skip
+
+
+@dataclass
+class Case:
+    """Trials of a shape with data, batches and rates of their own; they train in place."""
+
+    shape: Shape
+    seed: int
+    trials: int = 2
+    orders: int = 2
+    batches: int = 3
+    size: int = 0  # of the batches; 0: the shape's
+
+    def __post_init__(self) -> None:
+        stream, shape = torch.Generator().manual_seed(self.seed), self.shape
+        self.size = self.size or shape.rows
+        count, inputs, classes = 50, shape.units[0], shape.units[-1]
+        if shape.whole_bytes:
+            self.features = torch.randint(256, (count, inputs), generator=stream).byte()
+        else:
+            self.features = torch.randn(count, inputs, generator=stream)
+        self.labels = torch.randint(classes, (count,), generator=stream)
+        self.rows = torch.randint(count, (self.batches, self.orders, self.size), generator=stream)
+        self.order_of = torch.randint(self.orders, (self.trials,), generator=stream).int()
+        self.column_of = torch.randperm(self.trials, generator=stream).int()
+        self.rates = torch.rand(self.batches, self.trials, generator=stream)
+        self.losses = torch.zeros(self.batches, self.trials)
+        self.correct = torch.zeros(self.batches, self.trials, dtype=torch.long)
+        pairs = list(zip(shape.units, shape.units[1:], strict=False))
+        self.weights = [torch.randn(self.trials, b, a, generator=stream) / a**0.5 for a, b in pairs]
+        self.biases = [torch.randn(self.trials, b, generator=stream) / 10 for _, b in pairs]
+
+    def arguments(self) -> ctypes.Structure:
+        def pointers(tensors: list[Tensor]) -> Any:
+            return (ctypes.c_void_p * len(tensors))(*(tensor.data_ptr() for tensor in tensors))
+
+        tensors = (
+            self.features, self.labels, self.rows, self.order_of, self.column_of, self.rates,
+            self.losses, self.correct,
+        )  # fmt: skip
+        return arguments_type(self.shape.layers)(
+            *(tensor.data_ptr() for tensor in tensors), pointers(self.weights),
+            pointers(self.biases), self.batches, self.orders, self.size, self.trials,
+        )  # fmt: skip
+
+    def trained(self, *flags: str) -> list[Tensor]:
+        simulate(self.shape, self.arguments(), self.trials, *flags)
+        return [*self.weights, *self.biases, self.losses, self.correct]
+
+    def by_autograd(self) -> list[Tensor]:
+        """What `trained` must return, in float64. Leaves everything as it is."""
+        activate, layers = ACTIVATE[self.shape.activation], self.shape.layers
+        weights = [value.double().clone() for value in (*self.weights, *self.biases)]
+        losses, correct = self.losses.double().clone(), self.correct.clone()
+        for trial in range(self.trials):
+            order, column = int(self.order_of[trial]), int(self.column_of[trial])
+            own = [value[trial].clone().requires_grad_() for value in weights]
+            for batch in range(self.batches):
+                rows = self.rows[batch, order]
+                x = self.features[rows].double() / (255 if self.shape.whole_bytes else 1)
+                for layer in range(layers):
+                    x = F.linear(x, own[layer], own[layers + layer])
+                    x = activate(x) if layer + 1 < layers else x
+                loss = F.cross_entropy(x, self.labels[rows], label_smoothing=self.shape.smoothing)
+                losses[batch, column] = loss.detach()
+                correct[batch, column] = (x.argmax(1) == self.labels[rows]).sum()
+                gradients = torch.autograd.grad(loss, own)
+                with torch.no_grad():
+                    for value, gradient in zip(own, gradients, strict=True):
+                        value.sub_(self.rates[batch, column] * gradient)
+            for value, trained in zip(weights, own, strict=True):
+                value[trial] = trained.detach()
+        return [*weights, losses, correct]
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", [*SHAPES, *map(drawn, range(12))], ids=str)
+def test_a_simulated_block_is_that_of_autograd(shape: Shape) -> None:
+    for size in {shape.rows, max(1, shape.rows - 3)}:  # the last batch of an epoch is smaller
+        case = Case(shape, seed=size, size=size)
+        expected = case.by_autograd()
+        *found, correct = case.trained()
+        *values, right = expected
+        for value, other in zip(found, values, strict=True):
+            torch.testing.assert_close(value.double(), other, atol=3e-5, rtol=3e-5)
+        assert correct.equal(right)
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_no_warp_depends_on_another_of_its_phase(shape: Shape) -> None:
+    """In the other order, the bits are the same. A missing barrier would make a difference."""
+    usual, other = Case(shape, seed=0).trained(), Case(shape, seed=0).trained("-DREVERSED")
+    assert all(a.equal(b) for a, b in zip(usual, other, strict=True))
+
+
+@needs_compiler
+def test_a_block_may_be_divided() -> None:
+    """The weights are kept as they are, so a resumed run has the same bits."""
+    whole, parts = Case(SHAPES[2], seed=1), Case(SHAPES[2], seed=1)
+    expected = whole.trained()
+    rows, rates, count = parts.rows, parts.rates, parts.batches
+    for batch in range(count):
+        parts.rows, parts.rates = rows[batch : batch + 1], rates[batch : batch + 1]
+        parts.batches = 1
+        found = parts.trained()
+    assert all(a.equal(b) for a, b in zip(found[:-2], expected[:-2], strict=True))
+
+
+@needs_compiler
+def test_a_trial_that_diverges_is_no_number() -> None:
+    case = Case(SHAPES[1], seed=0, batches=4)
+    case.rates[1, case.column_of[0]] = 1e38
+    found = case.trained()
+    assert found[0][0].isnan().any()
+    assert all(value[1].isfinite().all() for value in found[: 2 * case.shape.layers])
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", [*SHAPES, *map(drawn, range(12))], ids=str)
+def test_its_memory_is_as_large_as_python_says(shape: Shape) -> None:
+    """Exactly: the last floats are those of the losses and the correct predictions."""
+    floats = built(shape).floats
+    assert 4 * floats() == shape.shared_bytes
+
+
+def test_the_tutorials_network_fits_an_a100() -> None:
+    assert TUTORIAL.shared_bytes == 161_024 < 163 * 1024
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("architecture", ["sm_80", "sm_90", "sm_120"])
+def test_it_is_compiled_without_a_gpu(architecture: str) -> None:
+    binary = compile_kernel(TUTORIAL, architecture)
+    assert binary.startswith(b"\x7fELF")
+    assert b"train" in binary
+
+
+@needs_nvrtc
+def test_what_nvrtc_refuses_is_told() -> None:
+    with pytest.raises(KernelError, match="NVRTC_ERROR_INVALID_OPTION: nvrtc: error"):
+        compile_kernel(TUTORIAL, "sm_1")
+
+
+@needs_nvrtc
+def test_a_binary_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shape = SHAPES[1]
+    monkeypatch.setattr(kernel, "MOST_FILES", 2)
+    binary = compiled(shape, "sm_90", tmp_path)
+    (file,) = tmp_path.iterdir()
+    assert file.read_bytes() == binary
+    file.write_bytes(b"kept")
+    assert compiled(shape, "sm_90", tmp_path) == b"kept"
+    assert compiled(shape, "sm_80", tmp_path) != b"kept"
+    compiled(SHAPES[4], "sm_90", tmp_path)
+    assert len([*tmp_path.iterdir()]) == 2
+    assert not file.exists()
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    assert compiled(shape, "sm_90", blocked).startswith(b"\x7fELF")
