@@ -90,12 +90,19 @@ class StackedOptimizer(Optimizer):
     def step_segments(self, segments: Iterable[int]) -> None:
         """The step of the segments with these numbers. Each lane steps its own segments."""
         for group in (self.param_groups[number] for number in segments):
+            common = self.begin_step(group)
             for parameter in group["params"]:
                 shape = (-1,) + (1,) * (parameter.dim() - 1)
                 numbers = Numbers(*(group[name].view(shape) for name in Numbers._fields))
-                self.update(parameter, parameter.grad, self.state[parameter], numbers)
+                self.update(parameter, parameter.grad, self.state[parameter], numbers, common)
 
-    def update(self, parameter: Tensor, gradient: Tensor, state: State, numbers: Numbers) -> None:
+    def begin_step(self, group: dict[str, Any]) -> Any:  # noqa: ARG002
+        """Called before the updates of a segment. Returns what these have in common."""
+        return None
+
+    def update(
+        self, parameter: Tensor, gradient: Tensor, state: State, numbers: Numbers, common: Any
+    ) -> None:
         """One step of one parameter (S, …), in place. May overwrite the gradient."""
         raise NotImplementedError
 
@@ -108,7 +115,14 @@ class StackedSgd(StackedOptimizer):
         self.nesterov = configs[0].nesterov
         self.has_momentum = any(config.momentum for config in configs)
 
-    def update(self, parameter: Tensor, gradient: Tensor, state: State, numbers: Numbers) -> None:
+    def update(
+        self,
+        parameter: Tensor,
+        gradient: Tensor,
+        state: State,
+        numbers: Numbers,
+        common: Any,  # noqa: ARG002
+    ) -> None:
         if self.has_decay:
             gradient.addcmul_(parameter, numbers.weight_decay)
         if self.has_momentum:
@@ -125,23 +139,41 @@ class StackedAdam(StackedOptimizer):
     betas, eps = ADAM_BETAS, ADAM_EPS
     decoupled: ClassVar[bool] = False  # whether weight decay bypasses the moments, as in AdamW
 
-    def update(self, parameter: Tensor, gradient: Tensor, state: State, numbers: Numbers) -> None:
-        if not state:
+    def begin_step(self, group: dict[str, Any]) -> tuple[Tensor, Tensor | float]:
+        """Counts the step, by one tensor for all parameters. Returns the rates (S,) divided by the
+        bias correction of the mean, and the root of that of the squares."""
+        parameters = group["params"]
+        states: list[State] = [self.state[parameter] for parameter in parameters]
+        if not states[0]:
             # On CUDA, a graph must be able to increment the count of steps.
-            device = parameter.device if parameter.is_cuda else None
-            state["step"] = torch.tensor(0.0, device=device)
-            state["exp_avg"] = torch.zeros_like(parameter)
-            state["exp_avg_sq"] = torch.zeros_like(parameter)
-        state["step"] += 1
-        (beta1, beta2), corrections = self.betas, self._corrections(state["step"])
+            device = parameters[0].device if parameters[0].is_cuda else None
+            states[0]["step"] = torch.tensor(0.0, device=device)
+            for parameter, state in zip(parameters, states, strict=True):
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros_like(parameter)
+        count = states[0]["step"].add_(1)
+        for state in states:  # restored states have a count each
+            state["step"] = count
+        mean, root = self._corrections(count)
+        return group["lr"] / mean, root
+
+    def update(
+        self,
+        parameter: Tensor,
+        gradient: Tensor,
+        state: State,
+        numbers: Numbers,
+        common: tuple[Tensor, Tensor | float],
+    ) -> None:
+        (beta1, beta2), (rates, root_correction) = self.betas, common
         if self.has_decay and self.decoupled:
             parameter.mul_(1 - numbers.lr * numbers.weight_decay)
         elif self.has_decay:
             gradient.addcmul_(parameter, numbers.weight_decay)
         mean = state["exp_avg"].lerp_(gradient, 1 - beta1)
         square = state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        root = square.sqrt().div_(corrections[1]).add_(self.eps)
-        parameter.addcmul_(mean.div(root), numbers.lr / corrections[0], value=-1)
+        root = square.sqrt().div_(root_correction).add_(self.eps)
+        parameter.addcmul_(mean.div(root), rates.view_as(numbers.lr), value=-1)
 
     def _corrections(self, step: Tensor) -> tuple[float, float] | tuple[Tensor, Tensor]:
         """The bias corrections of both moments, the second as its square root."""
