@@ -104,3 +104,13 @@ def test_a_suite_of_it(opened: list[str], tmp_path: Path, monkeypatch: pytest.Mo
     out = tmp_path / "out"
     assert asked == [(out, "graph", ["cpu"], 1), (out, "transfer", ["cpu"], 1)]
     assert found["parts"]["graph"]["found"] == {"ratios": {}}
+
+
+@pytest.mark.slow
+def test_its_tests_can_be_rehearsed(tmp_path: Path) -> None:
+    """In processes of their own, by the command of `make gpu-check`; a test that a CPU cannot take
+    is skipped, the others pass."""
+    found = check("data=digits", f"out={tmp_path}", "parts=[tests]")
+    counts = found["parts"]["tests"]["found"]
+    assert counts["failures"] == counts["errors"] == 0
+    assert counts["tests"] - counts["skipped"] > 40
