@@ -17,6 +17,7 @@ from src.data.loader import (
     batches_per_block,
     worker_loader,
 )
+from src.data.module import DataModule
 from src.data.sources.digits import digits
 from src.data.sources.source import Split
 from src.data.sources.toy import toy
@@ -87,6 +88,39 @@ def test_the_order_is_a_function_of_seed_and_epoch() -> None:
     state = torch.get_rng_state()
     order(5, 100)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_orders_that_are_made_ahead_are_the_same() -> None:
+    """Also after a resume, and when trials have left the stack between two epochs."""
+    asked: list[tuple[int, int]] = []
+
+    class Noted(SeededOrder):
+        def __call__(self, epoch: int, samples: int) -> Tensor:
+            asked.append((self.seed, epoch))
+            return super().__call__(epoch, samples)
+
+    seeds = (3, 4, 5)
+    plain = BlockSampler(23, [SeededOrder(seed) for seed in seeds], 4, 2, start=(2, 3))
+    ahead = BlockSampler(23, [Noted(seed) for seed in seeds], 4, 2, start=(2, 3), ahead=True)
+    for epoch, left in ((2, 3), (3, 3), (4, 1), (5, 1), (7, 1)):
+        for sampler in (plain, ahead):
+            sampler.set_epoch(epoch)
+            sampler.orders = sampler.orders[:left]
+        for found, expected in zip(ahead, plain, strict=True):
+            assert found.equal(expected)
+    assert ahead.pool is not None
+    ahead.pool.shutdown()
+    assert len(asked) == len({*asked})  # what was made ahead was used
+    assert {epoch for seed, epoch in asked if seed == 3} == {2, 3, 4, 5, 6, 7, 8}
+    assert {epoch for seed, epoch in asked if seed == 4} == {2, 3, 4}
+
+
+def test_only_a_gpu_has_orders_made_ahead() -> None:
+    data = DataModule(compose("data=digits").data)
+    data.setup()
+    assert data._sampler(0).pool is None
+    data.device = torch.device("cuda")
+    assert data._sampler(0).pool is not None
 
 
 def test_stream_order_is_torchs_dataloader() -> None:
