@@ -181,7 +181,7 @@ class DataModule(LightningDataModule):
         return BlockSampler(
             self.training_samples, self.orders, self.config.batch, self._batches_per_block(),
             drop_last=self.config.drop_last, rank=rank, world_size=self.world_size,
-            start=self.start, ahead=self._device.type == "cuda",
+            start=self.start, ahead=self._device.type == "cuda" and self.config.loader == "resident",
         )  # fmt: skip
 
     def _batches_per_block(self) -> int:
