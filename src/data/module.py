@@ -178,10 +178,11 @@ class DataModule(LightningDataModule):
         return type(batch)(*(tensor.to(device, non_blocking=True) for tensor in batch))
 
     def _sampler(self, rank: int) -> BlockSampler:
+        ahead = self._device.type == "cuda" and self.config.loader == "resident"
         return BlockSampler(
             self.training_samples, self.orders, self.config.batch, self._batches_per_block(),
             drop_last=self.config.drop_last, rank=rank, world_size=self.world_size,
-            start=self.start, ahead=self._device.type == "cuda" and self.config.loader == "resident",
+            start=self.start, ahead=ahead,
         )  # fmt: skip
 
     def _batches_per_block(self) -> int:

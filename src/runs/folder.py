@@ -26,7 +26,7 @@ from src.config.schema import MAX_EPOCHS, MEASURES, Config, Monitor
 from src.system.errors import InputError, first_line, reading
 from src.system.files import (
     MIB,
-    append_line,
+    append_text,
     read_bounded,
     read_yaml,
     sync,
@@ -382,13 +382,13 @@ class Run:
         """Writes the whole history anew. Each row has all columns, in their order."""
         write_durably(self.history_file, csv_text([*rows[0]], rows))
 
-    def append_history(self, row: Row) -> None:
-        """Appends a row, which has all columns in their order, and hands it to the operating system
-        at once. `write_result` makes the rows durable: until then, a resumed run has them in its
-        checkpoint."""
-        header, _, line = csv_text([*row], [row]).partition("\n")
+    def append_history(self, rows: Sequence[Row]) -> None:
+        """Appends rows, which have all columns in their order, and hands them to the operating
+        system at once. `write_result` makes the rows durable: until then, a resumed run has them in
+        its checkpoint."""
+        header, _, lines = csv_text([*rows[0]], rows).partition("\n")
         begins = not self.history_file.exists()
-        append_line(self.history_file, f"{header}\n{line}" if begins else line)
+        append_text(self.history_file, f"{header}\n{lines}" if begins else lines)
 
     def forget(self) -> None:
         """Removes history and result of a run; its configuration stays."""

@@ -158,9 +158,9 @@ def sync(path: Path) -> None:
         os.close(descriptor)
 
 
-def append_line(path: Path, line: str) -> None:
-    """Adds a line in one write: a kill leaves all or nothing. Raises as `require_single_name`."""
-    data = line.encode(errors="backslashreplace")
+def append_text(path: Path, text: str) -> None:
+    """Adds lines in one write: a kill leaves all or nothing. Raises as `require_single_name`."""
+    data = text.encode(errors="backslashreplace")
     with os.fdopen(open_in_place(path, os.O_WRONLY | os.O_APPEND), "ab", buffering=0) as file:
         if file.write(data) < len(data):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))

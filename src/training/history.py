@@ -4,6 +4,7 @@ import logging
 import statistics
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -17,18 +18,25 @@ from src.training.classifier import Classifier
 
 log = logging.getLogger(__name__)
 
+SHARE = 50  # of the time goes to the histories of a stack: one part in so many
+
 
 class History(Callback):
     """Appends a row to the history of each trial before training and after each epoch, until the
     epoch in which the trial diverged or stopped.
 
-    A resumed run writes history.csv again from the rows in its checkpoint. After a kill, the file
-    may have fewer or more rows than the checkpoint.
+    The trials of a stack have a file each, which takes longer than a fast epoch. Their rows are
+    written together at times: whenever a trial ends, at the end, and as often as takes a fiftieth
+    of the time. A resumed run writes history.csv again from the rows in its checkpoint. After a
+    kill, the file may have fewer or more rows than the checkpoint.
     """
 
     def __init__(self, runs: Sequence[Run], columns: Sequence[str] = HISTORY) -> None:
         self.runs, self.columns = runs, columns
         self.rows: list[list[Row]] = [[] for _ in runs]
+        self.in_file = [0] * len(runs)  # rows of each trial
+        self.written, self.cost = time.monotonic(), 0.0  # the last time, and its seconds
+        self.training = len(runs)  # trials
         self.earlier_seconds = 0.0  # of training before a resume
         self.started: float | None = None
 
@@ -52,20 +60,30 @@ class History(Callback):
             [dict(zip(self.columns, row, strict=True)) for row in trial]
             for trial in state_dict["rows"]
         ]
-        for run, rows in zip(self.runs, self.rows, strict=True):
+        for trial, rows in enumerate(self.rows):
+            self.in_file[trial] = len(rows)
             if rows and ranks.is_rank_zero():
-                run.write_history(rows)
+                self.runs[trial].write_history(rows)
 
     def on_sanity_check_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._write(trainer, pl_module, epoch=0)
+        self._note(trainer, pl_module, epoch=0)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.started = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._write(trainer, pl_module, trainer.current_epoch + 1)
+        self._note(trainer, pl_module, trainer.current_epoch + 1)
 
-    def _write(self, trainer: Trainer, pl_module: LightningModule, epoch: int) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._write()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        with suppress(OSError):  # perhaps a full disk is the exception
+            self._write()
+
+    def _note(self, trainer: Trainer, pl_module: LightningModule, epoch: int) -> None:
         assert isinstance(pl_module, Classifier)
         rows, seconds = [], self.seconds
         for trial, metrics in pl_module.metrics.items():
@@ -76,13 +94,27 @@ class History(Callback):
             diverged_step = pl_module.status[trial].diverged_step
             if diverged_step is None or int(self.rows[trial][-1]["step"] or 0) < diverged_step:
                 self.rows[trial].append(rows[-1])
-                if trainer.is_global_zero:
-                    self.runs[trial].append_history(rows[-1])
+        before, self.training = self.training, len(pl_module.status.active_trials)
+        waited = time.monotonic() - self.written
+        if len(self.runs) == 1 or self.training < before or waited >= SHARE * self.cost:
+            self._write()
         if trainer.is_global_zero:
             diverged = len(pl_module.status.diverged_steps)
             text = _line(rows, trainer.max_epochs or 0, len(self.runs) > 1, diverged)
             with tqdm.external_write_mode():  # clears the progress bar while the line is written
                 log.info("%s", text)
+
+    def _write(self) -> None:
+        """Writes the rows that the files lack."""
+        if not ranks.is_rank_zero():
+            return
+        began = time.monotonic()
+        for trial, (rows, count) in enumerate(zip(self.rows, self.in_file, strict=True)):
+            if count < len(rows):
+                self.runs[trial].append_history(rows[count:])
+                self.in_file[trial] = len(rows)
+        self.written = time.monotonic()
+        self.cost = self.written - began
 
 
 def _line(rows: Sequence[Row], epochs: int, stacked: bool, diverged: int) -> str:

@@ -6,7 +6,7 @@ from contextlib import contextmanager, suppress
 
 from src.runs.folder import Run
 from src.system.errors import InputError
-from src.system.files import append_line
+from src.system.files import append_text
 from src.training import ranks
 
 
@@ -23,7 +23,7 @@ class _LogFiles(logging.Handler):
         line = self.format(record)
         for run in self.runs:
             with suppress(OSError, InputError):
-                append_line(run.log_file, f"{line}\n")
+                append_text(run.log_file, f"{line}\n")
 
 
 @contextmanager

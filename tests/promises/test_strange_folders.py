@@ -30,7 +30,7 @@ from src.sweeps.resume_folder import LAUNCHER_KEYS
 from src.system.errors import InputError
 from src.system.files import (
     HARD_LINKS_ALLOWED,
-    append_line,
+    append_text,
     lock_or_fail,
     open_regular,
     read_bounded,
@@ -211,7 +211,7 @@ def _waited_for(path: Path) -> None:
 WRITERS: dict[str, Callable[[Path], None]] = {
     "write": lambda path: write_durably(path, "new"),
     "replace": _replaced,
-    "append": lambda path: append_line(path, "new\n"),
+    "append": lambda path: append_text(path, "new\n"),
     "lock": _locked,
     "wait": _waited_for,
 }

@@ -180,7 +180,7 @@ def test_only_what_has_changed_is_read_again(sweep: Path, monkeypatch: pytest.Mo
     assert read == []
     run = Run(sweep / "1")
     run.append_history(
-        dict.fromkeys(HISTORY) | {"epoch": 3, "step": 36, "seconds": 1.0, "val/acc": 0.99}
+        [dict.fromkeys(HISTORY) | {"epoch": 3, "step": 36, "seconds": 1.0, "val/acc": 0.99}]
     )
     second = collect([sweep], reader)
     assert read == ["1"]

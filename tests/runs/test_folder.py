@@ -16,7 +16,7 @@ def test_a_history_of_more_rows_than_epochs(
     monkeypatch.setattr("src.runs.folder.MAX_EPOCHS", 5)
     run.write_history([dict.fromkeys(HISTORY, number) for number in range(6)])
     assert len(run.history) == 6
-    run.append_history(dict.fromkeys(HISTORY, 6))
+    run.append_history([dict.fromkeys(HISTORY, 6)])
     with pytest.raises(InputError, match="has more than 5 epochs"):
         _ = run.history
 
@@ -25,8 +25,8 @@ def test_a_history_may_have_a_measure_of_the_validation(tmp_path: Path) -> None:
     """Only the columns of some monitor are read: no other ones, not two measures, in no order."""
     run = Run(tmp_path)
     plain: Row = dict(zip(HISTORY, [1, 12, 0.5, 0.1, 2.0, 0.5, 1.0, 0.75], strict=True))
-    run.append_history(plain | {"val/f1": 0.7})
-    run.append_history(plain | {"val/f1": None})
+    run.append_history([plain | {"val/f1": 0.7}])
+    run.append_history([plain | {"val/f1": None}])
     assert run.history == [plain | {"val/f1": 0.7}, plain | {"val/f1": None}]
     row = "1,12,0.5,0.1,2.0,0.5,1.0,0.75"
     for more, cells in (("", ""), (",val/recall", ",0.5")):

@@ -27,7 +27,7 @@ from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps import trials
 from src.sweeps.trials import train_trials
-from src.training import checkpoint_callback, lanes
+from src.training import checkpoint_callback, history, lanes
 from src.training.fit import fit, fit_stack
 from src.training.grouping import plan
 from tests.helpers.commands import SMALL
@@ -269,11 +269,12 @@ def test_a_sweep_goes_on_where_it_stood(tmp_path: Path, monkeypatch: pytest.Monk
     epochs = itertools.count()
     append = Run.append_history
 
-    def append_until_killed(run: Run, row: Any) -> None:
+    def append_until_killed(run: Run, rows: Any) -> None:
         if next(epochs) == 4 * 5 + 4 * 3 + 2:  # in the second stack, half of epoch 3's rows written
             raise KeyboardInterrupt
-        append(run, row)
+        append(run, rows)
 
+    monkeypatch.setattr(history, "SHARE", 0)  # rows are written after each epoch
     monkeypatch.setattr(Run, "append_history", append_until_killed)
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         train(tmp_path / "killed")

@@ -3,6 +3,7 @@
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,9 +63,9 @@ def test_a_signal_at_the_end_of_an_epoch_counts_the_epoch(
     """The row of the epoch is written, and Lightning has not begun the next epoch."""
     write = Run.append_history
 
-    def signalled(self: Run, row: Row) -> None:
-        write(self, row)
-        if row["epoch"] == 1:
+    def signalled(self: Run, rows: Sequence[Row]) -> None:
+        write(self, rows)
+        if rows[-1]["epoch"] == 1:
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(Run, "append_history", signalled)

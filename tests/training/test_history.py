@@ -2,11 +2,17 @@
 
 import csv
 import logging
+from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
+from lightning.pytorch import Callback, LightningModule, Trainer
 
-from src.runs.folder import HISTORY
-from tests.helpers.commands import Train
+from src.config.compose import compose
+from src.runs.folder import HISTORY, Row, Run
+from src.training import history
+from src.training.fit import fit_stack
+from tests.helpers.commands import SMALL, Train
 
 
 def test_the_history_begins_before_training(train: Train) -> None:
@@ -51,3 +57,47 @@ def test_a_line_per_epoch_and_a_summary(train: Train, caplog: pytest.LogCaptureF
     assert f"accuracy {run.result['test/acc']:.2%}" in lines[-1]
     assert str(run.folder) in lines[-1]
     assert epochs[-1] in run.log_file.read_text()
+
+
+@pytest.mark.parametrize("share", [0.0, 1e9])
+def test_rows_of_a_stack_are_written_together(
+    share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After each epoch if a share of the time allows it; else before training, after a trial has
+    ended, and at the end. The rows are the same."""
+    written: list[tuple[str, list[object]]] = []
+    append = Run.append_history
+
+    def noted(run: Run, rows: Sequence[Row]) -> None:
+        written.append((run.folder.name, [row["epoch"] for row in rows]))
+        append(run, rows)
+
+    monkeypatch.setattr(Run, "append_history", noted)
+    monkeypatch.setattr(history, "SHARE", share)
+    common = (*SMALL, "trainer.max_epochs=4", "trainer.early_stopping_patience=1")
+    configs = [compose(*common, f"optimizer.lr={rate}") for rate in (0.1, 1e-12)]
+    runs = fit_stack(configs, [tmp_path / "0", tmp_path / "1"], tmp_path / "stack")
+    by_trial = [[epochs for name, epochs in written if name == number] for number in "01"]
+    if share:
+        assert by_trial == [[[0], [1, 2, 3], [4]], [[0], [1, 2]]]
+    else:
+        assert by_trial == [[[0], [1], [2], [3], [4]], [[0], [1], [2]]]
+    for run, epochs in zip(runs, (4, 2), strict=True):
+        assert [row["epoch"] for row in run.history] == [*range(epochs + 1)]
+
+
+def test_a_run_that_fails_has_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(history, "SHARE", 1e9)
+
+    class Fails(Callback):
+        def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+            if trainer.current_epoch == 2:
+                raise ZeroDivisionError
+
+    configs = [compose(*SMALL, "trainer.max_epochs=4", f"seed={seed}") for seed in (0, 1)]
+    folders = [tmp_path / "0", tmp_path / "1"]
+    with pytest.raises(ZeroDivisionError):
+        fit_stack(configs, folders, tmp_path / "stack", callbacks=[Fails()])
+    assert [[row["epoch"] for row in Run(folder).history] for folder in folders] == [
+        [0, 1, 2, 3], [0, 1, 2, 3],
+    ]  # fmt: skip

@@ -24,7 +24,7 @@ from ray.job_config import JobConfig
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from src.system.errors import InputError, Interrupted
-from src.system.files import MIB, append_line, open_in_place, read_bounded, write_durably
+from src.system.files import MIB, append_text, open_in_place, read_bounded, write_durably
 from src.system.process import importing
 from src.system.signals import handled
 
@@ -117,7 +117,7 @@ class Group:
         if not restarts():
             write_durably(starts, "")
         earlier = read_bounded(starts, MIB).decode(errors="replace").splitlines()
-        append_line(starts, f"{epoch}\n")
+        append_text(starts, f"{epoch}\n")
         if earlier[-GROUP_KILLS:] == [str(epoch)] * GROUP_KILLS:
             fault = killed_too_often(GROUP_KILLS, epoch, f"read {self.log}")
             print(f"error: {fault}")
