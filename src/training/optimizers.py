@@ -5,7 +5,6 @@ a YAML in conf/optimizer, and here a class derived from StackedOptimizer and a l
 """
 
 import inspect
-import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar, NamedTuple
 
@@ -49,6 +48,14 @@ class Numbers(NamedTuple):
     momentum: Tensor
 
 
+class AdamNumbers(NamedTuple):
+    """The numbers of a step of Adam."""
+
+    corrected_lr: Tensor  # divided by the bias correction of the mean
+    decay: Tensor  # the share of the weights that joins the gradient; in AdamW, that stays
+    root_correction: Tensor  # of the mean of squares, its root; (1, …)
+
+
 class StackedOptimizer(Optimizer):
     """Optimizes the segments of a stack, each trial with its own `Numbers`.
 
@@ -90,19 +97,17 @@ class StackedOptimizer(Optimizer):
     def step_segments(self, segments: Iterable[int]) -> None:
         """The step of the segments with these numbers. Each lane steps its own segments."""
         for group in (self.param_groups[number] for number in segments):
-            common = self.begin_step(group)
+            numbers = self.begin_step(group)
             for parameter in group["params"]:
                 shape = (-1,) + (1,) * (parameter.dim() - 1)
-                numbers = Numbers(*(group[name].view(shape) for name in Numbers._fields))
-                self.update(parameter, parameter.grad, self.state[parameter], numbers, common)
+                own = type(numbers)(*(value.view(shape) for value in numbers))
+                self.update(parameter, parameter.grad, self.state[parameter], own)
 
-    def begin_step(self, group: dict[str, Any]) -> Any:  # noqa: ARG002
-        """Called before the updates of a segment. Returns what these have in common."""
-        return None
+    def begin_step(self, group: dict[str, Any]) -> Any:
+        """Called before the updates of a segment. Returns a named tuple of their numbers (S,)."""
+        return Numbers(*(group[name] for name in Numbers._fields))
 
-    def update(
-        self, parameter: Tensor, gradient: Tensor, state: State, numbers: Numbers, common: Any
-    ) -> None:
+    def update(self, parameter: Tensor, gradient: Tensor, state: State, numbers: Any) -> None:
         """One step of one parameter (S, …), in place. May overwrite the gradient."""
         raise NotImplementedError
 
@@ -115,14 +120,7 @@ class StackedSgd(StackedOptimizer):
         self.nesterov = configs[0].nesterov
         self.has_momentum = any(config.momentum for config in configs)
 
-    def update(
-        self,
-        parameter: Tensor,
-        gradient: Tensor,
-        state: State,
-        numbers: Numbers,
-        common: Any,  # noqa: ARG002
-    ) -> None:
+    def update(self, parameter: Tensor, gradient: Tensor, state: State, numbers: Numbers) -> None:
         if self.has_decay:
             gradient.addcmul_(parameter, numbers.weight_decay)
         if self.has_momentum:
@@ -139,9 +137,8 @@ class StackedAdam(StackedOptimizer):
     betas, eps = ADAM_BETAS, ADAM_EPS
     decoupled: ClassVar[bool] = False  # whether weight decay bypasses the moments, as in AdamW
 
-    def begin_step(self, group: dict[str, Any]) -> tuple[Tensor, Tensor | float]:
-        """Counts the step, by one tensor for all parameters. Returns the rates (S,) divided by the
-        bias correction of the mean, and the root of that of the squares."""
+    def begin_step(self, group: dict[str, Any]) -> AdamNumbers:
+        """Counts the step, by one tensor for all parameters."""
         parameters = group["params"]
         states: list[State] = [self.state[parameter] for parameter in parameters]
         if not states[0]:
@@ -154,33 +151,26 @@ class StackedAdam(StackedOptimizer):
         count = states[0]["step"].add_(1)
         for state in states:  # restored states have a count each
             state["step"] = count
-        mean, root = self._corrections(count)
-        return group["lr"] / mean, root
+        (beta1, beta2), steps = self.betas, count if count.is_cuda else float(count)
+        rates, decay = group["lr"], group["weight_decay"]
+        if self.has_decay and self.decoupled:
+            decay = 1 - rates * decay
+        root = (1 - beta2**steps) ** 0.5
+        root = root if isinstance(root, Tensor) else rates.new_tensor(root)
+        return AdamNumbers(rates / (1 - beta1**steps), decay, root)
 
     def update(
-        self,
-        parameter: Tensor,
-        gradient: Tensor,
-        state: State,
-        numbers: Numbers,
-        common: tuple[Tensor, Tensor | float],
+        self, parameter: Tensor, gradient: Tensor, state: State, numbers: AdamNumbers
     ) -> None:
-        (beta1, beta2), (rates, root_correction) = self.betas, common
+        beta1, beta2 = self.betas
         if self.has_decay and self.decoupled:
-            parameter.mul_(1 - numbers.lr * numbers.weight_decay)
+            parameter.mul_(numbers.decay)
         elif self.has_decay:
-            gradient.addcmul_(parameter, numbers.weight_decay)
+            gradient.addcmul_(parameter, numbers.decay)
         mean = state["exp_avg"].lerp_(gradient, 1 - beta1)
         square = state["exp_avg_sq"].mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-        root = square.sqrt().div_(root_correction).add_(self.eps)
-        parameter.addcmul_(mean.div(root), rates.view_as(numbers.lr), value=-1)
-
-    def _corrections(self, step: Tensor) -> tuple[float, float] | tuple[Tensor, Tensor]:
-        """The bias corrections of both moments, the second as its square root."""
-        beta1, beta2 = self.betas
-        if step.is_cuda:
-            return 1 - beta1**step, (1 - beta2**step).sqrt()
-        return 1 - beta1 ** float(step), math.sqrt(1 - beta2 ** float(step))
+        root = square.sqrt().div_(numbers.root_correction).add_(self.eps)
+        parameter.addcmul_(mean.div(root), numbers.corrected_lr, value=-1)
 
 
 class StackedAdamW(StackedAdam):

@@ -84,7 +84,7 @@ CASES: dict[str, Case] = {
     "three widths, own seeds": ((), {}, *THREE, 49),
     "nesterov": (NESTEROV, {}, *STACK, 35),
     "adam": (("optimizer=adam",), {}, *STACK, 57),
-    "adamw": (("optimizer=adamw", "optimizer.weight_decay=0.1"), {}, *THREE, 207),
+    "adamw": (("optimizer=adamw", "optimizer.weight_decay=0.1"), {}, *THREE, 189),
     "clipped, accumulated": (CLIPPED, {}, *STACK, 24),
     "batch norm": ((), {"norm": "batch"}, *STACK, 20),
     "layer norm": ((), {"norm": "layer"}, *STACK, 38),
