@@ -44,7 +44,7 @@ def answer(settings: Settings, question: Question) -> tuple[str, str]:
     seconds = measure.interleave({**question.contenders, **of_peak}, settings.rounds)
     ratios = {name: measure.ratio(seconds, *pair) for name, pair in question.ratios.items()}
     note = f"{question.unit} by {question.axis}; {settings.rounds} rounds"
-    facts: dict[str, Any] = {"devices": devices(settings)}
+    facts: dict[str, Any] = {"devices": devices(settings.accelerators)}
     if question.operations:
         peak = take_peak(seconds)
         note, facts = f"{note}\n{peak}", {**facts, "peak": peak._asdict()}
@@ -56,10 +56,9 @@ def answer(settings: Settings, question: Question) -> tuple[str, str]:
     return f"{note}\npicture: {picture}\n\n{table}", line
 
 
-def devices(settings: Settings) -> list[str]:
-    """The accelerators of this machine that are compared."""
+def devices(wanted: Sequence[str] | None = None) -> list[str]:
+    """The accelerators of this machine, the CPU first; only those wanted, where some are named."""
     here = [name for name, count in machine.accelerators().items() if count]
-    wanted = settings.accelerators
     return [name for name in here if wanted is None or name in wanted]
 
 

@@ -23,7 +23,7 @@ def run(settings: Settings) -> tuple[str, str]:
     contenders: dict[str, Callable[[], float]] = {}
     ratios: dict[str, tuple[str, str]] = {}
     networks = {"784-32-10": SMALL, "784-1024-1024-10": LARGE}
-    for device in devices(settings):
+    for device in devices(settings.accelerators):
         for name, overrides in networks.items():
             for choice in ("none", "digits"):
                 contenders[f"{choice}, {name}, {device}"] = partial(

@@ -16,11 +16,11 @@ def run(settings: Settings) -> tuple[str, str]:
     contenders = {
         f"{name} on {device}": partial(epoch, on(device), *overrides)
         for name, overrides in networks.items()
-        for device in devices(settings)
+        for device in devices(settings.accelerators)
     }
     ratios = {
         f"cpu/{device}, {name}": (f"{name} on cpu", f"{name} on {device}")
         for name in networks
-        for device in devices(settings)[1:]
+        for device in devices(settings.accelerators)[1:]
     }
     return answer(settings, Question("network and device", contenders, ratios))

@@ -9,7 +9,7 @@ from src.benchmarks.settings import Settings
 
 def run(settings: Settings) -> tuple[str, str]:
     contenders, ratios = {}, {}
-    for device in devices(settings):
+    for device in devices(settings.accelerators):
         ways = {"autograd": "trainer.step=autograd", "closed_form": "trainer.step=closed_form"}
         if device == "cuda" or can_compile():
             ways["compiled autograd"] = "trainer.compile=true"

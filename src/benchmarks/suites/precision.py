@@ -8,7 +8,7 @@ from src.benchmarks.settings import Settings
 
 def run(settings: Settings) -> tuple[str, str]:
     contenders, ratios = {}, {}
-    for device in devices(settings):
+    for device in devices(settings.accelerators):
         kinds = {"cpu": ("32", "64", "bf16-mixed"), "mps": ("32", "16-mixed")}.get(
             device, ("32", "64", "bf16-mixed", "16-mixed")
         )

@@ -26,24 +26,24 @@ def run(settings: Settings) -> tuple[str, str]:
     axis, sizes = AXES[settings.suite]
     contenders = {
         f"{size} on {device}": _measure(settings.suite, size, on(device))
-        for device in devices(settings)
+        for device in devices(settings.accelerators)
         for size in sizes
     }
     first, last = sizes[0], sizes[-1]
     ratios = {
         f"{last}/{first} on {device}": (f"{last} on {device}", f"{first} on {device}")
-        for device in devices(settings)
+        for device in devices(settings.accelerators)
     }
     needed: dict[str, int] = {}
     if settings.suite == "hidden_size":
-        for size in sizes if "cpu" in devices(settings) else ():
+        for size in sizes if "cpu" in devices(settings.accelerators) else ():
             config, data = configure(ON_CPU, *random_data(SAMPLES), f"model.hidden_sizes=[{size}]")
             whole, steps = f"{size} on cpu", f"{size} on cpu, steps alone"
             contenders[steps] = stack(data, [config], loading=False).train
             needed |= dict.fromkeys(
                 (whole, steps), operations((784, size, CLASSES), len(data.train))
             )
-        for device in devices(settings):
+        for device in devices(settings.accelerators):
             for size in sizes:
                 whole, part = f"{size} on {device}", f"{size} on {device}, products alone"
                 contenders[part] = products(SAMPLES, hidden=size, device=device)

@@ -15,7 +15,7 @@ from src.data.sources.source import Split
 
 def run(settings: Settings) -> tuple[str, str]:
     contenders: dict[str, Callable[[], float]] = {}
-    for device in devices(settings):
+    for device in devices(settings.accelerators):
         ways = {"resident": ("data.loader=resident",)}
         for workers in (0, 1, 2, 4):
             kept = ("data.persistent_workers=true",) if workers else ()
@@ -30,7 +30,7 @@ def run(settings: Settings) -> tuple[str, str]:
         for name in contenders
         if not name.startswith("resident")
     }
-    for device in devices(settings):
+    for device in devices(settings.accelerators):
         for name, dtype in (("bytes", torch.uint8), ("floats", torch.float32)):
             contenders[f"blocks from {name} alone, {device}"] = gathering(dtype, device)
         ratios[f"bytes/floats, {device}"] = (
