@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from src.models.closed_form import ClosedForm, closed_form_of
+from src.system.machine import to_device
 
 # If a lane has more different shapes than this, widths are rounded up to multiples of ROUNDING, so
 # that models of similar width share a segment.
@@ -78,6 +79,45 @@ class Stack:
     def logits(self, features: Tensor) -> Tensor:
         """Evaluates all trials on the same features (N, *shape): logits (S, classes, N)."""
         return self.by_trial([lane.logits(features) for lane in self.lanes], 0)
+
+
+class KeptWeights:
+    """A second place for all tensors of the models of a stack. Copying the weights of any number of
+    models takes two kernels for each tensor of a segment, instead of one for each model."""
+
+    def __init__(self, models: Sequence[nn.Module]) -> None:
+        """The models' tensors are views of the stack's, which fill their memory."""
+        self.weights: list[dict[str, Tensor]] = []  # of each model, by the names in its state
+        # By address: a flat tensor of the stack, the place for its copy, and its models, in order.
+        flats: dict[int, tuple[Tensor, Tensor, list[tuple[int, int]]]] = {}
+        for number, model in enumerate(models):
+            own = {}
+            for name, tensor in model.state_dict(keep_vars=True).items():
+                value = tensor.detach()
+                address = value.untyped_storage().data_ptr()
+                if address not in flats:
+                    flat = value.new_empty(0).set_(value.untyped_storage())
+                    flats[address] = (flat, torch.zeros_like(flat), [])
+                _, kept, inside = flats[address]
+                inside.append((value.storage_offset(), number))
+                own[name] = kept.as_strided(value.shape, value.stride(), value.storage_offset())
+            self.weights.append(own)
+        self.flats = [
+            (flat, kept, [number for _, number in sorted(inside)])
+            for flat, kept, inside in flats.values()
+        ]
+
+    @torch.no_grad()
+    def copy(self, numbers: Sequence[int]) -> list[dict[str, Tensor]]:
+        """Copies the tensors of the models with these numbers. The results are views of the copies,
+        which the next copy of the same model overwrites."""
+        wanted = set(numbers)
+        for flat, kept, inside in self.flats:
+            rows = [row for row, number in enumerate(inside) if number in wanted]
+            index = to_device(torch.tensor(rows, dtype=torch.long), flat.device)
+            source, target = (tensor.view(len(inside), -1) for tensor in (flat, kept))
+            target.index_copy_(0, index, source.index_select(0, index))
+        return [self.weights[number] for number in numbers]
 
 
 def _lanes(

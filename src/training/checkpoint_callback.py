@@ -20,6 +20,7 @@ from src.system.signals import Signals
 from src.training import ranks
 from src.training.classifier import Classifier
 from src.training.lanes import threads_for
+from src.training.learners import contiguous
 from src.training.trial_status import EARLY_STOPPING
 
 SHARE = 0.02  # of the time, for checkpoints whose number the user left to this class
@@ -164,14 +165,16 @@ class Checkpoints(Callback):
 
     def _note_best(self, trainer: Trainer, classifier: Classifier, epoch: int) -> None:
         monitor, step = classifier.configs[0].checkpoint.monitor, trainer.global_step
+        better: dict[int, float] = {}
         for trial, metrics in classifier.metrics.items():
             best, value = self.best[trial], metrics[monitor]
             bound = sort_key(monitor, best["value"] if best else None)
             diverged = classifier.status[trial].diverged_step is not None
-            if diverged or sort_key(monitor, value) >= bound:
-                continue
-            with classifier.averaged():
-                weights = classifier.trial_weights(trial)
+            if not diverged and sort_key(monitor, value) < bound:
+                better[trial] = value
+        with classifier.averaged():
+            copies = classifier.copied_weights([*better])
+        for (trial, value), weights in zip(better.items(), copies, strict=True):
             self.best[trial] = Best(value=value, epoch=epoch, step=step, weights=weights)
 
     @property
@@ -287,13 +290,13 @@ class Checkpoints(Callback):
             "average": content["average"][trial : trial + 1],
             "callbacks": {
                 "History": history | {"rows": [history["rows"][trial]]},
-                "Checkpoints": {"best": [self.best[trial]]},
+                "Checkpoints": {"best": [_alone(self.best[trial])]},
             },
         }
         return files
 
     def _best_content(self, classifier: Classifier, trial: int) -> dict[str, Any]:
-        best = self.best[trial]
+        best = _alone(self.best[trial])
         assert best is not None
         return {
             "state_dict": best["weights"],
@@ -301,3 +304,10 @@ class Checkpoints(Callback):
             "global_step": best["step"],
             "kindling": classifier.metadata[trial],
         }
+
+
+def _alone(best: Best | None) -> Best | None:
+    """With weights of its own: views would save those of the whole stack."""
+    if best is None:
+        return None
+    return {**best, "weights": {name: contiguous(v) for name, v in best["weights"].items()}}

@@ -24,9 +24,8 @@ from src.system import machine
 from src.system.errors import InputError
 from src.training import random_state, ranks
 from src.training.averaging import Average
-from src.training.fsdp import whole
 from src.training.lanes import Lanes, threads_for
-from src.training.learners import LEARNERS, Learner, contiguous
+from src.training.learners import LEARNERS, Learner, contiguous, copied
 from src.training.lightning_internals import count_steps
 from src.training.metrics import EpochMetrics
 from src.training.schedule import Schedule
@@ -329,9 +328,12 @@ class Classifier(LightningModule):
 
     def trial_weights(self, trial: int) -> dict[str, Tensor]:
         """A copy of one trial's weights, with the names that they have in a single run."""
-        state = self.models[trial].state_dict(keep_vars=True)  # a view of each takes as long again
-        with torch.no_grad():
-            return {f"model.{name}": contiguous(whole(value)) for name, value in state.items()}
+        return copied(self.models[trial])
+
+    def copied_weights(self, trials: Sequence[int]) -> list[dict[str, Tensor]]:
+        """The same of stacked trials, see `Learner.copied_weights`."""
+        places = {trial: place for place, trial in enumerate(self.stacked)}
+        return self.learner.copied_weights([places[trial] for trial in trials])
 
     def load_trial_weights(self, trial: int, weights: dict[str, Tensor]) -> None:
         plain = {name.removeprefix("model."): value for name, value in weights.items()}

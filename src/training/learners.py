@@ -4,7 +4,7 @@ A learner owns what depends on that way: where weights lie, which optimizers Lig
 models are evaluated. src/training/steps.py and native_steps.py hold the steps themselves.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,9 +19,10 @@ from src.config.schema import Config, measure_of
 from src.data.loader import Batch
 from src.data.sources.source import as_float
 from src.models.native import NativeModel
-from src.models.stack import Stack
+from src.models.stack import KeptWeights, Stack
 from src.models.step_choice import AUTOGRAD, CLOSED_FORM, KERNEL, NATIVE
 from src.training.averaging import Average
+from src.training.fsdp import whole
 from src.training.kernel_steps import KernelSteps
 from src.training.lanes import Lanes
 from src.training.metrics import Evaluated, evaluate
@@ -46,6 +47,18 @@ MIXED_PRECISION_TYPE = {"bf16-mixed": torch.bfloat16}  # 16-mixed always uses au
 def contiguous(tensor: Tensor) -> Tensor:
     """A copy with rows one after the other, as torch saves it."""
     return tensor.clone(memory_format=torch.contiguous_format)
+
+
+def as_saved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A model's tensors by the names that they have in a checkpoint."""
+    return {f"model.{name}": value for name, value in state.items()}
+
+
+@torch.no_grad()
+def copied(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of a model's tensors, whole and contiguous, by their names in a checkpoint."""
+    state = model.state_dict(keep_vars=True)  # a view of each takes as long again
+    return as_saved({name: contiguous(whole(value)) for name, value in state.items()})
 
 
 @dataclass
@@ -91,6 +104,11 @@ class Learner:
     def logits(self, features: Tensor) -> Tensor:
         """The logits (N, classes) of the first model, for features (N, *shape)."""
         raise NotImplementedError
+
+    def copied_weights(self, places: Sequence[int]) -> list[dict[str, Tensor]]:
+        """Copies of the tensors of some models, by their names in a checkpoint. Those of a stack
+        are views of one copy, which the next copy of the same models overwrites."""
+        return [copied(self.models[place]) for place in places]
 
     def optimizer_state(self, place: int) -> dict[str, Any]:
         """The state of one trial's optimizer, as its single run would save it."""
@@ -189,6 +207,15 @@ class ClosedFormLearner(Learner):
             losses, correct = losses[:, places], correct[:, places]
             tally = None if tally is None else tally[:, places]
         return Evaluated(losses, correct, tally)
+
+    @cached_property
+    def kept(self) -> KeptWeights:
+        return KeptWeights(self.models)
+
+    def copied_weights(self, places: Sequence[int]) -> list[dict[str, Tensor]]:
+        if len(self.models) == 1:
+            return super().copied_weights(places)
+        return [as_saved(weights) for weights in self.kept.copy(places)]
 
     def logits(self, features: Tensor) -> Tensor:
         return self.stack.lanes[0].logits(as_float(features).to(self._input_dtype))[0].mT

@@ -7,7 +7,7 @@ import torch
 from torch.nn import functional as F
 from torch.optim import SGD
 
-from src.models.stack import MOST_EXACT_SHAPES, Stack
+from src.models.stack import MOST_EXACT_SHAPES, KeptWeights, Stack
 from tests.helpers.stacks import BATCH, CLASSES, INPUTS, accumulate_all, batches, models_of
 
 STACKS: dict[str, tuple[list[list[int]], list[int]]] = {
@@ -140,3 +140,30 @@ def test_updating_in_place_is_stepping_by_the_gradient() -> None:
         optimizer.step()
         for found, expected in zip(model.parameters(), reference.parameters(), strict=True):
             assert torch.allclose(found, expected, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("norm", [None, "batch"])
+@pytest.mark.parametrize("name", [name for name in STACKS if name != "one"])
+def test_kept_weights_are_those_of_the_copied_models(name: str, norm: str | None) -> None:
+    """Whatever happens to the models later; a second copy changes the models that it names."""
+    sizes, batch_of = STACKS[name]
+    models = models_of(sizes, norm=norm)
+    Stack(models, batch_of, 2)
+    kept = KeptWeights(models)
+
+    def state(number: int) -> dict[str, torch.Tensor]:
+        return {key: value.clone() for key, value in models[number].state_dict().items()}
+
+    expected = {number: state(number) for number in (2, 0)}
+    copies = dict(zip((2, 0), kept.copy([2, 0]), strict=True))
+    for model in models:
+        for value in model.state_dict().values():
+            value.add_(1)
+    expected[0] = state(0)
+    (copies[0],) = kept.copy([0])
+    for number, copy in copies.items():
+        assert {key: value.shape for key, value in copy.items()} == {
+            key: value.shape for key, value in expected[number].items()
+        }
+        assert all(value.equal(expected[number][key]) for key, value in copy.items())
+    assert kept.copy([]) == []

@@ -13,6 +13,7 @@ from src.benchmarks.crashes import fingerprint
 from src.config.compose import compose
 from src.inference.evaluation import compute_logits, evaluate_path, source_of, validation_of
 from src.inference.measures import measure as measures_of
+from src.runs import checkpoint
 from src.runs.checkpoint import CheckpointPair
 from src.runs.folder import Run
 from src.runs.loading import open_trained
@@ -208,3 +209,20 @@ def test_states_of_a_large_stack_keep_to_a_fiftieth_too(
 
 def killed(*_: Any) -> None:
     raise Killed
+
+
+def test_a_trials_files_hold_its_own_weights_alone(tmp_path: Path) -> None:
+    """In the memory of a stack, they are views of the weights of all."""
+    common = (*SMALL, "trainer.step=closed_form", "model.norm=batch")
+    configs = [compose(*common, f"seed={seed}") for seed in range(8)]
+    runs = fit_stack(configs, [tmp_path / str(n) for n in range(8)], tmp_path / "stack")
+    alone = fit(configs[3], tmp_path / "alone")
+    for name in ("best_checkpoint", "last_checkpoint"):
+        file, other = getattr(runs[3], name), getattr(alone, name)
+        assert abs(file.stat().st_size - other.stat().st_size) < 2000
+        weights, expected = (
+            checkpoint.read(file)["state_dict"],
+            checkpoint.read(other)["state_dict"],
+        )
+        for key, value in weights.items():
+            torch.testing.assert_close(value, expected[key], atol=1e-4, rtol=1e-3)
