@@ -1,6 +1,7 @@
 """The CUDA kernel: simulated against autograd, and compiled for GPUs that need not be there."""
 
 import ctypes
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -154,6 +155,20 @@ def test_a_trial_that_diverges_is_no_number() -> None:
     found = case.trained()
     assert found[0][0].isnan().any()
     assert all(value[1].isfinite().all() for value in found[: 2 * case.shape.layers])
+
+
+@needs_compiler
+@pytest.mark.parametrize("layer", [0, -1])
+@pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
+def test_a_weight_that_is_no_number_spreads_as_in_autograd(shape: Shape, layer: int) -> None:
+    """From a hidden unit to all logits, and from a logit to the class that counts as predicted."""
+    case = Case(shape, seed=3, trials=1, batches=1)
+    weights = case.weights[layer]
+    weights[0, weights.shape[1] // 2] = math.nan
+    *_, expected = case.by_autograd()
+    *_, losses, correct = case.trained()
+    assert losses.isnan().all()
+    assert correct.equal(expected)
 
 
 @needs_compiler
