@@ -7,8 +7,8 @@ python -m src.train resume=FOLDER. Jobs of Slurm are cancelled by scancel.
 """
 
 import os
-from pathlib import Path
 
+from src.runs.lookup import finder
 from src.system.errors import InputError
 from src.system.extras import missing
 from src.system.process import command_parser, run
@@ -16,7 +16,7 @@ from src.system.process import command_parser, run
 
 def main() -> None:
     parser = command_parser("cancel", __doc__)
-    parser.add_argument("folder", type=Path, help="of a sweep or search")
+    parser.add_argument("folder", type=finder("sweep", "search"), help="of a sweep or search")
     parser.add_argument(
         "--address", default=os.environ.get("RAY_ADDRESS"), help="of the cluster; or RAY_ADDRESS"
     )

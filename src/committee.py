@@ -12,13 +12,14 @@ runs/DATE/TIME, that evaluate, predict, demo, export and report take as any othe
 from pathlib import Path
 
 from src.inference.members import METRICS, PICKS, read_request
+from src.runs.lookup import finder
 from src.system.process import command_parser, importing, run
 from src.system.signals import handled
 
 
 def main() -> None:
     parser = command_parser("committee", __doc__)
-    parser.add_argument("paths", type=Path, nargs="+", metavar="PATH", help="a sweep, or runs")
+    parser.add_argument("paths", type=finder(), nargs="+", metavar="PATH", help="a sweep, or runs")
     choice = parser.add_mutually_exclusive_group()
     choice.add_argument("--best", type=int, metavar="N", help="the N best, with equal weights")
     choice.add_argument(

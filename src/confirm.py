@@ -13,6 +13,7 @@ import logging
 import sys
 from pathlib import Path
 
+from src.runs.lookup import finder
 from src.sweeps.confirm_command import check_command_line
 from src.system.process import command_parser, import_for_ranks, importing, run
 from src.system.signals import handled
@@ -20,7 +21,11 @@ from src.system.signals import handled
 
 def main() -> None:
     parser = command_parser("confirm", __doc__)
-    parser.add_argument("sweep", type=Path, help="of a sweep, a search or a confirmation")
+    parser.add_argument(
+        "sweep",
+        type=finder("sweep", "search"),
+        help="of a sweep, a search or a confirmation",
+    )
     parser.add_argument("--top", type=int, metavar="N", help="so many settings; default: 3")
     seeds = "so many seeds each; default: 20, or one for each fold if there are more folds"
     parser.add_argument("--seeds", type=int, metavar="K", help=seeds)

@@ -5,15 +5,14 @@ python -m src.demo RUN --port 8080     another port; 0 for a free one
 python -m src.demo RUN --no-browser    only print the address
 """
 
-from pathlib import Path
-
+from src.runs.lookup import TRAINED, finder
 from src.system.process import command_parser, importing, run
 from src.system.signals import handled
 
 
 def main() -> None:
     parser = command_parser("demo", __doc__)
-    parser.add_argument("run", type=Path, help="a run folder, or a checkpoint file")
+    parser.add_argument("run", type=finder(*TRAINED), help="a run folder, or a checkpoint file")
     parser.add_argument("--port", type=int, default=8000, help="default: 8000")
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
     arguments = parser.parse_args()

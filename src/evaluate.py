@@ -8,16 +8,15 @@ python -m src.evaluate RUN --augmented 10    mean over each sample and 10 augmen
 python -m src.evaluate RUN --json            for other programs
 """
 
-from pathlib import Path
-
 from src.inference.copies import read_copies
 from src.runs.folder import checkpoint_of
+from src.runs.lookup import TRAINED, finder
 from src.system.process import command_parser, importing, run
 
 
 def main() -> None:
     parser = command_parser("evaluate", __doc__)
-    parser.add_argument("run", type=Path, help="a run folder, or a checkpoint file")
+    parser.add_argument("run", type=finder(*TRAINED), help="a run folder, or a checkpoint file")
     parser.add_argument("--data", metavar="NAME", help="data set; default: that of the training")
     parser.add_argument(
         "--top-k", type=int, metavar="K", help="default: 5, if there are more classes"

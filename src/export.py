@@ -9,13 +9,14 @@ python -m src.export RUN --output FILE --force    another name; replace an exist
 from pathlib import Path
 
 from src.inference.formats import FORMATS, plan
+from src.runs.lookup import TRAINED, finder
 from src.system.process import command_parser, importing, run
 from src.system.signals import handled
 
 
 def main() -> None:
     parser = command_parser("export", __doc__)
-    parser.add_argument("run", type=Path, help="a run folder, or a checkpoint file")
+    parser.add_argument("run", type=finder(*TRAINED), help="a run folder, or a checkpoint file")
     parser.add_argument("--format", choices=FORMATS, default="onnx", help="default: onnx")
     parser.add_argument("--output", metavar="FILE", type=Path, help="default: in RUN, model.*")
     parser.add_argument("--force", action="store_true", help="replace an existing file")

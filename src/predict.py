@@ -24,13 +24,14 @@ Exit status: 0: all inputs have a prediction. 1: some have not, and are listed. 
 import sys
 from pathlib import Path
 
+from src.runs.lookup import TRAINED, finder
 from src.system.errors import all_at_once
 from src.system.process import command_parser, importing, run
 
 
 def main() -> None:
     parser = command_parser("predict", __doc__)
-    parser.add_argument("run", type=Path, help="a run folder, or a checkpoint file")
+    parser.add_argument("run", type=finder(*TRAINED), help="a run folder, or a checkpoint file")
     parser.add_argument(
         "images", type=Path, nargs="+", metavar="IMAGE", help="PNG, JPEG, .npz, .csv, or a folder"
     )

@@ -7,6 +7,7 @@ python -m src.report RUN --bundle run.zip
 
 from pathlib import Path
 
+from src.runs.lookup import finder
 from src.system.process import command_parser, importing, run
 from src.system.signals import handled
 
@@ -14,7 +15,7 @@ from src.system.signals import handled
 def main() -> None:
     parser = command_parser("report", __doc__)
     parser.add_argument(
-        "paths", nargs="+", type=Path, metavar="PATH", help="runs, sweeps, or folders of them"
+        "paths", nargs="+", type=finder(), metavar="PATH", help="runs, sweeps, or folders of them"
     )
     purpose = parser.add_mutually_exclusive_group()
     purpose.add_argument(

@@ -27,6 +27,7 @@ NO_DEFAULT = "has no default"
 # Every number has a lower and an upper limit. A value beyond them is a typing mistake or comes from
 # a stranger's file, and would cost hours or all memory before it failed.
 MOST = 2**31 - 1
+LATEST = "latest"  # in place of a folder: the newest one
 MAX_EPOCHS = 10**6  # also the largest number of rows of a history
 LEAST_FLOAT, MOST_FLOAT = 1e-12, 1e12  # float32 holds their squares
 MOST_LAYERS = 256
@@ -117,10 +118,26 @@ def _check_level(value: Any) -> Any:
     return value
 
 
+def _check_label(value: str) -> str:
+    if value in (LATEST, "auto"):
+        raise ValueError(f"must not be {value}, which has a meaning in place of a folder")
+    return value
+
+
 def _check_project(value: str) -> str:
     if not 1 <= len(value) <= 128 or set(value) & set("/\\#?%:"):  # W&B's own rule
         raise ValueError("must have 1 to 128 characters, none of / \\ # ? % :")
     return value
+
+
+# A name stands in place of a folder, so it has no slash and does not begin as an option.
+Label = Annotated[
+    str,
+    _matching(r"(?a)\w[\w.+-]{0,63}", "1 to 64 letters, digits and _ . + -, no . + - at the start"),
+    AfterValidator(_check_label),
+    BeforeValidator(_as_text),
+]
+Tags = Annotated[list[Label], Field(max_length=32), BeforeValidator(_as_texts)]
 
 
 class Section(BaseModel):
@@ -419,6 +436,10 @@ YOUNGER: tuple[tuple[str, str, float | None], ...] = (
 )  # fmt: skip
 
 
+# Keys that do not change the training, with the values of a run that has none of them.
+UNTRAINED: dict[str, Any] = {"resume": None, "name": None, "tags": []}
+
+
 class Config(Section):
     seed: Seed
     data: Annotated[Data, Field(discriminator="name")]
@@ -430,16 +451,21 @@ class Config(Section):
     checkpoint: Checkpoint
     logger: Logger
     resume: str | None  # "auto", or the folder of a run or sweep
+    # Runs that were written before there were these keys had none.
+    name: Label | None = None
+    tags: Tags = []
 
     def to_primitives(self) -> dict[str, Any]:
         """Nested dicts, lists and scalars, for a checkpoint, a YAML or a JSON file."""
         return self.model_dump(mode="json")
 
     def identity_values(self) -> dict[str, Any]:
-        """All values except data.root, checkpoint.keep and resume. They identify a run. Keys of
-        YOUNGER are left out where they have the value of old runs."""
+        """All values except data.root, checkpoint.keep and those of UNTRAINED. They identify a run.
+        Keys of YOUNGER are left out where they have the value of old runs."""
         values = self.to_primitives()
-        del values["data"]["root"], values["checkpoint"]["keep"], values["resume"]
+        del values["data"]["root"], values["checkpoint"]["keep"]
+        for key in UNTRAINED:
+            del values[key]
         for section, key, absent in YOUNGER:
             if values[section].get(key, absent) == absent:
                 values[section].pop(key, None)

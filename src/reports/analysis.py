@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from src.reports.collect import SweepEntries, short
+from src.reports.collect import SweepEntries
 from src.runs.folder import is_search
-from src.runs.outcome import UNKNOWN
+from src.runs.outcome import UNKNOWN, short
 
 MOST_LABELS = 64  # a picture of more texts cannot be read
 MOST_VALUES = 16  # of a key that are shown one by one

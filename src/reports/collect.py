@@ -1,7 +1,7 @@
 """The runs and sweeps under some folders, read for a report. Nothing here imports torch."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,13 +10,11 @@ from tqdm import tqdm
 
 from src.config.written import flat
 from src.runs.folder import Result, Row, Run, is_sweep
-from src.runs.outcome import UNKNOWN, Outcome, comparable, differing
+from src.runs.outcome import UNKNOWN, Outcome, comparable, differing, label_of
 from src.system.errors import InputError, reading
 
-LABEL_LIMIT = 60  # characters
 NOT_BEGUN = "has neither history.csv nor result.json yet"
 SEVERAL = "several"
-TYPED_LIMIT = 8  # characters; people rarely type longer numbers
 
 
 @dataclass(frozen=True)
@@ -164,25 +162,6 @@ def _with_result(entry: Entry, result: Result, history: Sequence[Row]) -> Entry:
 def _name(folder: Path, base: Path) -> str:
     relative = os.path.relpath(folder.absolute(), base)
     return folder.name if relative == "." else relative
-
-
-def label_of(settings: Mapping[str, str]) -> str:
-    """The settings, short enough for a legend."""
-    chosen = in_full(settings)
-    return chosen if len(chosen) <= LABEL_LIMIT else f"{chosen[: LABEL_LIMIT - 1]}…"
-
-
-def in_full(settings: Mapping[str, str]) -> str:
-    """All settings in one line, with short numbers."""
-    return ", ".join(f"{key}={short(value)}" for key, value in settings.items()) or "defaults"
-
-
-def short(text: str) -> str:
-    """Shortens a long number to four significant digits; other texts stay unchanged."""
-    try:
-        return text if len(text) <= TYPED_LIMIT else f"{float(text):.4g}"
-    except ValueError:
-        return text
 
 
 def _sweeps(folder: Path, trials: Sequence[Entry], base: Path) -> Iterator[SweepEntries]:

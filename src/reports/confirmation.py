@@ -16,7 +16,6 @@ from tabulate import tabulate
 
 from src.config.schema import higher_is_better, is_fraction, sort_key
 from src.plots.intervals import Sample, intervals
-from src.reports.collect import in_full, short
 from src.reports.estimates import (
     Difference,
     Estimate,
@@ -26,7 +25,15 @@ from src.reports.estimates import (
 )
 from src.runs.confidence import LEVEL, fold_means
 from src.runs.confirm_record import Chosen, Record, trials, value_of
-from src.runs.outcome import UNKNOWN, Outcome, all_metrics, format_metric, read_outcome
+from src.runs.outcome import (
+    UNKNOWN,
+    Outcome,
+    all_metrics,
+    format_metric,
+    in_full,
+    read_outcome,
+    short,
+)
 
 MOST_ERRORS = 20  # that are printed
 

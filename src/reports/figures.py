@@ -20,9 +20,9 @@ from src.config.schema import higher_is_better, is_fraction, measure_of
 from src.plots.intervals import Sample, intervals
 from src.plots.style import COLOURS, FAINT, INK, LINE, MOST_COLOURED, STYLE
 from src.reports.analysis import Effect, Grid
-from src.reports.collect import Entry, short
+from src.reports.collect import Entry
 from src.runs.folder import Row
-from src.runs.outcome import Replicates, in_words, known_value
+from src.runs.outcome import Replicates, in_words, known_value, short
 from src.system.files import write_durably
 
 MOST_SETTINGS = 20  # rows of a picture

@@ -16,7 +16,7 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 from src.config.faults import check
-from src.config.schema import Config
+from src.config.schema import UNTRAINED, Config
 from src.runs.folder import HISTORY_LIMIT, RESULT_LIMIT, Run, parse_result
 from src.runs.outcome import read_outcome
 from src.system.errors import InputError, parsing
@@ -34,7 +34,7 @@ FILE_LIMITS = {
     "checkpoints/last.ckpt": CHECKPOINT_LIMIT,
 }
 OPTIONAL = (".hydra/overrides.yaml", "checkpoints/last.ckpt")
-UNTRAINED = "history.csv"  # which a committee does not have
+NO_COMMITTEES = "history.csv"  # which a committee does not have
 MANIFEST = "bundle.json"
 # A bundle of `size` bytes may unpack to UNPACKED + RATIO * size: text shrinks to about a tenth.
 UNPACKED, RATIO = 64 * MIB, 20
@@ -63,7 +63,7 @@ def write_bundle(paths: Sequence[Path], target: Path, *, force: bool = False) ->
         raise InputError(f"{run.folder}: there is no such folder; name a run, runs/DATE/TIME")
     require_contained(run.folder)  # a link could put any file of the user into the bundle
     files = {name: run.folder / name for name in FILE_LIMITS if (run.folder / name).is_file()}
-    optional = (*OPTIONAL, *[UNTRAINED] * ("committee" in run.result))
+    optional = (*OPTIONAL, *[NO_COMMITTEES] * ("committee" in run.result))
     lacking = [name for name in FILE_LIMITS if name not in optional and name not in files]
     if lacking == ["checkpoints/best.ckpt"] and (reason := run.why_no_weights):
         raise InputError(reason)
@@ -109,8 +109,8 @@ def open_bundle(path: Path, folder: Path, accelerator: str | None = None) -> Bun
             f"{path}: holds a committee, whose members were trained apart; reproduce bundles of "
             "the members, or unzip it and type python -m src.evaluate FOLDER"
         )
-    if UNTRAINED not in contents:
-        raise InputError(f"{path}: is not a bundle of this project (it lacks {UNTRAINED})")
+    if NO_COMMITTEES not in contents:
+        raise InputError(f"{path}: is not a bundle of this project (it lacks {NO_COMMITTEES})")
     for name, data in contents.items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -131,7 +131,8 @@ def _config_here(run: Run, accelerator: str | None) -> Config:
         del data["fallback"]
     elif "fallback" in data:
         data["fallback"] = None  # on another data set it would not be a repetition
-    data["root"] = values["resume"] = None
+    data["root"] = None
+    values |= UNTRAINED
     if accelerator is not None:
         values["trainer"]["accelerator"] = accelerator
     return check(values)
@@ -180,7 +181,7 @@ def _checked(archive: zipfile.ZipFile, size: int) -> dict[str, bytes]:
         if record.filename in contents:
             raise ValueError(f"it holds {record.filename!r} twice")
         contents[record.filename] = archive.read(record)
-    optional = (*OPTIONAL, UNTRAINED)  # the result tells whether this is a committee
+    optional = (*OPTIONAL, NO_COMMITTEES)  # the result tells whether this is a committee
     lacking = [name for name in limits if name not in contents and name not in optional]
     if lacking:
         raise ValueError(f"it lacks {lacking[0]}")

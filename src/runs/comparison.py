@@ -53,8 +53,8 @@ def compare(bundle: Bundle, original: Trained, repeated: Run) -> Comparison:
             name: (outcomes[0].metric(name), outcomes[1].metric(name))
             for name in all_metrics(outcomes[0].monitor)
         },
-        _between_histories(bundle.run.history, repeated.history),
-        _between_weights(original.model, open_trained(repeated.folder).model),
+        between_histories(bundle.run.history, repeated.history),
+        between_weights(original.model, open_trained(repeated.folder).model),
         _environment(bundle.run.result, repeated.result, bundle.packages),
     )
 
@@ -82,7 +82,8 @@ def describe(comparison: Comparison) -> str:
     return "\n\n".join([*parts, verdict, f"folder: {comparison.repeated.folder}"])
 
 
-def _between_histories(rows: Sequence[Row], others: Sequence[Row]) -> float:
+def between_histories(rows: Sequence[Row], others: Sequence[Row]) -> float:
+    """The largest difference of two values, infinite where rows are missing."""
     if len(rows) != len(others):
         return math.inf
     pairs = zip(rows, others, strict=True)
@@ -103,7 +104,8 @@ def _distance(a: float | None, b: float | None) -> float:
     return math.inf if math.isnan(distance) else distance
 
 
-def _between_weights(model: nn.Module, other: nn.Module) -> float:
+def between_weights(model: nn.Module, other: nn.Module) -> float:
+    """The largest difference of two weights, infinite for models of other shapes."""
     a, b = model.state_dict(), other.state_dict()
     if {name: a[name].shape for name in a} != {name: b[name].shape for name in b}:
         return math.inf

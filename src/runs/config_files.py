@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from src.config.schema import Config, with_batch_size
+from src.config.schema import UNTRAINED, Config, with_batch_size
 from src.config.written import written
 from src.runs.folder import Run
 from src.system.errors import InputError
@@ -79,7 +79,7 @@ def require_same_config(run: Run, config: Config) -> Config | None:
 
 def require_same(saved: Any, now: Any, refusal: str) -> None:
     """Raises InputError with `refusal` and a line for each key that differs between two nested
-    values. A resumed run may have more epochs, and `auto` as batch size. Ignores `resume` and
+    values. A resumed run may have more epochs, and `auto` as batch size. Ignores UNTRAINED and
     `checkpoint.keep`, which do not change the training."""
     lines = _differences(saved, now, "")
     if lines:
@@ -91,7 +91,7 @@ def _differences(saved: Any, now: Any, key: str) -> list[str]:
         lines = []
         for name in dict.fromkeys([*saved, *now]):
             inner = f"{key}.{name}" if key else str(name)
-            if inner.removeprefix("config.") not in ("resume", "checkpoint.keep"):
+            if inner.removeprefix("config.") not in (*UNTRAINED, "checkpoint.keep"):
                 lines += _differences(saved.get(name), now.get(name), inner)
         return lines
     if key.endswith("trainer.max_epochs") and isinstance(saved, int) and now >= saved:

@@ -22,7 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from src.config.faults import read_config
-from src.config.schema import MAX_EPOCHS, MEASURES, Config, Monitor
+from src.config.schema import MAX_EPOCHS, MEASURES, UNTRAINED, Config, Monitor
 from src.system.errors import InputError, first_line, reading
 from src.system.files import (
     MIB,
@@ -215,15 +215,14 @@ class Run:
     @property
     def overrides(self) -> dict[str, str]:
         """The keys that the command line set, with their values as typed. Empty without Hydra.
-        `resume` is left out: it is not part of a run."""
+        Those of UNTRAINED are left out: they are not part of a run."""
         if not self.overrides_file.exists():
             return {}
         texts = read_yaml(self.overrides_file)
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise InputError(f"{self.overrides_file}: is not a list of overrides")
         values = {key.lstrip("+"): value for key, _, value in (t.partition("=") for t in texts)}
-        values.pop("resume", None)
-        return values
+        return {key: value for key, value in values.items() if key not in UNTRAINED}
 
     @property
     def command(self) -> str:

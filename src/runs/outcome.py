@@ -24,6 +24,8 @@ WORDS = {
 UNKNOWN = "–"  # in place of a value that a run does not have
 SHARED_TIME = "seconds of a trial in a stack: an equal share of the stack's time"
 REASON_LIMIT = 200  # characters of an error that are shown
+LABEL_LIMIT = 60  # characters
+TYPED_LIMIT = 8  # characters; people rarely type longer numbers
 
 
 def main_metrics(monitor: str) -> tuple[str, str]:
@@ -242,6 +244,25 @@ def _mean_rank(group: Replicates) -> tuple[str, str, bool, float]:
     first = group.trials[0]
     mean = statistics.mean(group.repeats(first.monitor))
     return first.data, first.monitor, group.lost > 0, sort_key(first.monitor, mean)
+
+
+def label_of(settings: Mapping[str, str]) -> str:
+    """The settings, short enough for a legend."""
+    chosen = in_full(settings)
+    return chosen if len(chosen) <= LABEL_LIMIT else f"{chosen[: LABEL_LIMIT - 1]}…"
+
+
+def in_full(settings: Mapping[str, str]) -> str:
+    """All settings in one line, with short numbers."""
+    return ", ".join(f"{key}={short(value)}" for key, value in settings.items()) or "defaults"
+
+
+def short(text: str) -> str:
+    """Shortens a long number to four significant digits; other texts stay unchanged."""
+    try:
+        return text if len(text) <= TYPED_LIMIT else f"{float(text):.4g}"
+    except ValueError:
+        return text
 
 
 def format_metric(name: str, value: float | None) -> str:

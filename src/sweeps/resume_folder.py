@@ -8,10 +8,11 @@ from pathlib import Path
 from src.config.compose import compose
 from src.config.faults import check
 from src.config.overrides import is_hydras, key_of, override_fault, parse, parse_all
-from src.config.schema import GROUPS, Config, FusedLauncher
+from src.config.schema import GROUPS, UNTRAINED, Config, FusedLauncher
 from src.data.paths import path_faults
 from src.runs.config_files import require_same
 from src.runs.folder import Run, is_confirmation, is_search, is_sweep, resume_command
+from src.runs.lookup import find
 from src.sweeps.execution import continued, is_execution
 from src.sweeps.output_folder import last_value, with_folder
 from src.sweeps.requirements import require_machine
@@ -36,7 +37,8 @@ def folder_to_resume(texts: Sequence[str]) -> Path | None:
         return None
     override = parse(f"resume={names[-1]}", [])
     value = override.value() if override is not None else None
-    return Path(value if isinstance(value, str) and not Path(names[-1]).is_dir() else names[-1])
+    text = value if isinstance(value, str) and not Path(names[-1]).is_dir() else names[-1]
+    return find(text, "run", "sweep")
 
 
 def sweep_to_resume(folder: Path, others: Sequence[str], config_dir: str | None) -> list[str]:
@@ -131,9 +133,7 @@ def run_to_resume(folder: Path, others: Sequence[str], arguments: Namespace) -> 
         )
     require_contained(folder)
     config = run.config
-    hydras = [text for text in others if is_hydras(key_of(text))]
-    if hydras:
-        raise InputError(f"resume={folder}: continues in its folder; leave out {' '.join(hydras)}")
+    _require_settings(folder, others)
     if others:
         config = _with_more_epochs(folder, config, others)
         if config.trainer.max_epochs > run.config.trainer.max_epochs:
@@ -144,6 +144,19 @@ def run_to_resume(folder: Path, others: Sequence[str], arguments: Namespace) -> 
         raise InputError("\n  ".join([f"resume={folder}: cannot continue here", *absent]))
     require_machine(config)
     return config
+
+
+def _require_settings(folder: Path, others: Sequence[str]) -> None:
+    """Raises InputError for keys that a run cannot be resumed with, whatever their values."""
+    hydras = [text for text in others if is_hydras(key_of(text))]
+    if hydras:
+        raise InputError(f"resume={folder}: continues in its folder; leave out {' '.join(hydras)}")
+    labels = [text for text in others if key_of(text) in UNTRAINED]
+    if labels:
+        raise InputError(
+            f"resume={folder}: keeps its name and tags; leave out {' '.join(labels)}, and type "
+            f"python -m src.runs label {folder} to change them"
+        )
 
 
 def _with_more_epochs(folder: Path, config: Config, overrides: Sequence[str]) -> Config:

@@ -11,7 +11,8 @@ from src.runs.folder import Run
 
 ROOT = Path(__file__).parent.parent.parent
 COMMANDS = sorted(
-    path.stem for path in (ROOT / "src").glob("*.py") if "__main__" in path.read_text()
+    [path.stem for path in (ROOT / "src").glob("*.py") if "__main__" in path.read_text()]
+    + [path.parent.name for path in (ROOT / "src").glob("*/__main__.py")]
 )
 SMALL = ("data=digits", "trainer=cpu", "trainer.max_epochs=2")
 

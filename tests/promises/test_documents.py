@@ -15,6 +15,7 @@ from src.benchmarks.settings import read_settings
 from src.config.compose import compose
 from src.runs.bundle import write_bundle
 from src.runs.folder import Run
+from src.runs.labels import Change, write_labels
 from src.sweeps import search_command
 from src.sweeps.command_line import check_command_line
 from src.torture import NAMES
@@ -330,10 +331,12 @@ def test_settings_train(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
 def test_commands_run(files: Path, tmp_path: Path) -> None:
     base = tmp_path / "base"
     shutil.copytree(files, base)
-    fit(compose(*DIGITS, "augmentation=digits"), base / "runs" / "DATE" / "TIME")
+    named = ("name=wide", "tags=[first]")
+    fit(compose(*DIGITS, "augmentation=digits", *named), base / "runs" / "DATE" / "TIME")
     table = ("data=csv", f"data.path={base / 'FILE.csv'}", "data.target=COLUMN")
     fit(compose(*table, *TINY), base / "runs" / "DATE" / "TABLE")
     shutil.copytree(base / "runs" / "DATE" / "TIME", base / "runs" / "DATE" / "OTHER")
+    write_labels(base / "runs" / "DATE" / "OTHER", Change(name="other"))
     write_bundle([base / "runs" / "DATE" / "TIME"], base / "run.zip")
     sweep = ("-m", "hydra/launcher=fused", "seed=0,1", "hydra.sweep.dir=sweeps/DATE/TIME")
     search = ("optimizer.lr=interval(0.1,1)", "search.trials=1", "search.folder=searches/NAME")

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from src.reports import analysis
-from src.reports.collect import Entry, SweepEntries, short
+from src.reports.collect import Entry, SweepEntries
 from src.runs.folder import Result, Run
+from src.runs.outcome import short
 
 
 def entry(value: float | None, **settings: str) -> Entry:

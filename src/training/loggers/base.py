@@ -9,7 +9,8 @@ from lightning.pytorch.loggers import Logger
 from src.config import schema
 from src.config.schema import Config
 from src.config.written import written
-from src.runs.folder import Run, columns
+from src.runs.folder import Run, columns, is_sweep
+from src.runs.labels import read_labels
 from src.runs.outcome import all_metrics
 
 Values = dict[str, bool | int | float | str]
@@ -49,7 +50,11 @@ class RunLogger(Logger):
 
     def __init__(self, config: schema.Logger, values: Values, run: Run, seconds: float) -> None:
         """`values`: hyperparameters. `seconds`: time trained before. May raise InputError."""
-        self.run_name = "/".join(run.folder.absolute().parts[-2:])  # DATE/TIME, or TIME/NUMBER
+        above, place = run.folder.absolute().parts[-2:]  # DATE/TIME, or TIME/NUMBER
+        self.labels = read_labels(run.folder)
+        self.run_name = f"{above}/{place}"
+        if name := self.labels.name:
+            self.run_name = f"{name}/{place}" if is_sweep(run.folder.parent) else name
 
     @property
     def name(self) -> str:

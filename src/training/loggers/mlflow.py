@@ -67,6 +67,7 @@ class RunMLflow(RunLogger):
         runs = client.search_runs([experiment], f"tags.`{self.TAG}` = '{identity}'")
         if not runs:
             tags = {self.TAG: identity, "kindling.folder": str(run.folder.absolute())}
+            tags |= dict.fromkeys(self.labels.tags, "")
             created = client.create_run(experiment, run_name=self.run_name, tags=tags)
             return created.info.run_id, set()
         run_id: str = runs[0].info.run_id

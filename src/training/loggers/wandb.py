@@ -33,7 +33,7 @@ class RunWandb(RunLogger):
         try:
             self.run = wandb.init(
                 mode="offline", dir=run.folder, project=config.project, name=self.run_name,
-                id=identity, config=values, settings=settings,
+                id=identity, config=values, settings=settings, tags=self.labels.tags,
             )  # fmt: skip
         except Exception as error:
             raise InputError(f"logger=wandb: W&B cannot begin ({first_line(error)})") from None

@@ -1,0 +1,87 @@
+"""Lists runs, sweeps, searches, confirmations and committees; compares and removes them.
+
+python -m src.runs                                   all in runs/, sweeps/ and searches/
+python -m src.runs FOLDER ... --json                 for other programs
+python -m src.runs --where status=finished 'best>97%' tag=wide optimizer.lr=0.1
+python -m src.runs --sort best --limit 10
+python -m src.runs compare RUN RUN ...               settings, metrics, environment and weights
+python -m src.runs label FOLDER --name NAME --tag TAG
+python -m src.runs rm FOLDER ...                     asks first
+python -m src.runs clean                             failed and empty ones; asks first
+
+Wherever a command takes a folder, it also takes latest, a name, and the beginning of a name or of a
+path, if only one folder has this beginning.
+"""
+
+import sys
+from pathlib import Path
+
+from src.runs.labels import Change, write_labels
+from src.runs.lookup import TRAINED, finder
+from src.system.process import command_parser, importing, run
+
+COMMANDS = ("list", "compare", "label", "rm", "clean")
+
+
+def main() -> None:
+    parser = command_parser("runs", __doc__)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
+    listing = commands.add_parser("list", help="the default")
+    listing.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
+    listing.add_argument(
+        "--where", nargs="+", default=[], metavar="CONDITION", help="KEY=VALUE; also != < <= > >="
+    )
+    listing.add_argument(
+        "--sort", default="began", metavar="KEY", help="default: began, the newest first"
+    )
+    listing.add_argument("--limit", type=int, default=30, metavar="N", help="rows; default: 30")
+    listing.add_argument("--json", action="store_true", help="print a JSON list of all")
+    comparing = commands.add_parser("compare", help="settings, metrics and weights of runs")
+    comparing.add_argument("runs", nargs="+", type=finder(*TRAINED), metavar="RUN")
+    labelling = commands.add_parser("label", help="change the name and the tags")
+    labelling.add_argument("folder", type=finder())
+    labelling.add_argument("--name", help='stands in place of the folder; "" removes it')
+    labelling.add_argument("--tag", nargs="+", default=[], metavar="TAG", help="add tags")
+    labelling.add_argument("--untag", nargs="+", default=[], metavar="TAG", help="remove tags")
+    removing = commands.add_parser("rm", help="remove runs and sweeps")
+    removing.add_argument("folders", nargs="+", type=finder(), metavar="FOLDER")
+    cleaning = commands.add_parser("clean", help="remove failed and empty runs and sweeps")
+    for each in (removing, cleaning):
+        each.add_argument("--yes", action="store_true", help="do not ask")
+    argv = sys.argv[1:]
+    chosen = argv[0] if argv else ""
+    arguments = parser.parse_args(
+        argv if chosen in (*COMMANDS, "-h", "--help") else ["list", *argv]
+    )
+
+    if arguments.command == "list":
+        from src.runs.listing import listed
+
+        print(
+            listed(
+                arguments.folders, arguments.where, arguments.sort, arguments.limit,
+                as_json=arguments.json,
+            )
+        )  # fmt: skip
+    elif arguments.command == "compare":
+        from src.runs.lookup import require_runs
+
+        require_runs(arguments.runs)
+        with importing():
+            from src.runs.difference import describe
+
+        print(describe(arguments.runs))
+    elif arguments.command == "label":
+        change = Change(arguments.name, tuple(arguments.tag), tuple(arguments.untag))
+        labels = write_labels(arguments.folder, change)
+        print(f"{arguments.folder}: {labels}")
+    else:
+        from src.runs.removal import remove_all, useless
+
+        clean = arguments.command == "clean"
+        folders = useless() if clean else dict.fromkeys(arguments.folders, "")
+        print(remove_all(folders, ask=not arguments.yes))
+
+
+if __name__ == "__main__":
+    run(main)

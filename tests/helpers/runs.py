@@ -1,0 +1,32 @@
+"""Run folders that no training has made."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from src.config.compose import compose
+from src.runs.config_files import create_run_folder
+from src.runs.folder import Run
+from tests.helpers.commands import SMALL
+
+FILES = ("previous.ckpt", "last.ckpt", "best.ckpt")
+
+
+def ended(
+    folder: Path,
+    value: float | None,
+    *overrides: str,
+    status: str = "finished",
+    also: Mapping[str, Any] | None = None,
+) -> Run:
+    """A run folder with files in place of checkpoints, and with a result, which has the fields of
+    `also` too."""
+    config, run = compose(*SMALL, *overrides), Run(folder)
+    create_run_folder(run, config.to_primitives(), overrides)
+    for name in FILES:
+        run.checkpoints.mkdir(exist_ok=True)
+        (run.checkpoints / name).write_text(name)
+    best, data = {"epoch": 1, config.checkpoint.monitor: value}, {"name": config.data.name}
+    common = {"monitor": config.checkpoint.monitor, "config_hash": config.hash()}
+    run.write_result({"status": status, "best": best, "data": data, **common, **(also or {})})
+    return run

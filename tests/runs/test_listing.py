@@ -1,0 +1,204 @@
+"""The list of runs and sweeps."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from src.runs.folder import SEARCH
+from src.runs.labels import Change, write_labels
+from src.runs.listing import entries, listed, read_entry, select, sort
+from src.system.errors import InputError
+from src.system.files import lock_or_fail
+from tests.helpers.commands import SMALL
+from tests.helpers.runs import ended
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def several() -> list[str]:
+    """Names of runs, the newest first, in the order of the table."""
+    base = "runs/2026-01-02/10-00-0"
+    ended(Path(f"{base}0.0"), 0.5, "optimizer.lr=0.3", "name=first", also={"test/acc": 0.45})
+    ended(Path(f"{base}1.0"), 0.9, "optimizer.lr=0.1", "tags=[wide,deep]", "name=second")
+    ended(
+        Path(f"{base}2.0"),
+        None,
+        "optimizer.lr=1",
+        "name=third",
+        status="failed",
+        also={"error": "why\nx"},
+    )
+    loss = ("checkpoint.monitor=val/loss", "checkpoint.mode=min", "name=fourth")
+    ended(Path(f"{base}3.0"), 0.2, *loss, also={"seconds": {"fit": 2.0, "setup": 1.0}})
+    return ["fourth", "third", "second", "first"]
+
+
+def names(**arguments: Any) -> list[str | None]:
+    settings: dict[str, Any] = {"conditions": [], "key": "began", "most": 30, **arguments}
+    found = json.loads(listed([], **settings, as_json=True))
+    return [entry["name"] for entry in found]
+
+
+def multirun(folder: str, *texts: str) -> Path:
+    Path(folder).mkdir(parents=True, exist_ok=True)
+    record = {"hydra": {"overrides": {"task": [*texts], "hydra": []}}}
+    Path(folder, "multirun.yaml").write_text(json.dumps(record))
+    return Path(folder)
+
+
+def test_the_newest_comes_first(several: list[str]) -> None:
+    assert names() == several
+    rows = listed([], [], "began", 30, as_json=False).splitlines()
+    assert rows[0].split() == [
+        "folder", "name", "tags", "kind", "began", "data", "settings", "best", "test", "status",
+        "size",
+    ]  # fmt: skip
+    assert rows[2].split()[:2] == ["runs/2026-01-02/10-00-03.0", "fourth"]
+    assert "val/loss 0.2" in rows[2]
+    assert "wide, deep" in rows[4]
+    assert "optimizer.lr=0.3" in rows[5]
+    assert "50.00%  45.00%" in rows[5]
+
+
+@pytest.mark.parametrize(
+    ("conditions", "expected"),
+    [
+        (["status=finished"], ["fourth", "second", "first"]),
+        (["status!=finished"], ["third"]),
+        (["tag=wide"], ["second"]),
+        (["tag!=wide"], ["fourth", "third", "first"]),
+        (["best>50%"], ["second"]),
+        (["best>=0.5", "name!=second"], ["first"]),
+        (["optimizer.lr<=0.3"], ["second", "first"]),
+        (["optimizer.lr=0.10"], ["second"]),
+        (["optimizer.lr=0.1", "tag=deep"], ["second"]),
+        (["data=digits", "seed=0", "name=third"], ["third"]),
+        (["model.hidden_sizes=[32]", "seconds>2.5"], ["fourth"]),
+        (["began>=2026-01-02 10:00"], ["fourth", "third", "second", "first"]),
+        (["began<2026-01-02"], []),
+        (["began=2026-01-02 10:00", "kind=run", "name=first"], ["first"]),
+        (["no.key=3"], []),
+        (["no.key!=3", "name=first"], ["first"]),
+    ],
+)
+def test_conditions(conditions: list[str], expected: list[str], several: list[str]) -> None:
+    assert names(conditions=conditions) == expected
+
+
+@pytest.mark.parametrize("text", ["", "=", "status", "status=", "=3", "best>high", "a b=3"])
+def test_wrong_conditions(text: str) -> None:
+    with pytest.raises(InputError, match="--where"):
+        list(select([], [text]))
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [
+        ("best", ["second", "first", "third", "fourth"]),  # by accuracy, and then by loss
+        ("optimizer.lr", ["second", "first", "fourth", "third"]),
+        ("name", ["first", "fourth", "second", "third"]),
+        ("seconds", ["fourth", "third", "second", "first"]),
+    ],
+)
+def test_order(key: str, expected: list[str], several: list[str]) -> None:
+    if key == "optimizer.lr":  # the default of the run that has not typed a rate lies between
+        rates = {entry.labels.name: float(entry.config[key]) for entry in entries()}
+        expected = sorted(several, key=lambda name: rates[name])
+    assert names(key=key) == expected
+
+
+def test_no_run_has_such_a_key(several: list[str]) -> None:
+    with pytest.raises(InputError, match=r"--sort optimizer\.rl: no run has this key"):
+        sort(entries(), "optimizer.rl")
+
+
+def test_a_long_list_is_cut(several: list[str]) -> None:
+    text = listed([], [], "began", 3, as_json=False)
+    assert text.endswith("… and 1 more; --limit 4 shows all")
+    assert len(text.splitlines()) == 6
+    with pytest.raises(InputError, match="--limit 0"):
+        listed([], [], "began", 0, as_json=False)
+
+
+def test_nothing_to_list() -> None:
+    assert listed([], [], "began", 1, as_json=False) == "no run in runs, sweeps, searches"
+    Path("other").mkdir()
+    told = listed([Path("other")], ["best>1"], "began", 1, as_json=False)
+    assert told == "no run in other meets the conditions"
+    assert listed([], [], "began", 1, as_json=True) == "[]"
+    with pytest.raises(InputError, match="nix: there is no such folder"):
+        entries([Path("nix")])
+
+
+def test_a_sweep_is_one_row() -> None:
+    folder = multirun("sweeps/2026-01-02/10-00-00.0", *SMALL, "optimizer.lr=0.1,0.2", "name=rates")
+    for number, value in enumerate((0.25, 0.75)):
+        also = {"test/acc": value - 0.25, "seconds": {"fit": 1.0}}
+        ended(folder / str(number), value, "name=rates", also=also)
+    entry = read_entry(folder)
+    assert (entry.kind, entry.trials, entry.status, entry.labels.name) == (
+        "sweep", 2, "finished", "rates",
+    )  # fmt: skip
+    assert (entry.best, entry.test, entry.seconds) == (0.75, 0.5, 2.0)
+    assert entry.typed["optimizer.lr"] == "0.1,0.2"
+    assert "name" not in entry.typed
+    assert entry.config["model.hidden_sizes"] == "[32]"
+    ended(folder / "2", None, status="failed")
+    ended(folder / "3", None, status="interrupted")
+    assert read_entry(folder).status == "3 of 4 ended, 1 failed"
+    ended(folder / "3", None, status="diverged")
+    assert read_entry(folder).status == "finished, 1 failed, 1 diverged"
+    with lock_or_fail(folder / ".stacks" / "ab" / ".lock"):
+        assert read_entry(folder).status == "running, finished, 1 failed, 1 diverged"
+    assert "sweep of 4" in listed([], [], "began", 9, as_json=False)
+
+
+def test_a_search_and_an_empty_sweep() -> None:
+    Path("searches/lr").mkdir(parents=True)
+    Path("searches/lr", SEARCH).write_text('["optimizer.lr=interval(0.1,1)", "search.trials=4"]')
+    entry = read_entry(Path("searches/lr"))
+    assert (entry.kind, entry.status, entry.trials) == ("search", "unfinished", 0)
+    assert entry.typed == {"optimizer.lr": "interval(0.1,1)", "search.trials": "4"}
+
+
+def test_a_run_that_trains_is_running() -> None:
+    run = ended(Path("runs/a"), 0.5)
+    run.result_file.unlink()
+    assert read_entry(run.folder).status == "unfinished"
+    with lock_or_fail(run.checkpoints / ".lock"):
+        entry = read_entry(run.folder)
+    assert (entry.status, entry.data) == ("running", "digits")
+
+
+@pytest.mark.parametrize("name", ["result.json", ".hydra/overrides.yaml", "labels.json"])
+def test_a_damaged_run_is_listed_with_its_fault(name: str, several: list[str]) -> None:
+    folder = Path("runs/2026-01-02/10-00-01.0")
+    (folder / name).write_text("{")
+    assert len(names()) == 4
+    (row,) = [line for line in listed([], [], "began", 9, as_json=False).splitlines()
+              if str(folder) in line]  # fmt: skip
+    assert "damaged" in row
+    assert name.rpartition("/")[2] in row
+    assert listed([], ["status=damaged"], "began", 9, as_json=False)
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{}", "hydra: 3", "hydra: {overrides: {task: [3]}}", "\x00"]
+)
+def test_a_damaged_record_of_a_sweep(text: str) -> None:
+    folder = multirun("sweeps/a")
+    (folder / "multirun.yaml").write_text(text)
+    assert read_entry(folder).fault
+
+
+def test_labels_of_a_later_command_count(several: list[str]) -> None:
+    write_labels(Path("runs/2026-01-02/10-00-00.0"), Change(name="new", add=("best",)))
+    assert names(conditions=["tag=best"]) == ["new"]
+    assert time.localtime(entries()[-1].began).tm_year == 2026

@@ -1,0 +1,161 @@
+"""Folders by short names."""
+
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from src.runs.folder import CONFIRMATION, SEARCH
+from src.runs.labels import Change, write_labels
+from src.runs.lookup import began, find, kind_of, require_runs, units
+from src.system.errors import InputError
+from tests.helpers.runs import ended
+
+RUNS = ("2026-01-02/10-00-00.000001", "2026-01-02/10-00-05.000000", "2026-01-03/09-00-00.000000")
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def three() -> list[Path]:
+    return [ended(Path("runs", name), 0.5).folder for name in RUNS]
+
+
+def sweep(folder: str, record: str = "multirun.yaml", trials: int = 2) -> Path:
+    for number in range(trials):
+        ended(Path(folder, str(number)), 0.5)
+    Path(folder, record).write_text("")
+    return Path(folder)
+
+
+def test_units_are_runs_and_whole_sweeps(three: list[Path]) -> None:
+    swept = sweep("sweeps/2026-01-04/08-00-00.000000")
+    searched = sweep("searches/lr-1234", SEARCH)
+    confirmed = sweep(f"{swept}/confirm", CONFIRMATION)
+    made = ended(swept / "committee", 0.5, also={"committee": COMMITTEE}).folder
+    Path("runs/2026-01-05/empty").mkdir(parents=True)
+    Path("runs/link").symlink_to(Path("sweeps").absolute())
+    assert set(units()) == {*three, swept, searched, confirmed, made}
+    assert [kind_of(folder) for folder in (three[0], swept, searched, confirmed, made)] == [
+        "run", "sweep", "search", "confirmation", "committee",
+    ]  # fmt: skip
+    assert kind_of(Path("runs/2026-01-05/empty")) is None
+    assert list(units([swept / "0"])) == [swept / "0"]
+
+
+COMMITTEE = {
+    "paths": ["0"], "by": "val/acc", "best": 2, "greedy": None, "differing": [],
+    "members": [{"folder": str(n), "votes": 1, "val/loss": 1.0, "val/acc": 0.5} for n in range(2)],
+}  # fmt: skip
+
+
+def test_what_exists_is_itself(three: list[Path]) -> None:
+    for text in ("runs", str(three[0]), str(three[0].absolute()), "runs/2026-01-02"):
+        assert find(text) == Path(text)
+    Path("latest").mkdir()
+    assert find("latest") == Path("latest")
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("2026-01-03", 2), ("10-00-00", 0), ("2026-01-02/10-00-05", 1), ("runs/2026-01-03/0", 2),
+     ("latest", 2), ("base", 1), ("ba", 1)],
+)  # fmt: skip
+def test_a_beginning_or_a_name_is_enough(text: str, place: int, three: list[Path]) -> None:
+    write_labels(three[1], Change(name="base"))
+    assert find(text) == three[place]
+
+
+def test_a_whole_name_goes_before_a_beginning(three: list[Path]) -> None:
+    write_labels(three[0], Change(name="base"))
+    write_labels(three[1], Change(name="base-2"))
+    assert find("base") == three[0]
+    assert find("base-") == three[1]
+
+
+def test_several_matches_are_listed(three: list[Path]) -> None:
+    with pytest.raises(InputError, match=r"10-00: may be one of 2 folders; .*10-00-00.*10-00-05"):
+        find("10-00")
+    for folder in three:
+        write_labels(folder, Change(name="same"))
+    with pytest.raises(InputError, match="may be one of 3 folders"):
+        find("same")
+
+
+def test_a_trial_of_a_named_sweep(three: list[Path]) -> None:
+    folder = sweep("sweeps/2026-01-04/08-00-00.000000")
+    write_labels(folder, Change(name="rates"))
+    assert find("rates/1") == folder / "1"
+    assert find("latest/0") == folder / "0"
+    assert find("rates/7") == Path("rates/7")
+    assert find("2026-01-04/08/1") == folder / "1"
+
+
+def test_the_newest_of_a_kind(three: list[Path]) -> None:
+    folder = sweep("sweeps/2026-01-04/08-00-00.000000")
+    assert find("latest") == find("latest", "sweep", "search") == folder
+    assert find("latest", "run") == three[2]
+    with pytest.raises(InputError, match="latest: there is no search in runs, sweeps, searches"):
+        find("latest", "search")
+
+
+def test_without_a_match_the_command_says_what_it_expects() -> None:
+    for text in ("nix", "", ".", "../x", "/nowhere/at/all", "nix/3", "runs/2026-01-02"):
+        assert find(text) == Path(text)
+
+
+def test_a_folder_without_a_date_is_as_old_as_its_oldest_file() -> None:
+    folder = ended(Path("runs/mine"), 0.5).folder
+    os.utime(folder / ".hydra/config.yaml", (5e8, 5e8))
+    assert began(folder) == 5e8
+
+
+def test_damaged_labels_hide_no_other_run(three: list[Path]) -> None:
+    (three[0] / "labels.json").write_text("{")
+    write_labels(three[1], Change(name="base"))
+    assert find("base") == three[1]
+    assert find("10-00-00") == three[0]
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_random_names_and_beginnings(seed: int) -> None:
+    """The rule, written out: the whole name, or else each folder of which a text begins so."""
+    draw = random.Random(seed)
+    texts: dict[Path, list[str]] = {}
+    for number in range(8):
+        day, second = draw.randint(1, 3), draw.randint(0, 59)
+        folder = Path("runs", f"2026-01-0{day}", f"1{draw.randint(0, 2)}-00-{second:02}.{number}")
+        ended(folder, 0.5)
+        name = "".join(draw.choices("ab1", k=draw.randint(1, 3)))
+        write_labels(folder, Change(name=name))
+        texts[folder] = [name, str(folder), f"{folder.parent.name}/{folder.name}", folder.name]
+    for _ in range(50):
+        text = draw.choice(draw.choice([*texts.values()]))
+        text = text[: draw.randint(1, len(text))]
+        whole = [folder for folder, (name, *_) in texts.items() if name == text]
+        wanted = whole or [
+            f for f, all_texts in texts.items() if any(t.startswith(text) for t in all_texts)
+        ]
+        if os.path.lexists(text):
+            assert find(text) == Path(text)
+        elif len(wanted) == 1:
+            assert find(text) == wanted[0]
+        else:
+            with pytest.raises(InputError, match=f"may be one of {len(wanted)} folders"):
+                find(text)
+
+
+def test_runs_to_compare(three: list[Path]) -> None:
+    folder = sweep("sweeps/2026-01-04/08-00-00.000000")
+    require_runs(three)
+    for paths, told in (
+        ([three[0]], "name another run"),
+        ([three[0], folder], f"is a sweep; name a trial, such as {folder}/0"),
+        ([three[0], Path("nix")], "nix: is no run folder"),
+    ):
+        with pytest.raises(InputError, match=told):
+            require_runs(paths)
