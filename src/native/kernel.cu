@@ -283,7 +283,7 @@ DEVICE void forward(int layer, const struct Arguments *given, float *shared, con
 }
 
 // Logits to deltas, the gradients of the logits times the learning rate; losses; correct ones. A
-// lane has a sample. Places beyond the batch get zeros.
+// lane has a sample. Deltas beyond the batch are zero.
 DEVICE void softmax(const struct Arguments *given, float *shared, const int *labels, float rate,
                     int place) {
   float *z = shared + delta_place(LAYERS) + place * DELTA_STRIDE(CLASSES);
@@ -295,9 +295,8 @@ DEVICE void softmax(const struct Arguments *given, float *shared, const int *lab
     if (z[n] > most || (z[n] != z[n] && most == most)) most = z[n], best = n;
   for (int n = 0; n < CLASSES; ++n) sum += expf(z[n] - most), total += z[n];
   const float share = SMOOTHING / CLASSES, scale = real ? rate / given->size : 0;
-  losses[place] =
-      real ? logf(sum) + most - (1 - SMOOTHING) * z[label] - (SMOOTHING ? share * total : 0) : 0;
-  correct[place] = real && best == label;
+  losses[place] = logf(sum) + most - (1 - SMOOTHING) * z[label] - (SMOOTHING ? share * total : 0);
+  correct[place] = best == label;
   for (int n = 0; n < CLASSES; ++n) {
     const float target = share + (n == label ? 1 - SMOOTHING : 0);
     z[n] = real ? (expf(z[n] - most) / sum - target) * scale : 0;

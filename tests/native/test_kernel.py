@@ -158,6 +158,16 @@ def test_a_trial_that_diverges_is_no_number() -> None:
 
 
 @needs_compiler
+def test_of_equal_logits_the_first_class_is_predicted() -> None:
+    case = Case(SHAPES[1], seed=0, batches=1)
+    case.weights[-1].zero_()
+    case.biases[-1].zero_()
+    *_, expected = case.by_autograd()
+    *_, correct = case.trained()
+    assert correct.equal(expected)
+
+
+@needs_compiler
 @pytest.mark.parametrize("layer", [0, -1])
 @pytest.mark.parametrize("shape", SHAPES[:3], ids=str)
 def test_a_weight_that_is_no_number_spreads_as_in_autograd(shape: Shape, layer: int) -> None:
