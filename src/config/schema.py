@@ -18,7 +18,11 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from src.config.closed_form import has_closed_form
 
-CONF = Path(__file__).absolute().parent.parent.parent / "conf"
+# In a checkout the folder conf/; a wheel has it in src/.
+CONF = next(
+    folder / "conf" for folder in Path(__file__).absolute().parents[2:0:-1]
+    if (folder / "conf" / "train.yaml").exists()
+)  # fmt: skip
 GROUPS = (
     "data", "augmentation", "model", "optimizer", "scheduler", "trainer", "logger", "experiment",
 )  # fmt: skip

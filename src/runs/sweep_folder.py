@@ -95,7 +95,7 @@ class Sweep:
     def write_results(self) -> None:
         """Writes results.csv anew, from all trials with a result. Other processes may write too."""
         with self.locked():
-            rows = [_row(outcome) for outcome in self.outcomes()]
+            rows = [row_of(outcome) for outcome in self.outcomes()]
             header = list(dict.fromkeys(key for row in rows for key in row))
             write_durably(self.results_file, csv_text(header, rows))
 
@@ -131,9 +131,8 @@ class Sweep:
     def table(self) -> str:
         """The best trials; means over seeds and folds; the errors of failed trials; and the command
         of the best of comparable trials. Of a large sweep, the first rows of each."""
-        trials = self.outcomes()
-        finished = sorted((t for t in trials if t.finished), key=_order)
-        ranked = [*finished, *(trial for trial in trials if not trial.finished)]
+        ranked = self.ranked()
+        finished = [trial for trial in ranked if trial.finished]
         swept = differing([trial.overrides for trial in ranked])
         parts = [_trial_table(ranked[:MOST_ROWS], swept)]
         if len(ranked) > MOST_ROWS:
@@ -155,6 +154,12 @@ class Sweep:
             on = f" on {data}" if len(groups) > 1 else ""
             parts.append(f"best trial{on}, to train it alone: {best.run.command}")
         return "\n".join([*filter(None, parts), f"table: {self.results_file}"])
+
+    def ranked(self) -> list[Outcome]:
+        """The outcomes, the best of each data set first, and those of unfinished trials last."""
+        trials = self.outcomes()
+        finished = sorted((t for t in trials if t.finished), key=_order)
+        return [*finished, *(trial for trial in trials if not trial.finished)]
 
     def failures(self) -> int:
         return sum(outcome.status == "failed" for outcome in self.outcomes())
@@ -188,7 +193,7 @@ def _is_settled(run: Run, place: int) -> bool:
     return True
 
 
-def _row(outcome: Outcome) -> dict[str, Any]:
+def row_of(outcome: Outcome) -> dict[str, Any]:
     """A row of results.csv."""
     seconds = outcome.seconds
     return {
@@ -207,7 +212,7 @@ def _trial_table(ranked: Sequence[Outcome], swept: Sequence[str]) -> str:
     shown = ["trial", "status", *swept, *metrics, "seconds"]
     rows = [
         [format_metric(key, row.get(key)) if key in metrics else row.get(key) for key in shown]
-        for row in map(_row, ranked)
+        for row in map(row_of, ranked)
     ]
     texts = [shown.index(key) for key in metrics]
     alignment = ["right" if key in metrics else "global" for key in shown]

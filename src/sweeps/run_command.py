@@ -5,7 +5,7 @@ import math
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -112,24 +112,45 @@ def _exit_if_diverged(run: Run) -> None:
         raise SystemExit(1)
 
 
+def train_sweep(command: Command) -> None:
+    """Trains the trials of a sweep within another program. Raises what goes wrong, and leaves the
+    program's log as it was."""
+    assert command.composer is not None
+    _require_divisible(command.points)
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    try:
+        with _started_hydra(command, command.composer) as start:
+            start()
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(level)
+
+
 def _run_hydra(command: Command, composer: Composer) -> None:
     """As hydra.main, with the composer that the command line was checked with."""
-    sweep = command.sweep_dir is not None
-    overrides = list(command.overrides)
-    if "hydra.mode" not in map(key_of, overrides):
-        overrides.append(f"hydra.mode={'MULTIRUN' if sweep else 'RUN'}")
-    hydra = composer.hydra
-    start = partial(hydra.multirun if sweep else hydra.run, MAIN, train_job, overrides)
 
     def run() -> None:
         with exit_on_error():  # Hydra would print a traceback of every Exception
             start()
 
+    with _started_hydra(command, composer) as start:
+        run_and_report(run)
+
+
+@contextmanager
+def _started_hydra(command: Command, composer: Composer) -> Iterator[Callable[[], object]]:
+    """Yields a function that runs the jobs of a command."""
+    sweep = command.sweep_dir is not None
+    overrides = list(command.overrides)
+    if "hydra.mode" not in map(key_of, overrides):
+        overrides.append(f"hydra.mode={'MULTIRUN' if sweep else 'RUN'}")
+    hydra = composer.hydra
     adapt_hydra()
     GlobalHydra.instance().clear()
     GlobalHydra.instance().initialize(hydra)
     try:
-        run_and_report(run)
+        yield partial(hydra.multirun if sweep else hydra.run, MAIN, train_job, overrides)
     finally:
         GlobalHydra.instance().clear()
 

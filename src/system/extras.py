@@ -2,7 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
+from pathlib import Path
 
+# A checkout, or a wheel.
+PLACE = '-e ".' if (Path(__file__).parents[2] / "pyproject.toml").exists() else '"kindling'
 LOGGERS = {  # imported packages; the key is also the name of the extra in pyproject.toml
     "tensorboard": ("tensorboard",),
     "mlflow": ("mlflow", "sqlalchemy", "alembic"),
@@ -13,7 +16,7 @@ LOGGERS = {  # imported packages; the key is also the name of the extra in pypro
 def missing(what: str, extra: str, packages: Sequence[str]) -> list[str]:
     """The fault for packages that are not installed, if any. Imports nothing."""
     absent = ", ".join(name for name in packages if not _installed(name))
-    return [f'{what}: needs {absent}; type pip install -e ".[{extra}]"'] if absent else []
+    return [f'{what}: needs {absent}; type pip install {PLACE}[{extra}]"'] if absent else []
 
 
 def missing_loggers(chosen: Iterable[str]) -> list[str]:

@@ -51,7 +51,11 @@ LOCK_PATIENCE = 5  # seconds, for a process that is about to end
 
 
 def fit(
-    config: Config, folder: Path, *, resume: bool = False, callbacks: Sequence[Callback] = ()
+    config: Config,
+    folder: str | Path,
+    *,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Trains, validates and tests as configured. All files of the run are written to the folder.
 
@@ -66,14 +70,14 @@ def fit(
     - the folder contains a run with another configuration;
     - another process writes to the folder.
     """
-    run = Run(folder)
+    run = Run(Path(folder))
     if run.started and not resume:
         raise InputError(
             f"{folder}: holds a run already; continue it by fit(..., resume=True), or name another "
             "folder"
         )
     # `resume` is not passed on: fit_stack always continues a run that it finds.
-    return fit_stack([config], [folder], callbacks=callbacks)[0]
+    return fit_stack([config], [run.folder], callbacks=callbacks)[0]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,76 @@
+"""Kindling from Python, and the command `kindling`.
+
+>>> import kindling
+>>> run = kindling.fit(kindling.compose("data=digits", "trainer.max_epochs=2"), "runs/mine")
+>>> model = kindling.load("runs/mine")
+>>> model.predict_proba(pictures).shape
+(5, 10)
+>>> best, *others = kindling.sweep("data=digits", "optimizer.lr=0.1,0.3")
+
+Names are imported when they are used: a wrong key is reported before PyTorch is imported.
+"""
+
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from src.config.compose import compose
+    from src.inference.estimator import KindlingClassifier
+    from src.inference.model import Model, load
+    from src.runs.folder import Run
+    from src.sweeps.from_python import sweep
+    from src.training.fit import fit
+
+__all__ = ["KindlingClassifier", "Model", "Run", "compose", "fit", "load", "sweep"]
+HERE = Path(__file__).parent
+PLACES = {
+    "compose": "src.config.compose",
+    "fit": "src.training.fit",
+    "Run": "src.runs.folder",
+    "Model": "src.inference.model",
+    "load": "src.inference.model",
+    "KindlingClassifier": "src.inference.estimator",
+    "sweep": "src.sweeps.from_python",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    _require_own_source()
+    return getattr(import_module(PLACES[name]), name)
+
+
+def _require_own_source() -> None:
+    """Raises ImportError if Python would take another folder `src` for Kindling's."""
+    spec = find_spec("src")
+    found = Path(spec.origin).parent if spec is not None and spec.origin else None
+    if found != HERE / "src":
+        raise ImportError(
+            f"{found or 'a folder src'} hides the package src of Kindling in {HERE}; start Python "
+            "in another folder, or rename that one"
+        )
+
+
+def main() -> None:
+    """The command `kindling NAME …`, which is `python -m src.NAME …` from any folder."""
+    sys.path.insert(0, str(HERE))
+    from src.system.process import run
+
+    folder = HERE / "src"
+    names = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
+    names = sorted([*names, *(path.parent.name for path in folder.glob("*/__main__.py"))])
+    name = sys.argv[1] if len(sys.argv) > 1 else ""
+    if name not in names:
+        print(f"usage: kindling COMMAND ...; the commands are {', '.join(names)}", file=sys.stderr)
+        raise SystemExit(0 if name in ("-h", "--help") else 2)
+    del sys.argv[1]
+    inside = (folder / name / "__main__.py").exists()
+    run(import_module(f"src.{name}.__main__" if inside else f"src.{name}").main)
+
+
+if __name__ == "__main__":
+    main()

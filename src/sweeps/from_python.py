@@ -1,0 +1,34 @@
+"""A sweep from Python."""
+
+import os
+from pathlib import Path
+from typing import Any
+
+from src.runs.folder import timestamped
+from src.runs.sweep_folder import Sweep, row_of
+from src.sweeps.command_line import check_command_line
+from src.sweeps.run_command import train_sweep
+from src.system.errors import InputError
+
+
+def sweep(*overrides: str, folder: "str | os.PathLike[Any] | None" = None) -> list[dict[str, Any]]:
+    """Trains every combination of the values, as `python -m src.train -m hydra/launcher=fused`
+    does, and returns a dictionary for each trial, as in results.csv, the best first. `folder` is
+    that of the trial. With the folder of a sweep that was stopped, and the same overrides and
+    `resume=auto`, the sweep goes on.
+
+    Raises InputError with all faults before anything trains.
+
+    >>> from src.sweeps.from_python import sweep
+    >>> trials = sweep("data=digits", "optimizer.lr=0.1,0.3", "seed=0,1")
+    >>> trials[0]["optimizer.lr"], trials[0]["val/acc"]
+    """
+    where = timestamped("sweeps") if folder is None else Path(folder)
+    launcher = [] if any(text.startswith("hydra/launcher=") for text in overrides) else [
+        "hydra/launcher=fused"
+    ]  # fmt: skip
+    command = check_command_line(["-m", *launcher, *overrides, f"hydra.sweep.dir={where}"])
+    if command.sweep_dir is None:
+        raise InputError(f"{' '.join(overrides)}: trains nothing; type KEY=VALUE,VALUE")
+    train_sweep(command)
+    return [{"folder": each.run.folder, **row_of(each)} for each in Sweep(where).ranked()]

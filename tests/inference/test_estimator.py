@@ -1,0 +1,122 @@
+"""The classifier of scikit-learn."""
+
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.datasets import load_iris, load_wine
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import check_estimator
+
+from src.config.compose import compose
+from src.inference.estimator import KindlingClassifier
+from src.inference.model import load
+from src.training.fit import fit
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.parametrize("settings", [{}, {"hidden_sizes": (), "lr": 0.1, "val_fraction": 0.2}])
+def test_scikit_learns_own_checks(settings: dict[str, Any]) -> None:
+    results = check_estimator(KindlingClassifier(**settings), on_fail=None)
+    failed = {r["check_name"]: str(r["exception"]) for r in results if r["status"] == "failed"}
+    assert not failed
+    assert sum(result["status"] == "passed" for result in results) > 45
+
+
+def test_it_is_the_run_of_its_settings(tmp_path: Path) -> None:
+    """The same weights, as `fit` on the same file gives; classes are those of y."""
+    x, y = load_iris(return_X_y=True)
+    names = np.array(["setosa", "versicolor", "virginica"])[y]
+    classifier = KindlingClassifier(
+        (16, 8), max_epochs=3, random_state=5, overrides=["model.dropout=0.1"],
+        folder=tmp_path / "a",
+    )  # fmt: skip
+    assert classifier.fit(x, names) is classifier
+    x32 = x.astype(np.float32)
+    np.savez(tmp_path / "iris.npz", x=x32, y=y, x_test=x32[:1], y_test=y[:1])
+    config = compose(
+        "data=npz", f"data.path={tmp_path / 'iris.npz'}", "data.val_fraction=null",
+        "data.batch_size=100", "optimizer=adam", "optimizer.lr=0.01", "model.hidden_sizes=[16,8]",
+        "trainer.max_epochs=3", "seed=5", "model.dropout=0.1", "checkpoint.monitor=val/loss",
+        "checkpoint.mode=min",
+    )  # fmt: skip
+    run = fit(config, tmp_path / "b")
+    expected = load(run.folder).predict_proba(x32)
+    assert np.array_equal(classifier.predict_proba(x), expected)
+    assert np.array_equal(classifier.predict(x), names[np.argsort(y)][::50][expected.argmax(1)])
+    assert list(classifier.classes_) == ["setosa", "versicolor", "virginica"]
+    assert classifier.n_iter_ == 3
+    assert [row["val/acc"] for row in classifier.history_] == [r["val/acc"] for r in run.history]
+
+
+def test_in_pipelines_and_searches() -> None:
+    """Without hidden layers it finds what scikit-learn's logistic regression finds."""
+    x, y = load_wine(return_X_y=True)
+    ours = KindlingClassifier((), lr=0.1, max_epochs=60, batch_size=200)
+    scores = [
+        cross_val_score(make_pipeline(StandardScaler(), each), x, y, cv=3).mean()
+        for each in (ours, LogisticRegression(C=1e4))
+    ]
+    assert scores[0] > scores[1] - 0.02
+    assert scores[0] > 0.95
+    search = GridSearchCV(ours, {"lr": [1e-6, 0.1]}, cv=2).fit(StandardScaler().fit_transform(x), y)
+    assert search.best_params_ == {"lr": 0.1}
+
+
+def test_copies_and_pickles_predict_the_same() -> None:
+    x, y = load_iris(return_X_y=True)
+    classifier = KindlingClassifier(max_epochs=2).fit(x, y)
+    again = clone(classifier).fit(x, y)
+    for other in (pickle.loads(pickle.dumps(classifier)), again):
+        assert np.array_equal(other.predict_proba(x), classifier.predict_proba(x))
+
+
+def test_random_numbers_of_the_program_go_on() -> None:
+    x, y = load_iris(return_X_y=True)
+
+    def drawn(train: bool) -> list[float]:
+        random.seed(1)
+        np.random.seed(1)  # noqa: NPY002
+        torch.manual_seed(1)
+        if train:
+            KindlingClassifier(max_epochs=1).fit(x, y)
+        return [random.random(), np.random.rand(), torch.rand(1).item()]  # noqa: NPY002
+
+    assert drawn(True) == drawn(False)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"lr": -1}, "optimizer.lr=-1: must be greater than 0"),
+        ({"hidden_sizes": (0,)}, "model.hidden_sizes"),
+        ({"optimizer": "sgdd"}, "optimizer"),
+        ({"max_epochs": 0, "batch_size": 0}, "2 faults"),
+        ({"overrides": ["model.dropot=0.1"]}, "did you mean model.dropout"),
+        ({"overrides": ["optimizer.lr=0.1,0.2"]}, "optimizer.lr"),
+        ({"val_fraction": 2}, "data.val_fraction"),
+    ],
+)
+def test_wrong_settings_are_value_errors(settings: dict[str, Any], told: str) -> None:
+    x, y = load_iris(return_X_y=True)
+    with pytest.raises(ValueError, match=told):
+        KindlingClassifier(**settings).fit(x, y)
+
+
+def test_one_class_is_refused(tmp_path: Path) -> None:
+    x, _ = load_iris(return_X_y=True)
+    with pytest.raises(ValueError, match="one class"):
+        KindlingClassifier().fit(x, np.zeros(len(x)))
+    classifier = KindlingClassifier(max_epochs=1, folder=tmp_path / "run").fit(x, _)
+    with pytest.raises(ValueError, match="holds a run already"):
+        clone(classifier).fit(x, _)
