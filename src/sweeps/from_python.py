@@ -13,9 +13,9 @@ from src.system.errors import InputError
 
 def sweep(*overrides: str, folder: "str | os.PathLike[Any] | None" = None) -> list[dict[str, Any]]:
     """Trains every combination of the values, as `python -m src.train -m hydra/launcher=fused`
-    does, and returns a dictionary for each trial, as in results.csv, the best first. `folder` is
-    that of the trial. With the folder of a sweep that was stopped, and the same overrides and
-    `resume=auto`, the sweep goes on.
+    does. Returns a dictionary for each trial, the best first: the trial's folder, and what
+    results.csv has. `folder` is that of the sweep, by default sweeps/DATE/TIME. A sweep that was
+    stopped goes on with its folder, the same overrides, and `resume=auto`.
 
     Raises InputError with all faults before anything trains.
 
@@ -31,4 +31,5 @@ def sweep(*overrides: str, folder: "str | os.PathLike[Any] | None" = None) -> li
     if command.sweep_dir is None:
         raise InputError(f"{' '.join(overrides)}: trains nothing; type KEY=VALUE,VALUE")
     train_sweep(command)
-    return [{"folder": each.run.folder, **row_of(each)} for each in Sweep(where).ranked()]
+    ranked = Sweep(where).ranked()
+    return [{"folder": where / each.run.folder.name, **row_of(each)} for each in ranked]
