@@ -12,6 +12,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from src.config.compose import compose
+from src.config.overrides import quoted
 from src.inference.model import Model
 from src.runs.loading import open_trained
 from src.system.errors import InputError
@@ -88,7 +89,7 @@ class KindlingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         sizes = ",".join(map(str, self.hidden_sizes))
         fraction = "null" if self.val_fraction is None else self.val_fraction
         return [
-            "data=npz", f"data.path={data}", f"data.val_fraction={fraction}",
+            "data=npz", f"data.path={quoted(str(data))}", f"data.val_fraction={fraction}",
             f"data.batch_size={self.batch_size}",
             *([f"model.hidden_sizes=[{sizes}]"] if sizes else ["model=logistic_regression"]),
             f"optimizer={self.optimizer}", f"optimizer.lr={self.lr}",

@@ -7,6 +7,7 @@ from typing import Any
 from src.runs.folder import timestamped
 from src.runs.sweep_folder import Sweep, row_of
 from src.sweeps.command_line import check_command_line
+from src.sweeps.output_folder import with_folder
 from src.sweeps.run_command import train_sweep
 from src.system.errors import InputError
 
@@ -24,10 +25,9 @@ def sweep(*overrides: str, folder: "str | os.PathLike[Any] | None" = None) -> li
     >>> trials[0]["optimizer.lr"], trials[0]["val/acc"]
     """
     where = timestamped("sweeps") if folder is None else Path(folder)
-    launcher = [] if any(text.startswith("hydra/launcher=") for text in overrides) else [
-        "hydra/launcher=fused"
-    ]  # fmt: skip
-    command = check_command_line(["-m", *launcher, *overrides, f"hydra.sweep.dir={where}"])
+    launched = any(text.startswith("hydra/launcher=") for text in overrides)
+    texts = overrides if launched else ("hydra/launcher=fused", *overrides)
+    command = check_command_line(["-m", *with_folder(texts, "hydra.sweep.dir", where)])
     if command.sweep_dir is None:
         raise InputError(f"{' '.join(overrides)}: trains nothing; type KEY=VALUE,VALUE")
     train_sweep(command)

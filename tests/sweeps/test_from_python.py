@@ -21,9 +21,10 @@ def test_the_table_is_that_of_the_command(command: Command, tmp_path: Path) -> N
     swept = ("optimizer.lr=0.01,0.3", "seed=0,1")
     root = logging.getLogger()
     before = root.handlers[:], root.level
-    rows = kindling.sweep(*SMALL, *swept, folder="here")
+    here = Path("here, with=a comma")
+    rows = kindling.sweep(*SMALL, *swept, folder=here)
     assert (root.handlers[:], root.level) == before
-    assert [row["folder"] for row in rows] == [Path("here", str(row["trial"])) for row in rows]
+    assert [row["folder"] for row in rows] == [here / str(row["trial"]) for row in rows]
     values = [row["val/acc"] for row in rows]
     assert values == sorted(values, reverse=True)
     assert {(row["optimizer.lr"], row["seed"]) for row in rows} == {
@@ -33,7 +34,7 @@ def test_the_table_is_that_of_the_command(command: Command, tmp_path: Path) -> N
     assert command(*line).returncode == 0
     names = ("val/acc", "val/loss", "test/acc")
     tables = []
-    for folder in ("here", "there"):
+    for folder in (here, "there"):
         with Path(folder, "results.csv").open() as file:
             tables.append([[row[name] for name in names] for row in csv.DictReader(file)])
     assert tables[0] == tables[1]

@@ -1,0 +1,106 @@
+"""The wheel: what `pip install` gives somebody who has no checkout."""
+
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.commands import COMMANDS, ROOT
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the content of the wheel. Its dependencies are those of this environment."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    built = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(ROOT)]
+    subprocess.run(built, check=True, cwd=folder)
+    (wheel,) = folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} == {
+        "src", "hydra_plugins", "kindling.py",
+    }  # fmt: skip
+    assert not [name for name in names if "/builds/" in name or name.endswith((".so", ".cubin"))]
+    target = folder / "site"
+    subprocess.run(
+        [*pip, "install", "--no-deps", "--no-compile", "--target", str(target), str(wheel)],
+        check=True,
+    )
+    return target
+
+
+def started(installed: Path, folder: Path, *command: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [sys.executable, *command],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(installed)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.mark.slow
+def test_from_any_folder(installed: Path, tmp_path: Path) -> None:
+    """Training, a fused sweep, the list, and a library; the engine once it was built."""
+    kindling = str(installed / "bin" / "kindling")
+    small = ("data=digits", "trainer=cpu", "trainer.max_epochs=1")
+    steps = []
+    for name in ("first", "second"):
+        done = started(installed, tmp_path, kindling, "train", *small, f"name={name}")
+        assert done.returncode == 0, done.stderr
+        asked = ("runs", "--where", f"name={name}", "--json")
+        (row,) = json.loads(started(installed, tmp_path, kindling, *asked).stdout)
+        steps.append(json.loads((tmp_path / row["folder"] / "result.json").read_text())["step"])
+        if name == "first":
+            assert started(installed, tmp_path, kindling, "build").returncode == 0
+    assert steps == ["closed_form", "native"]
+    swept = started(
+        installed, tmp_path, kindling, "train", "-m", "hydra/launcher=fused", *small, "seed=0,1"
+    )
+    assert "1 stack of 2" in swept.stdout, swept.stderr
+    script = (
+        "import kindling, src; print(src.__file__); print(kindling.load('first').labels[3]);"
+        "print(len(kindling.sweep('data=digits', 'trainer.max_epochs=1', 'seed=2,3')))"
+    )
+    done = started(installed, tmp_path, "-c", script)
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[:2] == [str(installed / "src" / "__init__.py"), "3"]
+    assert lines[-1] == "2"
+
+
+@pytest.mark.slow
+def test_the_command(installed: Path, tmp_path: Path) -> None:
+    kindling = str(installed / "bin" / "kindling")
+    usage = started(installed, tmp_path, kindling)
+    assert usage.returncode == 2
+    assert f"the commands are {', '.join(COMMANDS)}" in usage.stderr
+    assert started(installed, tmp_path, kindling, "--help").returncode == 0
+    assert started(installed, tmp_path, kindling, "nix").returncode == 2
+    wrong = started(installed, tmp_path, kindling, "train", "sed=1")
+    assert wrong.returncode == 2
+    assert "did you mean seed" in wrong.stderr
+    assert "torch" not in wrong.stderr
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "__init__.py").write_text("")
+    hidden = started(installed, tmp_path, "-c", "import kindling; kindling.fit")
+    assert "hides the package src of Kindling" in hidden.stderr
+    assert started(installed, tmp_path, kindling, "devices").returncode == 0
+
+
+def test_every_name_of_the_library() -> None:
+    import kindling
+
+    assert sorted(kindling.PLACES) == sorted(kindling.__all__)
+    for name in kindling.__all__:
+        assert getattr(kindling, name).__name__ == name
+    with pytest.raises(AttributeError, match="no attribute 'nix'"):
+        kindling.nix  # noqa: B018
