@@ -8,6 +8,7 @@ from typing import Any, Literal, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -42,7 +43,7 @@ class KindlingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         max_epochs: int = 50,
         batch_size: int = 100,
         val_fraction: float | None = None,
-        random_state: int = 0,
+        random_state: int | np.random.RandomState | None = 0,
         overrides: Sequence[str] = (),
         folder: str | Path | None = None,
     ) -> None:
@@ -68,14 +69,15 @@ class KindlingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"y has the one class {self.classes_[0]!r}; this classifier needs two or more"
             )
-        streams = random_state.capture()  # `fit` seeds them
         with tempfile.TemporaryDirectory() as temporary:
             data = Path(temporary) / "data.npz"
             # A run has a test set; nobody reads its metrics here.
             np.savez(data, x=features, y=numbers, x_test=features[:1], y_test=numbers[:1])
+            folder = Path(temporary, "run") if self.folder is None else Path(self.folder)
+            settings = self._settings(data)
+            streams = random_state.capture()  # `fit` seeds them
             try:
-                folder = Path(temporary, "run") if self.folder is None else Path(self.folder)
-                run = fit(compose(*self._settings(data)), folder)
+                run = fit(compose(*settings), folder)
                 self.model_ = Model(open_trained(run.folder))
             except InputError as error:
                 raise ValueError(str(error)) from error
@@ -88,6 +90,9 @@ class KindlingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _settings(self, data: Path) -> list[str]:
         sizes = ",".join(map(str, self.hidden_sizes))
         fraction = "null" if self.val_fraction is None else self.val_fraction
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(2**31)
         return [
             "data=npz", f"data.path={quoted(str(data))}", f"data.val_fraction={fraction}",
             f"data.batch_size={self.batch_size}",
@@ -95,7 +100,7 @@ class KindlingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             f"optimizer={self.optimizer}", f"optimizer.lr={self.lr}",
             f"optimizer.weight_decay={self.weight_decay}",
             "checkpoint.monitor=val/loss", "checkpoint.mode=min",
-            f"trainer.max_epochs={self.max_epochs}", f"seed={self.random_state}", *self.overrides,
+            f"trainer.max_epochs={self.max_epochs}", f"seed={seed}", *self.overrides,
         ]  # fmt: skip
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:  # noqa: N803

@@ -95,6 +95,21 @@ def test_random_numbers_of_the_program_go_on() -> None:
     assert drawn(True) == drawn(False)
 
 
+def test_random_states_of_scikit_learn() -> None:
+    """A number is the seed; a stream draws another one each time."""
+    x, y = load_iris(return_X_y=True)
+
+    def trained(state: Any) -> Any:
+        return KindlingClassifier(max_epochs=1, random_state=state).fit(x, y).predict_proba(x)
+
+    stream = np.random.RandomState(3)
+    first, second = trained(stream), trained(stream)
+    assert not np.array_equal(first, second)
+    assert np.array_equal(first, trained(np.random.RandomState(3)))
+    assert np.array_equal(trained(7), trained(np.int64(7)))
+    assert not np.array_equal(trained(None), trained(None))
+
+
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
