@@ -4,6 +4,7 @@ python -m src.train [group=choice] [key=value] ...
 python -m src.train -m key=value1,value2 ...
 python -m src.train -m 'key1=zip(a,b)' 'key2=zip(c,d)' ...
 python -m src.train resume=FOLDER [trainer.max_epochs=N]
+python -m src.train --summary [key=value] ...    layers, shapes and parameters
 python -m src.train --help
 """
 
@@ -18,7 +19,7 @@ from src.sweeps.command_line import check_command_line
 from src.sweeps.run_command import run_command
 from src.system.errors import exit_on_error
 from src.system.launch import launch_info
-from src.system.process import run
+from src.system.process import importing, run
 
 
 @hydra.main(version_base=VERSION_BASE, config_path=str(CONF), config_name=MAIN)
@@ -30,7 +31,12 @@ def main() -> None:
     # Under torchrun or srun every rank checks the command line; only rank 0 prints the faults.
     with exit_on_error(silent=launch_info().rank > 0):
         command = check_command_line(sys.argv[1:])
-    if command.trains:
+    if command.summary:
+        with importing():
+            from src.models.summary import summarise
+
+        print(summarise(command.configs[0]))
+    elif command.trains:
         run_command(command)
     else:
         sys.argv[1:] = command.argv

@@ -3,7 +3,7 @@
 import argparse
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hydra._internal.utils import get_args_parser
@@ -38,6 +38,7 @@ class Command:
     # The composer that composed the points and gives them to Hydra. None if `resumes` is set,
     # because Hydra is not needed then, and if Hydra only answers a question such as --help.
     composer: Composer | None = None
+    summary: bool = False  # whether to describe the model, and to train nothing
 
     @property
     def argv(self) -> list[str]:
@@ -51,10 +52,14 @@ class Command:
     def launches_ranks(self) -> bool:
         """Whether a run of the command starts more processes. False for `auto`, because its value
         is known only after torch is imported; the ranks are then started a little later."""
-        configs = [*self.points, *([self.resumes[1]] if self.resumes else [])]
         return launch_info().launched_by is None and any(
-            config.trainer.devices not in (1, "auto") for config in configs
+            config.trainer.devices not in (1, "auto") for config in self.configs
         )
+
+    @property
+    def configs(self) -> list[Config]:
+        """Those to train, of a run that continues too."""
+        return [*self.points, *([self.resumes[1]] if self.resumes else [])]
 
 
 def check_command_line(argv: Sequence[str]) -> Command:
@@ -64,6 +69,10 @@ def check_command_line(argv: Sequence[str]) -> Command:
     Raises InputError with every fault at once.
     """
     arguments = _argument_parser().parse_intermixed_args(list(argv))
+    return replace(_checked_command(arguments), summary=arguments.summary)
+
+
+def _checked_command(arguments: Namespace) -> Command:
     flags, texts = _checked_flags(arguments), list(arguments.overrides)
     if arguments.multirun:
         arguments.overrides = texts = with_zip_sweeper(texts)
@@ -153,6 +162,9 @@ def _argument_parser() -> argparse.ArgumentParser:
     )
     version = "\n".join(f"{name} {number}" for name, number in versions().items())
     parser.add_argument("--version", action="version", version=version)
+    parser.add_argument(
+        "--summary", action="store_true", help="Show layers, shapes and parameters; train nothing"
+    )
     return parser
 
 
@@ -171,7 +183,7 @@ def _checked_flags(arguments: Namespace) -> list[str]:
         )
     if arguments.config_dir is not None and not Path(arguments.config_dir).is_dir():
         raise InputError(f"--config-dir={arguments.config_dir}: there is no such folder")
-    exclusive = ("run", "multirun", "cfg", "info", "shell_completion")
+    exclusive = ("run", "multirun", "cfg", "info", "shell_completion", "summary")
     chosen = [f"--{name.replace('_', '-')}" for name in exclusive if getattr(arguments, name)]
     if len(chosen) > 1:
         raise InputError(f"{', '.join(chosen)}: exclude each other; type one of them")

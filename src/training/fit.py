@@ -22,6 +22,7 @@ from src.data.module import DataModule
 from src.data.sources.catalogue import open_source
 from src.models import build_model
 from src.models.step_choice import choose_step
+from src.models.summary import in_a_line
 from src.runs.checkpoint import CheckpointPair
 from src.runs.config_files import claim
 from src.runs.folder import Run, columns, result_text, resume_command
@@ -245,7 +246,7 @@ def _train_and_test(job: Job, signals: Signals) -> None:
         if trainer.global_rank:  # each rank draws its own dropout masks and noise
             torch.manual_seed(config.seed + trainer.global_rank)
         else:
-            _log_batch_size(config, devices.world_size)
+            _log_beginning(classifier, devices, resumed is not None)
     try:
         with loggers.closing(), classifier.lanes.running():
             with clock.measuring("fit"), restoring(resumed, classifier), _interruptible(signals):
@@ -350,12 +351,18 @@ def _seed_cpu(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
 
 
-def _log_batch_size(config: Config, devices: int) -> None:
-    """Logs the effective batch size if it differs from the batch size of each device."""
+def _log_beginning(classifier: Classifier, devices: machine.Devices, resumes: bool) -> None:
+    """Logs the model of a single run, and the effective batch size if it differs from the batch
+    size of each device."""
+    config, count = classifier.configs[0], devices.world_size
+    if len(classifier.configs) == 1 and not resumes:
+        way = classifier.step.kind.replace("_", " ")
+        line = in_a_line(config.model.name, classifier.models[0])
+        log.info("%s; %s steps on %s", line, way, devices.accelerator)
     batch, accumulated = config.data.batch, config.trainer.accumulate_grad_batches
-    if devices * accumulated > 1:
+    if count * accumulated > 1:
         log.info(
-            f"effective batch size {batch * devices * accumulated}: {batch} on each of {devices} "
+            f"effective batch size {batch * count * accumulated}: {batch} on each of {count} "
             f"device(s), {accumulated} accumulated"
         )
 
