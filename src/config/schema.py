@@ -295,6 +295,13 @@ class Cosine(_Scheduler):
     eta_min: NonNegativeFloat
 
 
+class Plateau(_Scheduler):
+    name: Literal["plateau"]
+    factor: Fraction
+    patience: NonNegativeInt  # epochs
+    min_lr: NonNegativeFloat
+
+
 class OneCycle(Section):
     depends_on_max_epochs: ClassVar[bool] = True
     name: Literal["onecycle"]
@@ -380,7 +387,7 @@ AUGMENTATIONS = ("shift", "rotate", "scale", "shear", "flip", "elastic")
 Data = Mnist | Torchvision | Digits | Toy | Synthetic | ImageFolder | Npz | Csv
 Model = LogisticRegression | Mlp
 Optimizer = Sgd | Adam
-Scheduler = NoScheduler | MultiStep | Cosine | OneCycle
+Scheduler = NoScheduler | MultiStep | Cosine | Plateau | OneCycle
 
 
 # A line of a batch script holds these, so they must not begin an option or another line.

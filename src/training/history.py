@@ -5,12 +5,13 @@ import statistics
 import time
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from tqdm import tqdm
 
-from src.config.schema import measure_of, sort_key
+from src.config.schema import Config, measure_of, sort_key
 from src.runs.folder import HISTORY, Row, Run
 from src.runs.outcome import format_metric, known_value
 from src.training import ranks
@@ -19,6 +20,12 @@ from src.training.classifier import Classifier
 log = logging.getLogger(__name__)
 
 SHARE = 50  # of the time goes to the histories of a stack: one part in so many
+
+
+def sort_keys(rows: Sequence[Row], config: Config) -> list[float]:
+    """Of the monitored values after each epoch: the smaller, the better."""
+    monitor = config.checkpoint.monitor
+    return [sort_key(monitor, row[monitor]) for row in rows[1:]]  # row 0 is before training
 
 
 class History(Callback):
@@ -69,6 +76,10 @@ class History(Callback):
         self._note(trainer, pl_module, epoch=0)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Lets the learning rates follow the history."""
+        assert isinstance(pl_module, Classifier)
+        for trial, schedule in enumerate(pl_module.schedules):
+            schedule.sort_keys = partial(sort_keys, self.rows[trial], pl_module.configs[trial])
         self.started = time.perf_counter()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:

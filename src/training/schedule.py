@@ -1,6 +1,7 @@
 """The learning rate of each optimizer step."""
 
 import math
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -8,15 +9,18 @@ from numpy.typing import NDArray
 
 from src.config import schema
 
+THRESHOLD = 1e-4  # a better value is better by so much of the best one
 Rates = NDArray[np.float64]
 
 
 class Schedule:
-    """The learning rate as a function of the optimizer step. So a resume needs no saved state.
+    """The learning rate as a function of the optimizer step, and with scheduler=plateau of the
+    history too. So a resume needs no saved state.
 
-    Values are those of torch's MultiStepLR and CosineAnnealingLR (stepped per epoch) and
-    OneCycleLR (stepped per step, cosine, without its momentum). Over the first `warmup_epochs` the
-    rate is multiplied by a factor that grows linearly to 1 (Goyal et al. 2017, section 2.2).
+    Values are those of torch's MultiStepLR, CosineAnnealingLR and ReduceLROnPlateau (stepped per
+    epoch) and OneCycleLR (stepped per step, cosine, without its momentum). Over the first
+    `warmup_epochs` the rate is multiplied by a factor that grows linearly to 1 (Goyal et al. 2017,
+    section 2.2).
     """
 
     def __init__(
@@ -24,6 +28,8 @@ class Schedule:
     ) -> None:
         self.config, self.lr = config, lr
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
+        # Sort keys of the monitored values of the epochs so far: the smaller, the better.
+        self.sort_keys: Callable[[], Sequence[float]] = list
         self._epoch, self._rates = -1, np.empty(0)  # the last result of `of_epoch`
 
     def __call__(self, step: int) -> float:
@@ -49,7 +55,9 @@ class Schedule:
         return rates
 
     def _by_epoch(
-        self, config: schema.NoScheduler | schema.MultiStep | schema.Cosine, epoch: int
+        self,
+        config: schema.NoScheduler | schema.MultiStep | schema.Cosine | schema.Plateau,
+        epoch: int,
     ) -> float:
         match config:
             case schema.NoScheduler():
@@ -59,6 +67,9 @@ class Schedule:
             case schema.Cosine(eta_min=low):
                 fall = 1 + math.cos(math.pi * (epoch / self.epochs))
                 return low + (self.lr - low) * fall / 2
+            case schema.Plateau(factor=factor, patience=patience, min_lr=lowest):
+                falls = plateaus(self.sort_keys()[:epoch], patience)
+                return max(self.lr * factor**falls, min(lowest, self.lr))
 
     def _one_cycle(self, config: schema.OneCycle, epoch: int) -> Rates:
         rises, falls = _cycle(config.pct_start, self.epochs, self.steps_per_epoch, epoch)
@@ -67,6 +78,20 @@ class Schedule:
         rising = self.lr + (start - self.lr) * rises / 2
         falling = end + (self.lr - end) * falls / 2
         return np.concatenate([rising, falling])
+
+
+def plateaus(sort_keys: Sequence[float], patience: int) -> int:
+    """How often more than `patience` epochs brought nothing better. After each time, counting
+    begins anew, but the best value stays."""
+    best, waited, found = math.inf, 0, 0
+    for key in sort_keys:
+        if key < math.inf and not key >= best - THRESHOLD * abs(best if best < math.inf else 0):
+            best, waited = key, 0
+        else:
+            waited += 1
+        if waited > patience:
+            found, waited = found + 1, 0
+    return found
 
 
 @lru_cache(maxsize=64)

@@ -12,7 +12,7 @@ from src.config.schema import Config, sort_key
 from src.models import count_parameters
 from src.runs.folder import Row
 from src.training.classifier import Classifier
-from src.training.history import History
+from src.training.history import History, sort_keys
 from src.training.trial_status import EARLY_STOPPING, HALVING, MAX_TIME
 
 log = logging.getLogger(__name__)
@@ -50,10 +50,10 @@ class Stopping(Callback):
         status.stop(not_improving, EARLY_STOPPING)
         if self.halving and epoch in rungs(config.trainer.max_epochs, self.halving):
             monitor = config.checkpoint.monitor
-            sort_keys = {trial: sort_key(monitor, rows[trial][-1][monitor]) for trial in rows}
+            values = {trial: sort_key(monitor, rows[trial][-1][monitor]) for trial in rows}
             costs = {trial: count_parameters(pl_module.models[trial]) for trial in rows}
-            status.stop(set(sort_keys) - best(sort_keys, costs, self.halving), HALVING)
-            log.info("halving: %d of %d trials go on", len(status.active_trials), len(sort_keys))
+            status.stop(set(values) - best(values, costs, self.halving), HALVING)
+            log.info("halving: %d of %d trials go on", len(status.active_trials), len(values))
         trainer.should_stop |= not status.active_trials
 
 
@@ -68,12 +68,9 @@ def _time_is_over(trainer: Trainer) -> bool:
 
 
 def out_of_patience(rows: Sequence[Row], config: Config) -> bool:
-    """Whether the best epoch is early_stopping_patience epochs ago. Row 0 is before training."""
-    patience, monitor = config.trainer.early_stopping_patience, config.checkpoint.monitor
-    sort_keys = [sort_key(monitor, row[monitor]) for row in rows[1:]]
-    if patience is None or not sort_keys:
-        return False
-    return len(sort_keys) - 1 - sort_keys.index(min(sort_keys)) >= patience
+    """Whether the best epoch is early_stopping_patience epochs ago."""
+    patience, keys = config.trainer.early_stopping_patience, sort_keys(rows, config)
+    return patience is not None and bool(keys) and len(keys) - 1 - keys.index(min(keys)) >= patience
 
 
 def rungs(epochs: int, factor: int) -> list[int]:

@@ -1,14 +1,29 @@
 """Learning rates against torch's schedulers."""
 
+import math
+import random
 from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
 
 import pytest
 import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch.optim import SGD, Optimizer
-from torch.optim.lr_scheduler import CosineAnnealingLR, LRScheduler, MultiStepLR, OneCycleLR
+from torch.optim.lr_scheduler import (
+    CosineAnnealingLR,
+    LRScheduler,
+    MultiStepLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+)
 
 from src.config.compose import compose
+from src.config.schema import sort_key
+from src.training.fit import fit, fit_stack
 from src.training.schedule import Schedule
+from tests.helpers.commands import SMALL
+from tests.helpers.kills import Killed
 
 
 @pytest.mark.parametrize(
@@ -74,3 +89,64 @@ def test_warm_up_is_linear(scheduler: str) -> None:
     warm, cold = Schedule(chosen, 0.3, 8, 10), Schedule(plain, 0.3, 8, 10)
     factors = [warm(step) / cold(step) for step in range(80)]
     assert factors == pytest.approx([min(1, (step + 1) / 15) for step in range(80)])
+
+
+@pytest.mark.parametrize("mode", ["max", "min"])
+@pytest.mark.parametrize("seed", range(8))
+def test_plateaus_are_those_of_torch(mode: Literal["max", "min"], seed: int) -> None:
+    """For random values, of which some are almost equal, equal, or no number."""
+    draw = random.Random(seed)
+    monitor = "val/acc" if mode == "max" else "val/loss"
+    patience, factor, lowest = draw.randint(0, 3), draw.choice([0.1, 0.5]), draw.choice([0, 0.01])
+    values = [draw.choice([draw.random(), 0.5, 0.50004, 0.4999, math.nan]) for _ in range(60)]
+    chosen = compose(
+        "scheduler=plateau", f"scheduler.patience={patience}", f"scheduler.factor={factor}",
+        f"scheduler.min_lr={lowest}",
+    ).scheduler  # fmt: skip
+    seen: list[float] = []
+    schedule = Schedule(chosen, 0.5, 61, 2)
+    schedule.sort_keys = lambda: seen
+    optimizer = SGD([torch.zeros(1, requires_grad=True)], lr=0.5)
+    torchs = ReduceLROnPlateau(
+        optimizer, mode, factor, patience, min_lr=lowest, eps=0.0  # torch ignores changes below eps
+    )  # fmt: skip
+    for epoch, value in enumerate(values):
+        assert schedule(2 * epoch) == pytest.approx(optimizer.param_groups[0]["lr"], rel=1e-9)
+        seen.append(sort_key(monitor, value))
+        torchs.step(value)
+    assert schedule(10) == schedule(11)  # what comes later changes no earlier rate
+
+
+def test_a_run_follows_its_own_plateaus(tmp_path: Path) -> None:
+    """Each trial of a stack its own; a run that is killed and resumed has the same rates."""
+    common = (*SMALL, "scheduler=plateau", "scheduler.patience=0", "scheduler.factor=0.5",
+              "trainer.max_epochs=8", "checkpoint.every_n_epochs=1")  # fmt: skip
+    configs = [compose(*common, f"optimizer.lr={lr}") for lr in (0.1, 2.0)]
+    runs = fit_stack(configs, [tmp_path / str(n) for n in range(2)], tmp_path / "stack")
+    for config, run in zip(configs, runs, strict=True):
+        rate, best, expected = config.optimizer.lr, -math.inf, []
+        for row in run.history[1:]:
+            expected.append(rate)
+            better = float(row["val/acc"] or 0) > best * (1 + 1e-4)
+            best, rate = (float(row["val/acc"] or 0), rate) if better else (best, rate / 2)
+        assert [row["lr"] for row in run.history[1:]] == pytest.approx(expected)
+        alone = fit(config, run.folder.with_name(f"alone{run.folder.name}"))
+        assert [r["lr"] for r in alone.history] == [r["lr"] for r in run.history]
+        assert len({row["lr"] for row in run.history[1:]}) > 1
+    killed = tmp_path / "killed"
+    with pytest.raises(Killed):
+        fit(configs[1], killed, callbacks=[KillAfter(4)])
+    resumed = fit(configs[1], killed, resume=True)
+    names = ("lr", "train/loss", "val/loss")
+    assert [[row[n] for n in names] for row in resumed.history] == [
+        [row[n] for n in names] for row in runs[1].history
+    ]
+
+
+class KillAfter(Callback):
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if trainer.current_epoch == self.epoch:
+            raise Killed
