@@ -470,6 +470,10 @@ class Config(Section):
         """Nested dicts, lists and scalars, for a checkpoint, a YAML or a JSON file."""
         return self.model_dump(mode="json")
 
+    def unlabelled(self) -> "Config":
+        """Without what does not change the training: two runs that train the same are equal."""
+        return self.model_copy(update=UNTRAINED)
+
     def identity_values(self) -> dict[str, Any]:
         """All values except data.root, checkpoint.keep and those of UNTRAINED. They identify a run.
         Keys of YOUNGER are left out where they have the value of old runs."""

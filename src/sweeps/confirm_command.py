@@ -8,7 +8,7 @@ from typing import Any
 
 from tqdm import tqdm
 
-from src.config.schema import UNTRAINED, Config, sort_key
+from src.config.schema import Config, sort_key
 from src.config.written import counted, flat, written
 from src.data.paths import path_faults
 from src.runs.confidence import fold_means
@@ -169,7 +169,7 @@ class _Setting:
         """`repeated`: the keys that the confirmation sets in each trial."""
         typed = self.outcomes[0].overrides
         return Chosen(
-            config=self.configs[0].model_copy(update=UNTRAINED),
+            config=self.configs[0].unlabelled(),
             overrides={key: text for key, text in typed.items() if key not in repeated},
             promised=self.value,
             trials=[int(outcome.run.folder.name) for outcome in self.outcomes],

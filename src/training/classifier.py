@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from src.config.schema import UNTRAINED, Config, measure_of
+from src.config.schema import Config, measure_of
 from src.data.augmentation import build_augmentation
 from src.data.class_balance import class_weights
 from src.data.loader import Batch, Block, Rows
@@ -74,7 +74,7 @@ class Classifier(LightningModule):
         self.model = models[0] if len(models) == 1 else nn.ModuleList(models)
         self._all_models = list(models)
         self.metadata = [
-            {"format": FORMAT, "config": config.to_primitives() | UNTRAINED, **data.origin()}
+            {"format": FORMAT, "config": config.unlabelled().to_primitives(), **data.origin()}
             for config in configs
         ]
         self.step_plan = StepPlan(

@@ -42,7 +42,8 @@ def test_a_monitored_measure_has_a_column_and_a_part_of_the_line(
     ]
     assert run.history[-1]["val/f1"] != run.history[-1]["val/acc"]
     told = [record.getMessage() for record in caplog.records]
-    assert f"  f1 {run.history[1]['val/f1']:7.2%}  lr" in told[1]
+    (first,) = [line for line in told if line.startswith("epoch 1/")]
+    assert f"  f1 {run.history[1]['val/f1']:7.2%}  lr" in first
     best, tested = run.result["best"], run.result
     assert f"best validation  F1 {best['val/f1']:.2%}, accuracy {best['val/acc']:.2%}" in told[-1]
     assert f"F1 {tested['test/f1']:.2%}, accuracy {tested['test/acc']:.2%}, loss" in told[-1]

@@ -121,7 +121,7 @@ def test_a_run_follows_its_own_plateaus(tmp_path: Path) -> None:
     """Each trial of a stack its own; a run that is killed and resumed has the same rates."""
     common = (*SMALL, "scheduler=plateau", "scheduler.patience=0", "scheduler.factor=0.5",
               "trainer.max_epochs=8", "checkpoint.every_n_epochs=1")  # fmt: skip
-    configs = [compose(*common, f"optimizer.lr={lr}") for lr in (0.1, 2.0)]
+    configs = [compose(*common, f"optimizer.lr={lr}") for lr in (1.0, 2.0)]
     runs = fit_stack(configs, [tmp_path / str(n) for n in range(2)], tmp_path / "stack")
     for config, run in zip(configs, runs, strict=True):
         rate, best, expected = config.optimizer.lr, -math.inf, []
