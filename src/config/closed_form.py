@@ -27,7 +27,8 @@ def not_covered(config: BaseModel) -> dict[str, str]:
 
     def read(key: str) -> Any:
         section, _, name = key.partition(".")
-        return getattr(getattr(config, section), name, None)
+        value = getattr(config, section)
+        return getattr(value, name, None) if name else value
 
     return not_covered_values(read)
 
@@ -39,6 +40,8 @@ def not_covered_values(read: Callable[[str], Any]) -> dict[str, str]:
         for (key, value), reason in NOT_COVERED.items()
         if read(key) == value
     }
+    if read("freeze"):
+        reasons[f"freeze={read('freeze')}"] = "trains all layers"
     if read("model.name") not in FAMILIES:
         reasons[f"model={read('model.name')}"] = f"supports only {' and '.join(FAMILIES)}"
     return reasons

@@ -39,6 +39,8 @@ def broken_rules(values: Mapping[str, Any]) -> Iterator[str]:
     yield from _data(v)
     yield from _splits(v)
     yield from _trainer(v)
+    if v["freeze"] and v["start_from"] is None:
+        yield f"freeze={written(v['freeze'])} would keep random weights; type start_from=RUN too"
     if v["logger.mlflow_file"] is not None and v["logger.mlflow"] is False:
         yield (
             f"logger.mlflow_file={v['logger.mlflow_file']} has no use without MLflow; "

@@ -134,6 +134,17 @@ def _check_project(value: str) -> str:
     return value
 
 
+def _check_run(value: str) -> str:
+    if value == LATEST:
+        raise ValueError(f"must be a folder or a name; {LATEST} would soon be another run")
+    return value
+
+
+Layers = Annotated[
+    list[Annotated[str, _matching(r"(?a)\w[\w.]*", "the name of a layer")]],
+    Field(max_length=MOST_LAYERS),
+    BeforeValidator(_as_texts),
+]
 # A name stands in place of a folder, so it has no slash and does not begin as an option.
 Label = Annotated[
     str,
@@ -462,6 +473,9 @@ class Config(Section):
     checkpoint: Checkpoint
     logger: Logger
     resume: str | None  # "auto", or the folder of a run or sweep
+    # Runs that were written before there were these keys had neither.
+    start_from: Annotated[str, AfterValidator(_check_run)] | None = None
+    freeze: Layers = []
     # Runs that were written before there were these keys had none.
     name: Label | None = None
     tags: Tags = []
@@ -481,6 +495,9 @@ class Config(Section):
         del values["data"]["root"], values["checkpoint"]["keep"]
         for key in UNTRAINED:
             del values[key]
+        for key in ("start_from", "freeze"):  # old runs had neither
+            if not values[key]:
+                del values[key]
         for section, key, absent in YOUNGER:
             if values[section].get(key, absent) == absent:
                 values[section].pop(key, None)

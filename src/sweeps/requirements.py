@@ -6,6 +6,8 @@ from src.config.faults import DETACHED, find_faults
 from src.config.schema import Config
 from src.data.paths import path_faults
 from src.native.engine import why_absent
+from src.runs.folder import checkpoint_of
+from src.runs.lookup import find
 from src.system.errors import InputError
 from src.system.extras import missing_loggers
 from src.system.launch import launch_info
@@ -17,6 +19,11 @@ def find_all_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
     config, faults = find_faults(point)
     if config is not None:
         faults += missing_loggers(config.logger.chosen)
+        if config.start_from is not None:
+            try:
+                checkpoint_of(find(config.start_from))
+            except InputError as error:
+                faults.append(f"start_from={config.start_from}: {error}")
         if config.trainer.step == "native" and (reason := why_absent()):
             faults.append(f"trainer.step=native: {reason}; or type trainer.step=auto")
     section = point.get("data")

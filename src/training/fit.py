@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from lightning.pytorch import Callback, seed_everything
+from torch import nn
 
 from src.config.schema import Config, joint_hash
 from src.config.written import counted
@@ -43,6 +44,7 @@ from src.training.progress import ProgressFile
 from src.training.result import facts, result, shown, summary
 from src.training.resume import clear, find_state, restoring, same_step
 from src.training.run_log import logging_to
+from src.training.start_from import freeze, load_weights
 from src.training.stopping import Stopping
 from src.training.trainer import build_trainer
 
@@ -221,7 +223,7 @@ def _train_and_test(job: Job, signals: Signals) -> None:
         devices = machine.resolve(config.trainer)
         _check_devices(config, devices)
         data = _open_data(job.configs, devices)
-        classifier = build_classifier(job.configs, data, devices)
+        classifier = build_classifier(job.configs, data, devices, fresh=job.checkpoint_pair.empty)
         resumed = find_state(job.checkpoint_pair, classifier, devices.world_size)
         if resumed is not None:
             classifier.step = same_step(classifier.step, resumed)
@@ -321,16 +323,17 @@ def _open_data(configs: Sequence[Config], devices: machine.Devices) -> DataModul
 
 
 def build_classifier(
-    configs: Sequence[Config], data: DataModule, devices: machine.Devices
+    configs: Sequence[Config], data: DataModule, devices: machine.Devices, *, fresh: bool = True
 ) -> Classifier:
-    """Initialises each model from its own seed. Gives each different seed an order of samples."""
-    source, models = data.source, []
+    """Initialises each model from its own seed, and if `fresh`, with weights of `start_from`. Gives
+    each different seed an order of samples."""
+    models = []
     for number, config in enumerate(configs, 1):
         if number == len(configs):
             seed_everything(config.seed, verbose=False)
         else:
             _seed_cpu(config.seed)
-        models.append(build_model(config.model, source.shape, source.classes))
+        models.append(_build_model(config, data, fresh=fresh))
     keys = list(dict.fromkeys((config.seed, config.data.fold) for config in configs))
     orders = [data.order(seed, fold) for seed, fold in keys]
     if data.config.order == "stream":  # such a run trains alone, so there is one seed
@@ -341,6 +344,16 @@ def build_classifier(
     place_of = {key: place for place, key in enumerate(keys)}
     orders_of = [place_of[config.seed, config.data.fold] for config in configs]
     return Classifier(configs, models, data, orders_of, step, threads)
+
+
+def _build_model(config: Config, data: DataModule, *, fresh: bool) -> nn.Module:
+    model = build_model(config.model, data.source.shape, data.source.classes)
+    if config.start_from is not None and fresh:
+        line = load_weights(model, config)
+        if ranks.is_rank_zero():
+            log.info("%s", line)
+    freeze(model, config.freeze)
+    return model
 
 
 def _seed_cpu(seed: int) -> None:

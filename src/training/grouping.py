@@ -105,7 +105,7 @@ def why_alone(config: Config) -> str | None:
 
 def _key(config: Config) -> str:
     """The settings that trials of a stack have in common."""
-    values = config.to_primitives()
+    values = config.unlabelled().to_primitives()
     for key in FUSIBLE:
         section, _, name = key.rpartition(".")
         (values[section] if section else values).pop(name, None)

@@ -164,7 +164,7 @@ class AutogradSteps(Steps):
     ) -> None:
         super().__init__(optimizer, schedules, step_plan, average)
         self.model, self.scaler = model, scaler or torch.amp.GradScaler(enabled=False)
-        self.parameters = list(model.parameters())
+        self.parameters = [each for each in model.parameters() if each.requires_grad]
         self.class_weights = step_plan.weights_like(self.parameters[0])
         self.constrain = getattr(model, "constrain", None)
         self.forward = _compiled(self._forward) if compiled else self._forward

@@ -26,7 +26,7 @@ def hyperparameters(config: Config) -> Values:
     """The keys of the experiment that are not null, by their paths, with lists as typed."""
     values = config.identity_values()
     del values["logger"]
-    flat = {"seed": values.pop("seed")} | {
+    flat = {key: values.pop(key) for key in ("seed", "start_from", "freeze") if key in values} | {
         f"{name}.{key}": value for name, section in values.items() for key, value in section.items()
     }
     return {
