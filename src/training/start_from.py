@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from src.config.schema import Config
+from src.config.written import counted
 from src.models.summary import in_a_line
 from src.runs.folder import checkpoint_of
 from src.runs.loading import open_trained
@@ -16,18 +17,21 @@ SHOWN = 5  # names in a line
 
 
 def load_weights(model: nn.Module, config: Config) -> str:
-    """Copies the best weights of the run `start_from`, wherever name and shape are those of the
-    model, and returns a line about it. Raises InputError if there is no such run, for a committee,
-    and if none of its layers fits."""
+    """Copies the best weights of the run `start_from`, for layers whose names and shapes are those
+    of the model, and returns a line about it. Raises InputError if there is no such run, for a
+    committee, and if none of its layers fits."""
     assert config.start_from is not None
     folder = find(config.start_from, *TRAINED)
     trained = open_trained(folder)
     if trained.members:
         raise InputError(f"start_from={folder}: is a committee; name one of its members")
     theirs, own = trained.model.state_dict(), model.state_dict()
-    fits = [
-        name for name, value in own.items() if name in theirs and theirs[name].shape == value.shape
-    ]
+    other = {
+        _layer(name)
+        for name, value in own.items()
+        if name not in theirs or theirs[name].shape != value.shape
+    }
+    fits = [name for name in own if _layer(name) not in other]  # a layer comes whole or not at all
     weights = {name for name, _ in model.named_parameters()}
     if not weights & {*fits}:
         line = in_a_line(trained.config.model.name, trained.model)
@@ -38,9 +42,16 @@ def load_weights(model: nn.Module, config: Config) -> str:
     with torch.no_grad():
         for name in fits:
             own[name].copy_(theirs[name])
-    new = [name for name in own if name not in fits]
+    layers = list(dict.fromkeys(map(_layer, own)))
+    new = [layer for layer in layers if layer in other]
     told = f"; new: {_shortened(new)}" if new else ""
-    return f"weights of {checkpoint_of(folder)}: {len(fits)} of {len(own)} tensors{told}"
+    known = len(layers) - len(new)
+    return f"weights of {checkpoint_of(folder)}: {known} of {counted(len(layers), 'layer')}{told}"
+
+
+def _layer(name: str) -> str:
+    """The layer of a tensor."""
+    return name.rpartition(".")[0]
 
 
 def freeze(model: nn.Module, names: Sequence[str]) -> None:
@@ -50,7 +61,7 @@ def freeze(model: nn.Module, names: Sequence[str]) -> None:
     for name in names:
         inside = [p for key, p in model.named_parameters() if f"{key}.".startswith(f"{name}.")]
         if not inside:
-            known = dict.fromkeys(key.rpartition(".")[0] for key, _ in model.named_parameters())
+            known = dict.fromkeys(_layer(key) for key, _ in model.named_parameters())
             raise InputError(
                 f"freeze={name}: no layer with weights has this name; the layers are "
                 f"{_shortened([*known])}"
