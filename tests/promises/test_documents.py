@@ -314,11 +314,12 @@ def tiny(words: Sequence[str]) -> tuple[str, ...]:
 
 
 RUN = {tiny(words): words for words in COMMANDS if not_run(words) is None}
+ALONE = r"(?!resume|hydra|start_from|freeze)[a-z_.]+="
 SETTINGS = [  # commands of settings alone; others have options, or go on with something
     arguments
     for arguments in RUN
     if arguments[0] == "src.train"
-    and all(re.match(r"(?!resume|hydra)[a-z_.]+=", word) for word in arguments[1:])
+    and all(re.match(ALONE, word) for word in arguments[1:])
     and "trainer.precision=17-mixed" not in arguments
 ]
 
