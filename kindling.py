@@ -48,7 +48,7 @@ def _require_own_source() -> None:
     """Raises ImportError if Python would take another folder `src` for Kindling's."""
     spec = find_spec("src")
     found = Path(spec.origin).parent if spec is not None and spec.origin else None
-    if found != HERE / "src":
+    if found is None or found.resolve() != (HERE / "src").resolve():
         raise ImportError(
             f"{found or 'a folder src'} hides the package src of Kindling in {HERE}; start Python "
             "in another folder, or rename that one"
@@ -57,7 +57,7 @@ def _require_own_source() -> None:
 
 def main() -> None:
     """The command `kindling NAME …`, which is `python -m src.NAME …` from any folder."""
-    sys.path.insert(0, str(HERE))
+    _require_own_source()
     from src.system.process import run
 
     folder = HERE / "src"

@@ -44,7 +44,8 @@ def main() -> None:
     labelling.add_argument("--tag", nargs="+", default=[], metavar="TAG", help="add tags")
     labelling.add_argument("--untag", nargs="+", default=[], metavar="TAG", help="remove tags")
     removing = commands.add_parser("rm", help="remove runs and sweeps")
-    removing.add_argument("folders", nargs="+", type=finder(), metavar="FOLDER")
+    # The beginning of a name may be a typing mistake, and a removal is for ever.
+    removing.add_argument("folders", nargs="+", type=finder(whole=True), metavar="FOLDER")
     cleaning = commands.add_parser("clean", help="remove failed and empty runs and sweeps")
     for each in (removing, cleaning):
         each.add_argument("--yes", action="store_true", help="do not ask")

@@ -88,22 +88,22 @@ def require_runs(folders: Sequence[Path]) -> None:
         raise InputError(f"{folders[0]}: name another run to compare with")
 
 
-def finder(*kinds: Kind) -> Callable[[str], Path]:
-    """`find` as the type of a command's argument; `latest` is then of these kinds."""
+def finder(*kinds: Kind, whole: bool = False) -> Callable[[str], Path]:
+    """`find` as the type of a command's argument."""
 
     def path(text: str) -> Path:
-        return find(text, *kinds)
+        return find(text, *kinds, whole=whole)
 
     return path
 
 
-def find(text: str, *kinds: Kind) -> Path:
+def find(text: str, *kinds: Kind, whole: bool = False) -> Path:
     """The path that `text` stands for: itself, if there is such a file or folder; else a run or a
     sweep by its name, or by the beginning of its name, path, DATE/TIME or TIME; `latest` is the
     newest of these kinds (default: any). `…/3` is the trial 3 of such a sweep.
 
-    Returns the path of `text` if nothing matches: commands say what they expect. Raises InputError
-    if several match, and if there is no newest.
+    With `whole`, a beginning is not enough. Returns the path of `text` if nothing matches: commands
+    say what they expect. Raises InputError if several match, and if there is no newest.
     """
     path = Path(text)
     if os.path.lexists(path) or path.is_absolute() or text.startswith(".") or not text:
@@ -115,7 +115,7 @@ def find(text: str, *kinds: Kind) -> Path:
             what = " or ".join(kinds or ("run", "sweep"))
             raise InputError(f"{LATEST}: there is no {what} in {', '.join(BASES)}; name a folder")
         return max(asked, key=began)
-    matches = _matches(text, found)
+    matches = _matches(text, found, whole=whole)
     if len(matches) > 1:
         some = ", ".join(map(str, matches[:SHOWN])) + (", …" if len(matches) > SHOWN else "")
         raise InputError(
@@ -125,19 +125,24 @@ def find(text: str, *kinds: Kind) -> Path:
     if matches:
         return matches[0]
     head, _, number = text.rpartition("/")
-    if head and re.fullmatch("[0-9]{1,9}", number) and (trial := find(head) / number).exists():
+    if (
+        head
+        and re.fullmatch("[0-9]{1,9}", number)
+        and (trial := find(head, whole=whole) / number).exists()
+    ):
         return trial
     return path
 
 
-def _matches(text: str, folders: Sequence[Path]) -> list[Path]:
-    """The folders with this name, or else those whose name or path begins with it."""
+def _matches(text: str, folders: Sequence[Path], *, whole: bool) -> list[Path]:
+    """The folders with this name, or else, unless it must be `whole`, those whose name or path
+    begins with it."""
     names: dict[Path, str] = {}
     for folder in folders:
         with suppress(InputError):
             names[folder] = read_labels(folder).name or ""
     exact = [folder for folder, name in names.items() if name == text]
-    if exact:
+    if exact or whole:
         return exact
     return [
         folder

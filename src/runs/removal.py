@@ -146,8 +146,8 @@ def leftovers() -> list[Path]:
 
 
 def useless() -> dict[Path, str]:
-    """The runs and sweeps in BASES that nobody can use or go on with, and why: all failed, or
-    nothing was trained. Not those that a process trains."""
+    """The runs and sweeps in BASES without any weights to use or to go on from, and why: all
+    failed, or nothing was trained. Not those that a process trains."""
     found = {}
     for folder in units():
         reason = _why_useless(folder)
@@ -162,10 +162,12 @@ def _why_useless(folder: Path) -> str | None:
         statuses = {run.result.get("status", "none") for run in runs}
     except InputError:
         return None  # damaged, and perhaps worth a repair
+    stacks = folder / ".stacks"
+    places = [*(run.checkpoints for run in runs), *stacks.glob("**")]
+    if any(True for place in places for _ in place.glob("*.ckpt")):
+        return None
     if statuses == {"failed"}:
         return "failed"
-    if time.time() - began(folder) < STARTING:
-        return None
-    trained = any(run.checkpoints.exists() and any(run.checkpoints.iterdir()) for run in runs)
-    states = (folder / ".stacks").exists()
-    return "empty" if statuses <= {"none", "failed"} and not trained and not states else None
+    waits = stacks.exists()  # planned groups may wait on a cluster
+    old = time.time() - began(folder) >= STARTING
+    return "empty" if old and not waits and statuses <= {"none", "failed"} else None

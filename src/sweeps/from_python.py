@@ -12,6 +12,10 @@ from src.sweeps.run_command import train_sweep
 from src.system.errors import InputError
 
 
+# Otherwise Hydra would replace the handlers of the program's log, and close them.
+QUIET = ("hydra/job_logging=none", "hydra/hydra_logging=none")
+
+
 def sweep(*overrides: str, folder: "str | os.PathLike[Any] | None" = None) -> list[dict[str, Any]]:
     """Trains every combination of the values, as `python -m src.train -m hydra/launcher=fused`
     does. Returns a dictionary for each trial, the best first: the trial's folder, and what
@@ -26,7 +30,7 @@ def sweep(*overrides: str, folder: "str | os.PathLike[Any] | None" = None) -> li
     """
     where = timestamped("sweeps") if folder is None else Path(folder)
     launched = any(text.startswith("hydra/launcher=") for text in overrides)
-    texts = overrides if launched else ("hydra/launcher=fused", *overrides)
+    texts = [*overrides, *([] if launched else ["hydra/launcher=fused"]), *QUIET]
     command = check_command_line(["-m", *with_folder(texts, "hydra.sweep.dir", where)])
     if command.sweep_dir is None:
         raise InputError(f"{' '.join(overrides)}: trains nothing; type KEY=VALUE,VALUE")

@@ -113,18 +113,11 @@ def _exit_if_diverged(run: Run) -> None:
 
 
 def train_sweep(command: Command) -> None:
-    """Trains the trials of a sweep within another program. Raises what goes wrong, and leaves the
-    program's log as it was."""
+    """Trains the trials of a sweep within another program. Raises what goes wrong."""
     assert command.composer is not None
     _require_divisible(command.points)
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    try:
-        with _started_hydra(command, command.composer) as start:
-            start()
-    finally:
-        root.handlers[:] = handlers
-        root.setLevel(level)
+    with _started_hydra(command, command.composer) as start:
+        start()
 
 
 def _run_hydra(command: Command, composer: Composer) -> None:

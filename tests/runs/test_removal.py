@@ -25,7 +25,9 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def sweep(*statuses: str) -> Path:
     folder = Path("sweeps/2026-01-02/10-00-00.0")
     for number, status in enumerate(statuses):
-        ended(folder / str(number), 0.5, status=status)
+        run = ended(folder / str(number), 0.5, status=status)
+        if status == "failed":
+            run.remove_checkpoints(but_best=False)
     (folder / "multirun.yaml").write_text("")
     return folder
 
@@ -141,7 +143,9 @@ def old(folder: Path) -> Path:
 
 def test_useless_runs() -> None:
     """Failed, or without anything to go on with. Not what somebody may still use or repair."""
-    failed = ended(Path("runs/failed"), None, status="failed").folder
+    failed = ended(Path("runs/failed"), None, status="failed")
+    failed.remove_checkpoints(but_best=False)
+    old(ended(Path("runs/failed later"), 0.5, status="failed").folder)  # it can go on
     for status in ("finished", "interrupted", "diverged"):
         old(ended(Path(f"runs/{status}"), 0.5, status=status).folder)
     damaged = ended(Path("runs/damaged"), 0.5)
@@ -153,14 +157,19 @@ def test_useless_runs() -> None:
         run.remove_checkpoints(but_best=False)
     old(empty.folder)
     old(killed.folder)
-    assert useless() == {failed: "failed", empty.folder: "empty"}
+    assert useless() == {failed.folder: "failed", empty.folder: "empty"}
 
 
 def test_useless_sweeps() -> None:
     folder = sweep("failed", "finished")
     assert useless() == {}
-    ended(folder / "1", None, status="failed")
+    ended(folder / "1", None, status="failed").remove_checkpoints(but_best=False)
     assert useless() == {folder: "failed"}
+    (folder / ".stacks" / "ab").mkdir(parents=True)
+    assert useless() == {folder: "failed"}
+    (folder / ".stacks" / "ab" / "last.ckpt").write_text("")  # the stack can go on
+    assert useless() == {}
+    (folder / ".stacks" / "ab" / "last.ckpt").unlink()
     (folder / "0" / "result.json").unlink()
     Path("searches/lr").mkdir(parents=True)
     Path("searches/lr/search.yaml").write_text("[]")

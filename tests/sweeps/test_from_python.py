@@ -20,10 +20,16 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_table_is_that_of_the_command(command: Command, tmp_path: Path) -> None:
     swept = ("optimizer.lr=0.01,0.3", "seed=0,1")
     root = logging.getLogger()
+    own = logging.FileHandler("own.log", "w")
+    root.addHandler(own)
     before = root.handlers[:], root.level
     here = Path("here, with=a comma")
     rows = kindling.sweep(*SMALL, *swept, folder=here)
     assert (root.handlers[:], root.level) == before
+    root.warning("after the sweep")
+    root.removeHandler(own)
+    own.close()
+    assert Path("own.log").read_text().endswith("after the sweep\n")
     assert [row["folder"] for row in rows] == [here / str(row["trial"]) for row in rows]
     values = [row["val/acc"] for row in rows]
     assert values == sorted(values, reverse=True)
