@@ -11,7 +11,6 @@ from src.sweeps.output_folder import with_folder
 from src.sweeps.run_command import train_sweep
 from src.system.errors import InputError
 
-
 # Otherwise Hydra would replace the handlers of the program's log, and close them.
 QUIET = ("hydra/job_logging=none", "hydra/hydra_logging=none")
 
