@@ -22,8 +22,10 @@ def in_a_line(name: str, model: nn.Module) -> str:
         if not isinstance(part, nn.Linear | nn.BatchNorm1d | nn.LayerNorm)
         and any(True for _ in part.parameters(recurse=False))
     ]
-    sizes = [layers[0].in_features, *(part.out_features for part in layers)] if layers else []
-    shown = "" if others else " " + "-".join(map(str, sizes))
+    shown = ""
+    if layers and not others:
+        sizes = [layers[0].in_features, *(part.out_features for part in layers)]
+        shown = " " + "-".join(map(str, sizes))
     return f"{name}{shown}, {count_parameters(model):,} parameters"
 
 

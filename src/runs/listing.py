@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from src.config.schema import UNTRAINED, sort_key
 from src.config.written import flat
+from src.data.folders import printable
 from src.runs.folder import SEARCH, Run
 from src.runs.labels import NONE, Labels, read_labels
 from src.runs.lookup import BASES, TRAINED, Kind, began, kind_of, units
@@ -260,7 +261,7 @@ def table(found: Sequence[Entry], most: int) -> str:
     right = ("best", "test", "seconds", "size")
     parts = [
         tabulate(
-            [[row[key] for key in shown] for row in rows], shown, disable_numparse=True,
+            [[printable(row[key]) for key in shown] for row in rows], shown, disable_numparse=True,
             colalign=["right" if key in right else "left" for key in shown],
         )
     ]  # fmt: skip

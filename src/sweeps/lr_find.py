@@ -98,7 +98,9 @@ def lr_find(
     points = [Point(rate, _loss(runs[number])) for number, rate in enumerate(rates)]
     folder = trials[0]["folder"].parent
     untrained = runs[0].history[0]["val/loss"]
-    found = Found(points, math.nan if untrained is None else untrained, epochs, folder)
+    if untrained is None or not math.isfinite(untrained):
+        raise InputError(f"{folder}: the loss before training is no finite number; scale the data")
+    found = Found(points, untrained, epochs, folder)
     if found.best.loss is None:
         raise InputError(f"{folder}: every rate diverged; type a lower --from")
     save_png(lambda: draw(found), folder / "lr_find.png")

@@ -18,6 +18,7 @@ def test_sizes_and_parameters_in_a_line() -> None:
     assert in_a_line("mlp", model) == f"mlp 20-5-4-3, {weights} parameters"
     assert in_a_line("linear", nn.Linear(7, 2)) == "linear 7-2, 16 parameters"
     other = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 2))
+    assert in_a_line("none", nn.Flatten()) == "none, 0 parameters"
     assert in_a_line("cnn", other) == "cnn, 38 parameters"
 
 

@@ -198,6 +198,14 @@ def test_a_damaged_record_of_a_sweep(text: str) -> None:
     assert read_entry(folder).fault
 
 
+def test_a_strangers_settings_change_no_line_of_the_table() -> None:
+    run = ended(Path("runs/a"), 0.5)
+    run.overrides_file.write_text('["seed=\\e[2J\\nx"]')
+    lines = listed([], [], "began", 9, as_json=False).splitlines()
+    assert len(lines) == 3
+    assert "\x1b" not in lines[2]
+
+
 def test_labels_of_a_later_command_count(several: list[str]) -> None:
     write_labels(Path("runs/2026-01-02/10-00-00.0"), Change(name="new", add=("best",)))
     assert names(conditions=["tag=best"]) == ["new"]
