@@ -5,6 +5,8 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
 
+from src.config.written import written
+
 NOT_COVERED = {  # key, value: the reason
     ("trainer.precision", "16-mixed"): "has no gradient scaling",
     ("trainer.strategy", "fsdp"): "needs whole weights",
@@ -41,7 +43,7 @@ def not_covered_values(read: Callable[[str], Any]) -> dict[str, str]:
         if read(key) == value
     }
     if read("freeze"):
-        reasons[f"freeze={read('freeze')}"] = "trains all layers"
+        reasons[f"freeze={written(read('freeze'))}"] = "trains all layers"
     if read("model.name") not in FAMILIES:
         reasons[f"model={read('model.name')}"] = f"supports only {' and '.join(FAMILIES)}"
     return reasons

@@ -28,6 +28,11 @@ def _item(value: Any) -> str:
     return f'"{escaped}"'
 
 
+def printable(text: str) -> str:
+    """Replaces unprintable characters; the name of a file may contain line ends."""
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def counted(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from src.config.written import printable
 from src.data.pictures import SUFFIXES, read_picture, resize
 from src.system.errors import InputError, all_at_once, reading
 from src.system.resources import cpu_count
@@ -127,11 +128,6 @@ def _pictures(folder: Path) -> tuple[list[Path], int]:
         pictures += [Path(path, name) for name in chosen]
         others += len(shown) - len(chosen)
     return pictures, others
-
-
-def printable(name: str) -> str:
-    """Replaces unprintable characters; a file's name may contain line ends."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
 
 
 @dataclass

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
+from src.config.written import printable
 from src.data.arrays import as_float32, feature_faults, label_faults, read_arrays
-from src.data.folders import printable
 from src.data.pictures import SUFFIXES, read_picture
 from src.data.tables import Table, read_table
 from src.inference.copies import read_copies

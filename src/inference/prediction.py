@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 
 from src.config import schema
+from src.config.written import printable
 from src.data.arrays import as_float32, feature_faults
-from src.data.folders import printable
 from src.data.pictures import read_picture, resize
 from src.data.sources.source import Split
 from src.data.tables import Table

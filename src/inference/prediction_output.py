@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tabulate import tabulate
 
-from src.data.folders import printable
+from src.config.written import printable
 from src.inference.copies import told
 from src.inference.inputs import Request
 from src.inference.likeness import likeness_of

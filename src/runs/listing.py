@@ -20,8 +20,7 @@ from tabulate import tabulate
 from tqdm import tqdm
 
 from src.config.schema import UNTRAINED, sort_key
-from src.config.written import flat
-from src.data.folders import printable
+from src.config.written import flat, printable
 from src.runs.folder import SEARCH, Run
 from src.runs.labels import NONE, Labels, read_labels
 from src.runs.lookup import BASES, TRAINED, Kind, began, kind_of, units

@@ -104,6 +104,21 @@ def test_two_ranks_train_a_stack(tmp_path: Path) -> None:
         assert two.monitored == one.monitored
 
 
+def test_ranks_follow_the_same_plateaus(tmp_path: Path) -> None:
+    """Ranks with different rates would have other losses than ranks with rates given in advance."""
+    common = (*SMALL, *BOTH, "trainer.max_epochs=5", "optimizer.lr=1.5")
+    run = fit(compose(*common, "scheduler=plateau", "scheduler.patience=0"), tmp_path / "run")
+    rates = [float(row["lr"] or 0) for row in run.history[1:]]
+    falls = [n for n in range(1, 5) if rates[n] < rates[n - 1]]
+    assert falls
+    given = ("scheduler=multistep", f"scheduler.milestones={falls}", "scheduler.gamma=0.1")
+    other = fit(compose(*common, *given), tmp_path / "other")
+    names = ("train/loss", "val/loss")
+    assert [[row[n] for n in names] for row in run.history] == [
+        [row[n] for n in names] for row in other.history
+    ]
+
+
 def test_ranks_stop_together_when_a_run_diverges(tmp_path: Path) -> None:
     config = compose(*SMALL, *BOTH, "optimizer.lr=1e6", "trainer.max_epochs=3")
     result = fit(config, tmp_path / "run").result

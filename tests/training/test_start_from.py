@@ -66,7 +66,7 @@ def test_frozen_layers_keep_their_weights(base: Run, tmp_path: Path) -> None:
     )  # fmt: skip
     run = fit(config, tmp_path / "run")
     assert run.result["step"] == "autograd"
-    assert "trains all layers" in str(run.result["step_reason"])
+    assert "freeze=[layers.0]: the closed form trains all layers" in str(run.result["step_reason"])
     trained, before = read(run.last_checkpoint)["state_dict"], weights(base)
     model = Mlp(784, [16, 8], 10)
     model.load_state_dict(before)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from src.config import schema
-from src.data.folders import printable
+from src.config.written import printable
 from src.data.sources.folds import training_and_validation
 from src.data.sources.source import COPIES, Source, Split, grouped, split_off_test
 from src.data.tables import learn_columns, read_table

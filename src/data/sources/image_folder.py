@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from src.config import schema
-from src.data.folders import Files, decode_all, list_pictures, printable
+from src.config.written import printable
+from src.data.folders import Files, decode_all, list_pictures
 from src.data.pictures import read_picture, resize
 from src.data.sources.source import (
     COPIES,
