@@ -348,6 +348,8 @@ def build_classifier(
 
 def _build_model(config: Config, data: DataModule, *, fresh: bool) -> nn.Module:
     model = build_model(config.model, data.source.shape, data.source.classes)
+    if config.trainer.precision == "64":  # Lightning would convert it after a checkpoint was loaded
+        model.double()
     if config.start_from is not None and fresh:
         line = load_weights(model, config)
         if ranks.is_rank_zero():

@@ -59,6 +59,8 @@ RECIPES: dict[str, tuple[str, ...]] = {
         "trainer.label_smoothing=0.1",
         "scheduler.warmup_epochs=1.5",
     ),
+    "float64": ("trainer.precision=64", "model.norm=batch"),
+    "float64, autograd": ("trainer.precision=64", "trainer.step=autograd", "optimizer=adamw"),
     "bf16": ("trainer.precision=bf16-mixed",),
     "rare classes": ("trainer.class_weights=balanced", "data.sampler=balanced"),
     "rare classes, closed form": (
@@ -71,6 +73,15 @@ RECIPES: dict[str, tuple[str, ...]] = {
     "stream": ("data.order=stream",),
     "a measure of the classes": ("checkpoint.monitor=val/f1", "trainer.ema_decay=0.9"),
     "probabilities": ("checkpoint.monitor=val/auroc", "model.dropout=0.5"),
+    "vmap": (
+        "trainer.step=vmap",
+        "model.norm=batch",
+        "model.dropout=0.3",
+        "trainer.ema_decay=0.9",
+        "trainer.accumulate_grad_batches=3",
+        "trainer.steps_per_call=4",
+        "checkpoint.every_n_steps=1",
+    ),
     "workers": ("data.loader=workers", "model.dropout=0.3"),
     "gradient checkpointing": (
         "model.gradient_checkpointing=true",
