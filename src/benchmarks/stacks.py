@@ -45,7 +45,7 @@ class Training:
             data.train_dataloader(), classifier.lanes, classifier.step_plan,
         )  # fmt: skip
         self.learner = LEARNERS[classifier.step.kind](
-            configs, classifier.models, classifier.order_of, self.lanes
+            configs, classifier.models, classifier.order_of, self.lanes, data.source.classes
         )
         self.steps = self.learner.steps(classifier.schedules, self.plan, None)
         self.epochs = 0

@@ -1,6 +1,7 @@
-"""The settings that the closed form of a step does not cover. Nothing here imports torch."""
+"""The settings that steps of many models at once do not cover. Nothing here imports torch."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
@@ -10,7 +11,7 @@ from src.config.written import written
 NOT_COVERED = {  # key, value: the reason
     ("trainer.precision", "16-mixed"): "has no gradient scaling",
     ("trainer.strategy", "fsdp"): "needs whole weights",
-    ("trainer.compile", True): "is compiled already",
+    ("trainer.compile", True): "is not compiled by torch",
     ("model.gradient_checkpointing", True): "keeps its activations",
 }
 FAMILIES: list[str] = []  # the model.name of the models that have a closed form
@@ -26,17 +27,30 @@ def has_closed_form(section: type[S]) -> type[S]:
 
 def not_covered(config: BaseModel) -> dict[str, str]:
     """The settings that the closed form does not cover, as they are typed, with the reasons."""
+    return not_covered_values(partial(_read, config))
 
-    def read(key: str) -> Any:
-        section, _, name = key.partition(".")
-        value = getattr(config, section)
-        return getattr(value, name, None) if name else value
 
-    return not_covered_values(read)
+def not_stacked(config: BaseModel) -> dict[str, str]:
+    """The settings that no step of many models at once covers."""
+    return not_stacked_values(partial(_read, config))
+
+
+def _read(config: BaseModel, key: str) -> Any:
+    section, _, name = key.partition(".")
+    value = getattr(config, section)
+    return getattr(value, name, None) if name else value
 
 
 def not_covered_values(read: Callable[[str], Any]) -> dict[str, str]:
     """As not_covered, for unchecked values. `read` returns the value of a key, or None."""
+    reasons = not_stacked_values(read)
+    if read("model.name") not in FAMILIES:
+        reasons[f"model={read('model.name')}"] = f"supports only {' and '.join(FAMILIES)}"
+    return reasons
+
+
+def not_stacked_values(read: Callable[[str], Any]) -> dict[str, str]:
+    """As not_stacked, for unchecked values."""
     reasons = {
         f"{key}={str(value).lower()}": reason
         for (key, value), reason in NOT_COVERED.items()
@@ -44,6 +58,4 @@ def not_covered_values(read: Callable[[str], Any]) -> dict[str, str]:
     }
     if read("freeze"):
         reasons[f"freeze={written(read('freeze'))}"] = "trains all layers"
-    if read("model.name") not in FAMILIES:
-        reasons[f"model={read('model.name')}"] = f"supports only {' and '.join(FAMILIES)}"
     return reasons

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, get_args
 
-from src.config.closed_form import not_covered_values
+from src.config.closed_form import not_covered_values, not_stacked_values
 from src.config.schema import AUGMENTATIONS, MOST, Monitor, higher_is_better
 from src.config.written import shortened, written
 from src.system.resources import cpu_count
@@ -161,8 +161,8 @@ def _splits(v: Values) -> Iterator[str]:
 
 def _trainer(v: Values) -> Iterator[str]:
     step = v["trainer.step"]
-    if step in ("native", "closed_form"):
-        reasons = not_covered_values(v.__getitem__)
+    if step in ("native", "closed_form", "vmap"):
+        reasons = (not_stacked_values if step == "vmap" else not_covered_values)(v.__getitem__)
         for setting, reason in (reasons | _not_native(v) if step == "native" else reasons).items():
             yield (
                 f"trainer.step={step} {reason}, and does not go with {setting}; "

@@ -122,6 +122,12 @@ def _check_level(value: Any) -> Any:
     return value
 
 
+def _check_odd(value: int) -> int:
+    if value % 2 == 0:
+        raise ValueError("must be odd, so that pictures keep their size")
+    return value
+
+
 def _check_label(value: str) -> str:
     if value in (LATEST, "auto"):
         raise ValueError(f"must not be {value}, which has a meaning in place of a folder")
@@ -270,6 +276,18 @@ class Mlp(Section):
     gradient_checkpointing: bool
 
 
+class Cnn(Section):
+    name: Literal["cnn"]
+    channels: Annotated[  # of each convolution
+        list[PositiveInt],
+        Field(min_length=1, max_length=MOST_LAYERS),
+        BeforeValidator(_as_list),
+    ]
+    kernel_size: Annotated[int, Field(ge=1, le=31), AfterValidator(_check_odd)]  # pixels
+    norm: Literal["batch", "layer"] | None
+    dropout: Probability
+
+
 class Sgd(Section):
     name: Literal["sgd"]
     lr: PositiveFloat
@@ -343,7 +361,7 @@ class Trainer(Section):
     ema_decay: Fraction | None
     early_stopping_patience: PositiveInt | None
     deterministic: bool
-    step: Literal["auto", "native", "closed_form", "autograd"]
+    step: Literal["auto", "native", "closed_form", "vmap", "autograd"]
     steps_per_call: PositiveInt | Literal["auto"]
     compile: bool
     cuda_graph: bool
@@ -396,7 +414,7 @@ class Augmentation(Section):
 
 AUGMENTATIONS = ("shift", "rotate", "scale", "shear", "flip", "elastic")
 Data = Mnist | Torchvision | Digits | Toy | Synthetic | ImageFolder | Npz | Csv
-Model = LogisticRegression | Mlp
+Model = LogisticRegression | Mlp | Cnn
 Optimizer = Sgd | Adam
 Scheduler = NoScheduler | MultiStep | Cosine | Plateau | OneCycle
 

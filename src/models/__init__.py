@@ -3,16 +3,18 @@
 A new family of models is one file here, a section in src/config/schema.py and a YAML in conf/model,
 all of the same name. The file has `build(config, shape, classes)`, which returns a model, and may
 have `cost(config, shape, classes)`, which returns the memory that a model takes
-(src/models/closed_form.py). Models with a closed form train without autograd, and in stacks.
+(src/models/closed_form.py). Models with a closed form train without autograd. In stacks, other
+models train by torch.func.vmap (src/models/vmapped.py).
 """
 
 import importlib
 import math
 from collections.abc import Sequence
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from src.config import schema
 from src.config.written import written
@@ -51,18 +53,69 @@ def construct_model(config: schema.Model, shape: Sequence[int], classes: int) ->
 
 
 def model_cost(config: schema.Model, shape: Sequence[int], classes: int) -> MemoryCost:
-    """The memory that a model takes. A family without `cost` is counted as one linear layer."""
+    """The memory that a model takes. Of a family without `cost`, a model is built and tried."""
     family = _family(config)
     if hasattr(family, "cost"):
         cost: MemoryCost = family.cost(config, shape, classes)
         return cost
-    inputs = math.prod(shape)
-    return MemoryCost((inputs + 1) * classes, 2 * classes, 2 * (classes + inputs))
+    tried, inputs = try_model(config, shape, classes), math.prod(shape)
+    # A layer's output, its gradient, and as much again for what a layer keeps, such as places of
+    # maxima.
+    trained = 3 * tried.outputs + 2 * inputs
+    return MemoryCost(tried.weights, tried.outputs + inputs, trained)
 
 
 def _family(config: schema.Model) -> Any:
     """The module of a model's family. The schema has checked the name."""
     return importlib.import_module(f"{__name__}.{config.name}")
+
+
+class ForwardPass(NamedTuple):
+    """Counts of a model, and of its forward pass of a sample."""
+
+    weights: int  # parameters and running statistics
+    operations: int  # multiplications and additions, in layers whose weights are matrices or more
+    outputs: int  # numbers that layers return
+
+
+def try_model(config: schema.Model, shape: Sequence[int], classes: int) -> ForwardPass:
+    """Builds a model and evaluates it. Draws no random numbers."""
+    return _tried(type(config), config.model_dump_json(), tuple(shape), classes)
+
+
+@lru_cache
+def _tried(
+    section: type[schema.Model], values: str, shape: tuple[int, ...], classes: int
+) -> ForwardPass:
+    with torch.random.fork_rng(devices=[]):
+        model = build_model(section.model_validate_json(values), shape, classes)
+    return forward_pass(model, shape)
+
+
+def forward_pass(model: nn.Module, shape: Sequence[int]) -> ForwardPass:
+    """Evaluates a model on two samples of zeros, and counts. torch's FlopCounterMode counts all
+    operations, but takes six seconds to begin."""
+    operations, outputs = 0, 0
+
+    def count(layer: nn.Module, _: Any, output: Any) -> None:
+        nonlocal operations, outputs
+        numbers = output.numel() // 2 if isinstance(output, Tensor) else 0
+        weight = getattr(layer, "weight", None)
+        outputs += numbers
+        if isinstance(weight, Tensor) and weight.dim() > 1:
+            operations += 2 * numbers * weight[0].numel()
+
+    layers = [layer for layer in model.modules() if not any(True for _ in layer.children())]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
+    was_training = model.training
+    like = next(model.parameters())
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        model.eval()(torch.zeros(2, *shape, dtype=like.dtype, device=like.device))
+    model.train(was_training)
+    for hook in hooks:
+        hook.remove()
+    weights = sum(tensor.numel() for tensor in model.state_dict().values())
+    return ForwardPass(weights, operations, outputs)
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -102,7 +102,7 @@ class ClosedForm:
         return tuple(tuple(parameter.shape) for parameter in model.parameters())
 
     def forward(self, features: Tensor) -> Tensor:
-        """Evaluates all trials on the same features (N, inputs): logits (S, classes, N)."""
+        """Evaluates all trials on the same features (N, *shape): logits (S, classes, N)."""
         raise NotImplementedError
 
     def differentiate(
@@ -116,7 +116,7 @@ class ClosedForm:
     ) -> None:
         """Forward and backward pass of one batch.
 
-        features (R, B, inputs); targets (R, 1, classes, B), one-hot, smoothed or weighted. `totals`
+        features (R, B, *shape); targets (R, 1, classes, B), one-hot, smoothed or weighted. `totals`
         (R, 1, 1, B) are the sums of the targets over classes; without `totals`, all are 1. Writes
         logits (S, classes, B). The loss is the sum over samples and classes of
         -target * log(softmax), times `scale`: a number or (S, 1, 1). Calls `use` once for each

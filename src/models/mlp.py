@@ -123,7 +123,7 @@ class DenseClosedForm(ClosedForm):
             norm.batches.add_(count)
 
     def forward(self, features: Tensor) -> Tensor:
-        outputs = self.first_layer_one_batch.forward(features.mT)
+        outputs = self.first_layer_one_batch.forward(features.flatten(1).mT)
         for depth, layer in enumerate(self.layers[1:]):
             if self.norms:
                 outputs = self._normalise(depth, outputs, training=False)
@@ -140,6 +140,7 @@ class DenseClosedForm(ClosedForm):
         use: UseGradient,
         totals: Tensor | None = None,
     ) -> None:
+        features = features.flatten(2)
         buffers = self._buffers_for(features)
         if self.input_dropout or self.noise:
             features = self._disturbed(features)

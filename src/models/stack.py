@@ -30,8 +30,7 @@ class Lane:
 
     def logits(self, features: Tensor) -> Tensor:
         """Features (N, *shape) to logits (trials, classes, N), in the order of `self.trials`."""
-        flat = features.flatten(1)
-        logits = [segment.forward(flat) for segment in self.segments]
+        logits = [segment.forward(features) for segment in self.segments]
         return logits[0] if len(logits) == 1 else torch.cat(logits)
 
 
@@ -44,13 +43,18 @@ class Stack:
     """
 
     def __init__(
-        self, models: Sequence[nn.Module], batch_of: Sequence[int], max_lanes: int = 1
+        self,
+        models: Sequence[nn.Module],
+        batch_of: Sequence[int],
+        max_lanes: int = 1,
+        kind: type[ClosedForm] | None = None,
     ) -> None:
         """`batch_of[s]` is the number of the batch that trial s trains on. The models' parameters
-        become views of the stack's tensors."""
+        become views of the stack's tensors. `kind` is the class of the segments, by default the
+        closed form of the models."""
         self.models, self.trial_count = list(models), len(models)
         self.batch_count = max(batch_of) + 1
-        kind = closed_form_of(models[0])
+        kind = kind or closed_form_of(models[0])
         assert kind is not None
         self.lanes = []
         for number, lane in enumerate(_lanes(kind, models, batch_of, max_lanes)):

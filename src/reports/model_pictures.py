@@ -1,5 +1,6 @@
 """Pictures of a trained model: its mistakes, its first layer, and its augmented samples."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -78,14 +79,14 @@ def pictures(model: Evaluated, name: str) -> Iterator[Picture]:
         )
     if trained.members:  # each has weights and augmentation of its own
         return
-    first = next(trained.model.parameters()).detach()
-    height, width = source.shape[1:]
-    yield Picture(
-        f"{name}-weights",
-        f"Weights of the first layer, {min(UNITS, len(first))} of {len(first)} units: "
-        "red is positive, blue negative",
-        partial(first_layer, first[:UNITS].float().view(-1, height, width).numpy()),
-    )
+    first = _as_pictures(next(trained.model.parameters()).detach(), source.shape[1:])
+    if first is not None:
+        yield Picture(
+            f"{name}-weights",
+            f"Weights of the first layer, {min(UNITS, len(first))} of {len(first)} units: "
+            "red is positive, blue negative",
+            partial(first_layer, first[:UNITS].float().numpy()),
+        )
     seen = augmented_samples(trained.config, source)
     if seen is not None:
         yield Picture(
@@ -93,6 +94,14 @@ def pictures(model: Evaluated, name: str) -> Iterator[Picture]:
             "Augmentation: each row shows one sample, first unchanged",
             partial(augmented, seen[:, :, 0].numpy()),
         )
+
+
+def _as_pictures(weight: torch.Tensor, size: Sequence[int]) -> torch.Tensor | None:
+    """The weights (units, height, width) of a linear layer for pictures of this size, or of a
+    convolution of one channel; None for other layers."""
+    if weight.dim() == 2 and weight.shape[1] == math.prod(size):
+        return weight.view(-1, *size)
+    return weight[:, 0] if weight.dim() == 4 and weight.shape[1] == 1 else None
 
 
 def _reliability(trained: Trained, source: Source, name: str) -> Picture:

@@ -115,7 +115,7 @@ def rebuild(
     Raises ValueError when the weights do not fit the configuration. Shapes are compared before any
     memory is allocated for them, because a hostile file may ask for very large ones.
     """
-    layers = len(getattr(config.model, "hidden_sizes", ()))
+    layers = len(getattr(config.model, "hidden_sizes", getattr(config.model, "channels", ())))
     if layers > len(weights):  # to build very many layers takes long, even without memory
         raise ValueError(f"it has {len(weights)} weights, the configuration {layers} hidden layers")
     with torch.device("meta"):

@@ -286,7 +286,9 @@ class Checkpoints(Callback):
             # A trial that halving stopped can be resumed.
             "stopped": {0: EARLY_STOPPING} if status.stop_reason == EARLY_STOPPING else {},
             "stacked": [0],
-            "threads": threads_for([model], batch, classifier.threads),
+            "threads": threads_for(
+                [model], classifier.data.source.shape, batch, classifier.threads
+            ),
             "average": content["average"][trial : trial + 1],
             "callbacks": {
                 "History": history | {"rows": [history["rows"][trial]]},

@@ -18,7 +18,7 @@ from src.data.loader import Batch, Block, Rows
 from src.data.module import DataModule
 from src.data.sources.source import Split
 from src.models import count_parameters
-from src.models.step_choice import AUTOGRAD, KERNEL, NATIVE, StepChoice
+from src.models.step_choice import AUTOGRAD, KERNEL, NATIVE, VMAP, StepChoice
 from src.runs.checkpoint import FORMAT
 from src.system import machine
 from src.system.errors import InputError
@@ -97,7 +97,8 @@ class Classifier(LightningModule):
         self.to_restore: dict[str, Any] | None = None  # the state of this rank in a checkpoint
         self.available_threads = threads
         self.set_stacked_trials(
-            range(len(configs)), threads_for(models, data.config.batch, threads)
+            range(len(configs)),
+            threads_for(models, data.source.shape, data.config.batch, threads),
         )
 
     @property
@@ -113,14 +114,15 @@ class Classifier(LightningModule):
 
         There is one lane per trial of the run, but at most one per thread. If there are more
         threads than trials, each lane uses several threads. Each rank has one lane, because all
-        ranks must exchange the gradients of the layers in the same order. The engine's results do
-        not depend on threads, so it takes all that there are now.
+        ranks must exchange the gradients of the layers in the same order. Models by vmap share one
+        lane. The engine's results do not depend on threads, so it takes all that there are now.
         """
         if self.step.kind == NATIVE:
             self.threads, self.lanes = self.available_threads, Lanes(self.available_threads)
             self._select_trials(trials)
             return
-        lanes = min(threads, len(self.configs)) if self.data.world_size == 1 else 1
+        one_lane = self.data.world_size > 1 or self.step.kind == VMAP
+        lanes = 1 if one_lane else min(threads, len(self.configs))
         self.threads, self.lanes = threads, Lanes(lanes, threads // lanes)
         self._select_trials(trials)
 
@@ -181,6 +183,7 @@ class Classifier(LightningModule):
             [self.models[trial] for trial in trials],
             [numbers.index(order) for order in orders],
             self.lanes,
+            self.data.source.classes,
             self.trainer.precision_plugin,
         )
 

@@ -4,14 +4,17 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import torch
 
-from src.config.closed_form import not_covered
+from src.config import schema
+from src.config.closed_form import not_covered, not_stacked
 from src.config.schema import Config
 from src.data.loader import CHUNK
 from src.data.sources.catalogue import describe
-from src.models import model_cost
+from src.models import build_model, model_cost, try_model
+from src.models.vmapped import why_no_vmap
 from src.system import machine
 from src.system.resources import free_memory
 
@@ -36,6 +39,11 @@ class Place:
     on_cpu: bool
 
 
+# The operations of the forward pass of a batch, above which vmap takes longer on a CPU than one
+# model after the other, because torch's convolutions of many groups are slow. See
+# `python -m src.benchmark suite=vmap`.
+VMAP_PAYS = 2e7
+
 # Trials of a stack on a CPU, where more trials train no faster, but need memory all the time.
 MOST_ON_CPU = 1000
 
@@ -59,7 +67,7 @@ def plan(
     alone: list[Group] = []
     alike: dict[str, list[int]] = {}
     for trial, config in enumerate(configs):
-        reason = why_alone(config)
+        reason = why_alone(config, place)
         if reason is not None:
             alone.append(Group([trial], reason))
         else:
@@ -83,12 +91,11 @@ def plan(
     return sorted([*alone, *stacks], key=lambda group: group.trials)
 
 
-def why_alone(config: Config) -> str | None:
-    """Why a trial cannot join any stack, or None."""
+def why_alone(config: Config, place: Callable[[Config], Place] | None = None) -> str | None:
+    """Why a trial cannot join any stack, or would train more slowly there; or None."""
     trainer, loggers = config.trainer, config.logger.chosen
     reasons = {
-        f"{setting}: the closed form {reason}": True
-        for setting, reason in not_covered(config).items()
+        f"{setting}: a stack {reason}": True for setting, reason in not_stacked(config).items()
     } | {
         "trainer.step=autograd differentiates one model at a time": trainer.step == "autograd",
         "trainer.log_every_step=true prints the steps of one run": trainer.log_every_step,
@@ -100,7 +107,39 @@ def why_alone(config: Config) -> str | None:
         "data.batch_size=auto fills the memory with one model": config.data.batch_size == "auto",
         "trainer.profiler writes into one run's folder": trainer.profiler is not None,
     }
-    return next((reason for reason, holds in reasons.items() if holds), None)
+    found = next((reason for reason, holds in reasons.items() if holds), None)
+    if found is None and not_covered(config):
+        found = _why_no_vmap(config)
+        if found is None and trainer.step == "auto" and (place or here)(config).on_cpu:
+            found = _why_slower(config)
+    return found
+
+
+def _why_no_vmap(config: Config) -> str | None:
+    reason = _tried_vmap(type(config.model), config.model.model_dump_json(), *_described(config))
+    return reason and f"model={config.model.name} {reason}"
+
+
+@lru_cache
+def _tried_vmap(
+    section: type[schema.Model], values: str, shape: tuple[int, ...], classes: int
+) -> str | None:
+    model = section.model_validate_json(values)
+    return why_no_vmap(lambda: build_model(model, shape, classes), shape)
+
+
+def _why_slower(config: Config) -> str | None:
+    tried = try_model(config.model, *_described(config))
+    if tried.operations * config.data.batch <= VMAP_PAYS:
+        return None
+    return (
+        f"model={config.model.name} trains faster alone on a CPU; trainer.step=vmap makes a stack"
+    )
+
+
+def _described(config: Config) -> tuple[tuple[int, ...], int]:
+    data = describe(config.data)
+    return tuple(data.shape), data.classes
 
 
 def _key(config: Config) -> str:

@@ -14,7 +14,8 @@ from typing import TypeVar
 import torch
 from torch import nn
 
-from src.models import count_parameters
+from src.models import count_parameters, forward_pass
+from src.models.closed_form import closed_form_of
 from src.system.resources import cpu_count
 
 T = TypeVar("T")
@@ -25,13 +26,14 @@ R = TypeVar("R")
 WORTH = 1e8
 
 
-def threads_for(models: Sequence[nn.Module], batch: int, most: int) -> int:
-    """How many of `most` threads the steps of these models keep busy, with batches of this size.
-
-    A step has three products for each weight and sample, each a multiplication and an addition.
-    Convolutions use a weight more often, but too many threads cost more than too few.
-    """
-    operations = 6 * batch * sum(map(count_parameters, models))
+def threads_for(models: Sequence[nn.Module], shape: Sequence[int], batch: int, most: int) -> int:
+    """How many of `most` threads the steps of these models keep busy, with batches of this size of
+    samples of this shape. A step has three times the operations of a forward pass."""
+    if closed_form_of(models[0]) is not None:
+        each = [2 * count_parameters(model) for model in models]
+    else:  # the models of a stack have the same layers
+        each = [forward_pass(models[0], shape).operations] * len(models)
+    operations = 3 * batch * sum(each)
     return max(1, min(most, int(operations / WORTH)))
 
 

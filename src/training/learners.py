@@ -20,7 +20,8 @@ from src.data.loader import Batch
 from src.data.sources.source import as_float
 from src.models.native import NativeModel
 from src.models.stack import KeptWeights, Stack
-from src.models.step_choice import AUTOGRAD, CLOSED_FORM, KERNEL, NATIVE
+from src.models.step_choice import AUTOGRAD, CLOSED_FORM, KERNEL, NATIVE, VMAP
+from src.models.vmapped import Vmapped
 from src.training.averaging import Average
 from src.training.fsdp import whole
 from src.training.kernel_steps import KernelSteps
@@ -70,6 +71,7 @@ class Learner:
     models: Sequence[nn.Module]
     batch_of: Sequence[int]
     lanes: Lanes
+    classes: int
     precision: Any = None
 
     @cached_property
@@ -240,6 +242,17 @@ class KernelLearner(ClosedFormLearner):
     steps_class = KernelSteps
 
 
+class VmapLearner(ClosedFormLearner):
+    """A stack of models of any family, differentiated by autograd."""
+
+    @cached_property
+    def stack(self) -> Stack:
+        stack = Stack(self.models, self.batch_of, kind=Vmapped)
+        for segment in stack.segments:
+            segment.classes = self.classes
+        return stack
+
+
 class NativeLearner(Learner):
     """Models that the engine trains, each with an optimizer of its own."""
 
@@ -298,5 +311,6 @@ LEARNERS: dict[str, type[Learner]] = {
     NATIVE: NativeLearner,
     KERNEL: KernelLearner,
     CLOSED_FORM: ClosedFormLearner,
+    VMAP: VmapLearner,
     AUTOGRAD: AutogradLearner,
 }

@@ -12,7 +12,7 @@ from torch import Tensor
 from typing_extensions import TypeAliasType
 
 from src.config.schema import MAX_EPOCHS, Config
-from src.models.step_choice import AUTOGRAD, CLOSED_FORM, NATIVE, StepChoice
+from src.models.step_choice import AUTOGRAD, CLOSED_FORM, NATIVE, VMAP, StepChoice
 from src.runs.checkpoint import CheckpointPair, CheckpointPart, require_format, wrong_fields
 from src.runs.config_files import require_same
 from src.runs.folder import HISTORY, Count, Run, columns
@@ -94,7 +94,7 @@ class State(CheckpointPart):
     stopped: dict[int, str]
     stacked: Annotated[list[int], Field(min_length=1)]
     threads: Annotated[int, Field(gt=0, le=4096)]
-    step: Literal["native", "kernel", "closed_form", "autograd"] | None = (
+    step: Literal["native", "kernel", "closed_form", "vmap", "autograd"] | None = (
         None  # None: before there were several
     )
     average: list[dict[str, Tensor]]
@@ -147,7 +147,11 @@ def same_step(choice: StepChoice, resumed: Resumed) -> StepChoice:
     """The kind of step that the run was trained with: another would give other last bits. Raises
     InputError if that was the engine, and this machine has none."""
     trained_by = resumed.state.step or CLOSED_FORM
-    if choice.kind == trained_by or AUTOGRAD in (choice.kind, trained_by):
+    if choice.kind == trained_by:
+        return choice
+    if trained_by == VMAP:
+        return StepChoice(VMAP, "the checkpoint was trained in this way")
+    if AUTOGRAD in (choice.kind, trained_by):
         return choice
     if trained_by == NATIVE:
         raise InputError(

@@ -391,7 +391,6 @@ class ClosedFormSteps(Steps):
         """The steps of a block: features (K, R, B, *shape), labels (K, R, B), rates (K, S) as
         numbers or as a tensor. With a tensor, this method never waits for the GPU, so it can be
         captured. `loss_scale` is 1 / (batch size × accumulated batches × ranks)."""
-        features = features.flatten(3)
         if self.product_dtype is not None:
             features = features.to(self.product_dtype)
         features = aligned(features)

@@ -20,7 +20,7 @@ from torchvision.transforms.v2 import Compose
 from src.benchmarks import peak, questions, run_suite
 from src.benchmarks.contenders import Contender, can_compile
 from src.benchmarks.settings import SHARED, read_settings
-from src.benchmarks.suites import augmentation, busy, gpu_check, report, search, sweep, tables
+from src.benchmarks.suites import augmentation, busy, gpu_check, report, search, sweep, tables, vmap
 from src.benchmarks.suites.search import Outcome
 from src.config.compose import compose
 from src.data.augmentation import Augmentation
@@ -33,6 +33,7 @@ from src.runs.folder import Run
 from src.sweeps.command_line import check_command_line as check_train
 from src.sweeps.search_command import check_command_line as check_search
 from src.training.fit import fit
+from src.training.steps import AutogradSteps, ClosedFormSteps
 from tests.helpers.steps import AUTO
 
 
@@ -338,3 +339,28 @@ def test_only_a_difference_beyond_its_interval_is_marked(
     difference: tuple[float, float], mark: str
 ) -> None:
     assert str(tables.Cell(0.9512, 0.0213, difference, 1.0)) == f"95.1 ± 2.1{mark}"
+
+
+def test_vmap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each contender trains as many samples as it names, in the way that it names."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(vmap, "CASES", (([2, 3], 4, 5, 20),))
+    monkeypatch.setattr(vmap, "TRIALS", 3)
+    trained: list[tuple[str, int, int]] = []
+
+    def counted(steps: Any, block: Block, *_: int) -> None:
+        models = steps.stack.trial_count if isinstance(steps, ClosedFormSteps) else 1
+        trained.append((type(steps).__name__, models, block.labels.numel()))
+
+    monkeypatch.setattr(ClosedFormSteps, "__call__", counted)
+    monkeypatch.setattr(AutogradSteps, "__call__", counted)
+    table, line = run_suite(read_settings(["suite=vmap", "rounds=1", "accelerators=[cpu]"]))
+    found = json.loads(line)
+    operations = 2 * 5 * 9 * (16 * 2 + 4 * 2 * 3) + 2 * 5 * 3 * 10
+    name = f"{operations / 1e6:.2g} on cpu"
+    assert list(found["ratios"]) == [f"alone/vmap, {name}"]
+    assert f"{name}, vmap" in table
+    by_kind = {kind: sum(m * n for k, m, n in trained if k == kind) for kind, _, _ in trained}
+    # An epoch to warm up and a measured one, of 20 samples and 3 models.
+    assert by_kind == {"AutogradSteps": 120, "ClosedFormSteps": 120}
+    assert (tmp_path / "vmap.png").exists()

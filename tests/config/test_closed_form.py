@@ -23,7 +23,7 @@ def test_a_setting_that_is_not_covered_is_refused_with_closed_form(
     config = compose(setting)
     assert not_covered(config) == {setting: NOT_COVERED[key, value]}
     assert choose_step([config], [construct_model(config.model, (4,), 3)]).kind == "autograd"
-    assert why_alone(config) == f"{setting}: the closed form {NOT_COVERED[key, value]}"
+    assert why_alone(config) == f"{setting}: a stack {NOT_COVERED[key, value]}"
     with pytest.raises(InputError) as caught:
         compose(setting, "trainer.step=closed_form")
     assert f"{NOT_COVERED[key, value]}, and does not go with {setting}" in str(caught.value)
@@ -34,5 +34,5 @@ def test_sections_and_models_agree_on_who_has_a_closed_form() -> None:
     assert {name for (name,) in map(get_args, names)} == set(options("model"))
     for name in options("model"):
         config = compose(f"model={name}")
-        found = closed_form_of(construct_model(config.model, (4,), 3))
+        found = closed_form_of(construct_model(config.model, (1, 8, 8), 3))
         assert (found is not None) == (not not_covered(config))

@@ -19,7 +19,7 @@ from tests.helpers.faults import faults
         ("+foo.bar=1", "foo.bar=1: unknown key"),
         ("lr=0.1", "did you mean optimizer.lr?"),
         ("experiment=raschka", "must be one of few_samples, gpu_guide_mlp,"),
-        ("model=mpl", "must be one of logistic_regression, mlp; did you mean mlp?"),
+        ("model=mpl", "must be one of cnn, logistic_regression, mlp; did you mean mlp?"),
         ("optimizer.lr=0", "optimizer.lr=0: must be greater than 0, for example optimizer.lr=0.5"),
         ("optimizer.lr=-1", "must be greater than 0"),
         ("optimizer.lr=nan", "must be a finite number"),

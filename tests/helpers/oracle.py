@@ -64,8 +64,7 @@ class Loop:
         self.train_set, self.validation_set = self._split(train)
         torch.manual_seed(values["seed"])
         classes = self.data["classes"]
-        inputs = train[0].flatten(1).shape[1]
-        self.model = network(values["model"], inputs, classes).double()
+        self.model = network(values["model"], train[0].shape[1:], classes).double()
         self.weights = list(self.model.parameters())
         stream = torch.Generator().manual_seed(0)
         for weight in self.weights if nudge else ():
@@ -289,8 +288,10 @@ class Loop:
         }
 
 
-def network(model: Values, inputs: int, classes: int) -> nn.Module:
-    widths = [inputs, *model.get("hidden_sizes", [])]
+def network(model: Values, shape: tuple[int, ...], classes: int) -> nn.Module:
+    if model["name"] == "cnn":
+        return convolutional(model, shape, classes)
+    widths = [math.prod(shape), *model.get("hidden_sizes", [])]
     layers: list[nn.Module] = [nn.Flatten()]
     for fan_in, fan_out in itertools.pairwise(widths):
         layers.append(nn.Linear(fan_in, fan_out, bias=model["norm"] != "batch"))
@@ -299,6 +300,19 @@ def network(model: Values, inputs: int, classes: int) -> nn.Module:
             layers.append(kind(fan_out))
         layers.append(ACTIVATIONS[model["activation"]]())
     return nn.Sequential(*layers, nn.Linear(widths[-1], classes))
+
+
+def convolutional(model: Values, shape: tuple[int, ...], classes: int) -> nn.Module:
+    layers: list[nn.Module] = []
+    for fan_in, fan_out in itertools.pairwise([shape[0], *model["channels"]]):
+        norms = {"batch": nn.BatchNorm2d(fan_out), "layer": nn.GroupNorm(1, fan_out)}
+        norm = [norms[model["norm"]]] if model["norm"] else []
+        size, bias = model["kernel_size"], model["norm"] != "batch"
+        convolution = nn.Conv2d(fan_in, fan_out, size, padding="same", bias=bias)
+        layers += [convolution, *norm, nn.ReLU(), nn.MaxPool2d(2, 2)]
+    height, width = (side // 2 ** len(model["channels"]) for side in shape[1:])
+    units = model["channels"][-1] * height * width
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(units, classes))
 
 
 @torch.no_grad()

@@ -37,7 +37,7 @@ class ScaledClosedForm(ClosedForm):
         return [self.factors, self.output]
 
     def forward(self, features: Tensor) -> Tensor:
-        inputs = self.output.shaped(self.factors.weight * features.mT)
+        inputs = self.output.shaped(self.factors.weight * features.flatten(1).mT)
         return self.output.forward(inputs).view(len(self.trials), self.classes, -1)
 
     def differentiate(
@@ -50,7 +50,7 @@ class ScaledClosedForm(ClosedForm):
         totals: Tensor | None = None,
     ) -> None:
         trials, batches = len(self.trials), len(self.batches)
-        own = features.repeat_interleave(trials // batches, 0).mT
+        own = features.flatten(2).repeat_interleave(trials // batches, 0).mT
         inputs = self.output.shaped(self.factors.weight * own)
         logits.copy_(self.output.forward(inputs).view_as(logits))
         delta = logits.softmax(1)
@@ -143,7 +143,10 @@ def test_a_family_in_one_file_trains_in_closed_form_and_in_stacks(tmp_path: Path
     text = schema.read_text()
     for old, new in (
         ("\nclass Sgd(Section):\n", SECTION),
-        ("\nModel = LogisticRegression | Mlp\n", "\nModel = LogisticRegression | Mlp | Scaled\n"),
+        (
+            "\nModel = LogisticRegression | Mlp | Cnn\n",
+            "\nModel = LogisticRegression | Mlp | Cnn | Scaled\n",
+        ),
     ):
         assert text.count(old) == 1
         text = text.replace(old, new)

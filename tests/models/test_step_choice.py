@@ -60,7 +60,7 @@ def test_a_closed_form_of_others_is_not_the_engines(monkeypatch: pytest.MonkeyPa
         ("trainer.precision=bf16-mixed", "has no 16-bit products"),
         ("trainer.accelerator=cuda", "trains on a CPU"),
         ("trainer.devices=2", "exchanges no gradients"),
-        ("trainer.compile=true", "is compiled already"),
+        ("trainer.compile=true", "is not compiled by torch"),
     ],
 )
 def test_what_native_steps_do_not_cover_is_a_fault(setting: str, reason: str) -> None:

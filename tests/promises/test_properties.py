@@ -51,13 +51,14 @@ def stacks(draw: Draw) -> tuple[list[Config], int | None, int]:
     optimizer = draw(st.sampled_from(["sgd", "sgd", "adam", "adamw"]))
     scheduler = draw(st.sampled_from(["none", "multistep", "cosine", "onecycle"]))
     depth = draw(st.integers(0, 3))
-    model = "mlp" if depth else "logistic_regression"
+    model = draw(st.sampled_from(["mlp", "mlp", "cnn"])) if depth else "logistic_regression"
+    shapes = [[1, 8, 9], [3, 8, 8]] if model == "cnn" else [[5], [12], [1, 4, 4]]
     shared = _base(optimizer, scheduler, model).to_primitives()
     samples = draw(st.integers(30, 150))
     shared["data"] |= {
         "samples": samples,
         "test_samples": draw(st.integers(5, 40)),
-        "shape": draw(st.sampled_from([[5], [12], [1, 4, 4]])),
+        "shape": draw(st.sampled_from(shapes)),
         "classes": draw(st.integers(2, 8)),
         "batch_size": draw(st.integers(2, 40)),
         "val_fraction": draw(st.sampled_from([None, 0.2, 0.4])),
@@ -74,7 +75,9 @@ def stacks(draw: Draw) -> tuple[list[Config], int | None, int]:
         "class_weights": draw(_class_weights(shared["data"]["classes"])),
         "ema_decay": draw(st.sampled_from([None, None, 0.5, 0.99])),
         "early_stopping_patience": draw(st.sampled_from([None, None, 1, 2])),
-        "step": draw(st.sampled_from(["auto", "auto", "closed_form"])),
+        "step": draw(
+            st.sampled_from(["auto", "vmap" if model == "cnn" else "closed_form", "vmap"])
+        ),
         "steps_per_call": draw(st.sampled_from(["auto", 1, 3])),
     }
     monitors = [name for name in get_args(Monitor) if name != "val/top5"]
@@ -85,7 +88,13 @@ def stacks(draw: Draw) -> tuple[list[Config], int | None, int]:
         "mode": "min" if monitor in LOWER_IS_BETTER else "max",
         "every_n_epochs": draw(st.sampled_from([1, 1, 2, 7])),
     }
-    if depth:
+    if model == "cnn":
+        shared["model"] |= {
+            "channels": draw(st.lists(st.integers(1, 4), min_size=depth, max_size=depth)),
+            "kernel_size": draw(st.sampled_from([1, 3, 5])),
+            "norm": draw(st.sampled_from([None, "batch", "layer"])),
+        }
+    elif depth:
         shared["model"] |= {
             "activation": draw(st.sampled_from(["relu", "tanh", "gelu"])),
             "norm": draw(st.sampled_from([None, None, "batch", "layer"])),

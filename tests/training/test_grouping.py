@@ -29,7 +29,7 @@ def test_groups_agree_in_all_but_the_fusible_keys() -> None:
 @pytest.mark.parametrize(
     ("override", "reason"),
     [
-        ("trainer.precision=16-mixed", "the closed form has no gradient scaling"),
+        ("trainer.precision=16-mixed", "a stack has no gradient scaling"),
         ("trainer.step=autograd", "differentiates one model at a time"),
         ("trainer.log_every_step=true", "prints the steps of one run"),
         ("trainer.max_time='00:00:01:00'", "by its own clock"),

@@ -10,10 +10,13 @@ from src.training import lanes
 def test_one_thread_is_enough_for_little_work() -> None:
     """A step needs some milliseconds of work before a second thread pays."""
     small, large = models_of_width(32), models_of_width(2048)
-    assert lanes.threads_for(small, 100, 8) == 1
-    assert lanes.threads_for(large, 100, 8) == 8
-    assert lanes.threads_for(small * 64, 100, 2) == 2
-    assert lanes.threads_for([torch.nn.Conv2d(1, 8, 5)], 100, 4) == 1
+    assert lanes.threads_for(small, [784], 100, 8) == 1
+    assert lanes.threads_for(large, [784], 100, 8) == 8
+    assert lanes.threads_for(small * 64, [784], 100, 2) == 2
+    # 24 x 24 pixels of 8 channels, of 25 products each: 0.69 million operations a sample.
+    convolution: list[torch.nn.Module] = [torch.nn.Conv2d(1, 8, 5)]
+    assert lanes.threads_for(convolution, [1, 28, 28], 300, 4) == 2
+    assert lanes.threads_for(convolution, [1, 28, 28], 140, 4) == 1
     before = torch.get_num_threads()
     with lanes.Lanes(2, 1).running():
         assert torch.get_num_threads() == 1

@@ -126,7 +126,7 @@ def test_each_seed_has_masks_and_noise_of_its_own(settings: dict[str, float]) ->
         config = compose(*SMALL, f"seed={seed}", "optimizer.lr=0.1", "scheduler=none")
         torch.manual_seed(0)
         mlp = Mlp(6, [20], 3, **settings)  # type: ignore[arg-type]
-        learner = NativeLearner([config], [mlp], [0], Lanes(1))
+        learner = NativeLearner([config], [mlp], [0], Lanes(1), 3)
         schedule = Schedule(config.scheduler, 0.1, 1, BATCHES)
         learner.steps([schedule], StepPlan(BATCHES, 1, None, 0.0), None)(block(), 0, 0)
         trained.append(torch.cat([p.detach().flatten() for p in mlp.parameters()]))

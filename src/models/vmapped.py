@@ -1,0 +1,147 @@
+"""Models of any family side by side, evaluated by torch.func.vmap, differentiated by autograd."""
+
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+from torch.nn import functional as F
+from torch.nn.modules.dropout import _DropoutNd
+
+from src.models.closed_form import ClosedForm, StackedParameters, UseGradient
+from src.models.stacked_layers import stack_tensors
+from src.system.errors import first_line
+
+
+class Vmapped(ClosedForm):
+    """A segment of S models of the same class and the same settings. Each parameter is a part.
+
+    Random numbers of a model, such as dropout masks, differ between the trials. All of them come
+    from torch's global generator, so the models of a stack share one lane. The learner sets
+    `classes`.
+    """
+
+    def stack(self, models: Sequence[nn.Module]) -> Sequence[StackedParameters]:
+        # functional_call puts the tensors of a call into these modules for the time of the call.
+        self.modules = {
+            training: copy.deepcopy(models[0]).train(training) for training in (True, False)
+        }
+        # Some classes of models bound their weights after each step.
+        constraints = [getattr(model, "constrain", None) for model in models]
+        self.constraints = [constrain for constrain in constraints if constrain is not None]
+        self.names = [name for name, _ in models[0].named_parameters()]
+        self.buffers = {
+            name: stack_tensors([model.get_buffer(name) for model in models])
+            for name, _ in models[0].named_buffers()
+        }
+        self.statistics = [b for b in self.buffers.values() if b.is_floating_point()]
+        parts = []
+        for name in self.names:
+            own = [model.get_parameter(name) for model in models]
+            parameter = own[0] if len(own) == 1 else nn.Parameter(stack_tensors(own))
+            weight = parameter.data.view(len(own), *own[0].shape)
+            parts.append(StackedParameters([parameter], weight, None))
+        return parts
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self._outputs([part.weight for part in self.parts], features, training=False).mT
+
+    def differentiate(
+        self,
+        features: Tensor,
+        targets: Tensor,
+        scale: Tensor | float,
+        logits: Tensor,
+        use: UseGradient,
+        totals: Tensor | None = None,  # noqa: ARG002 the loss below is exact without
+    ) -> None:
+        trials, batches = len(self.trials), len(self.batches)
+        # One batch is shared by all trials, so their first layers share a product.
+        inputs = features[0] if batches == 1 else features.repeat_interleave(trials // batches, 0)
+        weights = [part.weight.detach().requires_grad_() for part in self.parts]
+        with torch.enable_grad():
+            outputs = self._outputs(weights, inputs, training=True, by_trial=batches > 1).mT
+            outputs = outputs.to(logits.dtype)
+            by_batch = outputs.log_softmax(1).view(batches, -1, *outputs.shape[1:])
+            losses = -(by_batch * targets).sum((2, 3)).view(trials, 1, 1)
+            gradients = torch.autograd.grad(
+                (losses * scale).sum(), weights, allow_unused=True, materialize_grads=True
+            )
+        logits.copy_(outputs.detach())
+        for part, gradient in zip(self.parts, gradients, strict=True):
+            use(part, gradient, gradient)
+
+    def constrain(self) -> None:
+        for constrain in self.constraints:
+            constrain()
+
+    def _outputs(
+        self, weights: Sequence[Tensor], features: Tensor, *, training: bool, by_trial: bool = False
+    ) -> Tensor:
+        """Logits (S, N, classes) of features (N, *shape); of (S, N, *shape), if they differ
+        `by_trial`. Changes running statistics in place, if training."""
+        module, dtype = self.modules[training], weights[0].dtype
+        buffers = {
+            name: b.view(len(self.trials), *module.get_buffer(name).shape)
+            for name, b in self.buffers.items()
+        }
+
+        def call(parameters: dict[str, Tensor], statistics: dict[str, Tensor], x: Tensor) -> Tensor:
+            found: Tensor = functional_call(module, (parameters, statistics), (x,))
+            return found
+
+        mixed = features.dtype != dtype
+        with torch.autocast(features.device.type, features.dtype if mixed else None, enabled=mixed):
+            named = dict(zip(self.names, weights, strict=True))
+            dims = (0, 0, 0 if by_trial else None)
+            outputs: Tensor = vmap(call, dims, randomness="different")(named, buffers, features)
+        return outputs
+
+
+def why_no_vmap(build: Callable[[], nn.Module], shape: Sequence[int]) -> str | None:
+    """Why models cannot train side by side, or None. Two models take two samples in both ways, and
+    must have the same logits, gradients and buffers. Dropout is off, because it would differ."""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+        try:
+            warnings.filterwarnings("error", "There is a performance drop")  # one model at a time
+            models = [build().train() for _ in range(2)]
+            segment = Vmapped([0, 1], copy.deepcopy(models), [0])
+            for module in (*models, segment.modules[True]):
+                _without_dropout(module)
+            features, labels = torch.rand(2, *shape), torch.tensor([0, 1])
+            singly, tensors = [], []
+            for model in models:
+                logits = model(features)
+                loss = F.cross_entropy(logits, labels, reduction="sum")
+                gradients = torch.autograd.grad(
+                    loss, list(model.parameters()), allow_unused=True, materialize_grads=True
+                )
+                singly.append(logits.detach().mT)
+                tensors.append([*gradients, *model.buffers()])
+            together = torch.empty_like(torch.stack(singly))
+            targets = F.one_hot(labels, together.shape[1]).mT.to(together.dtype)[None, None]
+            found: list[Tensor] = []
+            segment.differentiate(
+                features[None], targets, 1.0, together, lambda _, first, __: found.append(first)
+            )
+            found += segment.buffers.values()
+            pairs = [(together, torch.stack(singly))]
+            pairs += zip(found, map(torch.stack, zip(*tensors, strict=True)), strict=True)
+            with torch.no_grad():  # where torch may take other kernels
+                evaluated = torch.stack([model.eval()(features).mT for model in models])
+                pairs.append((segment.forward(features), evaluated))
+            for side_by_side, alone in pairs:
+                torch.testing.assert_close(side_by_side, alone.detach(), rtol=1e-3, atol=1e-5)
+        except AssertionError:
+            return "computes something else by torch.func.vmap"
+        except Exception as error:
+            return f"cannot be evaluated by torch.func.vmap ({first_line(error)})"
+    return None
+
+
+def _without_dropout(module: nn.Module) -> None:
+    for part in module.modules():
+        if isinstance(part, _DropoutNd):
+            part.eval()
