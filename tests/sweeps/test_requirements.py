@@ -41,3 +41,9 @@ def test_an_absent_accelerator_is_named(accelerator: str) -> None:
     if accelerator == machine.resolve(compose().trainer).accelerator:
         pytest.skip(f"there is {accelerator} here")
     assert "torch sees no such device" in faults(f"trainer.accelerator={accelerator}")
+
+
+def test_a_run_to_start_from_must_be_there_unless_a_run_is_resumed(tmp_path: Path) -> None:
+    gone = f"start_from={tmp_path / 'gone'}"
+    assert f"{gone}: " in faults(gone)
+    check_command_line([gone, "resume=auto", f"hydra.run.dir={tmp_path}/run"])
