@@ -23,6 +23,7 @@ pytestmark = pytest.mark.gpu
 
 COMMON = ("data=digits", "trainer.devices=1", "trainer.max_epochs=4", "optimizer.lr=0.05")
 CLOSED_FORM, NO_GRAPH = "trainer.step=closed_form", "trainer.cuda_graph=false"
+VMAP = ("trainer.step=vmap", "model=cnn", "model.channels=[4,8]", "optimizer.lr=0.01")
 TOLD = "batches run without CUDA graphs"
 TOLD_OF_KERNEL = "batches run without the CUDA kernel"
 RECIPES = {
@@ -41,6 +42,7 @@ RECIPES = {
     "average": ("trainer.ema_decay=0.9",),
     "augmented": ("augmentation=digits",),
     "balanced": ("trainer.class_weights=balanced", "data.sampler=balanced"),
+    "vmap": VMAP,
     "bf16": ("trainer.precision=bf16-mixed",),
     "double": ("trainer.precision=64",),
 }
@@ -50,6 +52,7 @@ RANDOM = {
     "noise": ("model.noise=0.3", "model.norm=batch"),
     "augmented": ("augmentation=digits",),
     "autograd": ("trainer.step=autograd", "model.dropout=0.3"),
+    "vmap": (*VMAP, "model.dropout=0.3"),
 }
 
 
