@@ -168,7 +168,7 @@ def nothing(words: Sequence[str]) -> None:
 
 
 NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a command begins or looks
-    r".*( model=cnn| data=iris|upside_down|=rmsprop|=optimizers|src\.parameters)": (
+    r".*( model=strided| data=iris|upside_down|=rmsprop|=optimizers|src\.parameters)": (
         "needs the diffs of docs/extending.md; see below",
         nothing,
     ),
@@ -433,7 +433,7 @@ def added(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
 @pytest.mark.parametrize(
     ("choice", "accuracy"),
     [
-        (("model=cnn", "data=digits", "experiment=few_samples"), 0.95),
+        (("model=strided", "data=digits", "experiment=few_samples"), 0.95),
         (("data=iris", "model=logistic_regression"), 0.9),
         (("augmentation.upside_down=true", "data=digits"), 0.4),
     ],
@@ -477,8 +477,8 @@ def test_an_added_suite_and_command_answer(added: Warm, tmp_path: Path) -> None:
 
 
 def test_a_model_of_pictures_and_a_table_say_what_to_type(added: Warm, tmp_path: Path) -> None:
-    done = added(tmp_path, "src.train", "model=cnn", "data=iris", "hydra.run.dir=run")
+    done = added(tmp_path, "src.train", "model=strided", "data=iris", "hydra.run.dir=run")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: model=cnn: cannot take samples of shape [4] (Expected 3D")
+    assert done.stderr.startswith("error: model=strided: cannot take samples of shape [4] (Expected 3D")
     assert "type model=logistic_regression or model=mlp, which take any shape" in done.stderr
     assert len(done.stderr.splitlines()) == 1
