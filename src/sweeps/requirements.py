@@ -19,7 +19,7 @@ def find_all_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
     config, faults = find_faults(point)
     if config is not None:
         faults += missing_loggers(config.logger.chosen)
-        if config.start_from is not None and config.resume is None:  # a resumed run needs it no more
+        if config.start_from is not None and config.resume is None:  # a resumed run needs no start
             try:
                 checkpoint_of(find(config.start_from))
             except InputError as error:

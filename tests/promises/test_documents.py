@@ -479,6 +479,7 @@ def test_an_added_suite_and_command_answer(added: Warm, tmp_path: Path) -> None:
 def test_a_model_of_pictures_and_a_table_say_what_to_type(added: Warm, tmp_path: Path) -> None:
     done = added(tmp_path, "src.train", "model=strided", "data=iris", "hydra.run.dir=run")
     assert done.returncode == 2
-    assert done.stderr.startswith("error: model=strided: cannot take samples of shape [4] (Expected 3D")
+    told = "error: model=strided: cannot take samples of shape [4] (Expected 3D"
+    assert done.stderr.startswith(told)
     assert "type model=logistic_regression or model=mlp, which take any shape" in done.stderr
     assert len(done.stderr.splitlines()) == 1
