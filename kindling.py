@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Kindling from Python, and the command `kindling`.
 
 >>> import kindling
@@ -10,6 +11,7 @@
 Names are imported when they are used: a wrong key is reported before PyTorch is imported.
 """
 
+import os
 import sys
 from importlib import import_module
 from importlib.util import find_spec
@@ -58,15 +60,20 @@ def _require_own_source() -> None:
 def main() -> None:
     """The command `kindling NAME …`, which is `python -m src.NAME …` from any folder."""
     _require_own_source()
+    from src.system.arguments import Parser
     from src.system.process import run
 
     folder = HERE / "src"
     names = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
     names = sorted([*names, *(path.parent.name for path in folder.glob("*/__main__.py"))])
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what Tab completes
+        sys.argv = os.environ["COMP_LINE"].split(" ", 2)[:-1] or [""]
+        os.environ["_ARGCOMPLETE"] = str(len(sys.argv))  # words before the arguments
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name not in names:
-        print(f"usage: kindling COMMAND ...; the commands are {', '.join(names)}", file=sys.stderr)
-        raise SystemExit(0 if name in ("-h", "--help") else 2)
+        parser = Parser("kindling", description="kindling COMMAND --help describes a command.")
+        parser.add_argument("COMMAND", choices=names, metavar="COMMAND", help=", ".join(names))
+        run(lambda: parser.parse_args(sys.argv[1:2]))
     del sys.argv[1]
     inside = (folder / name / "__main__.py").exists()
     run(import_module(f"src.{name}.__main__" if inside else f"src.{name}").main)

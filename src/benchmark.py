@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Times the contenders of a suite and prints a table. The last line is one JSON object.
 
 python -m src.benchmark suite=loops [rounds=5] [data=mnist_or_digits]
@@ -10,12 +11,13 @@ python -m src.benchmark suite=devices      (or precision, batch_size, hidden_siz
                                            SUITE.png)
 """
 
-from src.system.process import command_parser, run
+from src.system.arguments import command_parser
+from src.system.process import run
 
 
 def main() -> None:
     parser = command_parser("benchmark", __doc__)
-    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE")
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="as in the examples")
     arguments = parser.parse_args()
     from src.benchmarks.settings import read_settings
 

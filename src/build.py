@@ -1,6 +1,11 @@
-"""Builds the engine for CPUs with this machine's C compiler: python -m src.build."""
+# PYTHON_ARGCOMPLETE_OK
+"""Builds the engine for CPUs with this machine's C compiler.
 
-from src.system.process import command_parser, run
+python -m src.build
+"""
+
+from src.system.arguments import command_parser
+from src.system.process import run
 
 
 def main() -> None:

@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Cancels the groups of a sweep that are queued or train on a Ray cluster.
 
 python -m src.cancel FOLDER [--address=HOST:PORT]
@@ -8,17 +9,27 @@ python -m src.train resume=FOLDER. Jobs of Slurm are cancelled by scancel.
 
 import os
 
-from src.runs.lookup import finder
+from src.system.arguments import command_parser, completed_by
 from src.system.errors import InputError
 from src.system.extras import missing
-from src.system.process import command_parser, run
+from src.system.process import run
 
 
 def main() -> None:
+    from src.runs.lookup import finder, typed_folders
+
     parser = command_parser("cancel", __doc__)
-    parser.add_argument("folder", type=finder("sweep", "search"), help="of a sweep or search")
+    completed_by(
+        parser.add_argument(
+            "folder", type=finder("sweep", "search"), metavar="FOLDER", help="of a sweep or search"
+        ),
+        typed_folders,
+    )
     parser.add_argument(
-        "--address", default=os.environ.get("RAY_ADDRESS"), help="of the cluster; or RAY_ADDRESS"
+        "--address",
+        metavar="HOST:PORT",
+        default=os.environ.get("RAY_ADDRESS"),
+        help="of the cluster; default: RAY_ADDRESS",
     )
     arguments = parser.parse_args()
     for fault in missing("python -m src.cancel", "ray", ("ray",)):

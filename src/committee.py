@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Makes a committee: one model that averages the probabilities of several trained models.
 
 python -m src.committee SWEEP --best 10        the ten best finished trials of a sweep
@@ -11,25 +12,39 @@ runs/DATE/TIME, that evaluate, predict, demo, export and report take as any othe
 
 from pathlib import Path
 
-from src.inference.members import METRICS, PICKS, read_request
-from src.runs.lookup import finder
-from src.system.process import command_parser, importing, run
+from src.system.arguments import command_parser, completed_by
+from src.system.process import importing, run
 from src.system.signals import handled
 
 
 def main() -> None:
+    from src.inference.members import METRICS, MOST_PICKS, PICKS, read_request
+    from src.runs.folder import MOST_MEMBERS
+    from src.runs.lookup import finder, typed_folders
+
     parser = command_parser("committee", __doc__)
-    parser.add_argument("paths", type=finder(), nargs="+", metavar="PATH", help="a sweep, or runs")
+    completed_by(
+        parser.add_argument(
+            "paths", type=finder(), nargs="+", metavar="PATH", help="a sweep, or runs"
+        ),
+        typed_folders,
+    )
     choice = parser.add_mutually_exclusive_group()
-    choice.add_argument("--best", type=int, metavar="N", help="the N best, with equal weights")
+    choice.add_argument(
+        "--best", type=int, metavar="N",
+        help=f"the N best, with equal weights; 2 to {MOST_MEMBERS}",
+    )  # fmt: skip
     choice.add_argument(
         "--greedy", type=int, nargs="?", const=PICKS, metavar="N",
-        help=f"N greedy picks with replacement; without N, {PICKS}",
+        help=f"N greedy picks with replacement; 2 to {MOST_PICKS:,}, default: {PICKS}",
     )  # fmt: skip
     parser.add_argument(
         "--by", choices=METRICS, help="how to choose; default: what the runs monitored"
     )
-    parser.add_argument("--folder", type=Path, help="default: SWEEP/committee, or runs/DATE/TIME")
+    parser.add_argument(
+        "--folder", type=Path, metavar="FOLDER",
+        help="of the committee; default: SWEEP/committee, or runs/DATE/TIME",
+    )  # fmt: skip
     arguments = parser.parse_args()
     request = read_request(
         arguments.paths, arguments.best, arguments.greedy, arguments.by, arguments.folder

@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Trains the best settings of a sweep again with fresh seeds, and estimates how good they are.
 
 python -m src.confirm SWEEP --top 3 --seeds 20    SWEEP: the folder of a sweep or a search
@@ -9,26 +10,38 @@ confirmation that was stopped. The folder of the confirmation gets the files con
 confirm.png.
 """
 
-import logging
 import sys
 from pathlib import Path
 
-from src.runs.lookup import finder
-from src.sweeps.confirm_command import check_command_line
-from src.system.process import command_parser, import_for_ranks, importing, run
+from src.system.arguments import command_parser, completed_by
+from src.system.process import import_for_ranks, importing, log_to, run
 from src.system.signals import handled
 
 
 def main() -> None:
+    from src.runs.confirm_record import MOST_SEEDS, MOST_SETTINGS
+    from src.runs.lookup import finder, typed_folders
+    from src.sweeps.confirm_command import check_command_line
+
     parser = command_parser("confirm", __doc__)
-    parser.add_argument(
-        "sweep",
-        type=finder("sweep", "search"),
-        help="of a sweep, a search or a confirmation",
+    completed_by(
+        parser.add_argument(
+            "sweep",
+            type=finder("sweep", "search"),
+            metavar="SWEEP",
+            help="the folder of a sweep, a search or a confirmation",
+        ),
+        typed_folders,
     )
-    parser.add_argument("--top", type=int, metavar="N", help="so many settings; default: 3")
-    seeds = "so many seeds each; default: 20, or one for each fold if there are more folds"
-    parser.add_argument("--seeds", type=int, metavar="K", help=seeds)
+    parser.add_argument(
+        "--top", type=int, metavar="N", help=f"settings; 1 to {MOST_SETTINGS}, default: 3"
+    )
+    parser.add_argument(
+        "--seeds",
+        type=int,
+        metavar="K",
+        help=f"of each setting; 2 to {MOST_SEEDS:,}, default: 20, or the folds if there are more",
+    )
     parser.add_argument("--output", type=Path, metavar="FOLDER", help="default: SWEEP/confirm")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     given = parser.parse_args()
@@ -37,7 +50,7 @@ def main() -> None:
         if any(c.config.trainer.devices not in (1, "auto") for c in command.record.settings):
             import_for_ranks()
         logged = sys.stderr if given.json else sys.stdout
-        logging.basicConfig(format="%(message)s", stream=logged, level=logging.INFO)
+        log_to(logged)
         with importing():
             from src.sweeps.confirm_loop import confirm, show
 

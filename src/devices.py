@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Lists the devices of this machine, and the choice of trainer.accelerator=auto.
 
 python -m src.devices
@@ -6,7 +7,8 @@ python -m src.devices --json       for programs
 
 import json
 
-from src.system.process import command_parser, importing, run
+from src.system.arguments import command_parser
+from src.system.process import importing, run
 
 
 def main() -> None:

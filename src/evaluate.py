@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Tests a trained model on a test set.
 
 python -m src.evaluate RUN                   RUN: a run folder or a .ckpt file
@@ -8,18 +9,34 @@ python -m src.evaluate RUN --augmented 10    mean over each sample and 10 augmen
 python -m src.evaluate RUN --json            for other programs
 """
 
-from src.inference.copies import read_copies
-from src.runs.folder import checkpoint_of
-from src.runs.lookup import TRAINED, finder
-from src.system.process import command_parser, importing, run
+from src.system.arguments import command_parser, completed_by
+from src.system.process import importing, run
 
 
 def main() -> None:
+    from src.config.faults import options
+    from src.inference.copies import MOST_COPIES, read_copies
+    from src.runs.folder import checkpoint_of
+    from src.runs.lookup import TRAINED, finder, typed_folders
+
     parser = command_parser("evaluate", __doc__)
-    parser.add_argument("run", type=finder(*TRAINED), help="a run folder, or a checkpoint file")
-    parser.add_argument("--data", metavar="NAME", help="data set; default: that of the training")
+    completed_by(
+        parser.add_argument(
+            "run", type=finder(*TRAINED), metavar="RUN", help="a run folder, or a checkpoint file"
+        ),
+        typed_folders,
+    )
+    completed_by(
+        parser.add_argument(
+            "--data", metavar="NAME", help="data set; default: that of the training"
+        ),
+        lambda **_: options("data"),
+    )
     parser.add_argument(
-        "--top-k", type=int, metavar="K", help="default: 5, if there are more classes"
+        "--top-k",
+        type=int,
+        metavar="K",
+        help="1 to the number of classes, default: 5, if there are more classes",
     )
     parser.add_argument(
         "--calibrate", action="store_true", help="compare probabilities with accuracy"
@@ -28,7 +45,8 @@ def main() -> None:
         "--augmented",
         type=int,
         metavar="N",
-        help="average over each sample and N copies by the augmentation of the training, 1 to 1000",
+        help="average over each sample and N copies by the augmentation of the training; "
+        f"1 to {MOST_COPIES:,}, default: no copies",
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     arguments = parser.parse_args()

@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Exports a trained model for other programs, and compares the exported file with the model.
 
 python -m src.export RUN                          RUN/model.onnx; RUN: a run folder or a .ckpt file
@@ -8,15 +9,22 @@ python -m src.export RUN --output FILE --force    another name; replace an exist
 
 from pathlib import Path
 
-from src.inference.formats import FORMATS, plan
-from src.runs.lookup import TRAINED, finder
-from src.system.process import command_parser, importing, run
+from src.system.arguments import command_parser, completed_by
+from src.system.process import importing, run
 from src.system.signals import handled
 
 
 def main() -> None:
+    from src.inference.formats import FORMATS, plan
+    from src.runs.lookup import TRAINED, finder, typed_folders
+
     parser = command_parser("export", __doc__)
-    parser.add_argument("run", type=finder(*TRAINED), help="a run folder, or a checkpoint file")
+    completed_by(
+        parser.add_argument(
+            "run", type=finder(*TRAINED), metavar="RUN", help="a run folder, or a checkpoint file"
+        ),
+        typed_folders,
+    )
     parser.add_argument("--format", choices=FORMATS, default="onnx", help="default: onnx")
     parser.add_argument("--output", metavar="FILE", type=Path, help="default: in RUN, model.*")
     parser.add_argument("--force", action="store_true", help="replace an existing file")

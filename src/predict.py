@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Predicts the class of pictures or samples with a trained model.
 
 python -m src.predict RUN IMAGE ...           RUN: a run folder or a .ckpt file
@@ -24,14 +25,24 @@ Exit status: 0: all inputs have a prediction. 1: some have not, and are listed. 
 import sys
 from pathlib import Path
 
-from src.runs.lookup import TRAINED, finder
+from src.system.arguments import command_parser, completed_by
+from src.system.colour import YELLOW, paint, tell_error
 from src.system.errors import all_at_once
-from src.system.process import command_parser, importing, run
+from src.system.process import importing, run
 
 
 def main() -> None:
+    from src.inference.copies import MOST_COPIES
+    from src.inference.inputs import read_request
+    from src.runs.lookup import TRAINED, finder, typed_folders
+
     parser = command_parser("predict", __doc__)
-    parser.add_argument("run", type=finder(*TRAINED), help="a run folder, or a checkpoint file")
+    completed_by(
+        parser.add_argument(
+            "run", type=finder(*TRAINED), metavar="RUN", help="a run folder, or a checkpoint file"
+        ),
+        typed_folders,
+    )
     parser.add_argument(
         "images", type=Path, nargs="+", metavar="IMAGE", help="PNG, JPEG, .npz, .csv, or a folder"
     )
@@ -39,19 +50,18 @@ def main() -> None:
         "--invert",
         choices=("auto", "yes", "no"),
         default="auto",
-        help="whether pictures are dark on light; auto (the default) detects it for each",
+        help="whether pictures are dark on light; auto detects it for each, default: auto",
     )
     parser.add_argument(
         "--augmented",
         type=int,
         metavar="N",
-        help="average over each input and N copies by the augmentation of the training, 1 to 1000",
+        help="average over each input and N copies by the augmentation of the training; "
+        f"1 to {MOST_COPIES:,}, default: no copies",
     )
     parser.add_argument("--csv", metavar="FILE", help="write all rows to FILE; - prints only them")
     parser.add_argument("--force", action="store_true", help="replace an existing FILE")
     arguments = parser.parse_args()
-    from src.inference.inputs import read_request
-
     request = read_request(
         arguments.run, arguments.images, arguments.invert, arguments.csv,
         force=arguments.force, augmented=arguments.augmented,
@@ -62,10 +72,9 @@ def main() -> None:
     found = predict_request(request)
     print(found.text, end="", flush=True)
     for note in found.notes:
-        print(note, file=sys.stderr)
+        print(paint(note, YELLOW, sys.stderr), file=sys.stderr)
     if found.faults:
-        faults = all_at_once(found.faults, "the other files have predictions")
-        print(f"error: {faults}", file=sys.stderr)
+        tell_error(all_at_once(found.faults, "the other files have predictions"))
         raise SystemExit(1)
 
 

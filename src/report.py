@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Writes a page about runs and sweeps: curves, tables, effects of keys, mistakes of the models.
 
 python -m src.report PATH... [--output FILE.html] [--force]
@@ -7,19 +8,26 @@ python -m src.report RUN --bundle run.zip
 
 from pathlib import Path
 
-from src.runs.lookup import finder
-from src.system.process import command_parser, importing, run
+from src.system.arguments import command_parser, completed_by
+from src.system.errors import InputError
+from src.system.process import importing, run
 from src.system.signals import handled
 
 
 def main() -> None:
+    from src.runs.lookup import finder, typed_folders
+
     parser = command_parser("report", __doc__)
-    parser.add_argument(
-        "paths", nargs="+", type=finder(), metavar="PATH", help="runs, sweeps, or folders of them"
-    )
+    completed_by(
+        parser.add_argument(
+            "paths", nargs="+", type=finder(), metavar="PATH",
+            help="runs, sweeps, or folders of them",
+        ),
+        typed_folders,
+    )  # fmt: skip
     purpose = parser.add_mutually_exclusive_group()
     purpose.add_argument(
-        "--output", type=Path, metavar="FILE.html", help="default: PATH/report.html"
+        "--output", type=Path, metavar="FILE.html", help="of the page; default: PATH/report.html"
     )
     purpose.add_argument(
         "--bundle",
@@ -31,10 +39,12 @@ def main() -> None:
         "--live", action="store_true", help="serve a page that shows how far the training is"
     )
     parser.add_argument("--force", action="store_true", help="replace an existing file")
-    parser.add_argument("--port", type=int, help="of --live; default: a free port")
+    parser.add_argument(
+        "--port", type=int, metavar="PORT", help="of --live; 0 to 65535, default: a free port"
+    )
     arguments = parser.parse_args()
     if arguments.port is not None and not arguments.live:
-        parser.error("--port is of --live; type --live too")
+        raise InputError(f"--port {arguments.port}: is of --live; type --live too")
     if arguments.bundle is not None:
         from src.runs.bundle import write_bundle
 

@@ -1,26 +1,31 @@
+# PYTHON_ARGCOMPLETE_OK
 """Repeats a run from its bundle, and compares results and environments.
 
 python -m src.reproduce run.zip                       a file of `python -m src.report RUN --bundle`
 python -m src.reproduce run.zip --accelerator cpu     on another device than in the bundle
 """
 
-import logging
 import sys
 import tempfile
 from pathlib import Path
 
-from src.system.process import command_parser, importing, run
+from src.system.arguments import command_parser
+from src.system.process import importing, log_to, run
 
 
 def main() -> None:
     parser = command_parser("reproduce", __doc__)
-    parser.add_argument("bundle", type=Path)
-    parser.add_argument("--output", type=Path, metavar="FOLDER", help="default: reproduced/NAME")
     parser.add_argument(
-        "--accelerator", choices=["cpu", "cuda", "mps"], help="default: the bundle's"
+        "bundle", type=Path, metavar="BUNDLE", help="a file of `python -m src.report RUN --bundle`"
+    )
+    parser.add_argument(
+        "--output", type=Path, metavar="FOLDER", help="of the run; default: reproduced/NAME"
+    )
+    parser.add_argument(
+        "--accelerator", choices=["cpu", "cuda", "mps"], help="default: that of the bundle"
     )
     arguments = parser.parse_args()
-    logging.basicConfig(format="%(message)s", stream=sys.stdout, level=logging.INFO)
+    log_to(sys.stdout)
     output = arguments.output or Path("reproduced") / arguments.bundle.stem
     with tempfile.TemporaryDirectory() as temporary:
         from src.runs.bundle import open_bundle

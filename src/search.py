@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Searches a space of settings. Optuna proposes batches of trials, which train as stacks.
 
 python -m src.search KEY=SPACE ... [KEY=VALUE] ... [search.KEY=VALUE] ...
@@ -18,28 +19,29 @@ A key with one value has this value in all trials, as for python -m src.train.
 With search.folds=5, each proposal of Optuna is trained on the 5 folds of a cross-validation, in 5
 run folders, and Optuna is told the mean. search.trials and search.batch count proposals.
 
-Keys of the search and their defaults (conf/search.yaml):
+Keys of the search, with their defaults, their ranges and their meaning:
 """
 
-import logging
 import sys
 
-from src.config.schema import CONF
-from src.sweeps.search_command import check_command_line
-from src.system.process import (
-    command_parser,
-    import_for_ranks,
-    import_for_stacks,
-    importing,
-    run,
-)
+from src.system.arguments import command_parser, completed_by
+from src.system.process import import_for_ranks, import_for_stacks, importing, log_to, run
 from src.system.signals import handled
 
 
 def main() -> None:
-    keys = (CONF / "search.yaml").read_text("utf-8").partition("search:\n")[2]
-    parser = command_parser("search", (__doc__ or "") + keys.replace("  ", "  search."))
-    parser.add_argument("overrides", nargs="*", help="key=space, key=value or search.key=value")
+    from src.config.allowed import search_keys
+    from src.sweeps.completion import complete_search
+    from src.sweeps.search_command import check_command_line
+
+    parser = command_parser("search", f"{__doc__}{search_keys()}")
+    completed_by(
+        parser.add_argument(
+            "overrides", nargs="*", metavar="KEY=SPACE",
+            help="or KEY=VALUE, or search.KEY=VALUE",
+        ),
+        complete_search,
+    )  # fmt: skip
     arguments = parser.parse_args()
     with handled(rank=False):
         command = check_command_line(arguments.overrides)
@@ -47,7 +49,7 @@ def main() -> None:
             import_for_stacks()
         elif command.corner.trainer.devices not in (1, "auto"):
             import_for_ranks()
-        logging.basicConfig(format="%(message)s", stream=sys.stdout, level=logging.INFO)
+        log_to(sys.stdout)
         with importing():
             from src.sweeps.search_study import open_study
 

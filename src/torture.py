@@ -1,13 +1,16 @@
+# PYTHON_ARGCOMPLETE_OK
 """Kills runs at random instants, resumes them, and compares them with an undisturbed run.
 
 python -m src.torture --kills 200
 """
 
 import json
-import sys
 from pathlib import Path
 
-from src.system.process import command_parser, importing, run
+from src.system.arguments import command_parser
+from src.system.colour import tell_error
+from src.system.errors import InputError
+from src.system.process import importing, run
 
 DEFAULT = ("single", "sweep", "halving", "ranks")
 NAMES = (*DEFAULT, "local", "slurm", "ray")
@@ -15,21 +18,28 @@ NAMES = (*DEFAULT, "local", "slurm", "ray")
 
 def main() -> None:
     parser = command_parser("torture", __doc__)
-    parser.add_argument("--kills", type=int, default=20, help="kills in all (default: 20)")
+    parser.add_argument(
+        "--kills", type=int, default=20, metavar="N", help="in all; 1 or more, default: 20"
+    )
     parser.add_argument(
         "--scenario",
         choices=NAMES,
         action="append",
-        help="only this scenario; repeatable; slurm and ray need a cluster, and address=HOST:PORT",
+        help="only this; repeatable; slurm and ray need a cluster, and address=HOST:PORT; default: "
+        "the first four",
     )
-    parser.add_argument("--seed", type=int, default=0, help="random seed of the instants")
-    parser.add_argument("--keep", type=Path, metavar="FOLDER", help="keep the runs there")
-    parser.add_argument("overrides", nargs="*", help="KEY=VALUE for every run")
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="of the random instants; default: 0"
+    )
+    parser.add_argument(
+        "--keep", type=Path, metavar="FOLDER", help="keep the runs there; default: remove them"
+    )
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="for every run")
     chosen = parser.parse_args()
     if chosen.kills < 1:
-        parser.error(f"argument --kills: {chosen.kills} is less than 1")
+        raise InputError(f"--kills {chosen.kills}: must be 1 or more")
     if chosen.keep is not None and chosen.keep.exists():
-        parser.error(f"argument --keep: {chosen.keep} exists already")
+        raise InputError(f"--keep {chosen.keep}: exists already; name another folder")
     with importing():
         from src.benchmarks.crashes import describe, torture
     tallies = torture(
@@ -39,10 +49,7 @@ def main() -> None:
     print(describe(tallies))
     print(json.dumps([tally.to_primitives() for tally in tallies]))
     if any(tally.identical < tally.runs for tally in tallies):
-        print(
-            "error: a resumed run differs from the undisturbed one; see `different`",
-            file=sys.stderr,
-        )
+        tell_error("a resumed run differs from the undisturbed one; see `different`")
         raise SystemExit(1)
 
 

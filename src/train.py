@@ -1,37 +1,42 @@
+# PYTHON_ARGCOMPLETE_OK
 """Trains one run, or a sweep of runs.
 
-python -m src.train [group=choice] [key=value] ...
-python -m src.train -m key=value1,value2 ...
-python -m src.train -m 'key1=zip(a,b)' 'key2=zip(c,d)' ...
-python -m src.train resume=FOLDER [trainer.max_epochs=N]
-python -m src.train --summary [key=value] ...    layers, shapes and parameters
-python -m src.train --help
+python -m src.train model.hidden_sizes=[64] optimizer=adam       one run, runs/DATE/TIME
+python -m src.train -m optimizer.lr=0.1,0.5 seed=1,2             all combinations, one by one
+python -m src.train -m hydra/launcher=fused optimizer.lr=0.1,0.5 seed=1,2
+                                                                 together, in a fraction of the time
+python -m src.train -m 'optimizer.lr=zip(0.1,0.5)' 'seed=zip(1,2)'
+                                                                 keys that change together
+python -m src.train --cfg job optimizer=adam                     the whole configuration
+python -m src.train --summary model.hidden_sizes=[64]            layers, shapes and parameters
+python -m src.train resume=FOLDER [trainer.max_epochs=N]         continues a run or a sweep
+python -m src.train data=csv --help                              the keys of this data set too
+
+A sweep writes a folder for each trial, sweeps/DATE/TIME/NUMBER.
 """
 
 import sys
+from typing import Any
 
-import hydra
-from omegaconf import DictConfig
-
-from src.config.compose import MAIN, VERSION_BASE
-from src.config.schema import CONF
-from src.sweeps.command_line import check_command_line
-from src.sweeps.run_command import run_command
 from src.system.errors import exit_on_error
 from src.system.launch import launch_info
 from src.system.process import importing, run
 
 
-@hydra.main(version_base=VERSION_BASE, config_path=str(CONF), config_name=MAIN)
-def ask_hydra(_: DictConfig) -> None:
-    """Hydra answers --help, --hydra-help, --cfg, --info and --shell-completion from sys.argv."""
+def ask_hydra(_: Any) -> None:
+    """Hydra answers --hydra-help, --cfg and --info from sys.argv."""
 
 
 def main() -> None:
     # Under torchrun or srun every rank checks the command line; only rank 0 prints the faults.
     with exit_on_error(silent=launch_info().rank > 0):
-        command = check_command_line(sys.argv[1:])
-    if command.summary:
+        from src.sweeps.command_line import check_command_line
+        from src.sweeps.run_command import run_command
+
+        command = check_command_line(sys.argv[1:], __doc__)
+    if command.help is not None:
+        print(command.help)
+    elif command.summary:
         with importing():
             from src.models.summary import summarise
 
@@ -39,8 +44,14 @@ def main() -> None:
     elif command.trains:
         run_command(command)
     else:
+        import hydra
+
+        from src.config.compose import MAIN, VERSION_BASE
+        from src.config.schema import CONF
+
         sys.argv[1:] = command.argv
-        ask_hydra()
+        of_train = hydra.main(version_base=VERSION_BASE, config_path=str(CONF), config_name=MAIN)
+        of_train(ask_hydra)()
 
 
 if __name__ == "__main__":

@@ -34,6 +34,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )  # fmt: skip
 
 
+def pytest_configure() -> None:
+    for name in ("NO_COLOR", "FORCE_COLOR"):  # services that run tests may set them
+        os.environ.pop(name, None)
+
+
 def pytest_xdist_auto_num_workers() -> int:
     """Of `-n auto`: with a worker for each core a quarter of the time was spent waiting, for ranks
     to meet, for a disk, for a process that was told to end."""

@@ -5,6 +5,7 @@ import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from src.config.written import printable
 from src.data.pictures import SUFFIXES, read_picture, resize
 from src.system.errors import InputError, all_at_once, reading
 from src.system.resources import cpu_count
+from src.system.terminal import progress
 
 AT_ONCE = 256  # pictures given to the threads together; Ctrl-C waits for at most these
 
@@ -159,9 +161,12 @@ def decode_all(
         return seen
 
     with ThreadPoolExecutor(cpu_count()) as pool:
+        places = iter(progress(range(len(paths)), "pictures read"))
         for first in range(0, len(paths), AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, len(paths)))
-            for number, seen in zip(numbers, pool.map(decode, numbers), strict=True):
+            for number, seen in zip(
+                islice(places, len(numbers)), pool.map(decode, numbers), strict=True
+            ):
                 if isinstance(seen, str):
                     survey.broken[number] = seen
                 else:

@@ -17,6 +17,7 @@ from src.data.sources.source import Source, Split
 from src.inference import evaluation
 from src.inference.evaluation import compute_logits, source_of, validation_of
 from src.runs.loading import Trained, open_trained
+from src.runs.outcome import format_metric
 from src.system.errors import InputError
 from src.training.tallies import UNIT, calibration_tally, probabilities, tally, values
 
@@ -152,14 +153,14 @@ def describe(calibration: Calibration, copies: int = 0) -> str:
     """The scores as a table for people; `copies` as `calibrate`."""
     found = calibration
     rows = [
-        [name, f"{scores.ece:.2%}", f"{scores.brier:.4f}", f"{scores.loss:.4f}"]
+        [name, *(format_metric(key, getattr(scores, key)) for key in ("ece", "brier", "loss"))]
         for name, scores in (
             ("mean over copies" if copies else "as trained", found.before),
-            (f"temperature {found.temperature:.3f}", found.after),
+            (f"temperature {format_metric('temperature', found.temperature)}", found.after),
         )
     ]
     table = tabulate(
         rows, ["calibration", "ECE", "Brier", "loss"], disable_numparse=True,
         colalign=("left", "right", "right", "right"),
     )  # fmt: skip
-    return f"{table}\nthe temperature was fitted on {found.fitted_on} validation samples"
+    return f"{table}\nthe temperature was fitted on {found.fitted_on:,} validation samples"

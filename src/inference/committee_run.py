@@ -14,6 +14,7 @@ from tabulate import tabulate
 from torch import Tensor
 from torch.nn import functional as F
 
+from src.config.schema import sort_key
 from src.data.sources.source import Source
 from src.inference.evaluation import (
     compute_logits,
@@ -30,10 +31,12 @@ from src.runs import checkpoint
 from src.runs.config_files import create_run_folder
 from src.runs.folder import Run
 from src.runs.loading import Trained, open_trained
-from src.runs.outcome import Outcome, format_metric
+from src.runs.outcome import Outcome, best_places, format_metric
 from src.system import machine
+from src.system.colour import with_best
 from src.system.errors import InputError
 from src.system.resources import require_memory, versions
+from src.system.terminal import progress
 
 ROUNDING = 1e-9  # a smaller improvement by greedy selection is rounding
 
@@ -54,7 +57,9 @@ def make_committee(request: Request) -> Run:
     be loaded, and when greedy selection finds no committee.
     """
     began = time.perf_counter()
-    models = [open_trained(outcome.run.folder) for outcome in request.candidates]
+    models = [
+        open_trained(outcome.run.folder) for outcome in progress(request.candidates, "models read")
+    ]
     require_same_task(models)
     source = source_of(models[0])
     votes = [1] * len(models) if request.greedy is None else _greedy(request, models, source)
@@ -178,7 +183,9 @@ def _greedy(request: Request, models: Sequence[Trained], source: Source) -> list
         8 * len(models) * len(validation) * source.classes,
         "--best N instead",
     )
-    probabilities = torch.stack([log_probabilities(model, validation).exp() for model in models])
+    probabilities = torch.stack(
+        [log_probabilities(model, validation).exp() for model in progress(models, "models")]
+    )
     picks = greedy_selection(probabilities, validation.labels, request.greedy, request.by)
     counts = Counter(picks)
     return [counts[number] for number in range(len(models))]
@@ -236,6 +243,9 @@ def summary(run: Run) -> str:
         rows, ["member", "votes", *METRICS], disable_numparse=True,
         colalign=("left", "right", "right", "right"),
     )  # fmt: skip
+    values = [*(member[made["by"]] for member in made["members"]), best[made["by"]]]
+    places = best_places(("", sort_key(made["by"], value)) for value in values)
+    table = with_best(table, *places)
     return (
         f"{table}\n\n{len(made['members'])} members, {result['parameters']:,} parameters; "
         f"test accuracy {format_metric('test/acc', result['test/acc'])}, "

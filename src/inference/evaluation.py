@@ -26,7 +26,9 @@ from src.models.native import NativeModel
 from src.models.stack import Stack
 from src.models.step_choice import CLOSED_FORM, NATIVE, choose_step
 from src.runs.loading import Trained, open_trained
+from src.runs.outcome import format_metric
 from src.system.errors import InputError
+from src.system.terminal import progress
 
 Forward = Callable[[Tensor], Tensor]  # features (N, *shape) to logits (N, classes)
 COPIES_SEED = 0  # the same copies for all models with the same augmentation
@@ -153,7 +155,9 @@ def compute_logits(trained: Trained, split: Split, copies: int = 0) -> Tensor:
     forward = _forward(trained)
     if copies:
         forward = _averaged(trained, forward, copies)
-    return torch.cat([forward(batch.features) for batch in Slices(split, CHUNK)])
+    chunks = Slices(split, CHUNK)
+    numbers = progress(range(len(chunks)), "batches")
+    return torch.cat([forward(chunks[number].features) for number in numbers])
 
 
 def require_copies(trained: Trained, copies: int) -> None:
@@ -199,7 +203,7 @@ def _averaged(trained: Trained, forward: Forward, copies: int) -> Forward:
 
     def logits(features: Tensor) -> Tensor:
         total = forward(features).double().log_softmax(-1)
-        for number in range(copies):
+        for number in progress(range(copies), "augmented copies"):
             changed = as_float(features).clone(memory_format=torch.contiguous_format)
             # One picture with the channels of all: the same deformation for each sample.
             joined = changed.view(1, 1, 1, -1, height, width)
@@ -240,7 +244,7 @@ def consult(trained: Trained, split: Split, copies: int = 0) -> Opinions:
     mean = torch.full((len(split), trained.classes), -torch.inf, dtype=torch.float64)
     tally = torch.zeros_like(mean)
     entropy = torch.zeros(len(split), dtype=torch.float64)
-    for member, votes in zip(trained.members, model.votes, strict=True):
+    for member, votes in progress(list(zip(trained.members, model.votes, strict=True)), "members"):
         share = votes / sum(model.votes)
         found = log_probabilities(member, split, copies)
         mean = mean.logaddexp(found + math.log(share))
@@ -259,7 +263,7 @@ def describe(evaluation: Evaluation) -> str:
     """Accuracy and loss, the measures of each class, and a table with the accuracy and the
     predictions of each class."""
     rows = [
-        [label, "-" if accuracy is None else f"{accuracy:.2%}", *counts]
+        [label, format_metric("acc", accuracy), *counts]
         for label, accuracy, counts in zip(
             evaluation.labels, evaluation.per_class, evaluation.confusion.tolist(), strict=True
         )
@@ -269,7 +273,8 @@ def describe(evaluation: Evaluation) -> str:
     copies = evaluation.augmented_copies
     averaged = f"{told(copies)}\n" if copies else ""
     return (
-        f"{evaluation.checkpoint} on {samples} test samples of {evaluation.data}\n"
-        f"{averaged}accuracy {evaluation.accuracy:.2%}, loss {evaluation.loss:.4f}\n"
+        f"{evaluation.checkpoint} on {samples:,} test samples of {evaluation.data}\n"
+        f"{averaged}accuracy {format_metric('acc', evaluation.accuracy)}, "
+        f"loss {format_metric('loss', evaluation.loss)}\n"
         f"{describe_measures(evaluation.measures, evaluation.labels)}\n\n{table}"
     )

@@ -23,9 +23,11 @@ from src.inference.formats import (
 from src.inference.writers import WRITERS, Runner
 from src.models.committee import Committee, logits_dtype
 from src.runs.loading import Trained, open_trained
+from src.runs.outcome import format_metric
 from src.system.errors import InputError
 from src.system.files import replacing, sha256
 from src.system.resources import versions
+from src.system.units import size
 
 # The largest allowed difference of two logits, as a share of the largest logit, or of 1 where all
 # are smaller: about a thousand roundings. A wrong weight or scale shows in the first digits.
@@ -71,11 +73,13 @@ def export(plan: Plan) -> Exported:
         if not difference <= allowed:  # also for NaN
             raise InputError(
                 f"{plan.output}: was not written: the logits of --format {plan.format} differ "
-                f"from the model's by up to {difference:.2g} on {len(source.test)} test samples "
+                f"from the model's by up to {difference:.2g} on {len(source.test):,} test samples "
                 f"of {source.name}, allowed is {allowed:.2g}{ANOTHER}"
             )
-        size = temporary.stat().st_size
-    return Exported(plan.output, description, size, len(source.test), difference, allowed, accuracy)
+        count = temporary.stat().st_size
+    return Exported(
+        plan.output, description, count, len(source.test), difference, allowed, accuracy
+    )
 
 
 def describe_model(trained: Trained, source: Source, digest: str) -> Description:
@@ -144,16 +148,16 @@ def compare(trained: Trained, test: Split, run: Runner) -> tuple[float, float, f
 def report(exported: Exported) -> str:
     """The file, its inputs and outputs, and the comparison, in three lines."""
     about = exported.description
-    sizes = ", ".join(str(size) for size in about.input_shape)
+    sizes = ", ".join(map(str, about.input_shape))
     second = ""
     if about.members is not None and exported.output.suffix != FORMATS["safetensors"].suffix:
         second = f"; {MEMBERS} {about.dtype} (N, {len(about.members)}, {len(about.labels)})"
     scaled = "0 to 255" if about.input_dtype == "uint8" else "as in the data set"
     return (
-        f"{exported.output}: {exported.bytes:,} bytes\n"
+        f"{exported.output}: {size(exported.bytes)}\n"
         f"{INPUT} {about.input_dtype} (N, {sizes}), {scaled}; "
         f"{OUTPUT} {about.dtype} (N, {len(about.labels)}){second}\n"
         f"equal to the model on {exported.samples:,} test samples of {about.data}: logits differ "
-        f"by at most {exported.difference:.1e} (allowed {exported.allowed:.1e}), "
-        f"accuracy {exported.accuracy:.2%}"
+        f"by at most {exported.difference:.2g} (allowed {exported.allowed:.2g}), "
+        f"accuracy {format_metric('acc', exported.accuracy)}"
     )

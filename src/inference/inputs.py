@@ -20,6 +20,7 @@ from src.inference.ink import Invert
 from src.runs.folder import checkpoint_of
 from src.system.errors import InputError, all_at_once, reading
 from src.system.files import MIB, why_not_writable
+from src.system.terminal import progress
 
 ARRAYS_LIMIT = 1024 * MIB  # of an unpacked .npz file; MNIST has 55 MiB
 NAMES_SHOWN = 5
@@ -102,7 +103,7 @@ def read_inputs(paths: Sequence[Path], invert: Invert = "auto") -> list[Input]:
         except InputError as error:
             inputs.append(Unread(path, str(error)))
         else:
-            inputs += [_read(file, invert) for file in files]
+            inputs += [_read(file, invert) for file in progress(files, "files read")]
     faults = [item.fault for item in inputs if isinstance(item, Unread)]
     if len(faults) == len(inputs):
         raise all_at_once(faults, "nothing was predicted")

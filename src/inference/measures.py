@@ -11,6 +11,7 @@ from typing import Any
 from tabulate import tabulate
 from torch import Tensor
 
+from src.runs.outcome import format_metric
 from src.system.errors import InputError
 from src.training.tallies import among_best, areas, by_class, count_classes, probabilities
 
@@ -98,12 +99,17 @@ def rows(measures: Measures, labels: Sequence[str]) -> list[list[str]]:
     """A table as texts: a row for each class, then the averages, in the order of HEADER."""
     columns = [getattr(measures, name) for name in MEASURES]
     table = [
-        [label, *(_shown(column.per_class[number]) for column in columns), f"{samples:,}"]
+        [
+            label,
+            *(format_metric("f1", column.per_class[number]) for column in columns),
+            f"{samples:,}",
+        ]
         for number, (label, samples) in enumerate(zip(labels, measures.samples, strict=True))
     ]
     total = f"{sum(measures.samples):,}"
     for average, name in (("macro", "mean of classes"), ("weighted", "mean of samples")):
-        table.append([name, *(_shown(getattr(column, average)) for column in columns), total])
+        shown = (format_metric("f1", getattr(column, average)) for column in columns)
+        table.append([name, *shown, total])
     return table
 
 
@@ -116,8 +122,6 @@ def describe(measures: Measures, labels: Sequence[str]) -> str:
     table = tabulate(rows(measures, labels), HEADER, disable_numparse=True, colalign=right)
     if measures.top_k is None:
         return f"\n{table}"
-    return f"top-{measures.top_k} accuracy {measures.top_k_accuracy:.2%}\n\n{table}"
-
-
-def _shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4f}"
+    return (
+        f"top-{measures.top_k} accuracy {format_metric('acc', measures.top_k_accuracy)}\n\n{table}"
+    )

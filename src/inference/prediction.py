@@ -25,6 +25,7 @@ from src.inference.inputs import Input, Picture, Samples, Unread
 from src.inference.likeness import Likeness
 from src.runs.loading import Trained
 from src.system.errors import InputError, all_at_once
+from src.system.terminal import progress
 
 # For models of these data sets, the program resizes the whole picture. For other models, it finds
 # the drawing in the picture, crops it and centres it.
@@ -196,11 +197,11 @@ def picture_shape(trained: Trained) -> tuple[int, int]:
 def _of_pictures(
     trained: Trained, pictures: Sequence[Picture], likeness: Likeness | None, copies: int
 ) -> list[Prediction]:
-    shape = picture_shape(trained)
+    shape, shown = picture_shape(trained), progress(pictures, "pictures read")
     if trained.data in WHOLE_PICTURES:
-        pixels = [resize(read_picture(p.path), shape, trained.shape[0]) for p in pictures]
+        pixels = [resize(read_picture(p.path), shape, trained.shape[0]) for p in shown]
     else:
-        pixels = [scale_drawing(picture.drawing, shape).pixels for picture in pictures]
+        pixels = [scale_drawing(picture.drawing, shape).pixels for picture in shown]
     guesses = _guesses_with_unlikeness(trained, np.stack(pixels), likeness, copies)
     predictions = []
     for picture, (guess, unlikeness) in zip(pictures, guesses, strict=True):

@@ -15,6 +15,7 @@ from src.inference.inputs import Request
 from src.inference.likeness import likeness_of
 from src.inference.prediction import Guess, Prediction, predict_inputs
 from src.runs.loading import open_trained
+from src.runs.outcome import UNKNOWN, format_metric
 from src.system.errors import InputError
 from src.system.files import write_durably
 
@@ -35,7 +36,7 @@ COLUMNS = (
 COMMITTEE_COLUMNS = ("agreement", "disagreement")  # before `fault`  # fmt: skip
 COPIES_COLUMN = "augmented_copies"  # before `fault`, with augmented copies
 UNLIKE = (
-    "unlike: farther from every training sample of their class than 99.5 % of the held-out samples"
+    "unlike: farther from every training sample of their class than 99.5% of the held-out samples"
 )
 
 
@@ -91,12 +92,12 @@ def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
     for prediction in predictions[:ROWS_SHOWN]:
         guess, name, true_class = prediction.guess, prediction.name, prediction.true_class
         row = [name if prediction.row is None else f"{name}[{prediction.row}]"]
-        row += ["-"] * 4 if guess is None else [
-            labels[guess.best], f"{guess.probability:.2%}",
-            labels[guess.second], f"{guess.second_probability:.2%}",
+        row += [UNKNOWN] * 4 if guess is None else [
+            labels[guess.best], format_metric("acc", guess.probability),
+            labels[guess.second], format_metric("acc", guess.second_probability),
         ]  # fmt: skip
         agreement = None if guess is None else guess.agreement
-        row += ["-" if agreement is None else f"{agreement:.0%}"] * agreed
+        row += [UNKNOWN if agreement is None else f"{agreement:.0%}"] * agreed
         row += [prediction.polarity] * drawn
         row += ["" if true_class is None else labels[true_class]] * labelled
         row += [prediction.note] * any(notes)
@@ -117,7 +118,8 @@ def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
             samples[prediction.name] += 1
             correct[prediction.name] += prediction.guess.best == prediction.true_class
     parts += [
-        f"{name}: {correct[name]:,} of {count:,} right, accuracy {correct[name] / count:.2%}"
+        f"{name}: {correct[name]:,} of {count:,} right, "
+        f"accuracy {format_metric('acc', correct[name] / count)}"
         for name, count in samples.items()
     ]
     return "\n".join(parts)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from src.system.errors import InputError
 from src.system.resources import cpu_flags
+from src.system.terminal import progress
 
 FOLDER = Path(__file__).parent
 SOURCES = sorted(FOLDER.glob("*.[ch]"))
@@ -98,7 +99,9 @@ def build(folder: Path | None = None) -> list[Path]:
     failures = []
     for command in compilers():
         try:
-            built = [_compile(command, level, folder) for level in known]
+            built = [
+                _compile(command, level, folder) for level in progress(known, "engines compiled")
+            ]
         except (OSError, subprocess.SubprocessError) as error:
             failures.append(f"{shlex.join(command)}: {_last_line(error)}")
             continue

@@ -6,12 +6,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tqdm import tqdm
-
 from src.config.written import flat
 from src.runs.folder import Result, Row, Run, is_sweep
 from src.runs.outcome import UNKNOWN, Outcome, comparable, differing, label_of
 from src.system.errors import InputError, reading
+from src.system.terminal import progress
 
 NOT_BEGUN = "has neither history.csv nor result.json yet"
 SEVERAL = "several"
@@ -97,7 +96,7 @@ def collect(paths: Sequence[Path], reader: Reader | None = None) -> Collection:
     trials: dict[Path, list[Entry]] = {}
     base = Path(os.path.commonpath([path.absolute() for path in paths]))
     reader = reader or Reader()
-    for folder in tqdm(found, "runs read", leave=False, disable=None, delay=1):
+    for folder in progress(found, "runs read"):
         try:
             entry = reader.read(Run(folder), base)
         except InputError as error:

@@ -34,6 +34,7 @@ from src.runs.outcome import (
     read_outcome,
     short,
 )
+from src.system.colour import with_best
 
 MOST_ERRORS = 20  # that are printed
 
@@ -254,7 +255,8 @@ def _settings_table(found: Confirmation) -> str:
                 UNKNOWN if chance is None else f"{chance:.0%}",
             ]
         )
-    return tabulate(rows, header, disable_numparse=True)
+    table = tabulate(rows, header, disable_numparse=True)
+    return table if found.winner is None else with_best(table, found.settings.index(found.winner))
 
 
 def _differences_table(found: Confirmation) -> str:

@@ -23,6 +23,7 @@ from src.plots.reliability import reliability
 from src.reports.collect import Entry
 from src.reports.figures import Picture
 from src.runs.loading import Trained, open_trained
+from src.runs.outcome import format_metric
 from src.training.tallies import BINS
 
 MISTAKES, UNITS, SEEN = 24, 32, 8
@@ -113,8 +114,9 @@ def _reliability(trained: Trained, source: Source, name: str) -> Picture:
     )
     if trained.config.data.holds_out_validation:
         calibrated = calibrate(trained, source, source.test)
+        temperature = format_metric("temperature", calibrated.temperature)
         caption += (
-            f"; with the temperature {calibrated.temperature:.2f}, fitted on the validation set, "
+            f"; with the temperature {temperature}, fitted on the validation set, "
             f"{calibrated.after.ece:.2%}"
         )
     draw = partial(reliability, found.counts, found.confidence, found.accuracy)

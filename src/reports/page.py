@@ -19,6 +19,8 @@ from src.runs.outcome import comparable, differing, replicates
 from src.system.errors import InputError
 from src.system.files import open_regular, write_durably
 from src.system.process import importing
+from src.system.terminal import progress
+from src.system.units import seconds
 
 MARK = '<meta name="generator" content="kindling report">'
 CURVES = (
@@ -51,7 +53,10 @@ def write_report(
         "when": datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
         "skipped": found.skipped,
         "runs": sections.all_runs(found.runs),
-        "sweeps": [sections.sweep(number, sweep) for number, sweep in enumerate(found.sweeps, 1)],
+        "sweeps": [
+            sections.sweep(number, sweep)
+            for number, sweep in enumerate(progress(found.sweeps, "sweeps drawn"), 1)
+        ],
         "environments": tables.environments(found.entries),
         "pictures": folder.name,
     }
@@ -144,14 +149,14 @@ class _Sections:
         name = f"sweep{number}"
         ranked = sorted(sweep.trials, key=lambda entry: entry.rank)
         best = sweep.best
-        seconds = [trial.seconds for trial in sweep.trials if trial.seconds is not None]
+        times = [trial.seconds for trial in sweep.trials if trial.seconds is not None]
         return {
             "name": sweep.name,
             "best": best and tables.key_figures(best, f"trial {best.run.folder.name}"),
             "statuses": list(Counter(trial.status for trial in sweep.trials).items()),
-            "seconds": seconds
-            and f"{sum(seconds):.3g} s in all, {statistics.median(seconds):.2g} s per trial",
-            "pictures": self._show_all(_sweep_pictures(name, sweep, ranked, seconds)),
+            "seconds": times
+            and f"{seconds(sum(times))} s in all, {seconds(statistics.median(times))} s per trial",
+            "pictures": self._show_all(_sweep_pictures(name, sweep, ranked, times)),
             "settings": tables.settings_table(name, sweep),
             "table": tables.run_table(name, "trial", ranked, sweep.keys),
             "note": tables.notes("trial", sweep.trials),
@@ -166,7 +171,7 @@ class _Sections:
             from src.reports import model_pictures  # imports torch
 
         sections = []
-        for number, entry in enumerate(entries, 1):
+        for number, entry in enumerate(progress(entries, "models tested"), 1):
             pictures, measures, reason, name = [], [], None, f"{prefix}-model{number}"
             try:
                 model = model_pictures.evaluated(entry)

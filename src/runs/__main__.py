@@ -1,3 +1,4 @@
+# PYTHON_ARGCOMPLETE_OK
 """Lists runs, sweeps, searches, confirmations and committees; compares and removes them.
 
 python -m src.runs                                   all in runs/, sweeps/ and searches/
@@ -16,39 +17,57 @@ path, if only one folder has this beginning.
 import sys
 from pathlib import Path
 
-from src.runs.labels import Change, write_labels
-from src.runs.lookup import TRAINED, finder
-from src.system.process import command_parser, importing, run
+from src.system.arguments import command_parser, completed_by
+from src.system.process import importing, run
 
 COMMANDS = ("list", "compare", "label", "rm", "clean")
 
 
 def main() -> None:
+    from src.runs.labels import Change, write_labels
+    from src.runs.lookup import TRAINED, finder, typed_folders
+
     parser = command_parser("runs", __doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    listing = commands.add_parser("list", help="the default")
-    listing.add_argument("folders", nargs="*", type=Path, metavar="FOLDER")
+    listing = commands.add_parser("list", help="list runs and sweeps, the default")
     listing.add_argument(
-        "--where", nargs="+", default=[], metavar="CONDITION", help="KEY=VALUE; also != < <= > >="
-    )
+        "folders", nargs="*", type=Path, metavar="FOLDER",
+        help="default: runs, sweeps and searches",
+    )  # fmt: skip
+    listing.add_argument(
+        "--where", nargs="+", default=[], metavar="CONDITION",
+        help="KEY=VALUE; also != < <= > >=; default: all",
+    )  # fmt: skip
     listing.add_argument(
         "--sort", default="began", metavar="KEY", help="default: began, the newest first"
     )
-    listing.add_argument("--limit", type=int, default=30, metavar="N", help="rows; default: 30")
+    listing.add_argument(
+        "--limit", type=int, default=30, metavar="N", help="rows; 1 or more, default: 30"
+    )
     listing.add_argument("--json", action="store_true", help="print a JSON list of all")
     comparing = commands.add_parser("compare", help="settings, metrics and weights of runs")
-    comparing.add_argument("runs", nargs="+", type=finder(*TRAINED), metavar="RUN")
+    compared = comparing.add_argument(
+        "runs", nargs="+", type=finder(*TRAINED), metavar="RUN", help="two or more"
+    )
     labelling = commands.add_parser("label", help="change the name and the tags")
-    labelling.add_argument("folder", type=finder())
-    labelling.add_argument("--name", help='stands in place of the folder; "" removes it')
+    labelled = labelling.add_argument(
+        "folder", type=finder(), metavar="FOLDER", help="a run or a sweep"
+    )
+    labelling.add_argument(
+        "--name", metavar="NAME", help='stands in place of the folder; "" removes it'
+    )
     labelling.add_argument("--tag", nargs="+", default=[], metavar="TAG", help="add tags")
     labelling.add_argument("--untag", nargs="+", default=[], metavar="TAG", help="remove tags")
     removing = commands.add_parser("rm", help="remove runs and sweeps")
     # The beginning of a name may be a typing mistake, and a removal is for ever.
-    removing.add_argument("folders", nargs="+", type=finder(whole=True), metavar="FOLDER")
+    removed = removing.add_argument(
+        "folders", nargs="+", type=finder(whole=True), metavar="FOLDER", help="runs and sweeps"
+    )
+    for each in (compared, labelled, removed):
+        completed_by(each, typed_folders)
     cleaning = commands.add_parser("clean", help="remove failed and empty runs and sweeps")
-    for each in (removing, cleaning):
-        each.add_argument("--yes", action="store_true", help="do not ask")
+    for command in (removing, cleaning):
+        command.add_argument("--yes", action="store_true", help="do not ask")
     argv = sys.argv[1:]
     chosen = argv[0] if argv else ""
     arguments = parser.parse_args(

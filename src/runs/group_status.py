@@ -15,6 +15,7 @@ from src.runs.folder import Result, Run
 from src.runs.group_progress import GroupProgress
 from src.runs.outcome import UNKNOWN, format_metric
 from src.system.errors import InputError, first_line
+from src.system.units import duration
 
 # silent: nobody knows whether its process lives, and there was no news for long.
 State = Literal["queued", "running", "silent", "ended", "failed", "cancelled"]
@@ -133,15 +134,6 @@ def ranges(trials: Sequence[int]) -> str:
     if len(texts) > MOST_RANGES:
         texts = [*texts[: MOST_RANGES - 1], f"… {texts[-1]}"]
     return ", ".join(texts)
-
-
-def duration(seconds: float) -> str:
-    """Such as `45 s`, `12 min`, `3.5 h` or `2.1 days`."""
-    for size, digits, unit in ((60, 0, "s"), (60, 0, "min"), (24, 1, "h")):
-        if seconds < 1.5 * size:
-            return f"{seconds:.{digits}f} {unit}"
-        seconds /= size
-    return f"{seconds:.1f} days"
 
 
 def rows(groups: Sequence[GroupStatus], most: int) -> tuple[list[list[str]], str]:

@@ -17,18 +17,20 @@ from pathlib import Path
 from typing import Any
 
 from tabulate import tabulate
-from tqdm import tqdm
 
 from src.config.schema import UNTRAINED, sort_key
 from src.config.written import flat, printable
 from src.runs.folder import SEARCH, Run
 from src.runs.labels import NONE, Labels, read_labels
 from src.runs.lookup import BASES, TRAINED, Kind, began, kind_of, units
-from src.runs.outcome import UNKNOWN, Outcome, format_metric, label_of, read_outcome
-from src.runs.removal import bytes_of, size, why_in_use
+from src.runs.outcome import UNKNOWN, Outcome, best_places, format_metric, label_of, read_outcome
+from src.runs.removal import bytes_of, why_in_use
 from src.runs.sweep_folder import Sweep
+from src.system.colour import with_best
 from src.system.errors import InputError, first_line
 from src.system.files import read_yaml
+from src.system.terminal import progress
+from src.system.units import size
 
 FIELDS = ("folder", "name", "tag", "kind", "data", "status", "began", "best", "test", "seconds",
           "trials")  # fmt: skip
@@ -89,8 +91,7 @@ def entries(paths: Sequence[Path] | None = None) -> list[Entry]:
     for path in paths or ():
         if not path.is_dir():
             raise InputError(f"{path}: there is no such folder; name runs, sweeps or folders")
-    folders = tqdm(list(units(paths)), "folders read", leave=False, disable=None, delay=1)
-    return [read_entry(folder) for folder in folders]
+    return [read_entry(folder) for folder in progress(list(units(paths)), "folders read")]
 
 
 def read_entry(folder: Path) -> Entry:
@@ -258,12 +259,12 @@ def table(found: Sequence[Entry], most: int) -> str:
     rows = [_row(entry) for entry in found[:most]]
     shown = [key for key in rows[0] if any(row[key] for row in rows)]
     right = ("best", "test", "seconds", "size")
-    parts = [
-        tabulate(
-            [[printable(row[key]) for key in shown] for row in rows], shown, disable_numparse=True,
-            colalign=["right" if key in right else "left" for key in shown],
-        )
-    ]  # fmt: skip
+    listed = tabulate(
+        [[printable(row[key]) for key in shown] for row in rows], shown, disable_numparse=True,
+        colalign=["right" if key in right else "left" for key in shown],
+    )  # fmt: skip
+    places = best_places(((e.data, e.monitor), sort_key(e.monitor, e.best)) for e in found[:most])
+    parts = [with_best(listed, *places)]
     if len(found) > most:
         parts.append(f"… and {len(found) - most:,} more; --limit {len(found)} shows all")
     return "\n".join(parts)

@@ -134,13 +134,25 @@ def find(text: str, *kinds: Kind, whole: bool = False) -> Path:
     return path
 
 
-def _matches(text: str, folders: Sequence[Path], *, whole: bool) -> list[Path]:
-    """The folders with this name, or else, unless it must be `whole`, those whose name or path
-    begins with it."""
+def typed_folders(prefix: str, **_: object) -> list[str]:
+    """What Tab completes for `find`: `latest`, the names, and the paths of runs and sweeps."""
+    found = list(units())
+    names = [LATEST, *filter(None, _names(found).values()), *map(str, found)]
+    return [name for name in names if name.startswith(prefix)]
+
+
+def _names(folders: Sequence[Path]) -> dict[Path, str]:
     names: dict[Path, str] = {}
     for folder in folders:
         with suppress(InputError):
             names[folder] = read_labels(folder).name or ""
+    return names
+
+
+def _matches(text: str, folders: Sequence[Path], *, whole: bool) -> list[Path]:
+    """The folders with this name, or else, unless it must be `whole`, those whose name or path
+    begins with it."""
+    names = _names(folders)
     exact = [folder for folder, name in names.items() if name == text]
     if exact or whole:
         return exact

@@ -3,15 +3,17 @@
 Reports, tables and comparisons ask here for status, metrics and rank. Nothing here imports torch.
 """
 
+import math
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 from src.config.schema import is_fraction, measure_of, sort_key
 from src.runs.confidence import fold_means, t_interval
 from src.runs.folder import Result, Row, Run
+from src.system.units import seconds
 
 METRICS = ("val/acc", "val/loss", "test/acc", "test/loss")
 INTERVAL = "95% interval"  # of the mean of a setting's trials
@@ -161,6 +163,16 @@ def comparable(outcomes: Sequence[AnyOutcome]) -> dict[str, list[AnyOutcome]]:
     }
 
 
+def best_places(ranks: Iterable[tuple[Hashable, float]]) -> list[int]:
+    """The places of the lowest ranks, one for each group; of equal ranks the first one's. `ranks`
+    are groups and ranks; an infinite rank is never the best."""
+    best: dict[Hashable, tuple[float, int]] = {}
+    for place, (group, rank) in enumerate(ranks):
+        if rank < best.get(group, (math.inf, 0))[0]:
+            best[group] = rank, place
+    return [place for _, place in best.values()]
+
+
 def differing(settings: Sequence[Mapping[str, str]]) -> list[str]:
     """The keys whose values differ, or that some settings lack, in the order of the settings."""
     keys = dict.fromkeys(key for values in settings for key in values)
@@ -266,12 +278,17 @@ def short(text: str) -> str:
 
 
 def format_metric(name: str, value: float | None) -> str:
-    """A fraction in percent, a count with thousands separators, other numbers in four digits."""
+    """A fraction in percent, a count with thousands separators, `seconds` as measured times; losses
+    and all other numbers with four decimals, very small and large ones in four digits."""
     if value is None:
         return UNKNOWN
     if is_fraction(name):
         return f"{value:.2%}"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+    if name == "seconds":
+        return seconds(value)
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:.4f}" if value == 0 or 0.001 <= abs(value) < 1000 else f"{value:.4g}"
 
 
 def format_spread(values: Sequence[float], name: str = "acc") -> str:

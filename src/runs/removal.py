@@ -21,6 +21,7 @@ from src.runs.lookup import BASES, TRAINED, began, kind_of, units
 from src.runs.sweep_folder import Sweep
 from src.system.errors import InputError
 from src.system.files import read_bounded
+from src.system.units import size
 
 REMOVED = ".removed-"  # a folder that is being removed
 STARTING = 3600.0  # seconds; a younger folder may be that of a command that starts
@@ -129,15 +130,6 @@ def remove_all(reasons: Mapping[Path, str], *, ask: bool) -> str:
     for folder in rest:
         shutil.rmtree(folder)
     return f"removed: {told}"
-
-
-def size(count: int) -> str:
-    """Bytes, such as `340 KB` or `1.2 GB`."""
-    number, unit = count / 1000, "KB"
-    for larger in ("MB", "GB"):
-        if number >= 999.5:
-            number, unit = number / 1000, larger
-    return f"{number:.{0 if number >= 9.95 else 1}f} {unit}"
 
 
 def leftovers() -> list[Path]:

@@ -1,5 +1,6 @@
 """The folder of a sweep: its trials and their table. Nothing here imports torch."""
 
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from src.runs.outcome import (
     SHARED_TIME,
     Outcome,
     all_metrics,
+    best_places,
     comparable,
     differing,
     format_interval,
@@ -26,6 +28,7 @@ from src.runs.outcome import (
     replicates,
     table_metrics,
 )
+from src.system.colour import with_best
 from src.system.files import wait_for_lock, write_durably
 
 MOST_ROWS, MOST_ERRORS = 100, 20  # of the printed table
@@ -210,13 +213,19 @@ def row_of(outcome: Outcome) -> dict[str, Any]:
 def _trial_table(ranked: Sequence[Outcome], swept: Sequence[str]) -> str:
     metrics = table_metrics(ranked)
     shown = ["trial", "status", *swept, *metrics, "seconds"]
+    numbers = (*metrics, "seconds")
     rows = [
-        [format_metric(key, row.get(key)) if key in metrics else row.get(key) for key in shown]
+        [format_metric(key, row.get(key)) if key in numbers else row.get(key) for key in shown]
         for row in map(row_of, ranked)
     ]
-    texts = [shown.index(key) for key in metrics]
-    alignment = ["right" if key in metrics else "global" for key in shown]
-    return tabulate(rows, shown, floatfmt=".4g", disable_numparse=texts, colalign=alignment)
+    texts = [shown.index(key) for key in numbers]
+    alignment = ["right" if key in numbers else "global" for key in shown]
+    table = tabulate(rows, shown, floatfmt=".4g", disable_numparse=texts, colalign=alignment)
+    places = best_places(
+        ((trial.data, trial.monitor), trial.rank if trial.finished else math.inf)
+        for trial in ranked
+    )
+    return with_best(table, *places)
 
 
 def _settings_table(trials: Sequence[Outcome], swept: Sequence[str]) -> str:
@@ -232,10 +241,14 @@ def _settings_table(trials: Sequence[Outcome], swept: Sequence[str]) -> str:
         interval = format_interval(group.interval(validation), validation)
         rows.append([*group.values, group.count, *validated, interval, tested])
     header = [*keys, "trials", *metrics[:-1], INTERVAL, test]
-    parts = ["", tabulate(rows, header, disable_numparse=True)]
+    firsts = [group.trials[0] for group in groups]
+    places = best_places(
+        ((trial.data, trial.monitor), place) for place, trial in enumerate(firsts[:MOST_ROWS])
+    )
+    parts = ["", with_best(tabulate(rows, header, disable_numparse=True), *places)]
     if len(groups) > MOST_ROWS:
         parts.append(f"… and {len(groups) - MOST_ROWS:,} more")
-    for best, *_ in comparable([group.trials[0] for group in groups]).values():
+    for best, *_ in comparable(firsts).values():
         run, others = best.run, (*REPLICATED, "data.folds")
         parts.append(f"best setting by its mean: {run.command_without(others)}")
     return "\n".join(parts)

@@ -9,16 +9,19 @@ from pathlib import Path
 from hydra._internal.utils import get_args_parser
 from hydra.core.override_parser.types import Override
 
+from src.config.allowed import describe
 from src.config.compose import Composer, combine, shared_composer
 from src.config.faults import config_error
 from src.config.overrides import key_of
 from src.config.schema import Config
 from src.runs.config_files import require_same_config
 from src.runs.folder import Run, is_confirmation, is_search, is_sweep, timestamped
+from src.sweeps.completion import complete
 from src.sweeps.output_folder import last_value, named_folder, with_folder
 from src.sweeps.requirements import find_all_faults, require_machine
 from src.sweeps.resume_folder import folder_to_resume, run_to_resume, sweep_to_resume
 from src.sweeps.zipped import sweeper_faults, with_zip_sweeper
+from src.system.arguments import Parser, command_parser, completed_by
 from src.system.errors import InputError
 from src.system.launch import launch_info
 from src.system.resources import versions
@@ -39,6 +42,7 @@ class Command:
     # because Hydra is not needed then, and if Hydra only answers a question such as --help.
     composer: Composer | None = None
     summary: bool = False  # whether to describe the model, and to train nothing
+    help: str | None = None  # the answer to --help
 
     @property
     def argv(self) -> list[str]:
@@ -62,13 +66,17 @@ class Command:
         return [*self.points, *([self.resumes[1]] if self.resumes else [])]
 
 
-def check_command_line(argv: Sequence[str]) -> Command:
-    """Checks the arguments of `python -m src.train`, and every point of a sweep.
+def check_command_line(argv: Sequence[str], docstring: str | None = None) -> Command:
+    """Checks the arguments of `python -m src.train`, and every point of a sweep. The docstring of
+    the command is part of its help.
 
     The folder is added to the overrides, so that Hydra writes into the folder that was checked.
     Raises InputError with every fault at once.
     """
-    arguments = _argument_parser().parse_intermixed_args(list(argv))
+    parser = _argument_parser(docstring)
+    arguments = parser.parse_intermixed_args(list(argv))
+    if arguments.help:
+        return Command(help=_help(parser, arguments))
     return replace(_checked_command(arguments), summary=arguments.summary)
 
 
@@ -76,12 +84,10 @@ def _checked_command(arguments: Namespace) -> Command:
     flags, texts = _checked_flags(arguments), list(arguments.overrides)
     if arguments.multirun:
         arguments.overrides = texts = with_zip_sweeper(texts)
-    config_dir = arguments.config_dir and str(Path(arguments.config_dir).absolute())
-    composer = shared_composer(config_dir)
+    composer = shared_composer(_absolute(arguments.config_dir))
     if arguments.cfg:
         _checked_points(composer, arguments)
-    asks = arguments.help or arguments.hydra_help or arguments.info or arguments.shell_completion
-    if arguments.cfg or asks:
+    if arguments.cfg or arguments.hydra_help or arguments.info:
         return Command(flags, texts)
     resumed = folder_to_resume(texts)
     if resumed is not None:
@@ -152,20 +158,57 @@ def _sweep_folder(
 # --- the flags: Hydra's, without those that would skip the checks ------------------------------
 
 
-def _argument_parser() -> argparse.ArgumentParser:
-    """Hydra's parser, with this project's --version."""
-    parser = argparse.ArgumentParser(
+# What --help says of the flags. Hydra's others are refused, or of no use here.
+FLAGS = {
+    "overrides": "or GROUP=CHOICE; with -m also KEY=VALUE1,VALUE2",
+    "help": "show this help, the groups, and the keys with their values; train nothing",
+    "multirun": "train all combinations of several values, a sweep",
+    "cfg": "print the configuration (job), Hydra's own (hydra) or both (all); train nothing",
+    "resolve": "with --cfg: replace interpolations by their values",
+    "package": "with --cfg: print this section alone",
+    "config_dir": "a folder with more choices of groups, such as FOLDER/experiment/NAME.yaml",
+    "info": "print how Hydra found the configuration: all, defaults-tree, plugins or others",
+    "hydra_help": "show Hydra's help",
+}
+
+
+def _argument_parser(docstring: str | None) -> Parser:
+    """Hydra's parser, with this project's --version, --summary and help."""
+    parser = command_parser(
+        "train",
+        docstring,
         parents=[get_args_parser()],
         add_help=False,
         conflict_handler="resolve",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     version = "\n".join(f"{name} {number}" for name, number in versions().items())
-    parser.add_argument("--version", action="version", version=version)
+    parser.add_argument("--version", action="version", version=version, help="print versions")
     parser.add_argument(
-        "--summary", action="store_true", help="Show layers, shapes and parameters; train nothing"
+        "--summary", action="store_true", help="show layers, shapes and parameters; train nothing"
     )
+    metavars = {"overrides": "KEY=VALUE", "package": "KEY", "config_dir": "FOLDER", "info": "PART"}
+    for action in parser._actions:
+        action.metavar = metavars.get(action.dest)
+        if action.dest == "overrides":
+            completed_by(action, complete)
+        if action.dest not in ("version", "summary"):
+            action.help = FLAGS.get(action.dest, argparse.SUPPRESS)
     return parser
+
+
+def _help(parser: Parser, arguments: Namespace) -> str:
+    """Raises InputError for overrides that cannot be composed."""
+    combinations, _, faults = combine(arguments.overrides, arguments.multirun, arguments.config_dir)
+    points, composing_faults = shared_composer(_absolute(arguments.config_dir)).points(
+        combinations[:1]
+    )
+    if faults or composing_faults:
+        raise config_error([*faults, *composing_faults])
+    return f"{parser.format_help()}\n{describe(points[0])}"
+
+
+def _absolute(folder: str | None) -> str | None:
+    return folder and str(Path(folder).absolute())
 
 
 def _checked_flags(arguments: Namespace) -> list[str]:
@@ -183,12 +226,17 @@ def _checked_flags(arguments: Namespace) -> list[str]:
         )
     if arguments.config_dir is not None and not Path(arguments.config_dir).is_dir():
         raise InputError(f"--config-dir={arguments.config_dir}: there is no such folder")
-    exclusive = ("run", "multirun", "cfg", "info", "shell_completion", "summary")
+    if arguments.shell_completion:
+        raise InputError(
+            "--shell-completion: Hydra would complete a script alone; for all commands, type "
+            'eval "$(activate-global-python-argcomplete --dest=-)"'
+        )
+    exclusive = ("run", "multirun", "cfg", "info", "summary")
     chosen = [f"--{name.replace('_', '-')}" for name in exclusive if getattr(arguments, name)]
     if len(chosen) > 1:
         raise InputError(f"{', '.join(chosen)}: exclude each other; type one of them")
     for name in ("resolve", "package"):
-        if getattr(arguments, name) and not (arguments.cfg or arguments.help):
+        if getattr(arguments, name) and not arguments.cfg:
             raise InputError(f"--{name}: goes with --cfg; type --cfg job --{name} too")
     return [
         f"--{name.replace('_', '-')}" + ("" if given is True else f"={given}")

@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tqdm import tqdm
-
 from src.config.schema import Config, sort_key
 from src.config.written import counted, flat, written
 from src.data.paths import path_faults
@@ -28,6 +26,7 @@ from src.system.errors import InputError
 from src.system.extras import missing_loggers
 from src.system.files import require_contained
 from src.system.launch import launch_info
+from src.system.terminal import progress
 
 TOP, SEEDS = 3, 20
 NAME = "confirm"  # of the folder in the sweep
@@ -179,7 +178,7 @@ class _Setting:
 def _configs(runs: Sequence[Run]) -> dict[Path, Config]:
     """The configurations of all trials, also of those without a result: their seeds are used."""
     configs = {}
-    for run in tqdm(runs, "trials read", leave=False, disable=None, delay=1):
+    for run in progress(runs, "trials read"):
         if run.config_file.exists() or run.result_file.exists():
             try:
                 configs[run.folder] = run.config

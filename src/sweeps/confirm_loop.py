@@ -2,7 +2,6 @@
 
 import json
 import logging
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -20,6 +19,7 @@ from src.runs.folder import is_confirmation, resume_command
 from src.runs.sweep_folder import Sweep
 from src.sweeps.confirm_command import Command
 from src.sweeps.trials import train_trials
+from src.system.colour import tell_error
 from src.system.errors import Interrupted, storage_faults
 from src.system.files import lock_or_fail, write_durably, write_into_folder, write_together
 
@@ -84,6 +84,6 @@ def show(found: Confirmation, *, as_json: bool) -> None:
         print(f"written: {found.folder / 'confirm.json'}, {found.folder / 'confirm.png'}")
     if found.failures:
         trials_in_all = len(found.settings) * len(found.record.seeds)
-        print(f"error: {found.failures} of {trials_in_all} trials failed", file=sys.stderr)
+        tell_error(f"{found.failures} of {trials_in_all} trials failed")
     if found.failures or found.winner is None:
         raise SystemExit(1)

@@ -18,6 +18,7 @@ from matplotlib.ticker import FuncFormatter
 from src.config.overrides import key_of
 from src.plots.style import COLOURS, FAINT, save_png
 from src.runs.folder import Run
+from src.runs.outcome import format_metric
 from src.sweeps.from_python import sweep
 from src.system.errors import InputError
 
@@ -147,8 +148,8 @@ def advice(found: Found) -> str:
     low, high = found.near
     best, loss = found.best, found.best.loss
     lines = [
-        f"lowest validation loss: {loss:.4g} at optimizer.lr={best.rate:g}; before training "
-        f"{found.untrained:.4g}",
+        f"lowest validation loss: {format_metric('loss', loss)} at optimizer.lr={best.rate:g}; "
+        f"before training {format_metric('loss', found.untrained)}",
         f"within 5% of it: optimizer.lr from {low:g} to {high:g}",
     ]
     worse = next(

@@ -24,9 +24,10 @@ from src.runs.folder import Run, resume_command
 from src.runs.sweep_folder import Sweep
 from src.sweeps.command_line import Command
 from src.sweeps.hydra_files import adapt_hydra
+from src.system.colour import YELLOW, paint, tell_error
 from src.system.errors import InputError, Interrupted, exit_on_error, exit_on_interruption
 from src.system.launch import launch_info
-from src.system.process import import_for_ranks, importing
+from src.system.process import import_for_ranks, importing, log_to
 
 log = logging.getLogger(__name__)
 
@@ -58,8 +59,9 @@ def _require_divisible(configs: Sequence[Config]) -> None:
         require_divisible(config.data for config in configs)
 
 
-def train_job(composed: DictConfig) -> float:
-    """Trains a Hydra job, perhaps in a launcher's process; returns its monitored value.
+def train_job(composed: DictConfig, trials: int = 0) -> float:
+    """Trains a Hydra job, perhaps in a launcher's process; returns its monitored value. `trials` is
+    the number of all trials of a sweep, 0 if a sweeper such as Optuna decides it as it goes.
 
     A trial that fails is logged, its result has the status `failed`, the sweeper gets NaN, and the
     sweep continues. A single run ends the process: with status 2 after an InputError, with 1 when
@@ -81,7 +83,10 @@ def train_job(composed: DictConfig) -> float:
             run = train()
             _exit_if_diverged(run)
             return run.monitored
+        number = f"{hydra.job.num + 1:,} of {trials:,}" if trials else f"{hydra.job.num + 1:,}"
         sweep, value = Sweep(Path(hydra.sweep.dir)), math.nan
+        short = sweep.folder / folder.name
+        log.info("trial %s, in %s: %s", number, short, " ".join(hydra.overrides.task))
         try:
             value = train().monitored
         except InputError as error:
@@ -143,7 +148,8 @@ def _started_hydra(command: Command, composer: Composer) -> Iterator[Callable[[]
     GlobalHydra.instance().clear()
     GlobalHydra.instance().initialize(hydra)
     try:
-        yield partial(hydra.multirun if sweep else hydra.run, MAIN, train_job, overrides)
+        train = partial(train_job, trials=len(command.points))
+        yield partial(hydra.multirun if sweep else hydra.run, MAIN, train, overrides)
     finally:
         GlobalHydra.instance().clear()
 
@@ -154,7 +160,7 @@ def _resume(folder: Path, config: Config) -> None:
         from src.training.fit import fit
 
     level = logging.ERROR if launch_info().rank else logging.INFO
-    logging.basicConfig(format="%(message)s", stream=sys.stdout, level=level)
+    log_to(sys.stdout, level)
     run = Run(folder)
     if run.ended and run.config.trainer.max_epochs == config.trainer.max_epochs:
         result = run.result
@@ -175,7 +181,7 @@ def _train_as_other_rank(command: Command) -> None:
     with importing():
         from src.training.fit import fit
 
-    logging.basicConfig(format=f"rank {launch_info().rank}: %(message)s", level=logging.ERROR)
+    log_to(sys.stderr, logging.ERROR, f"rank {launch_info().rank}: %(message)s")
     with tempfile.TemporaryDirectory() as temporary_folder:
         for number, config in enumerate(command.points):
             base = Path(temporary_folder)
@@ -190,19 +196,20 @@ def _train_as_other_rank(command: Command) -> None:
                         raise SystemExit(2) from None
 
 
-def finish_sweep(folder: Path) -> None:
-    """Prints the table of a sweep and writes its report. Exits with 1 when a trial failed."""
+def finish_sweep(folder: Path, note: str = "") -> None:
+    """Prints the table of a sweep and a note, and writes its report. Exits with 1 when a trial
+    failed."""
     sweep = Sweep(folder)
     sweep.write_results()
     sweep.remove_surplus()
-    print(f"\n{sweep.table()}")
+    print("\n".join(["", sweep.table(), *([note] if note else [])]))
     from src.reports.page import write_report
 
     try:
         print(f"report: {write_report([folder])}")
     except (InputError, OSError) as error:  # the trials are complete without a report
-        print(f"no report: {error}", file=sys.stderr)
+        print(paint(f"no report: {error}", YELLOW, sys.stderr), file=sys.stderr)
     failures = sweep.failures()
     if failures:
-        print(f"error: {failures} of {len(sweep.trials)} trials failed", file=sys.stderr)
+        tell_error(f"{failures} of {len(sweep.trials)} trials failed")
         raise SystemExit(1)

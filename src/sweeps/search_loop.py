@@ -14,6 +14,7 @@ from src.config.compose import check_all, shared_composer
 from src.data.sources.catalogue import require_divisible
 from src.runs.config_files import new_files
 from src.runs.folder import Run, resume_command
+from src.runs.outcome import format_metric, in_full
 from src.runs.sweep_folder import Sweep
 from src.sweeps.executors.build import build_executor
 from src.sweeps.run_command import finish_sweep
@@ -122,12 +123,14 @@ class Search:
             best, known = self.study.best(), "no trial has a value yet"
             if best is not None:
                 monitor, point = self.command.corner.checkpoint.monitor, self.study.point(best)
-                known = f"best {monitor} {best.value:.4g}, trial {best.number}"
+                shown = format_metric(monitor, best.value)
+                known = f"best {monitor} {shown}, trial {best.number}"
                 if folds is not None:
                     first = folds * best.number
                     trials = f"trials {first} to {first + folds - 1}"
-                    known = f"best mean of {monitor} {best.value:.4g}, {trials}"
-                known = f"{known}: {' '.join(point)}"
+                    known = f"best mean of {monitor} {shown}, {trials}"
+                settings = dict(text.split("=", 1) for text in point)
+                known = f"{known}: {in_full(settings)}"
             done = sum(trial.state.is_finished() for trial in self.study.trials)
             total, what = self.command.settings.trials, "trials" if folds is None else "settings"
             log.info("batch %d: %d of %d %s done, %s", batch.number, done, total, what, known)
@@ -146,8 +149,6 @@ class Search:
                 locks.enter_context(lock_or_fail(self.command.folder / ".report.lock"))
             except InputError:  # another process ended at the same time
                 return
-            shares = self.study.importances()
-            if shares:
-                listed = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
-                log.info("importance: %s", listed)
-            finish_sweep(self.command.folder)
+            shares = self.study.importances().items()
+            listed = ", ".join(f"{key} {share:.0%}" for key, share in shares)
+            finish_sweep(self.command.folder, f"importance: {listed}" if listed else "")

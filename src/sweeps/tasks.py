@@ -15,6 +15,7 @@ from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.system import machine
 from src.system.errors import InputError
+from src.system.process import log_to
 from src.system.resources import versions
 from src.training.fit import LOCK_PATIENCE, fit_stack, mark_failed
 
@@ -106,7 +107,7 @@ class Parcel:
     def train(self) -> None:
         """As train_group, but waits for ever for another process that trains the group. If this
         machine has other code, the trials get the status `failed` instead."""
-        logging.basicConfig(format="%(asctime)s %(message)s", stream=sys.stdout, level=logging.INFO)
+        log_to(sys.stdout, form="%(asctime)s %(message)s")
         here = code()
         differing = [
             f"{name} {here.get(name) or 'none'} instead of {self.code.get(name) or 'none'}"

@@ -25,8 +25,9 @@ from src.runs.group_status import (
     rows,
 )
 from src.sweeps.tasks import Task
+from src.system.colour import is_terminal
 from src.system.errors import InputError
-from src.system.terminal import Area, is_terminal
+from src.system.terminal import Area
 
 log = logging.getLogger(__name__)
 

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from src.system.colour import tell_error
+
 FAULTS_SHOWN = 20
 
 
@@ -117,7 +119,7 @@ def exit_on_error(*, silent: bool = False) -> Iterator[None]:
             yield
     except InputError as error:
         if not silent:
-            print(f"error: {error}", file=sys.stderr)
+            tell_error(error)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         print("SIGINT: ended before it was done", file=sys.stderr)

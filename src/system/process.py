@@ -1,6 +1,5 @@
-"""How a command starts and ends: its parser, imports, outputs that cannot fail, exit status."""
+"""How a command starts and ends: its imports, outputs that cannot fail, its log, exit status."""
 
-import argparse
 import atexit
 import errno
 import gc
@@ -15,21 +14,11 @@ from contextlib import contextmanager
 from multiprocessing import forkserver
 from typing import Any, TextIO
 
+from src.system.colour import RED, YELLOW, paint, tell_error
 from src.system.errors import exit_on_error
 from src.system.launch import launch_info
 
 STDIN, STDOUT, STDERR = range(3)
-
-
-def command_parser(name: str, docstring: str | None) -> argparse.ArgumentParser:
-    """The parser of `python -m src.NAME`; the docstring is its help."""
-    summary, _, usage = (docstring or "").partition("\n")
-    return argparse.ArgumentParser(
-        f"python -m src.{name}",
-        description=summary,
-        epilog=usage,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
 
 
 @contextmanager
@@ -104,16 +93,33 @@ class Output(io.FileIO):
                 self.fault = error
                 if self.fileno() == STDOUT:
                     reason = f"the standard output cannot be written ({error.strerror})"
-                    print(f"error: {reason}; its lines are dropped", file=sys.stderr)
+                    tell_error(f"{reason}; its lines are dropped")
         return len(data)
 
 
 class LogLines(logging.StreamHandler[TextIO]):
-    """Prints log lines. In a process of joblib, whose outputs may fail, drops them silently."""
+    """Prints log lines, on a terminal with colours: warnings, lines that begin with `!`, and the
+    word `error:`. In a process of joblib, whose outputs may fail, drops lines silently."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        text = super().format(record)
+        if record.levelno >= logging.ERROR:
+            return text.replace("error:", paint("error:", RED, self.stream), 1)
+        warns = record.levelno >= logging.WARNING
+        lines = text.split("\n")
+        return "\n".join(
+            paint(line, YELLOW, self.stream) if warns or line.startswith("! ") else line
+            for line in lines
+        )
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802
         if not isinstance(sys.exception(), OSError):
             super().handleError(record)
+
+
+def log_to(stream: TextIO, level: int = logging.INFO, form: str = "%(message)s") -> None:
+    """Prints the log on a stream, unless this process logs already."""
+    logging.basicConfig(format=form, handlers=[LogLines(stream)], level=level)
 
 
 def open_outputs() -> Output:

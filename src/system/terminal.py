@@ -1,21 +1,28 @@
-"""Lines on a terminal that are drawn again in place."""
+"""Lines on a terminal that are drawn again in place, and progress with the time left."""
 
 import logging
-import os
 import shutil
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from tqdm import tqdm
 
+from src.system.colour import is_terminal
+from src.system.launch import launch_info
+
+T = TypeVar("T")
 UP, ERASE_LINE, ERASE_BELOW = "\x1b[{}A", "\x1b[K", "\x1b[J"
 
 
-def is_terminal(stream: TextIO) -> bool:
-    """Whether lines of this stream can be drawn again."""
-    return stream.isatty() and os.environ.get("TERM", "dumb") != "dumb"
+def progress(items: Collection[T], what: str) -> Iterable[T]:
+    """The items. After a second, a terminal shows how many are done and how long the others will
+    take; at the end the line is removed. Only rank 0 shows it."""
+    hidden = len(items) < 2 or not is_terminal(sys.stderr) or launch_info().rank > 0
+    if hidden:
+        return items
+    return tqdm(items, what, leave=False, delay=1, dynamic_ncols=True, file=sys.stderr)
 
 
 class Area:
@@ -93,3 +100,6 @@ class _Above:
 
     def flush(self) -> None:
         self.stream.flush()
+
+    def isatty(self) -> bool:
+        return True

@@ -14,6 +14,7 @@ from tqdm import tqdm
 from src.config.schema import Config, measure_of, sort_key
 from src.runs.folder import HISTORY, Row, Run
 from src.runs.outcome import format_metric, known_value
+from src.system.units import seconds
 from src.training import ranks
 from src.training.classifier import Classifier
 
@@ -147,11 +148,12 @@ def _line(rows: Sequence[Row], epochs: int, stacked: bool, diverged: int) -> str
         for split in ("train", "val"):
             loss, accuracy = row.get(f"{split}/loss"), row.get(f"{split}/acc")
             if loss is not None and accuracy is not None:
-                parts.append(f"{split} loss {loss:.4f} acc {accuracy:7.2%}")
+                known_loss, share = format_metric("loss", loss), format_metric("acc", accuracy)
+                parts.append(f"{split} loss {known_loss} acc {share:>7}")
         if name not in HISTORY and row[name] is not None:
             parts.append(f"{measure_of(name)} {format_metric(name, row[name]):>7}")
         if row["lr"] is not None:
             parts.append(f"lr {row['lr']:<8.4g}")
     if row["epoch"]:
-        parts.append(f"{row['seconds']:6.1f} s")
+        parts.append(f"{seconds(row['seconds'] or 0.0):>6} s")
     return "  ".join(parts)

@@ -22,6 +22,7 @@ from tqdm import tqdm
 from src.config.schema import sort_key
 from src.data.loader import Block, Rows
 from src.runs.group_progress import GroupProgress, trial_numbers, write_progress
+from src.runs.outcome import format_metric
 from src.system.errors import InputError
 from src.training.checkpoint_callback import Checkpoints
 from src.training.classifier import Classifier
@@ -62,7 +63,8 @@ class Progress(ProgressBar):
         loss, accuracy = losses.mean().item(), correct.sum().item() / samples
         epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
         self.bar.set_description_str(epoch, refresh=False)
-        self.bar.set_postfix_str(f"loss {loss:.4f} acc {accuracy:.2%}", refresh=False)
+        shown = f"loss {format_metric('loss', loss)} acc {format_metric('acc', accuracy)}"
+        self.bar.set_postfix_str(shown, refresh=False)
         self.bar.update(self.pending)
         self.pending, self.drawn = 0, now
 
@@ -194,4 +196,4 @@ class Utilisation(Callback):
             "; it waited for work: try larger blocks (trainer.steps_per_call), a larger "
             "data.batch_size, data.loader=resident, or a fused sweep"
         )
-        log.info("GPU utilisation %.0f %%%s", mean, advice if mean < self.ENOUGH else "")
+        log.info("GPU utilisation %.0f%%%s", mean, advice if mean < self.ENOUGH else "")

@@ -37,7 +37,7 @@ from torch.utils._pytree import tree_map_only
 
 from src.system.errors import InputError, Interrupted
 from src.system.launch import launch_info
-from src.system.process import import_for_ranks, note_output_fault, open_outputs
+from src.system.process import import_for_ranks, log_to, note_output_fault, open_outputs
 from src.system.resources import cpu_count
 from src.system.signals import HANDLED
 
@@ -175,7 +175,7 @@ def _rank(
     threading.Thread(target=_end_with_launcher, daemon=True).start()
     output = open_outputs()
     level = logging.INFO if is_rank_zero() else logging.ERROR
-    logging.basicConfig(format="%(message)s", stream=sys.stdout, level=level)
+    log_to(sys.stdout, level)
     torch.set_num_threads(max(1, cpu_count() // int(os.environ["LOCAL_WORLD_SIZE"])))
     try:
         function(*arguments)

@@ -14,6 +14,7 @@ from src.runs.folder import Row, Run, columns
 from src.runs.outcome import format_metric, in_words, main_metrics
 from src.system import machine
 from src.system.resources import versions
+from src.system.units import seconds
 from src.training.classifier import Classifier
 from src.training.progress import Utilisation
 from src.training.trial_status import EARLY_STOPPING, MAX_TIME
@@ -122,7 +123,10 @@ def summary(run: Run) -> str:
     """A finished run as a table for people."""
     result = run.result
     best, data, monitor = result["best"], result["data"], result["monitor"]
-    used = f"{data['name']}: {data['train']} train, {data['val']} validation, {data['test']} test"
+    used = (
+        f"{data['name']}: {data['train']:,} train, {data['val']:,} validation, "
+        f"{data['test']:,} test"
+    )
     rows = [("data", used)]
     if data["instead_of"]:
         rows.append(("!", f"instead of {data['instead_of']}"))
@@ -142,7 +146,11 @@ def summary(run: Run) -> str:
     if best["epoch"] is not None:
         rows += [
             ("best validation", f"{_measured(monitor, best, 'val')}, epoch {best['epoch']}"),
-            ("test", f"{_measured(monitor, result, 'test')}, loss {result['test/loss']:.4f}"),
+            (
+                "test",
+                f"{_measured(monitor, result, 'test')}, "
+                f"loss {format_metric('loss', result['test/loss'])}",
+            ),
         ]
     step, reason = result["step"].replace("_", " "), result["step_reason"]
     if reason and run.config.trainer.step == "auto":
@@ -150,7 +158,7 @@ def summary(run: Run) -> str:
     trained = [counted(result["epochs"], "epoch"), counted(result["steps"], "step"), step]
     rows += [
         ("trained", ", ".join(trained)),
-        ("time", ", ".join(f"{name} {s:.1f} s" for name, s in result["seconds"].items())),
+        ("time", ", ".join(f"{name} {seconds(s)} s" for name, s in result["seconds"].items())),
         ("speed", f"{result['samples_per_second']:,.0f} samples/s"),
         ("folder", str(shown(run.folder))),
     ]

@@ -9,7 +9,6 @@ from src.runs.folder import Run
 from src.runs.group_status import (
     GroupStatus,
     Results,
-    duration,
     overview,
     ranges,
     results_of,
@@ -37,17 +36,6 @@ def test_the_name_of_a_group(trials: list[int], text: str) -> None:
     assert shortened(trials) == text
     if len(trials) > 1:
         assert text.endswith(ranges(trials))
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0, "0 s"), (45.4, "45 s"), (89, "89 s"), (90, "2 min"), (89 * 60, "89 min"),
-        (90 * 60, "1.5 h"), (35 * 3600, "35.0 h"), (36 * 3600, "1.5 days"),
-    ],
-)  # fmt: skip
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
 
 
 def test_the_cells_of_a_group() -> None:

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from src.runs.group_progress import GroupProgress, write_progress
-from src.runs.removal import REMOVED, bytes_of, leftovers, remove_all, size, useless, why_in_use
+from src.runs.removal import REMOVED, bytes_of, leftovers, remove_all, useless, why_in_use
 from src.system.errors import InputError
 from src.system.files import lock_or_fail
+from src.system.units import size
 from tests.helpers.runs import ended
 
 
@@ -198,12 +199,3 @@ def test_killed_while_it_removes(monkeypatch: pytest.MonkeyPatch) -> None:
     assert remove_all({}, ask=True).startswith("removed: ")
     assert leftovers() == []
     assert remove_all({}, ask=True) == "nothing to remove"
-
-
-@pytest.mark.parametrize(
-    ("count", "text"),
-    [(0, "0.0 KB"), (340_000, "340 KB"), (1_240, "1.2 KB"), (999_400, "999 KB"),
-     (999_600, "1.0 MB"), (9_960, "10 KB"), (12_300_000, "12 MB"), (5_000_000_000_000, "5000 GB")],
-)  # fmt: skip
-def test_sizes(count: int, text: str) -> None:
-    assert size(count) == text

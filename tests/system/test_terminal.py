@@ -1,26 +1,15 @@
 """Lines that are drawn again in place."""
 
-import io
 import logging
 import sys
 
 import pytest
 from tqdm import tqdm
 
-from src.system.terminal import Area, is_terminal
+from src.system.terminal import Area
 from tests.helpers.screen import Terminal, terminal
 
 log = logging.getLogger("src.some.module")
-
-
-def test_what_is_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    with terminal() as shown:
-        assert is_terminal(shown)
-        assert not is_terminal(io.StringIO())
-        monkeypatch.setenv("TERM", "dumb")
-        assert not is_terminal(shown)
-        monkeypatch.delenv("TERM")
-        assert not is_terminal(shown)
 
 
 def test_lines_are_replaced() -> None:

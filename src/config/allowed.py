@@ -1,0 +1,112 @@
+"""The values that each key may have, from the schema: for --help, and for completion by Tab."""
+
+import functools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from src.config.faults import options
+from src.config.schema import CONF, GROUPS, MOST, Config, FusedLauncher, Search, Section
+from src.config.written import flat, written
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """The values of a key in words, and those that can be listed."""
+
+    text: str
+    listed: tuple[str, ...]
+
+
+@functools.cache
+def allowed_values(model: type[Section], prefix: str = "") -> dict[str, Allowed]:
+    """By dotted key. A key that several choices of a group have allows the values of all of them;
+    the `name` of a group is left out."""
+    schema = model.model_json_schema()
+    found: dict[str, list[dict[str, Any]]] = {}
+    for key, own in schema["properties"].items():
+        references = [own, *own.get("oneOf", ())]
+        sections = [one["$ref"].rpartition("/")[2] for one in references if "$ref" in one]
+        for section in sections:
+            for name, inner in schema["$defs"][section]["properties"].items():
+                if (key, name) not in {(group, "name") for group in GROUPS}:
+                    found.setdefault(f"{prefix}{key}.{name}", []).extend(
+                        inner.get("anyOf", [inner])
+                    )
+        if not sections:
+            found[f"{prefix}{key}"] = [own]
+    return {key: _allowed({"anyOf": schemas}) for key, schemas in found.items()}
+
+
+def _allowed(schema: Mapping[str, Any]) -> Allowed:
+    if "anyOf" in schema:
+        parts = [_allowed(each) for each in schema["anyOf"]]
+        text = ", ".join(dict.fromkeys(part.text for part in parts))
+        return Allowed(text, tuple(dict.fromkeys(one for part in parts for one in part.listed)))
+    kind, listed = schema.get("type"), list[Any]()
+    if "enum" in schema or "const" in schema:
+        listed = schema.get("enum", [schema.get("const")])
+    elif kind == "boolean":
+        listed = [True, False]
+    elif kind == "null":
+        listed = [None]
+    if listed:
+        texts = tuple(map(written, listed))
+        return Allowed(", ".join(texts), texts)
+    if kind == "array":
+        return Allowed(f"a list: {_allowed(schema['items']).text}", ())
+    return Allowed("a text" if kind == "string" else _range(schema), ())
+
+
+def _range(schema: Mapping[str, Any]) -> str:
+    """A range such as `1 or more`, `0 to 180`, `above 0` or `0 to below 1`."""
+    whole = schema["type"] == "integer"
+    low, above = schema.get("minimum"), schema.get("exclusiveMinimum")
+    high, below = schema.get("maximum", schema.get("le")), schema.get("exclusiveMaximum")
+    if whole:
+        low, above = (above + 1, None) if low is None and above is not None else (low, above)
+        high, below = (below - 1, None) if high is None and below is not None else (high, below)
+    if high is not None and high >= MOST and high != 2**32 - 1:
+        high = None
+    if low is None and above is None:
+        return "any number" if high is None else f"at most {high:,}"
+    start = f"above {above:,}" if low is None else f"{low:,}"
+    if below is not None:
+        return f"{start} to below {below:,}"
+    if high is not None:
+        return f"{start} to {high:,}"
+    return start if low is None else f"{start} or more"
+
+
+def describe(values: Mapping[str, Any]) -> str:
+    """The groups with their choices, and the keys of a configuration with the allowed values."""
+    known = allowed_values(Config)
+    groups = [(f"  {group}=", ", ".join(options(group))) for group in GROUPS]
+    keys = [(f"  {key}={text}", known[key].text) for key, text in flat(values) if key in known]
+    launcher = allowed_values(FusedLauncher, "hydra.launcher.").items()
+    fused = [(f"  {key}=", each.text) for key, each in launcher]
+    return (
+        f"groups:\n{_columns(groups)}\n\n"
+        f"keys, with the values of this command line, and the allowed values:\n{_columns(keys)}\n\n"
+        f"keys of hydra/launcher=fused, see docs/sweeps.md:\n{_columns(fused)}"
+    )
+
+
+def search_keys() -> str:
+    """The keys of a search with their defaults, the allowed values and the comments of the file."""
+    known, rows = allowed_values(Search, "search."), []
+    for line in (CONF / "search.yaml").read_text("utf-8").splitlines():
+        if found := re.fullmatch(r"  (\w+): (\S+) # (.*)", line):
+            key, value, comment = found.groups()
+            rows.append((f"  search.{key}={value}", known[f"search.{key}"].text, comment))
+    return _columns(rows)
+
+
+def _columns(rows: Sequence[Sequence[str]]) -> str:
+    """Texts in columns."""
+    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
+    return "\n".join(
+        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]])
+        for row in rows
+    )

@@ -1,0 +1,72 @@
+"""The arguments of a command: help in one style, faults in one line, completion by Tab."""
+
+import argparse
+import difflib
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from src.system.errors import InputError
+
+NUMBERS = {"int": "a whole number", "float": "a number"}
+
+
+class Parser(argparse.ArgumentParser):
+    """Raises InputError, in one line, where argparse would print its usage and end the process."""
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._answer_shell()
+        return super().parse_args(args, namespace)
+
+    def parse_intermixed_args(self, args: Any = None, namespace: Any = None) -> Any:
+        self._answer_shell()
+        return super().parse_intermixed_args(args, namespace)
+
+    def _answer_shell(self) -> None:
+        """If a shell asks what Tab completes, answers and ends the process."""
+        if "_ARGCOMPLETE" in os.environ:
+            import argcomplete
+
+            argcomplete.autocomplete(self)
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(_in_house_style(message, [*self._option_string_actions], self.prog))
+
+
+def _in_house_style(message: str, options: Sequence[str], program: str) -> str:
+    """A message of argparse as this project writes it; a message that is not known stays."""
+    message = message.removeprefix("argument ")
+    ask = f"; type {program} --help for help"
+    if found := re.fullmatch(r"(?s)unrecognized arguments: (\S+).*", message):
+        close = difflib.get_close_matches(found[1].partition("=")[0], options, 1)
+        return f"{found[1]}: unknown argument" + (f"; did you mean {close[0]}?" if close else ask)
+    if found := re.fullmatch(r"(?s)(\S+): invalid (int|float) value: '(.*)'", message):
+        message = f"{found[1]} {found[3]}: must be {NUMBERS[found[2]]}"
+    elif found := re.fullmatch(
+        r"(?s)(\S+): invalid choice: '(.*)'.* \(choose from (.*)\)", message
+    ):
+        return f"{found[1]} {found[2]}: must be one of {found[3].replace(chr(39), '')}"
+    elif found := re.fullmatch(r"the following arguments are required: (.*)", message):
+        message = f"{found[1]}: is missing"
+    return message + ask
+
+
+def command_parser(name: str, docstring: str | None, **others: Any) -> Parser:
+    """The parser of `python -m src.NAME`. The docstring is its help: a sentence, examples, and
+    perhaps further paragraphs. `others` are for argparse."""
+    purpose, _, rest = (docstring or "").partition("\n\n")
+    examples, _, text = rest.strip().partition("\n\n")
+    shown = "\n  ".join(["examples:", *examples.splitlines()])
+    return Parser(
+        f"python -m src.{name}",
+        description=purpose.strip(),
+        epilog=f"{shown}\n\n{text}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        **others,
+    )
+
+
+def completed_by(action: argparse.Action, completer: Callable[..., Sequence[str]]) -> None:
+    """Tab completes an argument by `completer(prefix=, parsed_args=, …)`."""
+    action.completer = completer  # type: ignore[attr-defined]  # argcomplete looks for it
