@@ -26,6 +26,7 @@ from src.runs.loading import Trained, open_trained
 from src.runs.outcome import format_metric
 from src.system.errors import InputError
 from src.system.files import replacing, sha256
+from src.system.process import status_line
 from src.system.resources import versions
 from src.system.units import size
 
@@ -63,7 +64,8 @@ def export(plan: Plan) -> Exported:
     description = describe_model(trained, source, digest)
     write, load = WRITERS[plan.format]
     with replacing(plan.output) as temporary:
-        write(trained, description, temporary)
+        with status_line(f"writing {plan.output} ..."):
+            write(trained, description, temporary)
         try:
             run = load(temporary)
         except InputError as error:

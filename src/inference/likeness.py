@@ -22,6 +22,7 @@ from src.data.sources.source import Split, as_float
 from src.inference.evaluation import compute_logits, source_of
 from src.runs.loading import Trained
 from src.system.errors import InputError
+from src.system.terminal import progress
 
 RATE = 0.005  # of true samples that are called unlike
 LEAST, MOST = 200, 6000  # held-out samples that set the bounds
@@ -55,7 +56,7 @@ class Likeness:
         For a class without training samples they are the largest float32."""
         farthest = torch.finfo(torch.float32).max
         distances = torch.full((len(classes), 2), farthest)
-        for number, samples in enumerate(self.classes):
+        for number, samples in enumerate(progress(self.classes, "classes compared")):
             if not len(samples):
                 continue
             squares = samples.square().sum(1)

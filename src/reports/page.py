@@ -18,7 +18,7 @@ from src.reports.figures import Picture
 from src.runs.outcome import comparable, differing, replicates
 from src.system.errors import InputError
 from src.system.files import open_regular, write_durably
-from src.system.process import importing
+from src.system.process import importing, status_line
 from src.system.terminal import progress
 from src.system.units import seconds
 
@@ -117,7 +117,8 @@ class _Sections:
         return {"svg": svg, "caption": picture.caption, "name": picture.name}
 
     def _show_all(self, pictures: Iterator[Picture]) -> list[dict[str, Any]]:
-        return [self._show(picture) for picture in pictures]
+        with status_line("drawing pictures ..."):
+            return [self._show(picture) for picture in pictures]
 
     def all_runs(self, entries: Sequence[Entry]) -> list[dict[str, Any]]:
         """A section for each data set, because values on different ones cannot be compared."""

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from multiprocessing import forkserver
 from typing import Any, TextIO
 
-from src.system.colour import RED, YELLOW, paint, tell_error
+from src.system.colour import RED, YELLOW, is_terminal, paint, tell_error
 from src.system.errors import exit_on_error
 from src.system.launch import launch_info
 
@@ -36,7 +36,7 @@ def importing() -> Iterator[None]:
     known = len(sys.modules)
     gc.disable()
     try:
-        with _status_line("loading libraries ..."):
+        with status_line("loading libraries ..."):
             yield
     finally:
         if len(sys.modules) > known:
@@ -46,10 +46,10 @@ def importing() -> Iterator[None]:
 
 
 @contextmanager
-def _status_line(text: str) -> Iterator[None]:
+def status_line(text: str) -> Iterator[None]:
     """Shows a line on the terminal of a command, once for all ranks, and removes it afterwards."""
     terminal = sys.stderr
-    shown = _output_of(terminal) is not None and terminal.isatty() and launch_info().rank == 0
+    shown = _output_of(terminal) is not None and is_terminal(terminal) and launch_info().rank == 0
     if not shown:
         yield
         return

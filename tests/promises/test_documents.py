@@ -174,6 +174,7 @@ NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a com
     ),
     r"git clone URL": ("needs a network", nothing),
     r"source \.venv": ("a command of the shell; `make` makes the environment", nothing),
+    r"eval ": ("a command of the shell; tests/sweeps/test_completion.py asks bash", nothing),
     r"(\w+=\w+ )?make": ("installs, and most targets take minutes", is_make_target),
     r"pip install -e": ("needs a network", is_extra),
     r"pip wheel|kindling ": (

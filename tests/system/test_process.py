@@ -147,7 +147,7 @@ def test_a_terminal_shows_that_libraries_are_loaded(
         f"{run}"
     )
     ours, terminal = pty.openpty()
-    environment = os.environ | {"SLURM_JOB_NAME": "train"} | environment
+    environment = os.environ | {"SLURM_JOB_NAME": "train", "TERM": "xterm"} | environment
     subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, stderr=terminal, env=environment, check=True
     )
