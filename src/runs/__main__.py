@@ -17,7 +17,7 @@ path, if only one folder has this beginning.
 import sys
 from pathlib import Path
 
-from src.system.arguments import command_parser, completed_by
+from src.system.arguments import Parser, command_parser, completed_by
 from src.system.process import importing, run
 
 COMMANDS = ("list", "compare", "label", "rm", "clean")
@@ -29,7 +29,11 @@ def main() -> None:
 
     parser = command_parser("runs", __doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    listing = commands.add_parser("list", help="list runs and sweeps, the default")
+
+    def command(name: str, purpose: str) -> Parser:
+        return commands.add_parser(name, help=purpose, description=f"{purpose.capitalize()}.")
+
+    listing = command("list", "list runs and sweeps, the default")
     listing.add_argument(
         "folders", nargs="*", type=Path, metavar="FOLDER",
         help="default: runs, sweeps and searches",
@@ -45,11 +49,11 @@ def main() -> None:
         "--limit", type=int, default=30, metavar="N", help="rows; 1 or more, default: 30"
     )
     listing.add_argument("--json", action="store_true", help="print a JSON list of all")
-    comparing = commands.add_parser("compare", help="settings, metrics and weights of runs")
+    comparing = command("compare", "compare settings, metrics and weights of runs")
     compared = comparing.add_argument(
         "runs", nargs="+", type=finder(*TRAINED), metavar="RUN", help="two or more"
     )
-    labelling = commands.add_parser("label", help="change the name and the tags")
+    labelling = command("label", "change the name and the tags")
     labelled = labelling.add_argument(
         "folder", type=finder(), metavar="FOLDER", help="a run or a sweep"
     )
@@ -58,16 +62,16 @@ def main() -> None:
     )
     labelling.add_argument("--tag", nargs="+", default=[], metavar="TAG", help="add tags")
     labelling.add_argument("--untag", nargs="+", default=[], metavar="TAG", help="remove tags")
-    removing = commands.add_parser("rm", help="remove runs and sweeps")
+    removing = command("rm", "remove runs and sweeps")
     # The beginning of a name may be a typing mistake, and a removal is for ever.
     removed = removing.add_argument(
         "folders", nargs="+", type=finder(whole=True), metavar="FOLDER", help="runs and sweeps"
     )
     for each in (compared, labelled, removed):
         completed_by(each, typed_folders)
-    cleaning = commands.add_parser("clean", help="remove failed and empty runs and sweeps")
-    for command in (removing, cleaning):
-        command.add_argument("--yes", action="store_true", help="do not ask")
+    cleaning = command("clean", "remove failed and empty runs and sweeps")
+    for sub in (removing, cleaning):
+        sub.add_argument("--yes", action="store_true", help="do not ask")
     argv = sys.argv[1:]
     chosen = argv[0] if argv else ""
     arguments = parser.parse_args(

@@ -10,7 +10,6 @@ from tabulate import tabulate
 
 from src.system import machine
 from src.system.resources import cpu_count, cpu_flags, versions
-from src.system.units import size
 
 # Vector instructions for matrix products, by their names in /proc/cpuinfo on x86 and Arm.
 VECTOR = ("avx", "avx2", "fma", "avx512f", "avx512_bf16", "avx512_fp16", "amx_bf16", "amx_int8")
@@ -105,7 +104,7 @@ def describe(found: dict[str, Any]) -> str:
          f"driver {cuda['driver'] or 'none'}"),
     ]  # fmt: skip
     for number, device in enumerate(cuda["devices"]):
-        memory = f"{size(device['memory_free'])} of {size(device['memory_total'])} free"
+        memory = f"{_gib(device['memory_free'])} of {_gib(device['memory_total'])} free"
         rows += [
             (f"cuda:{number}", f"{device['name']}, {memory}"),
             ("", f"compute capability {device['compute_capability']}, "
@@ -131,3 +130,7 @@ def cpu_rows(found: Mapping[str, Any], engine: Mapping[str, str | None]) -> list
 
 def _yes(value: bool) -> str:
     return "yes" if value else "no"
+
+
+def _gib(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB"

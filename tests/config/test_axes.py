@@ -77,7 +77,7 @@ def test_faults_of_zip_name_keys_and_lengths() -> None:
 
     assert faults("a=zip(1,2)", "b=zip(3,4)", "c=1,2,3", "d=5") == []
     assert faults("optimizer.lr=zip(1,2)", "s=1,2", "a=zip(range(1000))", "b=zip(3,4)") == [
-        "zip(…): optimizer.lr has 2 values, a has 1000 values, b has 2 values; keys that change "
+        "zip(…): optimizer.lr has 2 values, a has 1,000 values, b has 2 values; keys that change "
         "together need the same number of values; to combine a key with all others, type KEY=A,B"
     ]
     for twice in ("a=3", "+a=3", "a=3,4"):

@@ -24,6 +24,8 @@ def screen(output: str) -> list[str]:
             lines[row] = lines[row][:column]
         elif command == "J":
             lines[row:] = [lines[row][:column]]
+        elif command == "m":  # a colour
+            pass
         elif command is not None:
             raise AssertionError(f"unknown: {match[0]!r}")
         elif character == "\r":

@@ -34,6 +34,10 @@ def test_a_sweep_continues_after_a_failed_trial_and_reports_it(
     done = command("src.train", "-m", *SMALL, "data.drop_last=true", "data.batch_size=100,50,5000")
     assert done.returncode == 1
     assert "error: 1 of 3 trials failed" in done.stderr
+    told = re.findall(r"^trial (\d) of 3, in sweeps/\S+/(\d): (.*)$", done.stdout, re.M)
+    assert [(number, folder) for number, folder, _ in told] == [("1", "0"), ("2", "1"), ("3", "2")]
+    assert told[1][2] == f"{' '.join(SMALL)} data.drop_last=true data.batch_size=50"
+    assert "[HYDRA]" not in done.stdout
     assert "type data.batch_size=1150 or less" in done.stdout
     (path,) = tmp_path.glob("sweeps/*/*/results.csv")
     with path.open() as file:
@@ -55,8 +59,21 @@ def test_a_sweep_continues_after_a_failed_trial_and_reports_it(
 def test_every_command_has_help(name: str, command: Command, tmp_path: Path) -> None:
     done = command(f"src.{name}", "--help")
     assert (done.returncode, done.stderr) == (0, "")
-    assert f"python -m src.{name}" in done.stdout
     assert not list(tmp_path.iterdir())
+    usage, purpose, *parts = done.stdout.split("\n\n")
+    assert usage.startswith(f"usage: python -m src.{name} [")
+    assert re.fullmatch(r"[A-Z].*\.", purpose, re.DOTALL)
+    (examples,) = (part for part in parts if part.startswith("examples:\n"))
+    lines = examples.splitlines()[1:]
+    assert all(line.startswith(("  python -m src.", " " * 8)) for line in lines), lines
+    for part in parts[: parts.index(examples)]:
+        title, *rows = part.splitlines()
+        assert title in ("positional arguments:", "options:")
+        for row, after in zip(rows, [*rows[1:], ""], strict=True):
+            if re.match(r"  ?[-\w]|    \w", row) and not after.startswith(" " * 20):
+                assert re.search(r"\S  +\S", row), f"no help: {row}"
+        for number in re.findall(r"--[\w-]+ (?:N|K|PORT|RATE) .*\n?.*\n?.*", part):
+            assert "default: " in number, number
 
 
 def test_the_version_is_the_projects(command: Command) -> None:

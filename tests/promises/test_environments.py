@@ -56,7 +56,7 @@ def with_srun(folder: Path) -> str:
 
 @pytest.fixture(autouse=True)
 def _without_a_report(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loop, "finish_sweep", lambda _: None)
+    monkeypatch.setattr(loop, "finish_sweep", lambda *_: None)
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ def ordinary(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, list[Any]]:
     """A run, and the values of a search of two trials, in the ordinary environment."""
     folder = tmp_path_factory.mktemp("ordinary")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(loop, "finish_sweep", lambda _: None)
+        patched.setattr(loop, "finish_sweep", lambda *_: None)
         return trained(folder / "run"), searched(folder / "search")
 
 

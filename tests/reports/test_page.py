@@ -89,7 +89,7 @@ def test_the_page_of_a_sweep_agrees_with_its_table(sweep: Path) -> None:
         (cells,) = [cells for cells in trials if cells[0] == row["trial"]]
         shown = dict(zip(header, cells, strict=True))
         assert shown["val/acc"] == f"{float(row['val/acc']):.2%}"
-        assert shown["test/loss"] == f"{float(row['test/loss']):.4g}"
+        assert shown["test/loss"] == f"{float(row['test/loss']):.4f}"
         assert shown["seed"] == row["seed"]
     best = max(rows, key=lambda row: float(row["val/acc"]))
     assert trials[0][2] == f"{float(best['val/acc']):.2%}"  # the best first
@@ -191,8 +191,8 @@ def test_runs_in_one_plot(train: Train, tmp_path: Path) -> None:
     table = Tables(text).found["run-model1-measures"]
     assert table[0] == ["class", "precision", "recall", "F1", "AUROC", "samples"]
     assert table[-2][1:] == [
-        *(f"{m.macro:.4f}" for m in (found.measures.precision, found.measures.recall)),
-        *(f"{m.macro:.4f}" for m in (found.measures.f1, found.measures.auroc)),
+        *(f"{m.macro:.2%}" for m in (found.measures.precision, found.measures.recall)),
+        *(f"{m.macro:.2%}" for m in (found.measures.f1, found.measures.auroc)),
         "359",
     ]
     confusion = found.confusion
@@ -294,7 +294,7 @@ def test_unfinished_runs_show_their_best_epoch_and_the_reason(train: Train, tmp_
         if name in ("SIGTERM", "failed"):
             best = max(runs[name].history[1:], key=lambda row: row["val/acc"] or 0)
             assert cells["val/acc"] == f"{best['val/acc']:.2%}"
-            assert cells["val/loss"] == f"{best['val/loss']:.4g}"
+            assert cells["val/loss"] == f"{best['val/loss']:.4f}"
             assert cells["test/acc"] == "–"
     assert shown[runs["early"].folder.name]["val/acc"] == "–"
 

@@ -132,4 +132,4 @@ def test_the_totals() -> None:
     assert told.endswith(" left")
     ended = Results(1000, 0, 20, 5.0, "val/loss", 0.5)
     told = overview([], ended, 1000, count_groups=False)
-    assert told == "1,000 of 1,000 trials ended, 20 diverged, best val/loss 0.5"
+    assert told == "1,000 of 1,000 trials ended, 20 diverged, best val/loss 0.5000"

@@ -1,5 +1,6 @@
 """The outcomes of runs, and how they compare."""
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from src.runs.confidence import t_interval
 from src.runs.folder import Result, Row, Run
 from src.runs.outcome import (
     Outcome,
+    best_places,
     comparable,
     format_interval,
     format_metric,
@@ -35,12 +37,43 @@ def test_points_replicates_are_ranked_by_their_mean() -> None:
     assert [(group.values, len(group.trials)) for group in groups] == [(("0.3",), 2), (("0.1",), 2)]
     assert format_spread(groups[0].known("val/acc")) == "90.00% ± 7.07%"
     assert format_spread(groups[0].known("test/acc")) == "–"
-    assert format_spread([1.25, 0.75], "val/loss") == "1 ± 0.3536"
+    assert format_spread([1.25, 0.75], "val/loss") == "1.0000 ± 0.3536"
     assert groups[0].metrics == ["val/acc", "test/acc"]
     assert replicates(trials, ["lr"]) == (["lr"], [])
     assert format_interval(groups[0].interval("val/acc")) == "26.47% to 153.53%"
     assert format_interval(groups[0].interval("test/acc")) == "–"
-    assert format_interval((0.25, 1.5), "val/brier") == "0.25 to 1.5"
+    assert format_interval((0.25, 1.5), "val/brier") == "0.2500 to 1.5000"
+
+
+def test_the_best_of_each_group() -> None:
+    ranks = [("a", 2.0), ("b", math.inf), ("a", 1.0), ("c", 5.0), ("a", 1.0), ("c", math.nan)]
+    assert best_places(ranks) == [2, 3]
+    assert best_places([]) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "text"),
+    [
+        ("val/acc", 0.97314, "97.31%"),
+        ("test/f1", 1, "100.00%"),
+        ("val/ece", 0.24484, "24.48%"),
+        ("val/loss", 0.0, "0.0000"),
+        ("val/loss", 1.005, "1.0050"),
+        ("val/loss", 0.00099, "0.00099"),
+        ("val/loss", 3.21e-12, "3.21e-12"),
+        ("val/loss", 999.99, "999.9900"),
+        ("val/loss", 12345.6, "1.235e+04"),
+        ("val/loss", -0.5, "-0.5000"),
+        ("val/loss", math.nan, "nan"),
+        ("val/loss", math.inf, "inf"),
+        ("parameters", 25450, "25,450"),
+        ("seconds", 1.286, "1.29"),
+        ("seconds", 4000, "4,000"),
+        ("val/acc", None, "–"),
+    ],
+)
+def test_every_number_has_one_format(name: str, value: float | None, text: str) -> None:
+    assert format_metric(name, value) == text
 
 
 def test_folds_and_seeds_repeat_a_setting() -> None:
@@ -138,7 +171,7 @@ def test_a_measure_is_followed_and_may_be_missing() -> None:
     assert [run.value for run in sorted(runs, key=lambda run: run.rank)] == [0.9, 0.8, 0.7]
     assert table_metrics([*runs, outcome({})]) == ["val/f1", "test/f1", "val/acc", "test/acc"]
     assert format_metric("val/f1", 0.5) == format_metric("val/ece", 0.5) == "50.00%"
-    assert format_metric("val/brier", 0.5) == "0.5"
+    assert format_metric("val/brier", 0.5) == "0.5000"
     assert [in_words(f"test/{name}") for name in ("auroc", "ece")] == ["AUROC", "calibration error"]
     rows: list[Row] = [{"epoch": n, "val/acc": n / 10, "val/loss": 1.0} for n in range(4)]
     measured: list[Row] = [row | {"val/f1": 0.9 - abs(n - 2)} for n, row in enumerate(rows)]

@@ -24,5 +24,5 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> Trained:
             Run(folder).write_result(result)
 
     monkeypatch.setattr(loop, "train_trials", train)
-    monkeypatch.setattr(loop, "finish_sweep", lambda _: None)
+    monkeypatch.setattr(loop, "finish_sweep", lambda *_: None)
     return noted

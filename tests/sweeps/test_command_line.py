@@ -4,7 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from src import train
 from src.sweeps.command_line import check_command_line
+from src.system.errors import InputError
 from tests.helpers.commands import ROOT
 from tests.helpers.faults import faults
 
@@ -33,7 +37,8 @@ def _door(folder: Path, argument: str) -> "subprocess.CompletedProcess[str]":
         f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv = ['train', {argument!r}]\n"
         "from src import train\n"
         "try: train.main()\n"
-        "except SystemExit as end: print(end.code, 'torch' in sys.modules)"
+        "except SystemExit as end: print(end.code)\n"
+        "print('torch' in sys.modules)"
     )
     return subprocess.run(
         [sys.executable, "-c", script], cwd=folder, capture_output=True, text=True, check=True
@@ -42,12 +47,44 @@ def _door(folder: Path, argument: str) -> "subprocess.CompletedProcess[str]":
 
 def test_faults_cost_no_torch_and_exit_with_2(tmp_path: Path) -> None:
     done = _door(tmp_path, "model.hiden=1")
-    assert done.stdout.strip() == "2 False"
+    assert done.stdout == "2\nFalse\n"
     assert done.stderr.startswith("error: 1 fault in the configuration, nothing was started")
     assert not list(tmp_path.iterdir())
 
 
 def test_help_lists_groups_and_costs_no_torch(tmp_path: Path) -> None:
     done = _door(tmp_path, "--help")
-    assert "optimizer: adam, adamw, sgd" in done.stdout
-    assert done.stdout.strip().endswith("0 False")
+    assert done.stdout.startswith("usage: python -m src.train ")
+    assert "  optimizer=     adam, adamw, sgd\n" in done.stdout
+    assert done.stdout.endswith("\nFalse\n")
+
+
+def test_help_shows_the_keys_of_its_command_line() -> None:
+    """Also those without a value yet, which a run would refuse."""
+    shown = check_command_line(["data=csv", "-m", "optimizer=adam", "seed=1,2", "--help"]).help
+    whole = check_command_line(["--help"], train.__doc__).help
+    assert shown is not None
+    assert whole is not None
+    assert "python -m src.train -m hydra/launcher=fused " in whole
+    assert "python -m src.train --cfg job " in whole
+    for text in ("  data.target=null  ", "  optimizer.lr=0.001  ", "  seed=1  "):
+        assert text in shown, text
+    for flag in ("--cfg", "--summary", "--config-dir", "--multirun", "--version"):
+        assert flag in shown
+    for refused in ("--experimental-rerun", "--config-name", "--config-path", "--shell"):
+        assert refused not in shown
+    assert "lr=-1: unknown key; did you mean optimizer.lr?" in faults("lr=-1", "--help")
+
+
+def test_flags_are_checked() -> None:
+    for argv, told in {
+        ("--foo",): "--foo: unknown argument; did you mean --info?",
+        ("--sumary", "seed=1"): "--sumary: unknown argument; did you mean --summary?",
+        ("--cfg", "jobs"): "--cfg/-c jobs: must be one of job, hydra, all",
+        ("-sc", "install=bash"): "--shell-completion: Hydra would complete a script alone; for all "
+        'commands, type eval "$(activate-global-python-argcomplete --dest=-)"',
+        ("--resolve",): "--resolve: goes with --cfg; type --cfg job --resolve too",
+    }.items():
+        with pytest.raises(InputError) as error:
+            check_command_line(argv)
+        assert str(error.value) == told

@@ -57,7 +57,7 @@ def test_the_best_rate_and_its_neighbours(
 
 def test_advice() -> None:
     text = advice(found(2.0, 0.5, 0.51, 2.4, None))
-    assert "lowest validation loss: 0.5 at optimizer.lr=0.01; before training 2.3" in text
+    assert "lowest validation loss: 0.5000 at optimizer.lr=0.01; before training 2.3000" in text
     assert "within 5% of it: optimizer.lr from 0.01 to 0.1" in text
     assert "worse than no training: from optimizer.lr=1 on" in text
     assert "type optimizer.lr=0.01" in text

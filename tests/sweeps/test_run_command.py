@@ -78,7 +78,7 @@ def test_composed_and_checked_once(
         counts["checked"] += 1
         return check(values)
 
-    def checked_command(given: list[str]) -> Any:
+    def checked_command(given: list[str], _: str) -> Any:
         command.append(check_command_line(given))
         return command[0]
 
@@ -95,7 +95,7 @@ def test_composed_and_checked_once(
     monkeypatch.setattr(ConfigLoaderImpl, "_load_configuration_impl", counting_compose)
     monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counting_compose_job)
     monkeypatch.setattr(Config, "model_validate", counting_check)
-    monkeypatch.setattr(train, "check_command_line", checked_command)
+    monkeypatch.setattr("src.sweeps.command_line.check_command_line", checked_command)
     monkeypatch.setattr("src.training.fit.fit", fit)
     monkeypatch.setattr(trials, "train_trials", train_trials)
     monkeypatch.setattr(run_command, "finish_sweep", lambda _: None)
@@ -150,3 +150,5 @@ def test_trials_of_other_processes(command: Command, tmp_path: Path) -> None:
         assert run.config.seed == seed
         assert run.result["status"] == "finished"
         assert run.overrides["seed"] == str(seed)
+        settings = f"{' '.join(SMALL)} seed={seed} trainer.max_epochs=1"
+        assert f"trial {seed} of 2, in here/{number}: {settings}\n" in done.stdout

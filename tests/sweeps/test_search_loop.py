@@ -140,7 +140,7 @@ def test_killed_after_every_write(
 
 def test_killed_within_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With real trials, at every checkpoint: their weights are the same bit for bit."""
-    monkeypatch.setattr(loop, "finish_sweep", lambda _: None)
+    monkeypatch.setattr(loop, "finish_sweep", lambda *_: None)
     own = ("search.trials=3", "search.batch=2", "checkpoint.every_n_steps=2")
     expected = searched(tmp_path / "whole", *own)
     command = checked(tmp_path / "killed", *own)
@@ -176,7 +176,7 @@ def test_two_processes(
 ) -> None:  # fmt: skip
     """While one trains its first batch, another does all that it may."""
     finished: list[Path] = []
-    monkeypatch.setattr(loop, "finish_sweep", finished.append)
+    monkeypatch.setattr(loop, "finish_sweep", lambda folder, _: finished.append(folder))
     command = checked(tmp_path / "s", "search.trials=7", "search.batch=2")
     one, other = (loop.Search(command, open_study(command)) for _ in range(2))
     train, reports = vars(loop)["train_trials"], []
@@ -215,7 +215,7 @@ def results(monkeypatch: pytest.MonkeyPatch, *given: dict[str, Any]) -> None:
             Run(folder).write_result({"monitor": "val/acc", **given[int(folder.name) % len(given)]})
 
     monkeypatch.setattr(loop, "train_trials", train)
-    monkeypatch.setattr(loop, "finish_sweep", lambda _: None)
+    monkeypatch.setattr(loop, "finish_sweep", lambda *_: None)
 
 
 def test_what_has_no_value(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,7 +401,7 @@ def test_a_search_from_the_command_line(cold_command: commands.Command, tmp_path
     best = max(Sweep(tmp_path / "here").trials, key=lambda run: run.monitored)
     assert f"best trial, to train it alone: {best.command}" in done.stdout
     assert "report: here/report.html" in done.stdout
-    assert "importance: " in done.stdout
+    assert done.stdout.index("\ntable: ") < done.stdout.index("\nimportance: ")
     rows = (tmp_path / "here" / "results.csv").read_text().splitlines()
     assert len(rows) == 5
     assert yaml.safe_load((tmp_path / "here" / "search.yaml").read_text()) == [
