@@ -274,7 +274,7 @@ def test_a_setting_with_a_fold_without_value_has_none(
         found = searched(tmp_path / "s", "search.trials=5", "search.folds=2")
     assert [state for _, _, state in found] == ["PRUNED", "FAIL", "PRUNED", "FAIL", "COMPLETE"]
     assert [value for _, value, _ in found] == [None, None, None, None, 0.65]
-    assert "5 of 5 settings done, best mean of val/acc 0.65, trials 8 to 9: " in caplog.text
+    assert "5 of 5 settings done, best mean of val/acc 65.00%, trials 8 to 9: " in caplog.text
     table = Sweep(tmp_path / "s").table()
     (row,) = [line for line in table.splitlines() if " ± " in line]
     assert re.search(r" 2 +65\.00% ± 21\.21% ", row)
@@ -340,7 +340,7 @@ def test_minimised_where_the_mode_says_so(
     own = ("checkpoint.monitor=val/loss", "checkpoint.mode=min", "search.trials=3")
     with caplog.at_level("INFO", "src"):
         searched(tmp_path / "s", *own)
-    assert "batch 0: 3 of 3 trials done, best val/loss 1, trial 1: " in caplog.text
+    assert "batch 0: 3 of 3 trials done, best val/loss 1.0000, trial 1: " in caplog.text
 
 
 def test_a_signal_says_what_goes_on(
