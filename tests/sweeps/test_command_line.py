@@ -67,7 +67,7 @@ def test_help_shows_the_keys_of_its_command_line() -> None:
     assert whole is not None
     assert "python -m src.train -m hydra/launcher=fused " in whole
     assert "python -m src.train --cfg job " in whole
-    for text in ("  data.target=null  ", "  optimizer.lr=0.001  ", "  seed=1  "):
+    for text in ("  data.target=null  ", "  optimizer.lr=0.01  ", "  seed=1  "):
         assert text in shown, text
     for flag in ("--cfg", "--summary", "--config-dir", "--multirun", "--version"):
         assert flag in shown
