@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from src.config.overrides import key_of
+from src.config.schema import MAX_EPOCHS
 from src.plots.style import COLOURS, FAINT, save_png
 from src.runs.folder import Run
 from src.runs.outcome import format_metric
@@ -84,7 +85,9 @@ def lr_find(
     if not 1e-12 <= lowest < highest <= 1e12:
         faults.append(f"--from {lowest:g} --to {highest:g}: must ascend, from 1e-12 to 1e12")
     if not 2 <= count <= MOST_RATES:
-        faults.append(f"--rates {count}: must be from 2 to {MOST_RATES}")
+        faults.append(f"--rates {count}: must be from 2 to {MOST_RATES:,}")
+    if not 1 <= epochs <= MAX_EPOCHS:
+        faults.append(f"--epochs {epochs}: must be from 1 to {MAX_EPOCHS:,}")
     if faults:
         raise InputError("\n  ".join(faults))
     rates = [float(f"{rate:.4g}") for rate in np.geomspace(lowest, highest, count)]
