@@ -104,7 +104,7 @@ def test_the_command(committee: Run, train: Train, command: Command) -> None:
         assert line.split()[-3:] == [
             f"{scores['ece']:.2%}", f"{scores['brier']:.4f}", f"{scores['loss']:.4f}",
         ]  # fmt: skip
-    assert f"temperature {found['temperature']:.3f}" in lines[-2]
+    assert f"temperature {found['temperature']:.4f}" in lines[-2]
     assert lines[-1].endswith(f"fitted on {found['fitted_on']} validation samples")
     plain = command("src.evaluate", str(committee.folder), "--json")
     assert "calibration" not in json.loads(plain.stdout)

@@ -20,6 +20,7 @@ from src.inference.writers import WRITERS
 from src.runs.folder import Run
 from src.runs.loading import open_trained
 from src.system.errors import InputError, Interrupted
+from src.system.units import size
 from tests.helpers.commands import Command, Train
 
 
@@ -202,9 +203,9 @@ def test_the_command(command: Command, run: Run, tmp_path: Path) -> None:
     ]
     done = command(*arguments)
     assert (done.returncode, done.stderr) == (0, "")
-    size = (tmp_path / "m.safetensors").stat().st_size
+    count = (tmp_path / "m.safetensors").stat().st_size
     first, second, third = done.stdout.splitlines()
-    assert first == f"m.safetensors: {size:,} bytes"
+    assert first == f"m.safetensors: {size(count)}"
     assert second == "inputs float32 (N, 28, 28), as in the data set; logits float32 (N, 10)"
     assert re.fullmatch(
         r"equal to the model on 359 test samples of digits: logits differ by at most "

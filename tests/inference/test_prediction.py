@@ -155,7 +155,7 @@ def test_pictures_and_arrays_keep_their_order(train: Train, tmp_path: Path) -> N
     assert (first.best, first.second) == (picture.best, picture.second)
     assert first.probability == pytest.approx(picture.probability)
     lines = describe(found, "0123456789").splitlines()
-    assert lines[5].split()[-5:] == ["-", "-", "-", "-", "nothing"]
+    assert lines[5].split()[-5:] == ["–", "–", "–", "–", "nothing"]
     assert f"{tmp_path}/b\ufffd.png" in lines[5]  # no line of its own
 
 

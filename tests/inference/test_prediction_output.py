@@ -105,7 +105,7 @@ def test_faults_are_reported_before_torch_is_imported(
     assert message(run, "seven.png", "--csv", "without").startswith("error: --csv without: is a f")
     assert "there is no folder no" in message(run, "seven.png", "--csv", "no/x.csv")
     assert "is one of the inputs" in message(run, ".", "--csv", "seven.png", "--force")
-    assert "required: IMAGE" in message(run)
+    assert "IMAGE: is missing" in message(run)
     assert (tmp_path / "found.csv").read_text() == "mine"
     done = cold_command("src.predict", run, "seven.png", PYTHONPATH=f"{torch.parent}:{ROOT}")
     assert (done.returncode, done.stderr) == (1, "torch was imported\n")  # so the check is one

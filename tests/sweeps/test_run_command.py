@@ -150,5 +150,5 @@ def test_trials_of_other_processes(command: Command, tmp_path: Path) -> None:
         assert run.config.seed == seed
         assert run.result["status"] == "finished"
         assert run.overrides["seed"] == str(seed)
-        settings = f"{' '.join(SMALL)} seed={seed} trainer.max_epochs=1"
+        settings = f"data=digits trainer=cpu trainer.max_epochs=1 seed={seed}"
         assert f"trial {seed} of 2, in here/{number}: {settings}\n" in done.stdout

@@ -54,8 +54,8 @@ def test_an_idle_gpu_gets_advice(
             meter.on_train_batch_end(trainer, module, None, None, 1)
             meter.on_train_end(trainer, module)
     idle, busy = [r.getMessage() for r in caplog.records if r.name.startswith("src")]
-    assert idle.startswith("GPU utilisation 30 %; it waited for work: try larger blocks")
-    assert busy == "GPU utilisation 90 %"
+    assert idle.startswith("GPU utilisation 30%; it waited for work: try larger blocks")
+    assert busy == "GPU utilisation 90%"
     monkeypatch.delattr(torch.cuda, "utilization")
     meter = Utilisation()
     meter.on_train_batch_end(trainer, module, None, None, 0)
