@@ -22,7 +22,10 @@ def progress(items: Collection[T], what: str) -> Iterable[T]:
     hidden = len(items) < 2 or not is_terminal(sys.stderr) or launch_info().rank > 0
     if hidden:
         return items
-    return tqdm(items, what, leave=False, delay=1, dynamic_ncols=True, file=sys.stderr)
+    size = shutil.get_terminal_size()  # where the size is unknown, tqdm alone would draw nothing
+    return tqdm(
+        items, what, leave=False, delay=1, ncols=size.columns - 1, nrows=size.lines, file=sys.stderr
+    )
 
 
 class Area:

@@ -75,7 +75,7 @@ def test_a_difference_is_detected(
 def test_wrong_input(command: Command) -> None:
     done = command("src.torture", "--kills", "0")
     assert (done.returncode, done.stdout) == (2, "")
-    assert "--kills: 0 is less than 1" in done.stderr
+    assert "error: --kills 0: must be 1 or more" in done.stderr
 
 
 @pytest.mark.torture
