@@ -67,7 +67,7 @@ def _range(schema: Mapping[str, Any]) -> str:
     if whole:
         low, above = (above + 1, None) if low is None and above is not None else (low, above)
         high, below = (below - 1, None) if high is None and below is not None else (high, below)
-    if high is not None and high >= MOST and high != 2**32 - 1:
+    if high == MOST:  # no limit of this key
         high = None
     if low is None and above is None:
         return "any number" if high is None else f"at most {high:,}"

@@ -200,7 +200,7 @@ def _help(parser: Parser, arguments: Namespace) -> str:
     """Raises InputError for overrides that cannot be composed."""
     combinations, _, faults = combine(arguments.overrides, arguments.multirun, arguments.config_dir)
     points, composing_faults = shared_composer(_absolute(arguments.config_dir)).points(
-        combinations[:1]
+        combinations[:1] or [[]]  # none if a sweeper such as Optuna chooses the values
     )
     if faults or composing_faults:
         raise config_error([*faults, *composing_faults])

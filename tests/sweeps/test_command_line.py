@@ -73,6 +73,8 @@ def test_help_shows_the_keys_of_its_command_line() -> None:
         assert flag in shown
     for refused in ("--experimental-rerun", "--config-name", "--config-path", "--shell"):
         assert refused not in shown
+    chosen_later = check_command_line(["-m", "optimizer.lr=interval(0.1,1)", "--help"]).help
+    assert "  optimizer.lr=0.5  " in (chosen_later or "")
     assert "lr=-1: unknown key; did you mean optimizer.lr?" in faults("lr=-1", "--help")
 
 
