@@ -14,7 +14,7 @@ from src.config.compose import check_all, shared_composer
 from src.data.sources.catalogue import require_divisible
 from src.runs.config_files import new_files
 from src.runs.folder import Run, resume_command
-from src.runs.sweep_folder import Sweep
+from src.runs.sweep_folder import Sweep, write_importance
 from src.sweeps.executors.build import build_executor
 from src.sweeps.run_command import finish_sweep
 from src.sweeps.search_command import Command
@@ -150,4 +150,5 @@ class Search:
             if shares:
                 listed = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
                 log.info("importance: %s", listed)
+            write_importance(self.command.folder, shares)
             finish_sweep(self.command.folder)
