@@ -14,7 +14,7 @@ QUICK := tests/promises/test_environments.py \
 	tests/sweeps/test_search_command.py tests/sweeps/test_search_loop.py tests/sweeps/test_search_study.py \
 	tests/training/test_stopping.py tests/training/test_steps.py tests/inference/test_evaluation.py
 
-.PHONY: setup train test quick slow torture gpu-check lint bench constraints
+.PHONY: setup train test quick slow torture gpu-check lint bench pictures constraints
 .DEFAULT_GOAL := setup
 
 setup: $(ENGINE)
@@ -64,6 +64,10 @@ lint: $(READY)
 
 bench: $(ENGINE)
 	$(VENV)/bin/python -m src.benchmark suite=loops $(ARGS)
+
+# The pictures of a report in docs/pictures; needs MNIST and Chromium.
+pictures: $(ENGINE)
+	$(VENV)/bin/python -m tests.helpers.pictures
 
 # After an upgrade that was tested: pins what the environment holds.
 constraints: $(READY)

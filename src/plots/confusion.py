@@ -12,6 +12,11 @@ from src.plots.style import COLOURS
 MOST_NAMED = 20  # classes
 
 
+def noun(labels: Sequence[str]) -> str:
+    """What a class is called."""
+    return "digit" if "".join(labels) == "0123456789" else "class"
+
+
 def confusion(counts: np.ndarray, labels: Sequence[str]) -> Figure:
     """counts[i, j]: the number of samples of class i that were predicted as class j. Only mistakes
     decide the colours, because right answers would outshine them."""
@@ -29,7 +34,7 @@ def confusion(counts: np.ndarray, labels: Sequence[str]) -> Figure:
         axis.set_xticks(range(classes), labels, rotation=90 if max(map(len, labels)) > 2 else 0)
         axis.set_yticks(range(classes), labels)
     axis.set(xlim=(-0.5, classes - 0.5), ylim=(classes - 0.5, -0.5), aspect="equal")
-    axis.set(xlabel="predicted class", ylabel="true class")
+    axis.set(xlabel=f"predicted {noun(labels)}", ylabel=f"true {noun(labels)}")
     axis.tick_params(length=0)
     axis.spines[:].set_visible(False)
     return figure

@@ -9,7 +9,7 @@ import numpy as np
 
 from src.reports.collect import SweepEntries
 from src.runs.folder import is_search
-from src.runs.outcome import UNKNOWN, short
+from src.runs.outcome import REPLICATED, UNKNOWN, short
 
 MOST_LABELS = 64  # a picture of more texts cannot be read
 MOST_VALUES = 16  # of a key that are shown one by one
@@ -57,6 +57,12 @@ def effects(sweep: SweepEntries) -> list[Effect]:
     """The effect of every key with two to MOST_LABELS values, the strongest first. Keys that change
     together have one effect."""
     return [effect for _, effect in _effects_by_keys(sweep)]
+
+
+def by_strength(sweep: SweepEntries) -> list[str]:
+    """The keys of a sweep, the strongest first; seeds and folds, which nobody chooses, are last."""
+    strong = [key for keys, _ in _effects_by_keys(sweep) for key in keys]
+    return sorted(dict.fromkeys([*strong, *sweep.keys]), key=lambda key: key in REPLICATED)
 
 
 def _effects_by_keys(sweep: SweepEntries) -> list[tuple[Keys, Effect]]:
@@ -129,7 +135,7 @@ def _values_by(
 def _labels_together(settings: Sequence[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
     """The label in a picture of the values of keys that change together, sorted by the first key.
     Ranges are those of the first key."""
-    label_of = _labels(values[0] for values in settings)
+    label_of = labels(values[0] for values in settings)
     if len(set(label_of.values())) < len(label_of):  # ranges
         return {values: label_of[values[0]] for values in sorted(set(settings), key=_by_sizes)}
     return {
@@ -142,7 +148,7 @@ def _by_sizes(values: Sequence[str]) -> list[tuple[bool, float, str]]:
     return [by_size(value) for value in values]
 
 
-def _labels(settings: Iterable[str]) -> dict[str, str]:
+def labels(settings: Iterable[str]) -> dict[str, str]:
     """The label in a picture of each value of a key, sorted by value.
 
     Many numbers, or numbers that a sampler drew, are labelled by one of six ranges with as many

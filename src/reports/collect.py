@@ -1,14 +1,17 @@
 """The runs and sweeps under some folders, read for a report. Nothing here imports torch."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 from src.config.written import flat
 from src.runs.folder import Result, Row, Run, is_sweep
+from src.runs.labels import read_labels
 from src.runs.outcome import UNKNOWN, Outcome, comparable, differing, label_of
+from src.runs.sweep_folder import read_importance
 from src.system.errors import InputError, reading
 from src.system.terminal import progress
 
@@ -22,6 +25,12 @@ class Entry(Outcome):
 
     name: str  # its path from the folder that all runs have in common
     label: str  # the keys that were set, short enough for a legend
+    called: str | None = None  # the name that it was given
+
+    @property
+    def title(self) -> str:
+        """The name that the run was given, with its path, else the path."""
+        return f"{self.called} ({self.name})" if self.called else self.name
 
 
 @dataclass(frozen=True)
@@ -32,6 +41,8 @@ class SweepEntries:
     name: str
     trials: Sequence[Entry]  # sorted by number
     keys: Sequence[str]  # those in which the trials differ
+    called: str | None = None  # the name that it was given
+    importance: Mapping[str, float] = field(default_factory=dict)  # of a search: shares of its keys
 
     @property
     def best(self) -> Entry | None:
@@ -109,10 +120,37 @@ def collect(paths: Sequence[Path], reader: Reader | None = None) -> Collection:
         else:
             runs.append(entry)
     sweeps = [sweep for folder, found in trials.items() for sweep in _sweeps(folder, found, base)]
+    runs = [replace(run, called=_read(_called, run.run.folder, skipped)) for run in runs]
+    sweeps = [
+        replace(
+            sweep,
+            called=_read(_called, sweep.folder, skipped),
+            importance=_read(read_importance, sweep.folder, skipped) or {},
+        )
+        for sweep in sweeps
+    ]
     if not runs and not sweeps:
         reasons = "".join(f"\n  {path}: {reason}" for path, reason in skipped)
         raise InputError(f"nothing to report; name runs, sweeps or folders of them{reasons}")
     return Collection(runs, sweeps, skipped)
+
+
+Content = TypeVar("Content")
+
+
+def _read(
+    reader: Callable[[Path], Content], folder: Path, skipped: list[tuple[Path, str]]
+) -> Content | None:
+    """What a reader finds in a folder; None, with a line in `skipped`, for a damaged file."""
+    try:
+        return reader(folder)
+    except InputError as error:
+        skipped.append((folder, str(error).split("\n")[0]))
+        return None
+
+
+def _called(folder: Path) -> str | None:
+    return read_labels(folder).name
 
 
 def _run_folders(path: Path) -> Iterator[Path]:

@@ -4,7 +4,7 @@ import io
 import re
 import statistics
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,20 +29,27 @@ MOST_SETTINGS = 20  # rows of a picture
 MOST_DRAWN = 300  # curves, or dots of a value: more cannot be told apart
 
 
-def _spread(items: Sequence[Any]) -> Sequence[Any]:
-    """At most MOST_DRAWN items, evenly chosen, with the first and the last."""
-    if len(items) <= MOST_DRAWN:
+def spread(items: Sequence[Any], most: int = MOST_DRAWN) -> Sequence[Any]:
+    """At most so many items, evenly chosen, with the first and the last."""
+    if len(items) <= most:
         return items
-    return [items[round(place)] for place in np.linspace(0, len(items) - 1, MOST_DRAWN)]
+    return [items[round(place)] for place in np.linspace(0, len(items) - 1, most)]
+
+
+def quantities(ranked: Sequence[Entry]) -> list[str]:
+    """What is drawn over epochs: accuracy and loss, after a measure that the best run monitors."""
+    measure = measure_of(ranked[0].monitor)
+    return [*([measure] if measure else []), "acc", "loss"]
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure with its file name and its caption."""
+    """A figure with its file name, its caption, and the chart of charts.js that replaces it."""
 
     name: str
     caption: str
     draw: Callable[[], Figure]
+    chart: str | None = None
 
     def save(self, folder: Path) -> str:
         """Writes NAME.png and NAME.svg; returns the SVG with colours of the page's theme."""
@@ -73,9 +80,11 @@ def _svg(figure: Figure) -> str:
 
 
 def _for_page(svg: str, name: str, caption: str) -> str:
-    """Makes identifiers unique, the width that of the page, and the caption its label."""
+    """Makes identifiers unique, gives the style sheet the width in points, and the picture its
+    caption as label."""
     svg = re.sub(r'(id="|url\(#|href="#)', rf"\g<1>{name}-", svg)
-    svg = re.sub(r'<svg([^>]*?) width="[^"]*" height="[^"]*"', r"<svg\1", svg, count=1)
+    size = r'<svg([^>]*?) width="([\d.]+)pt" height="[^"]*"'
+    svg = re.sub(size, r'<svg\1 style="--points: \2"', svg, count=1)
     caption = caption.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
     return svg.replace("<svg", f'<svg role="img" aria-label="{caption}"', 1)
 
@@ -85,16 +94,15 @@ def curves(entries: Sequence[Entry]) -> Figure:
     run monitors. Up to six runs have a colour each; of more runs the best three have one. Of very
     many, some hundred are drawn."""
     ranked = sorted(entries, key=lambda entry: entry.rank)
-    measure = measure_of(ranked[0].monitor)
-    quantities = [*([measure] if measure else []), "acc", "loss"]
+    names = quantities(ranked)
     figure = Figure(figsize=(9, 3.6), layout="constrained")
-    (axes,) = figure.subplots(1, len(quantities), squeeze=False)
+    (axes,) = figure.subplots(1, len(names), squeeze=False)
     few = len(entries) <= MOST_COLOURED
     shown = list(entries) if few else ranked[:3]
     labels = _labels(shown)
-    for axis, quantity in zip(axes, quantities, strict=True):
+    for axis, quantity in zip(axes, names, strict=True):
         drawn = [
-            _points(entry.history, f"val/{quantity}") for entry in _spread(ranked[3:]) if not few
+            _points(entry.history, f"val/{quantity}") for entry in spread(ranked[3:]) if not few
         ]
         axis.add_collection(
             LineCollection([p for p in drawn if len(p)], colors=FAINT, lw=0.5, alpha=0.5)
@@ -176,7 +184,7 @@ def effects(found: Sequence[Effect], quantity: str) -> Figure:
     axes = figure.subplots(rows, columns, squeeze=False, sharey=True)
     for axis, effect in zip(axes.flat, found, strict=False):
         for place, values in enumerate(effect.values):
-            dots = values if len(values) <= MOST_DRAWN else _spread(sorted(values))
+            dots = values if len(values) <= MOST_DRAWN else spread(sorted(values))
             apart = np.linspace(-0.18, 0.18, len(dots)) if len(dots) > 1 else [0]
             axis.plot(place + np.asarray(apart), dots, "o", color=FAINT, ms=3, alpha=0.6)
         places = range(len(effect.labels))
@@ -207,8 +215,40 @@ def settings(groups: Sequence[Replicates], keys: Sequence[str], quantity: str) -
         label = ", ".join(f"{key}={short(value)}" for key, value in pairs) or "all trials"
         values = group.known(quantity)
         mean = statistics.mean(group.repeats(quantity))
-        samples.append(Sample(label, _spread(sorted(values)), mean, group.interval(quantity)))
+        samples.append(Sample(label, spread(sorted(values)), mean, group.interval(quantity)))
     return intervals(samples, quantity, "a trial")
+
+
+def history(trials: Sequence[Entry]) -> Figure:
+    """The monitored value of each trial over its number, and the best so far."""
+    monitor = trials[0].monitor
+    known = [(int(t.run.folder.name), t.value) for t in trials if t.value is not None]
+    numbers, values = np.array(sorted(known)).T
+    so_far = np.maximum if higher_is_better(monitor) else np.minimum
+    figure = Figure(figsize=(9, 3), layout="constrained")
+    axis = figure.subplots()
+    axis.plot(numbers, values, "o", color=FAINT, ms=3, alpha=0.6)
+    axis.step(numbers, so_far.accumulate(values), where="post", color=COLOURS[0])
+    axis.set(xlabel="trial", ylabel=monitor)
+    axis.grid(axis="y")
+    if is_fraction(monitor):
+        axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
+    return figure
+
+
+def importance(shares: Mapping[str, float]) -> Figure:
+    """A bar for each key, the most important first; of very many keys, the first ones."""
+    keys = [*shares][:MOST_SETTINGS]
+    figure = Figure(figsize=(9, 0.8 + 0.3 * len(keys)), layout="constrained")
+    axis = figure.subplots()
+    bars = axis.barh(keys, [shares[key] for key in keys], color=COLOURS[0])
+    axis.bar_label(bars, [f" {shares[key]:.0%}" for key in keys], color=INK)
+    axis.invert_yaxis()
+    axis.margins(x=0.1)
+    axis.set_xticks([])
+    axis.spines[:].set_visible(False)
+    axis.tick_params(length=0)
+    return figure
 
 
 def times(entries: Sequence[Entry]) -> Figure:
@@ -216,7 +256,7 @@ def times(entries: Sequence[Entry]) -> Figure:
     figure = Figure(figsize=(6, 3), layout="constrained")
     axis = figure.subplots()
     known = [(e.seconds, e.value) for e in entries if e.seconds is not None and e.value is not None]
-    known = [*_spread(known)]
+    known = [*spread(known)]
     axis.plot(*np.array(known, float).reshape(-1, 2).T, "o", color=COLOURS[0], ms=4, alpha=0.7)
     axis.set(xlabel="seconds per trial", ylabel=entries[0].monitor)
     axis.set_xlim(left=0)

@@ -18,7 +18,7 @@ from src.data.sources.source import Source, Split, as_float
 from src.inference import measures
 from src.inference.calibration import bins, calibrate, score
 from src.inference.evaluation import Evaluation, compute_logits, evaluate, source_of
-from src.plots.confusion import confusion
+from src.plots.confusion import confusion, noun
 from src.plots.reliability import reliability
 from src.reports.collect import Entry
 from src.reports.figures import Picture
@@ -58,11 +58,11 @@ def pictures(model: Evaluated, name: str) -> Iterator[Picture]:
     """The confusion matrix and the reliability of the best model. For grey pictures also the most
     confident mistakes, the weights of the first layer, and augmented samples."""
     trained, source, found = model.trained, model.source, model.evaluation
-    right = found.accuracy
+    right, kind = found.accuracy, noun(source.labels)
     yield Picture(
         f"{name}-confusion",
-        f"{right:.2%} of {len(source.test):,} test samples are right. Rows: the true class; "
-        "columns: the predicted class",
+        f"{right:.2%} of {len(source.test):,} test samples are right. Rows: the true {kind}; "
+        f"columns: the predicted {kind}",
         partial(confusion, found.confusion.numpy(), source.labels),
     )
     yield _reliability(trained, source, name)
@@ -75,7 +75,7 @@ def pictures(model: Evaluated, name: str) -> Iterator[Picture]:
         shown = as_float(source.test.take(wrong).features)[:, 0]
         yield Picture(
             f"{name}-mistakes",
-            "The most confident mistakes: true class → predicted class, and its probability",
+            f"The most confident mistakes: true {kind} → predicted {kind}, and its probability",
             partial(mistakes, shown.numpy(), titles),
         )
     if trained.members:  # each has weights and augmentation of its own

@@ -1,9 +1,10 @@
 """A self-contained page about runs and sweeps, with its pictures as files beside it."""
 
 import os
+import secrets
 import statistics
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -12,9 +13,12 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup
 
+from src.plots.style import COLOURS
 from src.reports import analysis, figures, tables
 from src.reports.collect import Collection, Entry, SweepEntries, collect
 from src.reports.figures import Picture
+from src.reports.interactive import chart_data, library
+from src.runs.folder import is_search
 from src.runs.outcome import comparable, differing, replicates
 from src.system.errors import InputError
 from src.system.files import open_regular, write_durably
@@ -28,6 +32,7 @@ CURVES = (
     "epoch 1 on; epoch 0, before training, may lie outside"
 )
 MOST_MODELS = 4  # single runs that have a section of their own
+MOST_LISTED = 4  # keys or data sets in a title
 
 
 def write_report(
@@ -59,6 +64,9 @@ def write_report(
         ],
         "environments": tables.environments(found.entries),
         "pictures": folder.name,
+        "nonce": secrets.token_hex(16),
+        "colours": COLOURS,
+        "library": Markup(library()),
     }
     write_durably(page, render("page.html", content))
     return page
@@ -94,16 +102,42 @@ def _beginning(path: Path) -> str:
 
 
 def _title(found: Collection) -> str:
+    """The names of the runs and sweeps, where they have one, else what they are about."""
     parts = []
-    if found.runs:
-        parts.append(f"{len(found.runs):,} run{'s'[: len(found.runs) > 1]}")
-    if len(found.sweeps) == 1:
-        parts.append(f"a sweep of {len(found.sweeps[0].trials):,} trials")
+    if len(found.runs) == 1:
+        (run,) = found.runs
+        parts.append(run.called or f"{_model(run)} on {run.data}")
+    elif found.runs:
+        parts.append(f"{len(found.runs):,} runs on {_listed(run.data for run in found.runs)}")
+    folders = len({sweep.folder for sweep in found.sweeps})
+    if folders > 1:
+        parts.append(f"{folders:,} sweeps on {_listed(map(_data, found.sweeps))}")
     elif found.sweeps:
-        folders = len({sweep.folder for sweep in found.sweeps})
-        one = f"a sweep in {len(found.sweeps)} parts"
-        parts.append(one if folders == 1 else f"{folders:,} sweeps")
-    return " and ".join(parts)
+        keys = dict.fromkeys(key for sweep in found.sweeps for key in sweep.keys)
+        about = f"a sweep over {_listed(key.rpartition('.')[2] for key in keys)}"
+        about = found.sweeps[0].called or (about if keys else "a sweep")
+        trials = sum(len(sweep.trials) for sweep in found.sweeps)
+        parts.append(f"{about} on {_listed(map(_data, found.sweeps))}: {trials:,} trials")
+    return "; ".join(parts)
+
+
+def _model(entry: Entry) -> str:
+    if "committee" in entry.result:
+        return entry.label
+    name, sizes = (entry.settings.get(f"model.{key}", "") for key in ("name", "hidden_sizes"))
+    return " ".join(filter(None, ["MLP" if name == "mlp" else name.replace("_", " "), sizes]))
+
+
+def _data(sweep: SweepEntries) -> str:
+    return sweep.trials[0].data
+
+
+def _listed(texts: Iterable[str]) -> str:
+    """Each text once; of many, the first ones and the number of the others."""
+    different = [*dict.fromkeys(texts)]
+    others = len(different) - MOST_LISTED
+    more = [f"{others} more"] if others > 0 else []
+    return ", ".join([*different[:MOST_LISTED], *more])
 
 
 class _Sections:
@@ -114,7 +148,12 @@ class _Sections:
 
     def _show(self, picture: Picture) -> dict[str, Any]:
         svg = Markup(picture.save(self.folder))
-        return {"svg": svg, "caption": picture.caption, "name": picture.name}
+        return {
+            "svg": svg,
+            "caption": picture.caption,
+            "name": picture.name,
+            "chart": picture.chart,
+        }
 
     def _show_all(self, pictures: Iterator[Picture]) -> list[dict[str, Any]]:
         with status_line("drawing pictures ..."):
@@ -124,7 +163,7 @@ class _Sections:
         """A section for each data set, because values on different ones cannot be compared."""
         groups = comparable(entries)
         if len(groups) == 1:
-            return [self.runs("runs", "run", "Runs", entries)]
+            return [self.runs("runs", "run", "Runs" if len(entries) > 1 else "", entries)]
         return [
             self.runs(f"runs{number}", f"run{number}", f"Runs on {data}", found)
             for number, (data, found) in enumerate(groups.items(), 1)
@@ -135,14 +174,18 @@ class _Sections:
         ranked = sorted(entries, key=lambda entry: entry.rank)
         chosen = ranked[: MOST_MODELS if len(entries) <= MOST_MODELS else 1]
         trained = [entry for entry in entries if "committee" not in entry.result]
+        names = {entry.name: entry.title for entry in entries}
         return {
+            "name": name,
             "title": title,
-            "best": tables.key_figures(ranked[0], ranked[0].name if len(entries) > 1 else None),
+            "best": tables.key_figures(ranked[0], ranked[0].title if len(entries) > 1 else None),
             "curves": trained
-            and self._show(Picture(name, CURVES, partial(figures.curves, trained))),
-            "table": tables.run_table(name, "run", ranked, keys),
+            and self._show(Picture(name, CURVES, partial(figures.curves, trained), "curves")),
+            "data": trained and {"noun": "run", **chart_data(trained, keys, names)},
+            "table": (table := tables.run_table(name, "run", ranked, keys)),
             "note": tables.notes("run", entries),
-            "shared": tables.shared_settings(entries),
+            "phases": tables.phases(entries),
+            "shared": [*table.shared, *tables.shared_settings(entries)],
             "models": self._models(chosen, prefix),
         }
 
@@ -151,17 +194,21 @@ class _Sections:
         ranked = sorted(sweep.trials, key=lambda entry: entry.rank)
         best = sweep.best
         times = [trial.seconds for trial in sweep.trials if trial.seconds is not None]
+        names = {trial.name: trial.run.folder.name for trial in sweep.trials}
         return {
-            "name": sweep.name,
+            "name": name,
+            "title": f"{sweep.called} ({sweep.name})" if sweep.called else sweep.name,
+            "data": {"noun": "trial", **chart_data(ranked, analysis.by_strength(sweep), names)},
             "best": best and tables.key_figures(best, f"trial {best.run.folder.name}"),
             "statuses": list(Counter(trial.status for trial in sweep.trials).items()),
             "seconds": times
             and f"{seconds(sum(times))} s in all, {seconds(statistics.median(times))} s per trial",
+            "phases": tables.phases(sweep.trials),
             "pictures": self._show_all(_sweep_pictures(name, sweep, ranked, times)),
             "settings": tables.settings_table(name, sweep),
-            "table": tables.run_table(name, "trial", ranked, sweep.keys),
+            "table": (table := tables.run_table(name, "trial", ranked, sweep.keys)),
             "note": tables.notes("trial", sweep.trials),
-            "shared": tables.shared_settings(sweep.trials),
+            "shared": [*table.shared, *tables.shared_settings(sweep.trials)],
             "models": self._models([best], name) if best else [],
         }
 
@@ -197,6 +244,20 @@ def _sweep_pictures(
 ) -> Iterator[Picture]:
     monitor = ranked[0].monitor
     effects, grid = analysis.effects(sweep), analysis.grid(sweep)
+    if is_search(sweep.folder) and any(trial.value is not None for trial in ranked):
+        yield Picture(
+            f"{name}-history",
+            f"{monitor} of each trial in the order of the search, and the best so far",
+            partial(figures.history, sweep.trials),
+            "history",
+        )
+    if sweep.importance:
+        yield Picture(
+            f"{name}-importance",
+            "Importance of each key: its share in the difference between good trials and all "
+            "trials (PED-ANOVA)",
+            partial(figures.importance, sweep.importance),
+        )
     if grid is not None:
         yield Picture(
             f"{name}-heat-map",
@@ -210,6 +271,7 @@ def _sweep_pictures(
             "Effect of each key: a dot per trial, and the mean over all other keys ± standard "
             "deviation",
             partial(figures.effects, effects, monitor),
+            "slices",
         )
     keys, groups = replicates(sweep.trials, sweep.keys)
     if any(group.known(monitor) for group in groups):
@@ -219,10 +281,10 @@ def _sweep_pictures(
             "interval",
             partial(figures.settings, groups, keys, monitor),
         )
-    yield Picture(f"{name}-curves", CURVES, partial(figures.curves, sweep.trials))
-    if seconds and max(seconds) > 1.05 * min(seconds):  # one stack has equal shares
+    yield Picture(f"{name}-curves", CURVES, partial(figures.curves, sweep.trials), "curves")
+    if seconds and all(trial.stacked == 1 for trial in ranked):  # a stack has equal shares
         yield Picture(
             f"{name}-time",
-            "Time per trial; a trial of a stack has an equal share of the stack's time",
+            "Time per trial",
             partial(figures.times, ranked),
         )

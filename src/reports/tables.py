@@ -10,6 +10,7 @@ from src.reports import analysis
 from src.reports.collect import Entry, SweepEntries
 from src.runs.outcome import (
     INTERVAL,
+    LARGEST,
     SHARED_TIME,
     UNKNOWN,
     format_interval,
@@ -18,10 +19,13 @@ from src.runs.outcome import (
     in_words,
     main_metrics,
     replicates,
+    short,
     table_metrics,
 )
+from src.system.units import seconds
 
 ENVIRONMENT_LIMIT = 1000  # characters
+CONSTANTS = ("status", "epochs", "seconds", "parameters")  # columns that may be left out
 MOST_ROWS = 1000  # a browser shows and sorts so many rows at once
 MOST_UNFINISHED = 100  # of them: runs that did not finish, which are ranked last
 
@@ -40,18 +44,30 @@ class Table:
     name: str
     header: Sequence[str]
     rows: list[Sequence[Cell]] = field(default_factory=list)
+    shared: list[tuple[str, str]] = field(default_factory=list)  # columns that were left out
+
+    def without_constants(self, names: Sequence[str]) -> "Table":
+        """Without those of the named columns whose text is the same in all of several rows."""
+        same = {
+            name: column[0].text
+            for name, column in zip(self.header, zip(*self.rows, strict=True), strict=True)
+            if name in names and len(column) > 1 and len({cell.text for cell in column}) == 1
+        }
+        kept = [place for place, name in enumerate(self.header) if name not in same]
+        rows: list[Sequence[Cell]] = [[row[place] for place in kept] for row in self.rows]
+        return Table(self.name, [self.header[place] for place in kept], rows, [*same.items()])
 
 
 def run_table(name: str, kind: str, entries: Sequence[Entry], keys: Sequence[str]) -> Table:
     """A row per run with its metrics and the settings `keys`; `kind` is `run` or `trial`. Of many
-    runs, ranked from the best on, the first ones."""
+    runs, ranked from the best on, the first ones. Facts that all have in common are in `shared`."""
     entries = _first(entries)
     first, others = table_metrics(entries), ("val/loss", "test/loss")
     reasons = any(entry.reason for entry in entries)
     names = [kind, "status", *["reason"] * reasons, *first, *keys, *others]
     table = Table(name, [*names, "epochs", "seconds", "parameters"])
     for entry in entries:
-        label = entry.run.folder.name if kind == "trial" else entry.name
+        label = entry.run.folder.name if kind == "trial" else entry.title
         numbers = {
             **{metric: entry.metric(metric) for metric in others},
             "epochs": entry.epochs,
@@ -68,7 +84,7 @@ def run_table(name: str, kind: str, entries: Sequence[Entry], keys: Sequence[str
                 *(_number_cell(key, value) for key, value in numbers.items()),
             ]
         )
-    return table
+    return table.without_constants(CONSTANTS)
 
 
 def _first(ranked: Sequence[Entry]) -> Sequence[Entry]:
@@ -109,7 +125,7 @@ def _number_cell(name: str, value: float | None) -> Cell:
 
 def _text_cell(text: str) -> Cell:
     is_text, value, _ = analysis.by_size(text)
-    return Cell(text, text if is_text else value)
+    return Cell(short(text), text if is_text else value)
 
 
 def key_figures(entry: Entry, name: str | None) -> dict[str, Any] | None:
@@ -128,6 +144,18 @@ def key_figures(entry: Entry, name: str | None) -> dict[str, Any] | None:
         "command": entry.run.command,
         "facts": [(title, format_metric(*figure)) for title, figure in figures.items()],
     }
+
+
+def phases(entries: Sequence[Entry]) -> list[tuple[str, float, str]]:
+    """The seconds of all runs by phase: a name, the share, and the seconds as text."""
+    sums: dict[str, float] = {}
+    for entry in entries:
+        for phase, taken in entry.result.get("seconds", {}).items():
+            sums[phase] = sums.get(phase, 0.0) + taken / entry.stacked
+    total = sum(sums.values())
+    if not 0 < total < LARGEST:
+        return []
+    return [(phase, taken / total, f"{seconds(taken)} s") for phase, taken in sums.items()]
 
 
 def notes(kind: str, entries: Sequence[Entry]) -> str | None:

@@ -1,17 +1,19 @@
 """The folder of a sweep: its trials and their table. Nothing here imports torch."""
 
+import json
 import math
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from pydantic import TypeAdapter
 from tabulate import tabulate
 
-from src.runs.folder import Result, Run, csv_text
+from src.runs.folder import Fraction, Result, Run, csv_text
 from src.runs.outcome import (
     INTERVAL,
     REPLICATED,
@@ -29,10 +31,13 @@ from src.runs.outcome import (
     table_metrics,
 )
 from src.system.colour import with_best
-from src.system.files import wait_for_lock, write_durably
+from src.system.errors import parsing
+from src.system.files import read_bounded, wait_for_lock, write_durably
 
 MOST_ROWS, MOST_ERRORS = 100, 20  # of the printed table
 SHARE = 0.02  # of the time, to bring the files of a sweep up to date while it trains
+IMPORTANCE = "importance.json"  # of each key, in the folder of a search that has ended
+IMPORTANCE_LIMIT = 65_536  # bytes
 UNUSED = ("hardware", "versions")  # of a result: most of its memory
 
 Identity = tuple[int, int, int]  # of a file's content: inode, time, size
@@ -166,6 +171,21 @@ class Sweep:
 
     def failures(self) -> int:
         return sum(outcome.status == "failed" for outcome in self.outcomes())
+
+
+def write_importance(folder: Path, shares: Mapping[str, float]) -> None:
+    write_durably(folder / IMPORTANCE, f"{json.dumps(shares)}\n")
+
+
+def read_importance(folder: Path) -> dict[str, float]:
+    """The share of each key of a search, the largest first; empty before the search has ended.
+    Raises InputError for a damaged file."""
+    file = folder / IMPORTANCE
+    if not file.exists():
+        return {}
+    content = read_bounded(file, IMPORTANCE_LIMIT)
+    with parsing(f"{file}: is not the importance of keys", "; remove it"):
+        return TypeAdapter(dict[str, Fraction]).validate_json(content)
 
 
 def _numbers(folder: Path) -> list[int]:

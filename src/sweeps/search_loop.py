@@ -15,7 +15,7 @@ from src.data.sources.catalogue import require_divisible
 from src.runs.config_files import new_files
 from src.runs.folder import Run, resume_command
 from src.runs.outcome import format_metric, in_full
-from src.runs.sweep_folder import Sweep
+from src.runs.sweep_folder import Sweep, write_importance
 from src.sweeps.executors.build import build_executor
 from src.sweeps.run_command import finish_sweep
 from src.sweeps.search_command import Command
@@ -149,6 +149,7 @@ class Search:
                 locks.enter_context(lock_or_fail(self.command.folder / ".report.lock"))
             except InputError:  # another process ended at the same time
                 return
-            shares = self.study.importances().items()
-            listed = ", ".join(f"{key} {share:.0%}" for key, share in shares)
+            shares = self.study.importances()
+            listed = ", ".join(f"{key} {share:.0%}" for key, share in shares.items())
+            write_importance(self.command.folder, shares)
             finish_sweep(self.command.folder, f"importance: {listed}" if listed else "")

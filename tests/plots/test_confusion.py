@@ -17,6 +17,9 @@ def test_mistakes_decide_the_colours_of_a_confusion_matrix() -> None:
         (-0.5, -0.5): 0.18, (0.5, 0.5): 0.18, (1.5, 1.5): 0.18,
         (0.5, -0.5): pytest.approx(0.1 + 0.8 * 0.25 / 0.5), (0.5, 1.5): pytest.approx(0.9),
     }  # fmt: skip
+    assert (axis.get_xlabel(), axis.get_ylabel()) == ("predicted class", "true class")
+    (digits,) = confusion(np.eye(10, dtype=int), [*"0123456789"]).axes
+    assert (digits.get_xlabel(), digits.get_ylabel()) == ("predicted digit", "true digit")
     many = np.eye(100, dtype=int)
     many[3, 7] = 1
     (axis,) = confusion(many, ["name"] * 100).axes

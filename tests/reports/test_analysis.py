@@ -72,10 +72,10 @@ def test_numbers_that_a_sampler_drew_are_shown_as_ranges() -> None:
 
 
 def test_ranges_of_seeds_have_all_digits() -> None:
-    labels = analysis._labels(map(str, range(10_000)))
+    labels = analysis.labels(map(str, range(10_000)))
     assert labels["0"] == "0–1666"
     assert labels["9999"] == "8334–9999"
-    assert set(analysis._labels(f"{number / 7:.9f}" for number in range(20)).values()) == {
+    assert set(analysis.labels(f"{number / 7:.9f}" for number in range(20)).values()) == {
         "0–0.429", "0.571–1", "1.14–1.43", "1.57–1.86", "2–2.29", "2.43–2.71"
     }  # fmt: skip
 

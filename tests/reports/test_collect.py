@@ -27,9 +27,10 @@ def test_runs_that_cannot_be_read_are_skipped_and_listed(train: Train, tmp_path:
     runs["no-json"].result_file.write_text("{")
     runs["foreign"].config_file.write_text("model: 5\n")
     runs["no-config"].config_file.unlink()
+    (good.folder / "labels.json").write_text("[")  # the run is reported without a name
     found = collect([tmp_path])
     assert [entry.name for entry in found.runs] == ["run1"]
-    assert {path.name for path, _ in found.skipped} == set(broken)
+    assert {path.name for path, _ in found.skipped} == {*broken, "run1"}
     reasons = {path.name: reason for path, reason in found.skipped}
     assert "neither history.csv nor result.json" in reasons["half"]
     page = write_report([tmp_path]).read_text()
@@ -59,6 +60,6 @@ def test_a_committee_in_the_folder_of_its_sweep_is_not_a_trial(
     assert entry.settings["optimizer.lr"] == part.trials[0].settings["optimizer.lr"]
     assert entry.value == run.result["best"]["val/acc"]
     page = write_report([sweep]).read_text()
-    assert "1 run and a sweep of 2 trials" in page
+    assert "<h1>committee of 2 on digits; a sweep over seed, hidden_sizes on digits: 2" in page
     assert f"python -m src.committee {sweep} --best 2 --by val/acc" in page
     assert [outcome.run.folder.name for outcome in Sweep(sweep).outcomes()] == ["0", "1"]

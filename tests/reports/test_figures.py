@@ -6,7 +6,7 @@ import pytest
 
 from src.reports import figures
 from src.reports.collect import Entry
-from src.runs.folder import Row, Run, Values
+from src.runs.folder import Result, Row, Run, Values
 from src.runs.outcome import Outcome, Replicates
 
 
@@ -44,6 +44,30 @@ def test_a_measure_that_the_best_run_monitors_comes_first() -> None:
     drawn = [list(line.get_ydata()) for line in axes[0].lines]  # type: ignore[arg-type]
     assert drawn == [pytest.approx([0.6, 0.7, 0.8]), [], [], []]
     assert axes[0].yaxis.get_major_formatter()(0.7) == "70.0%"
+
+
+def trial(number: int, monitor: str, value: float | None) -> Entry:
+    result: Result = {"status": "finished", "best": {monitor: value}, "monitor": monitor}  # type: ignore[misc,typeddict-item]
+    return Entry(Run(Path("s", str(number))), result, {}, {}, [], str(number), "")
+
+
+@pytest.mark.parametrize(
+    ("monitor", "best"), [("val/acc", [0.5, 0.5, 0.7]), ("val/loss", [0.5, 0.3, 0.3])]
+)
+def test_the_history_of_a_search_has_the_best_so_far(monitor: str, best: list[float]) -> None:
+    """In the order of the numbers; trials without a value are left out."""
+    trials = [trial(10, monitor, 0.7), trial(2, monitor, 0.3), trial(1, monitor, 0.5)]
+    (axis,) = figures.history([*trials, trial(3, monitor, None)]).axes
+    dots, line = axis.lines
+    assert dots.get_xydata().tolist() == [[1, 0.5], [2, 0.3], [10, 0.7]]  # type: ignore[union-attr]
+    assert list(line.get_ydata()) == best  # type: ignore[arg-type]
+
+
+def test_the_importance_of_many_keys_is_that_of_the_first() -> None:
+    (axis,) = figures.importance({f"key {n}": 1 / (n + 2) for n in range(50)}).axes
+    names = [label.get_text() for label in axis.get_yticklabels()]
+    assert names == [f"key {n}" for n in range(figures.MOST_SETTINGS)]
+    assert [text.get_text() for text in axis.texts][:3] == [" 50%", " 33%", " 25%"]
 
 
 def test_settings_without_the_monitored_value_are_left_out() -> None:

@@ -76,14 +76,22 @@ def test_the_page_of_a_sweep_agrees_with_its_table(sweep: Path) -> None:
     page = (sweep / "report.html").read_text()
     rows = list(csv.DictReader(io.StringIO((sweep / "results.csv").read_text())))
     header, *trials = Tables(page).found["sweep1-table"]
-    assert header[:6] == [
+    swept = ["model.hidden_sizes", "optimizer.lr", "seed"]
+    assert header == [
         "trial",
-        "status",
         "val/acc",
         "test/acc",
-        "model.hidden_sizes",
-        "optimizer.lr",
+        *swept,
+        "val/loss",
+        "test/loss",
+        *header[8:],
     ]
+    assert not {"status", "epochs"} & {*header}  # equal in all trials
+    for fact in (
+        "<code>status</code></td><td><code>finished",
+        "<code>epochs</code></td><td><code>2",
+    ):
+        assert fact in page
     assert len(trials) == len(rows) == 8
     for row in rows:
         (cells,) = [cells for cells in trials if cells[0] == row["trial"]]
@@ -92,7 +100,7 @@ def test_the_page_of_a_sweep_agrees_with_its_table(sweep: Path) -> None:
         assert shown["test/loss"] == f"{float(row['test/loss']):.4f}"
         assert shown["seed"] == row["seed"]
     best = max(rows, key=lambda row: float(row["val/acc"]))
-    assert trials[0][2] == f"{float(best['val/acc']):.2%}"  # the best first
+    assert trials[0][1] == f"{float(best['val/acc']):.2%}"  # the best first
     command = Run(sweep / trials[0][0]).command
     assert f"<code>{command}</code>" in page
     assert command.startswith("python -m src.train data=digits trainer=cpu")
@@ -128,12 +136,12 @@ def test_a_large_sweep_shows_its_first_rows(
     every = [float(row["val/acc"]) for row in rows if row["trial"] not in "34"]
     assert accuracies == [round(100 * value, 2) for value in sorted(every, reverse=True)[:3]]
     assert "the first 4 of 8 trials; results.csv has all; seconds of a trial" in page
-    assert "a sweep of 8 trials" in page
+    assert "<h1>a sweep over hidden_sizes, lr, seed on digits: 8 trials</h1>" in page
 
 
 def test_pictures_draw_some_of_many() -> None:
-    assert figures._spread(range(300)) == range(300)
-    few = figures._spread(range(10_000))
+    assert figures.spread(range(300)) == range(300)
+    few = figures.spread(range(10_000))
     assert (len(few), few[0], few[-1]) == (300, 0, 9_999)
     assert max(b - a for a, b in pairwise(few)) == 34
 
@@ -146,6 +154,7 @@ def test_a_page_is_self_contained(sweep: Path) -> None:
         inside = link.startswith(("#", "data:image/png;base64,"))
         assert inside or (sweep / link).is_file(), link
     assert "default-src 'none'" in page  # nor may anything be fetched
+    assert re.search("script-src 'nonce-[0-9a-f]{32}'; img-src data:\"", page)
     identifiers = re.findall(r'\bid="([^"]+)"', page)
     assert len(identifiers) == len(set(identifiers))
 
@@ -265,7 +274,7 @@ def test_a_sweep_over_data_sets_has_a_best_trial_on_each(warm: Warm, tmp_path: P
     for number, expected in ((1, {"0", "1"}), (2, {"2", "3"})):
         assert {row[0] for row in found[f"sweep{number}-table"][1:]} == expected
     assert "<h2>Sweep trials on digits</h2>" in page
-    assert "<h1>a sweep in 2 parts</h1>" in page
+    assert "<h1>a sweep over seed on digits, toy: 4 trials</h1>" in page
 
 
 def test_unfinished_runs_show_their_best_epoch_and_the_reason(train: Train, tmp_path: Path) -> None:
@@ -313,14 +322,33 @@ def test_a_foreign_file_is_not_overwritten(train: Train, tmp_path: Path) -> None
         write_report([run.folder], tmp_path / "x.pdf")
 
 
+def test_a_run_is_called_by_its_name_else_by_data_and_model(train: Train, tmp_path: Path) -> None:
+    named, plain = train("name=wide"), train("model.hidden_sizes=[16]")
+    for runs, title in (
+        ([named], "wide"),
+        ([plain], "MLP [16] on digits"),
+        ([named, plain], "2 runs on digits"),
+    ):
+        page = write_report([run.folder for run in runs], tmp_path / "x.html", models=False)
+        assert f"<h1>{title}</h1>" in page.read_text()
+    rows = Tables(page.read_text()).found["runs-table"]
+    assert {row[0] for row in rows[1:]} == {f"wide ({named.folder.name})", plain.folder.name}
+    seconds = sum(run.result["seconds"]["fit"] for run in (named, plain))
+    assert f"<li>fit {seconds:.3g} s</li>" in page.read_text()
+
+
 def test_texts_of_strangers_are_escaped(train: Train) -> None:
+    """Also in the data of the charts."""
     run = train("model=logistic_regression")
-    attack = '<script>document.title="had"</script>'
+    attack = '</script><script>document.title="had"</script>'
     run.overrides_file.write_text(json.dumps([f"seed={attack}", "seed=$\\frac", "a=`id`"]))
     result = run.result | {"commit": attack, "hardware": {attack: attack}}
     run.write_result(result)
-    page = write_report([run.folder]).read_text()
+    twin = shutil.copytree(run.folder, run.folder.with_name("<img src=x onerror=alert()>"))
+    page = write_report([run.folder, twin]).read_text()
     assert "<script>document" not in page
+    assert "<img" not in page
+    assert "\\u003cimg src=x onerror=alert()\\u003e" in page
     assert "&lt;script&gt;document" in page
     assert "&#39;a=`id`&#39;" in page  # quoted for a shell
 
@@ -333,7 +361,8 @@ def test_a_sweep_in_which_everything_failed(sweep: Path, tmp_path: Path) -> None
         run.write_result({"status": "failed", "error": "ValueError: no"})
     page = write_report([copy]).read_text()
     rows = Tables(page).found["sweep1-table"][1:]
-    assert [row[1:5] for row in rows] == [["failed", "ValueError: no", "–", "–"]] * 8
+    assert [row[1:4] for row in rows] == [["ValueError: no", "–", "–"]] * 8
+    assert '<p class="soft">8 failed' in page
     assert not (copy / "report" / "sweep1-time.png").exists()
 
 
@@ -358,7 +387,7 @@ def test_a_table_is_sorted_and_filtered_in_a_browser(browser: Browser, sweep: Pa
         table.locator("th button", has_text="trial").click()
         assert column("trial") == [str(number) for number in range(8)]
         rows = table.locator("tbody tr").all_inner_texts()
-        words = ["finished", column("test/loss")[3]]  # seconds may look like a learning rate
+        words = [column("model.hidden_sizes")[3], column("test/loss")[3]]
         having = [
             str(trial) for trial, row in enumerate(rows) if all(word in row for word in words)
         ]
@@ -369,6 +398,54 @@ def test_a_table_is_sorted_and_filtered_in_a_browser(browser: Browser, sweep: Pa
         assert count == f"{len(having)} of 8 rows"
 
 
+def test_charts_answer_the_pointer_and_their_controls(browser: Browser, sweep: Path) -> None:
+    """The charts take the place of the pictures. Their buttons send nothing anywhere."""
+    with opened(browser, (sweep / "report.html").as_uri()) as page:
+        page.wait_for_selector("#sweep1-parallel .main-svg")
+        assert page.locator(".chart").count() == 3  # curves, slices and parallel coordinates
+        assert page.locator("#sweep1-curves .still").count() == 0
+        figure = page.locator("#sweep1-curves")
+        select = {
+            label.inner_text().split("\n")[0].strip(): label.locator("select")
+            for label in figure.locator(".controls label").all()
+        }
+        assert [*select] == ["colour by", "lines", "scale"]
+        keys = select["colour by"].locator("option").all_inner_texts()
+        assert sorted(keys) == ["model.hidden_sizes", "optimizer.lr", "seed"]
+        assert keys[-1] == "seed"  # nobody chooses seeds
+        select["colour by"].select_option("optimizer.lr")
+        legend = figure.locator(".legendtext").all_text_contents()
+        best = Tables((sweep / "report.html").read_text()).found["sweep1-table"][1]
+        assert legend == ["optimizer.lr = 0.05", "optimizer.lr = 0.1", f"best: trial {best[0]}"]
+        select["lines"].select_option("means")
+        assert "best: mean of 2 trials" in figure.locator(".legendtext").all_text_contents()
+        select["scale"].select_option("logit")
+        assert {"30%", "50%"} <= {*figure.locator(".ytick text").all_text_contents()}
+        titles = page.locator(".modebar-btn").evaluate_all(
+            "buttons => buttons.map(button => button.dataset.title ?? button.ariaLabel)"
+        )
+        assert {"Zoom", "Pan"} <= {*titles}
+        assert not [title for title in titles if "loud" in title or "ownload" in title]
+        select["lines"].select_option("")
+        select["scale"].select_option("linear")
+        page.evaluate(
+            """() => { const chart = document.querySelector("#sweep1-curves .chart");
+            Plotly.Fx.hover(chart, [{curveNumber: 0, pointNumber: 2}]); }"""
+        )
+        text = figure.locator(".hovertext").text_content() or ""
+        number, accuracy = re.findall(r"^trial (\d).*epoch 2: (.*%)$", text)[0]
+        assert accuracy == f"{Run(sweep / number).history[2]['val/acc']:.2%}"
+
+
+def test_a_page_without_scripts_has_all_pictures(browser: Browser, sweep: Path) -> None:
+    page = browser.new_page(java_script_enabled=False)
+    page.goto((sweep / "report.html").as_uri())
+    for name in ("curves", "effects", "heat-map", "settings"):
+        assert page.locator(f"#sweep1-{name} svg[role=img]").is_visible()
+    assert not page.locator("#sweep1-parallel").is_visible()
+    page.close()
+
+
 @pytest.mark.parametrize("width", [390, 1200])
 def test_a_page_fits_its_window_in_light_and_dark(
     browser: Browser, sweep: Path, width: int, tmp_path: Path
@@ -376,6 +453,7 @@ def test_a_page_fits_its_window_in_light_and_dark(
     shades = {}
     for scheme in ("light", "dark"):
         with opened(browser, (sweep / "report.html").as_uri(), width=width, scheme=scheme) as page:
+            page.wait_for_selector("#sweep1-parallel .main-svg")
             assert page.evaluate("document.documentElement.scrollWidth") == width
             page.screenshot(path=tmp_path / f"{scheme}.png", full_page=True)
         with Image.open(tmp_path / f"{scheme}.png") as picture:

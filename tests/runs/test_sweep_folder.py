@@ -11,7 +11,8 @@ import pytest
 from src.runs import sweep_folder
 from src.runs.folder import Run
 from src.runs.outcome import Outcome, read_outcome
-from src.runs.sweep_folder import Sweep
+from src.runs.sweep_folder import Sweep, read_importance, write_importance
+from src.system.errors import InputError
 from tests.helpers.commands import Train
 from tests.helpers.kills import Killed
 from tests.helpers.runs import FILES, ended
@@ -214,3 +215,20 @@ def test_results_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ended(tmp_path / "1", 0.6)
     assert [outcome.value for outcome in Sweep(tmp_path).outcomes()] == [0.5, 0.6, 0.5]
     assert read == ["0", "1", "2", "1"]
+
+
+def test_the_importance_of_keys_is_read_as_it_was_written(tmp_path: Path) -> None:
+    assert read_importance(tmp_path) == {}
+    write_importance(tmp_path, shares := {"optimizer.lr": 0.75, "α": 0.25})
+    assert read_importance(tmp_path) == shares
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", '{"a": "x"}', '{"a": NaN}', '{"a": 2}', "\0", " " * 70_000]
+)
+def test_a_damaged_importance_is_named(content: str, tmp_path: Path) -> None:
+    (tmp_path / "importance.json").write_text(content)
+    with pytest.raises(
+        InputError, match=r"importance\.json: (is not the importance|has more than)"
+    ):
+        read_importance(tmp_path)

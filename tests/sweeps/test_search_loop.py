@@ -16,7 +16,7 @@ from src.benchmarks.crashes import fingerprint
 from src.config.compose import compose
 from src.config.schema import Config
 from src.runs.folder import Run
-from src.runs.sweep_folder import Sweep
+from src.runs.sweep_folder import Sweep, read_importance
 from src.sweeps import search_loop as loop
 from src.sweeps.search_command import Command, check_command_line
 from src.sweeps.search_loop import Search
@@ -153,7 +153,7 @@ def test_killed_within_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         runs = [Run(tmp_path / name / str(number)) for name in ("whole", "killed")]
         assert fingerprint(runs[0]) == fingerprint(runs[1])
     left = {path.name for path in (tmp_path / "killed").iterdir() if not path.name.isdigit()}
-    assert left == {".lock", "study.db", "search.yaml", "results.csv"}
+    assert left == {".lock", "study.db", "search.yaml", "results.csv", "importance.json"}
 
 
 def test_more_trials_go_on(pretended: Trained, tmp_path: Path) -> None:
@@ -402,6 +402,12 @@ def test_a_search_from_the_command_line(cold_command: commands.Command, tmp_path
     assert f"best trial, to train it alone: {best.command}" in done.stdout
     assert "report: here/report.html" in done.stdout
     assert done.stdout.index("\ntable: ") < done.stdout.index("\nimportance: ")
+    shares = read_importance(tmp_path / "here")
+    assert {*shares} == {text.partition("=")[0] for text in SPACE}
+    assert sum(shares.values()) == pytest.approx(1)
+    page = (tmp_path / "here" / "report.html").read_text()
+    assert 'id="sweep1-importance"' in page
+    assert 'data-chart="history"' in page
     rows = (tmp_path / "here" / "results.csv").read_text().splitlines()
     assert len(rows) == 5
     assert yaml.safe_load((tmp_path / "here" / "search.yaml").read_text()) == [

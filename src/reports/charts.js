@@ -1,0 +1,349 @@
+"use strict";
+// Replaces the pictures that have data by charts of Plotly. Without this script, the pictures stay.
+const COLOURS = {{ colours|tojson }};
+const GRADIENTS = {  // from blue to yellow, readable on white and on black
+  light: ["#46327e", "#365c8d", "#277f8e", "#1fa187", "#6ab83c", "#c9a60b"],
+  dark: ["#8d83e6", "#5b9bd8", "#38b2bd", "#43cf8d", "#a5db36", "#fde725"],
+};
+const LOGIT_TICKS = [0.01, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9999];
+const LOGIT_EDGE = 1e-5;  // 0 and 1 lie at infinity
+const FEW = COLOURS.length, MOST_COLOURS = 16, MOST_AXES = 12, MOST_LISTED = 8, MANY = 30, GAP = 90;
+const dark = matchMedia("(prefers-color-scheme: dark)"), touch = matchMedia("(pointer: coarse)").matches;
+
+const colour = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+const clip = text => text.length > 60 ? text.slice(0, 59) + "…" : text;
+const plain = text => clip(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+const shown = (value, fraction) => value === null ? "–" : fraction ? (100 * value).toFixed(2) + "%" : String(Number(value.toPrecision(4)));
+const known = values => values.filter(value => value !== null);
+const mean = values => values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
+const deviation = values => values.length < 2 ? 0 : Math.sqrt(values.reduce((sum, value) => sum + (value - mean(values)) ** 2, 0) / (values.length - 1));
+const quantile = (sorted, share) => sorted[Math.round(share * (sorted.length - 1))];
+const ascending = values => [...values].sort((a, b) => a - b);
+
+// Whether numbers are spread over orders of magnitude, as those that were drawn on a logarithmic scale.
+function wide(values) {
+  const sorted = ascending(values), [low, middle, high] = [0, 0.5, 1].map(share => quantile(sorted, share));
+  return low > 0 && high > 30 * low && middle < high / 4;
+}
+
+// The range of most values of many, with a margin; of few values, of all.
+function range(values, include = []) {
+  const sorted = ascending([...values, ...include]), cut = values.length < 20 ? 0 : 0.04;
+  if (!sorted.length) return undefined;
+  const low = Math.min(quantile(sorted, cut), ...include), high = Math.max(quantile(sorted, 1 - cut), ...include);
+  const margin = 0.05 * (high - low) || 0.01 * Math.abs(high) || 0.01;
+  return [low - margin, high + margin];
+}
+const scatter = number => (0.618 * number) % 1 - 0.5;
+const translucent = (hex, share) => hex + Math.round(255 * share).toString(16).padStart(2, "0");
+
+function gradient(share) {
+  const stops = GRADIENTS[dark.matches ? "dark" : "light"], place = share * (stops.length - 1);
+  const low = Math.min(Math.floor(place), stops.length - 2), part = place - low;
+  const channel = at => Math.round(parseInt(stops[low].slice(at, at + 2), 16) * (1 - part) + parseInt(stops[low + 1].slice(at, at + 2), 16) * part);
+  return "#" + [1, 3, 5].map(at => channel(at).toString(16).padStart(2, "0")).join("");
+}
+
+function palette(labels, numbers) {
+  const ordered = numbers || labels.every(label => label !== "" && !isNaN(label.replace(/[[\]'"\s]/g, "")));
+  return labels.map((_, at) => ordered ? gradient(labels.length > 1 ? at / (labels.length - 1) : 0.4) : COLOURS[at % COLOURS.length]);
+}
+
+// The settings of a trial in which trials differ; of very many, the first ones.
+function settings(data, trial, ofKey = () => true) {
+  const found = data.keys.flatMap((key, at) => ofKey(key) ? [`${key.name} = ${trial.settings[at]}`] : []);
+  return found.length > MOST_LISTED ? [...found.slice(0, MOST_LISTED), "…"] : found;
+}
+
+const rows = (title, texts, ...last) => [`<b>${plain(title)}</b>`, ...texts.map(plain), ...last].join("<br>");
+
+// --- layout ---------------------------------------------------------------------------------------
+
+function axis(more) {
+  return {gridcolor: colour("line"), linecolor: colour("line"), zeroline: false, automargin: true, ticks: "", ...more};
+}
+
+function layout(height, more) {
+  return {
+    height, margin: {l: 10, r: 14, t: 34, b: 10}, paper_bgcolor: "transparent", plot_bgcolor: "transparent",
+    font: {color: colour("ink"), family: "system-ui, sans-serif", size: 12}, hovermode: "closest", dragmode: touch ? false : "zoom",
+    hoverlabel: {bgcolor: colour("card"), bordercolor: colour("faint"), font: {color: colour("ink")}, align: "left"},
+    modebar: {bgcolor: "transparent", color: colour("faint"), activecolor: colour("accent")}, ...more,
+  };
+}
+
+// Panels in rows of so many columns: axes by name and titles as annotations, of a plot area of so many pixels.
+function panels(count, columns, size, gap, make) {
+  const rows = Math.ceil(count / columns), found = {annotations: []};
+  for (let at = 0; at < count; at++) {
+    const column = at % columns, row = Math.floor(at / columns), number = at ? at + 1 : "";
+    const across = [column / columns + (column ? gap : 0) / 2, (column + 1) / columns - (column < columns - 1 ? gap : 0) / 2];
+    const tall = size + GAP, up = [1 - (row * tall + size) / (rows * tall - GAP), 1 - row * tall / (rows * tall - GAP)];
+    const {x, y, title} = make(at);
+    found["xaxis" + number] = axis({domain: across, anchor: "y" + number, ...x});
+    found["yaxis" + number] = axis({domain: up.map(end => Math.max(0, end)), anchor: "x" + number, ...y});
+    if (title) found.annotations.push({text: title, x: mean(across), y: up[1], xref: "paper", yref: "paper", yanchor: "bottom", showarrow: false, font: {size: 13}});
+  }
+  return [found, rows * (size + GAP) - GAP];
+}
+
+// The height in pixels of a legend below a chart, by a guess of the widths of its letters.
+function legendRows(traces, width) {
+  const letters = traces.filter(trace => trace.showlegend).reduce((sum, trace) => sum + trace.name.length * 6.5 + 50, 0);
+  return 20 * Math.ceil(1.1 * letters / width);
+}
+
+// --- charts: each returns traces and a layout for a width in pixels --------------------------------
+
+function lines(data, means) {
+  if (!means) return data.trials.map((trial, at) => ({...trial, at, name: `${data.noun} ${trial.name}`, texts: settings(data, trial)}));
+  const groups = [];
+  for (const trial of data.trials) (groups[trial.group] ??= []).push(trial);
+  const found = groups.map(group => {
+    const epochs = group.reduce((most, trial) => trial.epochs.length > most.length ? trial.epochs : most, []);
+    const at = (curve, step) => known(group.map(trial => trial.curves[curve][step] ?? null));
+    const each = make => group[0].curves.map((_, curve) => epochs.map((_, step) => make(at(curve, step))));
+    return {
+      at: data.trials.indexOf(group[0]), name: `mean of ${group.length} ${data.noun}s`, texts: settings(data, group[0], key => !key.repeated),
+      value: mean(known(group.map(trial => trial.value))), epochs, curves: each(mean), deviations: each(deviation),
+    };
+  });
+  const sign = data.monitor.higher ? -1 : 1, rank = line => line.value === null ? Infinity : sign * line.value;
+  return found.sort((a, b) => rank(a) - rank(b));
+}
+
+function curves(data, state, width) {
+  const all = lines(data, state.means), key = data.keys.find(each => each.name === state.key);
+  const few = all.length <= FEW, separate = few && !key, labels = key ? key.labels : separate ? all.map(line => line.name) : [""];
+  const shades = key || separate ? palette(labels, key && key.numbers) : [colour("faint")], classOf = line => key ? key.of[line.at] : separate ? all.indexOf(line) : 0;
+  const columns = width < 640 ? 1 : data.quantities.length, traces = [];
+  const banded = state.means ? all.slice(0, few ? FEW : 1) : [], ranges = [];
+  data.quantities.forEach((quantity, panel) => {
+    const logit = state.scale === "logit" && quantity.fraction, log = state.scale !== "linear" && !logit;
+    const place = value => value === null || (log && value <= 0) ? null : logit ? Math.log10(1 / (1 / Math.min(Math.max(value, LOGIT_EDGE), 1 - LOGIT_EDGE) - 1)) : value;
+    const common = {type: "scatter", xaxis: "x" + (panel ? panel + 1 : ""), yaxis: "y" + (panel ? panel + 1 : ""), hoverinfo: "text"};
+    const points = (some, split, hover) => {  // lines in one trace, with a gap after each
+      const trace = {x: [], y: [], hovertext: [], customdata: []};
+      for (const line of some) {
+        line.epochs.forEach((epoch, step) => {
+          const value = line.curves[2 * panel + split][step], spread = line.deviations ? ` ± ${shown(line.deviations[2 * panel][step], quantity.fraction)}` : "";
+          trace.x.push(epoch); trace.y.push(place(value)); trace.customdata.push(all.indexOf(line));
+          trace.hovertext.push(rows(line.name, line.texts, `epoch ${epoch}${split ? ", training" : ""}: <b>${shown(value, quantity.fraction)}${split ? "" : spread}</b>`));
+        });
+        for (const column of Object.values(trace)) column.push(null);
+      }
+      return trace;
+    };
+    banded.forEach(line => {
+      const shade = shades[classOf(line)], up = [], down = [], epochs = [];
+      line.epochs.forEach((epoch, step) => {
+        const middle = line.curves[2 * panel][step], off = line.deviations[2 * panel][step];
+        if (middle === null || place(middle - off) === null) return;
+        epochs.push(epoch); up.push(place(middle + off)); down.push(place(middle - off));
+      });
+      traces.push({...common, x: [...epochs, ...epochs.toReversed()], y: [...up, ...down.toReversed()], mode: "lines", line: {width: 0}, fill: "toself", fillcolor: translucent(shade, 0.2), hoverinfo: "skip", legendgroup: String(classOf(line)), showlegend: false});
+    });
+    labels.forEach((label, number) => {
+      const some = all.filter(line => classOf(line) === number), shade = {color: shades[number], width: few ? 2 : 1.3};
+      const name = key ? `${key.name} = ${label}` : [label, ...some[0].texts].join(", ");
+      const style = {...common, name: plain(name), legendgroup: String(number), line: separate && !number ? {...shade, width: 3} : shade};
+      const single = some.every(line => line.epochs.length < 3);
+      traces.push({...style, ...points(some, 0), mode: few || single ? "lines+markers" : "lines", marker: {size: 5}, opacity: few ? 1 : all.length < 100 ? 0.85 : 0.5, showlegend: all.length > 1 && !panel && some.length > 0 && label !== ""});
+      if (few) traces.push({...style, ...points(some, 1), mode: "lines", line: {color: shades[number], width: 1, dash: "dot"}, showlegend: false});
+    });
+    if (!separate) traces.push({...common, ...points(all.slice(0, 1), 0), mode: "lines", name: `best: ${plain(all[0].name)}`, legendgroup: "best", line: {color: colour("ink"), width: 3}, showlegend: !panel});
+    // As in the pictures, the axes fit epochs from 1 on; of many runs, most of them and the best one.
+    const values = (line, split) => line.curves[2 * panel + split].map(place).filter((value, step) => line.epochs[step] > 0 && value !== null).map(log ? Math.log10 : value => value);
+    const fitted = few ? all.flatMap(line => [...values(line, 0), ...values(line, 1)]) : [];
+    ranges.push({
+      range: few ? range([], fitted) : range(all.flatMap(line => values(line, 0)), values(all[0], 0)), type: log ? "log" : "linear",
+      ...(quantity.fraction && !logit ? {tickformat: "~%"} : {}),
+      ...(logit ? {tickvals: LOGIT_TICKS.map(place), ticktext: LOGIT_TICKS.map(value => Number((100 * value).toFixed(2)) + "%")} : {}),
+    });
+  });
+  const last = Math.max(...all.map(line => line.epochs.at(-1) ?? 0));
+  const [axes, height] = panels(data.quantities.length, columns, width < 640 ? 240 : 320, 0.09, panel => ({
+    x: {title: {text: "epoch"}, ...(last > 1 ? {range: [1 - 0.03 * last, 1.03 * last]} : {}), ...(last < 8 ? {dtick: 1} : {})},
+    y: ranges[panel], title: data.quantities[panel].title + (few && !panel ? " (training: dotted)" : ""),
+  }));
+  const legendHeight = all.length > 1 ? legendRows(traces, width) + 25 : 0;
+  return [traces, layout(height + legendHeight + 100, {...axes, legend: {orientation: "h", x: 0, y: -62 / height, yanchor: "top"}}), all];
+}
+
+function slices(data, state, width) {
+  const keys = data.keys.filter(key => key.labels.length > 1).slice(0, MOST_AXES), traces = [];
+  const columns = Math.max(1, Math.min(keys.length, 3, Math.floor(width / 260)));
+  const xs = keys.map((key, panel) => {
+    const axes = {xaxis: "x" + (panel ? panel + 1 : ""), yaxis: "y" + (panel ? panel + 1 : "")};
+    const log = key.numbers && wide(key.numbers), place = log ? Math.log10 : value => value, back = log ? value => 10 ** value : value => value;
+    const groups = key.labels.map((_, number) => data.trials.map((_, at) => at).filter(at => key.of[at] === number && data.trials[at].value !== null));
+    const dots = {x: [], y: [], hovertext: []}, middles = [], offs = [], centres = [];
+    groups.forEach((group, number) => {
+      group.forEach((at, order) => {
+        dots.x.push(key.numbers ? key.numbers[at] : number + (group.length > 1 ? 0.36 * scatter(order) : 0));
+        dots.y.push(data.trials[at].value); dots.hovertext.push(point(data, data.trials[at]));
+      });
+      const values = group.map(at => data.trials[at].value);
+      if (!values.length) return;
+      middles.push(mean(values)); offs.push(deviation(values)); centres.push(key.numbers ? back(mean(group.map(at => place(key.numbers[at])))) : number);
+    });
+    traces.push({...axes, ...dots, type: "scatter", mode: "markers", marker: {color: colour("faint"), size: 5, opacity: 0.6}, hoverinfo: "text", showlegend: false});
+    traces.push({...axes, x: centres, y: middles, error_y: {array: offs, color: COLOURS[0], thickness: 1.5, width: 3}, type: "scatter", mode: "lines+markers", line: {color: COLOURS[0]}, hoverinfo: "skip", showlegend: false});
+    return {title: {text: plain(key.name)}, ...(key.numbers ? {type: log ? "log" : "linear"} : {tickvals: key.labels.map((_, number) => number), ticktext: key.labels.map(plain), range: [-0.5, key.labels.length - 0.5]})};
+  });
+  const fitted = range(known(data.trials.map(trial => trial.value)), traces.flatMap(trace => trace.error_y ? trace.y : []));
+  const [axes, height] = panels(keys.length, columns, 210, 0.06, panel => ({
+    x: xs[panel], y: {range: fitted, ...(data.monitor.fraction ? {tickformat: "~%"} : {}), ...(panel ? {matches: "y"} : {}), ...(panel % columns ? {showticklabels: false} : {title: {text: plain(data.monitor.name)}})},
+  }));
+  return [traces, layout(height + 100, axes)];
+}
+
+const point = (data, trial) => rows(`${data.noun} ${trial.name}`, settings(data, trial), `${plain(data.monitor.name)}: <b>${shown(trial.value, data.monitor.fraction)}</b>`);
+
+function history(data, state, width) {
+  const trials = data.trials.filter(trial => trial.value !== null).sort((a, b) => a.name - b.name), best = [];
+  for (const {value} of trials) best.push(best.length === 0 || (value > best.at(-1)) === data.monitor.higher ? value : best.at(-1));
+  const x = trials.map(trial => Number(trial.name)), common = {x, type: "scatter"};
+  return [[
+    {...common, y: trials.map(trial => trial.value), mode: "markers", marker: {color: colour("faint"), size: 6}, name: "a trial", hoverinfo: "text", hovertext: trials.map(trial => point(data, trial))},
+    {...common, y: best, mode: "lines", line: {color: COLOURS[0], shape: "hv", width: 2}, name: "best so far", hoverinfo: "skip"},
+  ], layout(340, {xaxis: axis({title: {text: "trial"}}), yaxis: axis({title: {text: plain(data.monitor.name)}, range: range(trials.map(trial => trial.value), best.slice(-1)), ...(data.monitor.fraction ? {tickformat: "~%"} : {})}), legend: {orientation: "h", x: 0, y: 1.02, yanchor: "bottom"}})];
+}
+
+// Where a trial lies on an axis, from 0 to 1, and the ticks of the axis: pairs of a place and a text.
+function scale(values, text) {
+  const log = wide(values), place = log ? Math.log10 : value => value, ends = [Math.min(...values), Math.max(...values)].map(place);
+  const at = value => ends[0] === ends[1] ? 0.5 : (place(value) - ends[0]) / (ends[1] - ends[0]);
+  const ticks = [0, 0.25, 0.5, 0.75, 1].map(share => ends[0] + share * (ends[1] - ends[0])).map(value => log ? 10 ** value : value);
+  return {at, ticks: ticks.map(value => [at(value), text(value)])};
+}
+
+function parallel(data, state, width) {
+  const trials = data.trials.map((trial, at) => ({...trial, at})).filter(trial => trial.value !== null);
+  const beside = (number, count) => 0.04 + 0.92 * number / (count - 1);
+  const axes = data.keys.filter(key => key.labels.length > 1).slice(0, MOST_AXES).map(key => {
+    if (key.numbers) {
+      const {at, ticks} = scale(key.numbers, value => String(Number(value.toPrecision(2))));
+      return {title: key.name, ticks, place: trial => at(key.numbers[trial.at])};
+    }
+    const count = key.labels.length, every = Math.ceil(count / MOST_COLOURS);
+    return {
+      title: key.name, ticks: key.labels.map((label, number) => [beside(number, count), label]).filter((_, number) => number % every === 0),
+      place: trial => beside(key.of[trial.at], count) + Math.min(0.08, 0.2 / count) * scatter(trial.at),
+    };
+  });
+  const valued = scale(trials.map(trial => trial.value), value => data.monitor.fraction ? Number((100 * value).toPrecision(3)) + "%" : shown(value));
+  axes.push({title: data.monitor.name, ticks: valued.ticks, place: trial => valued.at(trial.value)});
+  const classes = Math.min(GRADIENTS.light.length, trials.length), traces = [];
+  for (let number = classes - 1; number >= 0; number--) {  // the best are first, and drawn last
+    const some = trials.slice(Math.round(number * trials.length / classes), Math.round((number + 1) * trials.length / classes));
+    for (const chosen of [false, true]) {
+      const trace = {x: [], y: [], customdata: [], hovertext: []}, members = some.filter(trial => (state.chosen?.has(trial.at) ?? true) === chosen);
+      for (const trial of members) {
+        axes.forEach((axis, place) => {
+          trace.x.push(place); trace.y.push(axis.place(trial)); trace.customdata.push(trial.at); trace.hovertext.push(point(data, trial));
+        });
+        for (const column of Object.values(trace)) column.push(null);
+      }
+      const ends = [some.at(-1), some[0]].map(trial => shown(trial.value, data.monitor.fraction));
+      const shade = chosen ? gradient(1 - number / Math.max(1, classes - 1)) : colour("faint");
+      traces.push({
+        ...trace, type: "scatter", mode: "lines+markers", line: {color: shade, width: number ? 1 : 1.6}, marker: {size: 3}, opacity: chosen ? 0.8 : 0.12, hoverinfo: chosen ? "text" : "skip",
+        name: [...new Set(ends)].join(" to "), legendgroup: String(number), showlegend: chosen && members.length > 0, selected: {marker: {opacity: 1}}, unselected: {marker: {opacity: 1}},
+      });
+    }
+  }
+  const posts = axes.flatMap((_, place) => [[place, 0], [place, 1], [null, null]]), ink = {color: colour("ink"), size: 11};
+  traces.push({x: posts.map(([x]) => x), y: posts.map(([, y]) => y), type: "scatter", mode: "lines", line: {color: colour("faint"), width: 1}, hoverinfo: "skip", showlegend: false});
+  const annotations = axes.flatMap((axis, x) => [
+    {x, y: 1.08, text: `<b>${plain(axis.title.split(".").at(-1))}</b>`, showarrow: false, font: ink},
+    ...axis.ticks.map(([y, text]) => ({x, y, text: plain(text), xanchor: "right", xshift: -3, showarrow: false, font: ink, bgcolor: translucent(colour("card"), 0.7), borderpad: 1})),
+  ]);
+  const fixed = {visible: false}, below = legendRows(traces, width) + 20;
+  return [traces, layout(380 + below, {
+    annotations, width: Math.max(width, 85 * axes.length), dragmode: touch ? false : "select", xaxis: {...fixed, range: [-0.5, axes.length - 0.6]}, yaxis: {...fixed, range: [-0.04, 1.15]},
+    margin: {l: 0, r: 0, t: 10, b: below}, legend: {orientation: "h", x: 0, y: -0.03, yanchor: "top"}, newselection: {line: {color: colour("ink")}},
+  })];
+}
+
+// --- the page ---------------------------------------------------------------------------------------
+
+function controls(data, state, draw) {
+  const bar = document.createElement("div");
+  bar.className = "controls";
+  const select = (title, options, chosen, change) => {
+    if (options.length < 2) return;
+    const label = document.createElement("label"), list = document.createElement("select");
+    for (const [value, text] of options) list.add(new Option(text, value, false, value === chosen));
+    list.addEventListener("change", () => { change(list.value); draw(); });
+    label.append(title + " ", list);
+    bar.append(label);
+  };
+  const keys = data.keys.filter(key => key.labels.length > 1 && key.labels.length <= MOST_COLOURS).map(key => [key.name, key.name]);
+  const few = data.trials.length <= FEW;
+  state.key = few ? "" : keys.length ? keys[0][0] : null;
+  if (data.trials.length > 1) select("colour by", [...(few ? [["", data.noun]] : []), ...keys], state.key, value => { state.key = value; });
+  const repeated = data.keys.some(key => key.repeated) && new Set(data.trials.map(trial => trial.group)).size < data.trials.length;
+  state.means = repeated && data.trials.length > MANY;
+  if (repeated) select("lines", [["", `each ${data.noun}`], ["means", "mean ± deviation over seeds"]], state.means ? "means" : "", value => { state.means = value !== ""; });
+  select("scale", ["linear", "log", "logit"].map(name => [name, name]), "linear", value => { state.scale = value; });
+  return bar;
+}
+
+// The line of a run or trial as shapes: the only change that does not draw everything anew.
+function highlighted(chart, number) {
+  const traces = new Map();
+  for (const trace of chart.data.filter(each => each.customdata?.includes(number) && each.mode.startsWith("lines"))) if (!traces.has(trace.yaxis)) traces.set(trace.yaxis, trace);
+  return [...traces.values()].map(trace => {
+    const points = trace.x.flatMap((x, at) => trace.customdata[at] === number && trace.y[at] !== null ? [`${x},${trace.y[at]}`] : []);
+    return {type: "path", path: "M" + points.join("L"), xref: trace.xaxis ?? "x", yref: trace.yaxis ?? "y", line: {color: colour("ink"), width: 2}};
+  });
+}
+
+const CHARTS = {curves, slices, history, parallel};
+
+function show(figure) {
+  const data = JSON.parse(document.getElementById(figure.dataset.source).textContent);
+  const chart = document.createElement("div"), state = {scale: "linear", means: false, key: null};
+  const draw = () => {
+    const [traces, plan] = CHARTS[figure.dataset.chart](data, state, chart.clientWidth);
+    Plotly.react(chart, traces, {...plan, uirevision: JSON.stringify(state)}, {displaylogo: false, showSendToCloud: false, displayModeBar: touch ? false : "hover", modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d", "autoScale2d"]});
+  };
+  chart.className = "chart";
+  figure.hidden = false;
+  figure.prepend(chart);
+  if (figure.dataset.chart === "curves") figure.prepend(controls(data, state, draw));
+  draw();
+  figure.querySelector(".still")?.remove();
+  if (data.trials.length > 1 && ["curves", "parallel"].includes(figure.dataset.chart)) {
+    chart.on("plotly_hover", event => Plotly.relayout(chart, {shapes: highlighted(chart, event.points[0].customdata)}));
+    chart.on("plotly_unhover", () => Plotly.relayout(chart, {shapes: []}));
+  }
+  if (figure.dataset.chart === "parallel") {
+    chart.on("plotly_selected", event => {
+      if (!event?.points.length) return;
+      state.chosen = new Set(event.points.map(each => each.customdata));
+      draw();
+    });
+    chart.on("plotly_deselect", () => { state.chosen = null; draw(); });
+  }
+  dark.addEventListener("change", draw);
+  let width = chart.clientWidth;
+  new ResizeObserver(() => {
+    if (chart.clientWidth === width) return;
+    width = chart.clientWidth;
+    draw();
+  }).observe(figure);
+}
+
+(async () => {
+  const nonce = document.currentScript.nonce;
+  const figures = document.querySelectorAll("[data-chart]"), packed = document.getElementById("plotly");
+  if (!figures.length || !window.DecompressionStream) return;
+  const bytes = Uint8Array.from(atob(packed.textContent), letter => letter.charCodeAt(0));
+  const library = document.createElement("script");
+  library.nonce = nonce;
+  library.textContent = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  document.head.append(library);
+  figures.forEach(show);
+})();
