@@ -131,9 +131,8 @@ def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
         parts.append(f"and {len(predictions) - len(rows):,} more; --csv FILE writes every row")
     if boxed:
         classes = sum(prediction.guess is not None for prediction in predictions)
-        parts.append(
-            f"{len(predictions):,} drawings found, {len(predictions) - classes:,} are none"
-        )
+        none = len(predictions) - classes
+        parts.append(f"drawings found: {len(predictions):,}; called none: {none:,}")
     unlike = sum("unlike" in note for note in notes)
     if unlike:
         parts.append(f"{unlike:,} of {len(predictions):,} are {UNLIKE}")

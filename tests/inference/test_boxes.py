@@ -73,7 +73,7 @@ def test_the_output_has_a_row_and_a_box_for_each_drawing(
     assert np.abs(np.array(boxes) - PAGE.boxes).max() <= 4
     none = [row["class"] == "none" for row in rows]
     assert [row["probability"] == "" for row in rows] == none
-    assert f"3 drawings found, {sum(none)} are none" in text
+    assert f"drawings found: 3; called none: {sum(none)}" in text
     assert text.splitlines()[2].split()[5:7] == ["box", "note"][: 1 + any(none)]
     assert colours(out.read_bytes()).size == PAGE.image.size
 
