@@ -8,12 +8,18 @@ python -m src.predict RUN SAMPLES.npz         x (N, ...) as the model takes it: 
                                               from 0 to 1; with labels y (N,) also the accuracy
 python -m src.predict RUN IMAGE --augmented 10
                                               mean over each picture and 10 augmented copies
+python -m src.predict RUN PHOTO --boxes OUT.png
+                                              all digits in one picture, and a picture of them
 python -m src.predict RUN TABLE.csv           for a run on a table: rows with the same columns
 
 A picture is a PNG or JPEG file of any size. For a run on digits, it shows one digit, dark on light
 or light on dark; the digit is scaled and centred like those of MNIST. For a run on photographs, the
 whole picture is resized. The samples of an .npz file must be prepared already. The numbers of a
 table are standardised as in training.
+
+With --boxes, digits are found on lined paper, in shadow and on a page that is turned by up to 30
+degrees. They are read line by line. What is unlike all digits is said to be none. In the CSV, x, y,
+width and height are the box of each drawing, in pixels of the upright picture.
 
 Each input is compared with the run's training data, if they are on this machine. The column `note`
 says when an input is unlike them, or when a picture for a run on digits has several drawings. With
@@ -59,12 +65,18 @@ def main() -> None:
         help="average over each input and N copies by the augmentation of the training; "
         f"1 to {MOST_COPIES:,}, default: no copies",
     )
+    parser.add_argument(
+        "--boxes",
+        type=Path,
+        metavar="OUT.png",
+        help="read all digits in one picture, and write a picture with their boxes",
+    )
     parser.add_argument("--csv", metavar="FILE", help="write all rows to FILE; - prints only them")
-    parser.add_argument("--force", action="store_true", help="replace an existing FILE")
+    parser.add_argument("--force", action="store_true", help="replace an existing file")
     arguments = parser.parse_args()
     request = read_request(
         arguments.run, arguments.images, arguments.invert, arguments.csv,
-        force=arguments.force, augmented=arguments.augmented,
+        force=arguments.force, augmented=arguments.augmented, boxes=arguments.boxes,
     )  # fmt: skip
     with importing():
         from src.inference.prediction_output import predict_request

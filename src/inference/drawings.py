@@ -44,7 +44,11 @@ def prepare(image: Image.Image, shape: tuple[int, int], invert: Invert = "auto")
 
 def find_drawing(image: Image.Image, invert: Invert = "auto") -> Drawing:
     """The drawing in a picture, before it is scaled to a field."""
-    ink, inverted = extract_ink(image, invert)
+    return cut_drawing(*extract_ink(image, invert))
+
+
+def cut_drawing(ink: Levels, inverted: bool) -> Drawing:
+    """The drawing in ink (h, w), cut to its box; `inverted` says that it was dark on light."""
     rows, columns = (np.flatnonzero((ink >= EDGE).any(axis)) for axis in (1, 0))
     if rows.size == 0:
         return Drawing(np.zeros((0, 0), np.uint8), inverted, 0)

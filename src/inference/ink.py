@@ -21,15 +21,14 @@ EDGE = 64  # level of ink at which a drawing begins
 def extract_ink(image: Image.Image, invert: Invert) -> tuple[Levels, bool]:
     """The ink (h, w) from 0 to 255, (0, 0) without a drawing, and whether it is dark on light. Of
     luminance, red, green and blue the channel with the highest contrast is used."""
-    channels = _channels(image)
-    looks = [_look(levels, invert) for levels in channels]
-    levels, look = max(zip(channels, looks, strict=True), key=lambda pair: pair[1].contrast)
+    looks = [(levels, _look(levels, invert)) for levels in channels(image)]
+    levels, look = max(looks, key=lambda pair: pair[1].contrast)
     if look.contrast < FAINTEST:
         return np.zeros((0, 0), np.uint8), look.light
     return _unframed(look.ink(levels)), look.light
 
 
-def _channels(image: Image.Image) -> list[Levels]:
+def channels(image: Image.Image) -> list[Levels]:
     """Luminance, and of a colour picture also red, green and blue, each (h, w), upright, opaque."""
     image = eight_bits(upright(image))
     if image.has_transparency_data:

@@ -10,26 +10,34 @@ from typing import Any, TypeAlias
 
 from numpy.typing import NDArray
 
+from src.config import schema
 from src.config.written import printable
 from src.data.arrays import as_float32, feature_faults, label_faults, read_arrays
 from src.data.pictures import SUFFIXES, read_picture
 from src.data.tables import Table, read_table
 from src.inference.copies import read_copies
 from src.inference.drawings import Drawing, find_drawing
+from src.inference.finding import Box, find_drawings
 from src.inference.ink import Invert
-from src.runs.folder import checkpoint_of
+from src.runs.folder import Run, checkpoint_of
 from src.system.errors import InputError, all_at_once, reading
 from src.system.files import MIB, why_not_writable
 from src.system.terminal import progress
 
 ARRAYS_LIMIT = 1024 * MIB  # of an unpacked .npz file; MNIST has 55 MiB
 NAMES_SHOWN = 5
+# For models of these data sets, the program resizes the whole picture. For other models, it finds
+# the drawing in the picture, crops it and centres it.
+WHOLE_PICTURES = ("fashion_mnist", "kmnist", "cifar10", "cifar100", "image_folder")
 
 
 @dataclass(frozen=True)
 class Picture:
+    """A picture of one drawing; with a `box`, one of the drawings that were found in a picture."""
+
     path: Path
     drawing: Drawing
+    box: Box | None = None
 
 
 @dataclass(frozen=True)
@@ -61,6 +69,7 @@ class Request:
     left_out: Sequence[str]  # lines about files of other kinds in the folders
     csv_file: str | None  # "-": the standard output, in place of the table
     copies: int = 0  # augmented, of each input
+    boxes_file: Path | None = None  # for a picture with the boxes of all drawings
 
 
 def read_request(
@@ -71,25 +80,73 @@ def read_request(
     *,
     force: bool,
     augmented: int | None = None,
+    boxes: Path | None = None,
 ) -> Request:
-    """Checks the arguments of `python -m src.predict` and reads its inputs. Raises InputError as
-    `read_inputs` and `read_copies`, for a path that is not a run, and for a CSV file that cannot be
-    written."""
+    """Checks the arguments of `python -m src.predict` and reads its inputs. With `boxes`, the
+    inputs are all drawings of one picture. Raises InputError as `read_inputs`, `read_copies` and
+    `require_drawings`, for a path that is not a run, for several pictures with `boxes`, and for
+    files that cannot be written."""
     if run.suffix.lower() in (*SUFFIXES, ".npz", ".csv"):
         raise InputError(
             f"{run}: is not a run; name one before the pictures: python -m src.predict RUN {run}"
         )
     checkpoint_of(run)
     copies = read_copies(run, augmented)
-    if csv_file in (None, "-"):
-        return Request(run, read_inputs(paths, invert), left_out(paths), csv_file, copies)
-    target = Path(str(csv_file))
-    for fault in why_not_writable("--csv", target, "predictions.csv", force=force):
-        raise InputError(fault)
-    inputs = read_inputs(paths, invert)
-    if target.exists() and any(i.path.exists() and i.path.samefile(target) for i in inputs):
-        raise InputError(f"--csv {target}: is one of the inputs; name another file")
-    return Request(run, inputs, left_out(paths), csv_file, copies)
+    table = None if csv_file in (None, "-") else Path(str(csv_file))
+    targets = [("--csv", table, "predictions.csv"), ("--boxes", boxes, "boxes.png")]
+    for option, target, name in targets:
+        for fault in why_not_writable(option, target, name, force=force) if target else ():
+            raise InputError(fault)
+    if boxes:
+        _require_boxes(run, paths, boxes, table)
+    inputs = _drawings_in(paths[0], invert) if boxes else read_inputs(paths, invert)
+    for option, target, _ in targets:
+        read = (item.path for item in inputs if item.path.exists())
+        if target and target.exists() and any(path.samefile(target) for path in read):
+            raise InputError(f"{option} {target}: is one of the inputs; name another file")
+    return Request(run, inputs, left_out(paths), csv_file, copies, boxes)
+
+
+def _require_boxes(run: Path, paths: Sequence[Path], boxes: Path, table: Path | None) -> None:
+    """Raises InputError unless the drawings of one picture can be found for this run."""
+    if boxes.suffix.lower() != ".png":
+        raise InputError(f"--boxes {boxes}: must end in .png; type --boxes {boxes.stem}.png")
+    if boxes == table:
+        raise InputError(f"--boxes {boxes}: is the file of --csv, too; name another file")
+    if len(paths) > 1 or paths[0].suffix.lower() not in SUFFIXES or paths[0].is_dir():
+        named = printable(", ".join(map(str, paths[:NAMES_SHOWN])))
+        raise InputError(
+            f"--boxes {boxes}: takes one PNG or JPEG file, not {named}; type a command for each "
+            "picture"
+        )
+    if run.is_dir() and Run(run).config_file.exists():
+        data = Run(run).config.data
+        require_drawings(
+            str(run), data.name, pictures=not isinstance(data, schema.Toy | schema.Csv)
+        )
+
+
+def require_drawings(name: str, data: str, *, pictures: bool = True) -> None:
+    """Raises InputError if the model `name`, trained on `data`, does not take single drawings."""
+    if data in WHOLE_PICTURES or not pictures:
+        takes = "whole pictures" if pictures else "no pictures"
+        raise InputError(
+            f"--boxes: {name} was trained on data={data} and takes {takes}; name a run on drawings "
+            "in one channel, such as data=mnist, or leave --boxes out"
+        )
+
+
+def _drawings_in(path: Path, invert: Invert) -> list[Input]:
+    """All drawings of a picture. Raises InputError when none is found, and as `find_drawings`."""
+    with reading(path):
+        _require_file(path)
+        found = find_drawings(read_picture(path), invert, str(path))
+    if not found:
+        raise InputError(
+            f"{path}: no drawing was found; photograph the paper from nearer with more light, or "
+            "type --invert yes for dark ink on light paper, --invert no for light ink"
+        )
+    return [Picture(path, item.drawing, item.box) for item in found]
 
 
 def read_inputs(paths: Sequence[Path], invert: Invert = "auto") -> list[Input]:
@@ -148,10 +205,7 @@ def _read(file: Path, invert: Invert) -> Input:
     """The input in a file, or an Unread if the file is absent, damaged, or of another kind."""
     try:
         with reading(file):
-            if not file.exists():
-                raise InputError(f"{file}: there is no such file or folder")
-            if not file.is_file():
-                raise InputError(f"{file}: is neither a file nor a folder; name a PNG or JPEG file")
+            _require_file(file)
             if file.suffix.lower() == ".npz":
                 return read_samples(file)
             if file.suffix.lower() == ".csv":
@@ -159,6 +213,13 @@ def _read(file: Path, invert: Invert) -> Input:
             return Picture(file, find_drawing(read_picture(file), invert))
     except InputError as error:
         return Unread(file, str(error))
+
+
+def _require_file(file: Path) -> None:
+    if not file.exists():
+        raise InputError(f"{file}: there is no such file or folder")
+    if not file.is_file():
+        raise InputError(f"{file}: is neither a file nor a folder; name a PNG or JPEG file")
 
 
 def read_samples(path: Path) -> Samples:

@@ -21,15 +21,14 @@ from src.data.sources.source import Split
 from src.data.tables import Table
 from src.inference.drawings import LEAST_FIELD, scale_drawing
 from src.inference.evaluation import Opinions, compute_logits, consult, require_copies
-from src.inference.inputs import Input, Picture, Samples, Unread
+from src.inference.finding import Box
+from src.inference.inputs import WHOLE_PICTURES, Input, Picture, Samples, Unread
 from src.inference.likeness import Likeness
 from src.runs.loading import Trained
 from src.system.errors import InputError, all_at_once
 from src.system.terminal import progress
 
-# For models of these data sets, the program resizes the whole picture. For other models, it finds
-# the drawing in the picture, crops it and centres it.
-WHOLE_PICTURES = ("fashion_mnist", "kmnist", "cifar10", "cifar100", "image_folder")
+LEAST_SURE = 0.6  # a drawing of a photograph whose class is less probable is none
 
 
 def predict(trained: Trained, features: NDArray[Any], copies: int = 0) -> NDArray[np.float64]:
@@ -76,16 +75,18 @@ class Guess:
 
 @dataclass(frozen=True)
 class Prediction:
-    """The prediction for one picture or row. If its file could not be used, `fault` says why."""
+    """The prediction for one picture, row, or drawing in a photograph. If its file could not be
+    used, `fault` says why."""
 
     path: Path
     row: int | None
-    guess: Guess | None  # None if the picture is blank, and if there is a fault
+    guess: Guess | None  # None if the picture is blank or its drawing none, and with a fault
     polarity: str = ""  # "dark on light", "light on dark"; blank: "nothing"; not a drawing: ""
     true_class: int | None = None  # from the file, if the file has classes
     drawings: int | None = None  # separate drawings in the picture
     unlikeness: float | None = None  # above 1: unlike the training data; None: not measured
     fault: str = ""
+    box: Box | None = None  # of a drawing in a photograph, the row of which is its number
 
     @property
     def name(self) -> str:
@@ -97,7 +98,8 @@ class Prediction:
         """Reasons to doubt the guess, in a few words."""
         several = f"{self.drawings} drawings" if (self.drawings or 0) > 1 else ""
         unlike = "unlike" if (self.unlikeness or 0) > 1 else ""
-        return ", ".join(filter(None, [several, unlike]))
+        unsure = "unsure" if self.box and not self.guess and not unlike else ""
+        return ", ".join(filter(None, [several, unlike, unsure]))
 
 
 def predict_inputs(
@@ -204,10 +206,15 @@ def _of_pictures(
         pixels = [scale_drawing(picture.drawing, shape).pixels for picture in shown]
     guesses = _guesses_with_unlikeness(trained, np.stack(pixels), likeness, copies)
     predictions = []
-    for picture, (guess, unlikeness) in zip(pictures, guesses, strict=True):
+    for number, (picture, (guess, unlikeness)) in enumerate(zip(pictures, guesses, strict=True)):
         path, drawing = picture.path, picture.drawing
         if trained.data in WHOLE_PICTURES:
             prediction = Prediction(path, None, guess, unlikeness=unlikeness)
+        elif picture.box:
+            none = (unlikeness or 0) > 1 or guess.probability < LEAST_SURE
+            prediction = Prediction(
+                path, number, None if none else guess, unlikeness=unlikeness, box=picture.box
+            )
         elif drawing.blank:
             prediction = Prediction(path, None, None, "nothing", drawings=0)
         else:

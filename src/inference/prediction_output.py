@@ -10,8 +10,10 @@ from pathlib import Path
 from tabulate import tabulate
 
 from src.config.written import printable
+from src.data.pictures import read_picture
+from src.inference.boxes import draw_boxes
 from src.inference.copies import told
-from src.inference.inputs import Request
+from src.inference.inputs import Request, require_drawings
 from src.inference.likeness import likeness_of
 from src.inference.prediction import Guess, Prediction, predict_inputs
 from src.runs.loading import open_trained
@@ -34,6 +36,8 @@ COLUMNS = (
     "fault",
 )
 COMMITTEE_COLUMNS = ("agreement", "disagreement")  # before `fault`  # fmt: skip
+BOX_COLUMNS = ("x", "y", "width", "height")  # before `fault`, of drawings in a photograph
+NONE = "none"  # the class of a drawing that is unlike every class, or of no probable class
 COPIES_COLUMN = "augmented_copies"  # before `fault`, with augmented copies
 UNLIKE = (
     "unlike: farther from every training sample of their class than 99.5% of the held-out samples"
@@ -53,6 +57,8 @@ def predict_request(request: Request) -> Output:
     """Predicts the inputs of a request; writes the CSV file where one is requested. Raises
     InputError as `open_trained` and `predict_inputs`, and when the file cannot be written."""
     trained = open_trained(request.run)
+    if request.boxes_file:
+        require_drawings(str(trained.checkpoint), trained.data)
     notes, likeness = list(request.left_out), None
     try:
         likeness = likeness_of(trained)
@@ -62,20 +68,27 @@ def predict_request(request: Request) -> Output:
     predictions = predict_inputs(trained, request.inputs, likeness, request.copies)
     faults = [prediction.fault for prediction in predictions if prediction.fault]
     rows = to_csv(predictions, trained.labels, request.copies)
+    if request.boxes_file:
+        picture = read_picture(predictions[0].path)
+        _write("--boxes", request.boxes_file, draw_boxes(picture, predictions, trained.labels))
     if request.csv_file == "-":
         return Output(rows, notes, faults)
     if request.csv_file is not None:
-        try:
-            write_durably(Path(request.csv_file), rows)
-        except OSError as error:
-            raise InputError(
-                f"--csv {request.csv_file}: cannot be written ({error.strerror}); name another file"
-            ) from None
+        _write("--csv", Path(request.csv_file), rows)
     table = describe(predictions, trained.labels)
     head = f"{trained.checkpoint}, trained on {trained.data}"
     if request.copies:
         head += f"\n{told(request.copies)}"
     return Output(f"{head}\n\n{table}\n", notes, faults)
+
+
+def _write(option: str, path: Path, content: str | bytes) -> None:
+    try:
+        write_durably(path, content)
+    except OSError as error:
+        raise InputError(
+            f"{option} {path}: cannot be written ({error.strerror}); name another file"
+        ) from None
 
 
 def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
@@ -87,28 +100,40 @@ def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
     notes = [prediction.note for prediction in predictions]
     headers = ["file", "class", "probability", "runner-up", "probability"]
     agreed = any(_of_committee(prediction) for prediction in predictions)
-    headers += ["agree"] * agreed + ["drawn"] * drawn + ["label"] * labelled + ["note"] * any(notes)
+    boxed = any(prediction.box for prediction in predictions)
+    headers += (
+        ["agree"] * agreed
+        + ["box"] * boxed
+        + ["drawn"] * drawn
+        + ["label"] * labelled
+        + ["note"] * any(notes)
+    )
     rows = []
     for prediction in predictions[:ROWS_SHOWN]:
         guess, name, true_class = prediction.guess, prediction.name, prediction.true_class
         row = [name if prediction.row is None else f"{name}[{prediction.row}]"]
-        row += [UNKNOWN] * 4 if guess is None else [
+        row += [NONE if prediction.box else UNKNOWN, *[UNKNOWN] * 3] if guess is None else [
             labels[guess.best], format_metric("acc", guess.probability),
             labels[guess.second], format_metric("acc", guess.second_probability),
         ]  # fmt: skip
         agreement = None if guess is None else guess.agreement
         row += [UNKNOWN if agreement is None else f"{agreement:.0%}"] * agreed
+        row += [", ".join(map(str, prediction.box or ()))] * boxed
         row += [prediction.polarity] * drawn
         row += ["" if true_class is None else labels[true_class]] * labelled
         row += [prediction.note] * any(notes)
         rows.append(row)
     alignment = (
-        "left", *["right"] * (4 + agreed), *["left"] * drawn, *["right"] * labelled,
+        "left", *["right"] * (4 + agreed + boxed), *["left"] * drawn, *["right"] * labelled,
         *["left"] * any(notes),
     )  # fmt: skip
     parts = [tabulate(rows, headers, disable_numparse=True, colalign=alignment)]
     if len(predictions) > len(rows):
         parts.append(f"and {len(predictions) - len(rows):,} more; --csv FILE writes every row")
+    if boxed:
+        classes = sum(prediction.guess is not None for prediction in predictions)
+        none = len(predictions) - classes
+        parts.append(f"drawings found: {len(predictions):,}; called none: {none:,}")
     unlike = sum("unlike" in note for note in notes)
     if unlike:
         parts.append(f"{unlike:,} of {len(predictions):,} are {UNLIKE}")
@@ -136,10 +161,16 @@ def _agreement_cells(guess: Guess | None) -> tuple[str, str]:
 
 
 def to_csv(predictions: Sequence[Prediction], labels: Sequence[str], copies: int = 0) -> str:
-    """CSV with the columns COLUMNS, of a committee also COMMITTEE_COLUMNS, with augmented `copies`
-    also COPIES_COLUMN, and classes by name. A cell that does not apply is empty."""
+    """CSV with the columns COLUMNS, of drawings in a photograph also BOX_COLUMNS, of a committee
+    also COMMITTEE_COLUMNS, with augmented `copies` also COPIES_COLUMN, and classes by name. A
+    cell that does not apply is empty."""
     agreed = any(_of_committee(prediction) for prediction in predictions)
-    more = [*(COMMITTEE_COLUMNS * agreed), *([COPIES_COLUMN] if copies else [])]
+    boxed = any(prediction.box for prediction in predictions)
+    more = [
+        *(BOX_COLUMNS * boxed),
+        *(COMMITTEE_COLUMNS * agreed),
+        *([COPIES_COLUMN] if copies else []),
+    ]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([*COLUMNS[:-1], *more, COLUMNS[-1]])
@@ -148,7 +179,7 @@ def to_csv(predictions: Sequence[Prediction], labels: Sequence[str], copies: int
         writer.writerow([
             prediction.name,
             prediction.row,
-            *([None] * 4 if guess is None else [
+            *([NONE if prediction.box else None, *[None] * 3] if guess is None else [
                 labels[guess.best], f"{guess.probability:.6f}",
                 labels[guess.second], f"{guess.second_probability:.6f}",
             ]),
@@ -156,6 +187,7 @@ def to_csv(predictions: Sequence[Prediction], labels: Sequence[str], copies: int
             None if true_class is None else labels[true_class],
             prediction.drawings,
             None if prediction.unlikeness is None else f"{prediction.unlikeness:.4f}",
+            *((prediction.box or [None] * 4) * boxed),
             *(_agreement_cells(guess) * agreed),
             *([copies] if copies else []),
             printable(prediction.fault.removeprefix(f"{prediction.path}: ")),

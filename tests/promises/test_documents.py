@@ -278,6 +278,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "FOLDER").mkdir()
     draw(3, (40, 40), (8, 8, 32, 32), 4).save(root / "FOLDER" / "three.png")
     shutil.copy(root / "FOLDER" / "three.png", root)
+    draw(3, (200, 160), (60, 30, 130, 130), 12).save(root / "form.jpg")
     write_pictures(root / "classes", {"cat": 12, "dog": 12})
     rows = enumerate(zip(*load_iris(return_X_y=True), strict=True))
     table = [

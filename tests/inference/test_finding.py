@@ -1,0 +1,192 @@
+"""Drawings are found in photographs: places, reading order, paper, light, and what is left out."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image, ImageDraw
+
+from src.config.compose import compose
+from src.data.pictures import decode
+from src.data.sources.mnist import read_idx_set
+from src.inference import finding
+from src.inference.drawings import prepare, scale_drawing
+from src.inference.finding import find_drawings
+from src.inference.inputs import read_request
+from src.inference.prediction import predict_inputs
+from src.runs.folder import Run
+from src.runs.loading import open_trained
+from src.system.errors import InputError
+from src.training.fit import fit
+from tests.helpers.drawings import FIELD, draw, seven
+from tests.helpers.forms import Form, Paper, form, overlap
+
+SHAPES = [
+    prepare(draw(digit, (300, 300), (60, 40, 200, 260), 22), FIELD).pixels for digit in range(10)
+]
+
+
+def assert_found(page: Form, least: float = 0.7) -> None:
+    """The same number of drawings, each at its place, in reading order."""
+    found = find_drawings(page.image)
+    assert len(found) == len(page.boxes)
+    shares = [overlap(item.box, box) for item, box in zip(found, page.boxes, strict=True)]
+    assert min(shares) >= least
+    assert np.mean(shares) >= 0.9
+
+
+@pytest.mark.parametrize("paper", ["plain", "ruled", "squared", "boxes", "grid"])
+@pytest.mark.parametrize("angle", [-30, 11])
+def test_each_digit_of_a_form_is_found_in_reading_order(paper: Paper, angle: int) -> None:
+    assert_found(form(SHAPES, 5, paper=paper, angle=angle, seed=angle + 30))
+
+
+CONDITIONS: dict[str, dict[str, Any]] = {
+    "chalk": {"paper": "plain", "ink": (235, 240, 240), "ground": (30, 60, 45), "angle": -8},
+    "pencil": {"paper": "squared", "ink": (120, 120, 125), "noise": 4, "angle": 8},
+    "red": {"ink": (200, 40, 40)},
+    "deep shadow": {"paper": "boxes", "shadow": 0.85},
+    "grain": {"noise": 18},
+    "small": {"sizes": (20, 28)},
+    "large and small": {"sizes": (26, 66)},
+}
+
+
+@pytest.mark.parametrize("name", CONDITIONS)
+def test_ink_light_and_size_do_not_matter(name: str) -> None:
+    assert_found(form(SHAPES, 5, **CONDITIONS[name]), 0.6)
+
+
+def test_a_page_on_a_dark_desk() -> None:
+    page = form(SHAPES, 5, angle=12)
+    desk = Image.new("RGB", (page.image.width + 400, page.image.height + 400), (60, 40, 25))
+    desk.paste(page.image, (200, 200))
+    assert_found(Form(desk, [(x + 200, y + 200, w, h) for x, y, w, h in page.boxes]))
+
+
+def test_a_large_photograph_has_boxes_in_its_own_pixels() -> None:
+    small = form(SHAPES, 5, paper="boxes", angle=5)
+    scale = 2400 / small.image.width
+    large = small.image.resize((2400, round(small.image.height * scale)))
+    boxes = np.rint(np.array(small.boxes) * scale).astype(int).tolist()
+    assert_found(Form(large, boxes))
+
+
+def test_boxes_are_those_of_the_upright_picture() -> None:
+    page = form(SHAPES, 5, noise=2)
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112] = 6
+    page.image.transpose(Image.Transpose.ROTATE_90).save(file, "JPEG", exif=exif, quality=95)
+    assert_found(Form(decode(file.getvalue(), "side.jpg"), page.boxes))
+
+
+def test_a_found_digit_is_prepared_like_a_single_one() -> None:
+    """The same shape within a page and alone: nearly the same 28 × 28 pixels."""
+    page = form(SHAPES, 5, paper="plain", noise=0, shadow=0, sizes=(60, 61))
+    for item, shape in zip(find_drawings(page.image), SHAPES, strict=True):
+        assert not item.drawing.blank
+        assert item.drawing.inverted
+        pixels = scale_drawing(item.drawing, FIELD).pixels
+        assert pixels.max() == 255
+        assert abs(pixels.astype(int) - shape).mean() < 12  # of 255; two digits differ by 40
+
+
+def test_one_drawing_fills_its_picture() -> None:
+    (found,) = find_drawings(seven())
+    assert overlap(found.box, (159, 30, 89, 189)) > 0.9
+
+
+def test_parts_of_a_five_are_one_digit_and_specks_are_none() -> None:
+    image = Image.new("L", (300, 200), 240)
+    pencil = ImageDraw.Draw(image)
+    pencil.line([(60, 60), (60, 95), (90, 100), (90, 140), (55, 142)], 20, 8)
+    pencil.line([(68, 52), (98, 50)], 20, 8)  # the bar does not touch
+    pencil.line([(200, 50), (200, 140)], 20, 8)
+    for x, y in ((130, 30), (150, 160), (250, 90)):
+        pencil.ellipse((x, y, x + 4, y + 4), 20)
+    five, one = (item.box for item in find_drawings(image))
+    assert overlap(five, (55, 46, 46, 100)) > 0.8
+    assert overlap(one, (196, 50, 9, 91)) > 0.7
+
+
+def test_polarity_can_be_given() -> None:
+    page = form(SHAPES[:1], 1, paper="plain", noise=0).image
+    assert find_drawings(page, "yes")[0].drawing.inverted
+    assert all(not item.drawing.inverted for item in find_drawings(page, "no"))
+
+
+NOTHING: dict[str, Image.Image] = {
+    "white": Image.new("RGB", (300, 200), "white"),
+    "black": Image.new("L", (300, 200)),
+    "one pixel": Image.new("L", (1, 1)),
+    "one row": Image.new("L", (3000, 1), 200),
+    "transparent": Image.new("RGBA", (30, 20), (0, 0, 0, 0)),
+    "shadow": Image.fromarray(
+        np.add.outer(np.linspace(40, 200, 300), np.zeros(200)).astype(np.uint8)
+    ),
+    "noise": Image.fromarray(
+        np.random.default_rng(0).normal(128, 20, (300, 200)).clip(0, 255).astype(np.uint8)
+    ),
+    "ruled": form([]).image,
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_pictures_of_nothing_have_no_drawings(name: str) -> None:
+    assert find_drawings(NOTHING[name]) == []
+
+
+def test_too_many_drawings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(finding, "MOST_SHAPES", 9)
+    with pytest.raises(InputError, match="page: has 10 drawings, at most 9 are read; cut the pict"):
+        find_drawings(form(SHAPES, 5).image, name="page")
+
+
+# --- read by a model ----------------------------------------------------------------------------
+
+
+def right(run: Run, page: Form, classes: Sequence[int], path: Path) -> int:
+    """How many digits of a page have a box at their place and the class of the page."""
+    page.image.save(path)
+    request = read_request(
+        run.folder, [path], "auto", None, force=True, boxes=path.with_suffix(".boxes.png")
+    )
+    found = predict_inputs(open_trained(run.folder), request.inputs)
+    count = 0
+    for box, true in zip(page.boxes, classes, strict=True):
+        best = max(found, key=lambda item: overlap(item.box or (0, 0, 1, 1), box))
+        at_place = best.box is not None and overlap(best.box, box) >= 0.5
+        count += at_place and best.guess is not None and best.guess.best == true
+    return count
+
+
+@pytest.fixture(scope="module")
+def augmented(mnist_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The augmented recipe, made small: half a minute instead of half an hour."""
+    config = compose(
+        "experiment=mlp_augmented", "model.hidden_sizes=[256]", "trainer.max_epochs=12",
+        f"data.root={mnist_root}", "trainer=cpu",
+    )  # fmt: skip
+    return fit(config, tmp_path_factory.mktemp("augmented") / "run")
+
+
+@pytest.mark.slow
+def test_a_scanned_form_is_read(augmented: Run, mnist_root: Path, tmp_path: Path) -> None:
+    test = read_idx_set("mnist", mnist_root).test
+    shapes, classes = test.features[:100, 0].numpy(), test.labels[:100].tolist()
+    forms: list[tuple[Paper, int]] = [
+        ("ruled", -30), ("boxes", 30), ("squared", -12), ("grid", 15), ("plain", 0)
+    ]  # fmt: skip
+    counts = [
+        right(
+            augmented,
+            form(list(shapes), paper=paper, angle=angle, seed=angle + 99),
+            classes,
+            tmp_path / "form.png",
+        )
+        for paper, angle in forms
+    ]
+    assert min(counts) >= 95, counts
