@@ -13,6 +13,8 @@ from PIL import Image
 from src.data.pictures import reduced
 from src.inference.ink import EDGE, Invert, Levels, extract_ink
 
+Box = tuple[int, int, int, int]  # x, y, width, height in pixels
+
 LEAST_FIELD = 8  # pixels per side; a digit cannot be recognised in fewer
 
 BOX = 20 / 28  # share of the field that a digit's longer side takes

@@ -12,11 +12,10 @@ from PIL import Image
 from scipy import ndimage
 
 from src.data.pictures import reduced, upright
-from src.inference.drawings import Drawing, cut_drawing
+from src.inference.drawings import Box, Drawing, cut_drawing
 from src.inference.ink import SPECK, Invert, Levels, channels
 from src.system.errors import InputError
 
-Box = tuple[int, int, int, int]  # x, y, width, height in pixels
 Mask = NDArray[np.bool_]
 Slices = tuple[slice, slice]
 

@@ -16,8 +16,7 @@ from src.data.arrays import as_float32, feature_faults, label_faults, read_array
 from src.data.pictures import SUFFIXES, read_picture
 from src.data.tables import Table, read_table
 from src.inference.copies import read_copies
-from src.inference.drawings import Drawing, find_drawing
-from src.inference.finding import Box, find_drawings
+from src.inference.drawings import Box, Drawing, find_drawing
 from src.inference.ink import Invert
 from src.runs.folder import Run, checkpoint_of
 from src.system.errors import InputError, all_at_once, reading
@@ -138,6 +137,8 @@ def require_drawings(name: str, data: str, *, pictures: bool = True) -> None:
 
 def _drawings_in(path: Path, invert: Invert) -> list[Input]:
     """All drawings of a picture. Raises InputError when none is found, and as `find_drawings`."""
+    from src.inference.finding import find_drawings  # SciPy
+
     with reading(path):
         _require_file(path)
         found = find_drawings(read_picture(path), invert, str(path))

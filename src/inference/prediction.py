@@ -19,9 +19,8 @@ from src.data.arrays import as_float32, feature_faults
 from src.data.pictures import read_picture, resize
 from src.data.sources.source import Split
 from src.data.tables import Table
-from src.inference.drawings import LEAST_FIELD, scale_drawing
+from src.inference.drawings import LEAST_FIELD, Box, scale_drawing
 from src.inference.evaluation import Opinions, compute_logits, consult, require_copies
-from src.inference.finding import Box
 from src.inference.inputs import WHOLE_PICTURES, Input, Picture, Samples, Unread
 from src.inference.likeness import Likeness
 from src.runs.loading import Trained

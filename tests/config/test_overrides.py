@@ -69,4 +69,4 @@ def test_a_group_has_no_choice_null(text: str) -> None:
     """Hydra would end with a traceback."""
     fault = override_fault(parsed(text))
     assert fault is not None
-    assert fault.startswith("experiment=null: must be one of few_samples, gpu_guide_mlp, ")
+    assert fault.startswith("experiment=null: must be one of cnn, cnn_cifar10, few_samples, ")

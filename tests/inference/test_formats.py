@@ -54,7 +54,7 @@ def test_arguments_cost_no_torch(run: Run, tmp_path: Path) -> None:
             f"error: --output {taken}: exists already; name another file, or type --force to "
             "replace it"
         ),
-        (str(run.folder), "--format", "keras"): "invalid choice: 'keras'",
+        (str(run.folder), "--format", "keras"): "--format keras: must be one of",
     }
     require_told_without_torch("export", told)
     assert taken.read_text() == "the user's"

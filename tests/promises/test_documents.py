@@ -300,7 +300,7 @@ def tiny(words: Sequence[str]) -> tuple[str, ...]:
     if module == "src.predict" and "new.csv" in given:
         return (module, "runs/DATE/TABLE", *given[1:])
     if module == "src.committee":  # the sweep has two trials
-        return (module, *("2" if word == "10" else word for word in given))
+        return (module, *("2" if word in ("5", "10") else word for word in given))
     if module not in ("src.train", "src.search") or "--help" in given:
         return (module, *given)
     places = {"data.path=FOLDER": "data.path=classes", "resume=FOLDER": "resume=sweeps/DATE/TIME"}

@@ -334,7 +334,7 @@ def test_a_run_is_called_by_its_name_else_by_data_and_model(train: Train, tmp_pa
     rows = Tables(page.read_text()).found["runs-table"]
     assert {row[0] for row in rows[1:]} == {f"wide ({named.folder.name})", plain.folder.name}
     seconds = sum(run.result["seconds"]["fit"] for run in (named, plain))
-    assert f"<li>fit {seconds:.3g} s</li>" in page.read_text()
+    assert f"<li>fit {seconds:.2f} s</li>" in page.read_text()
 
 
 def test_texts_of_strangers_are_escaped(train: Train) -> None:
