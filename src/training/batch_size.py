@@ -30,8 +30,8 @@ def largest(limit: int, fits: Callable[[int], bool]) -> int:
     size = min(FIRST, limit)
     if not fits(size):
         raise InputError(
-            f"data.batch_size=auto: not even a batch of {size} fits into memory; type a smaller "
-            "model.hidden_sizes"
+            f"data.batch_size=auto: not even a batch of {size} fits into memory; choose a "
+            "smaller model"
         )
     while 2 * size <= limit and fits(2 * size):
         size *= 2

@@ -482,7 +482,8 @@ def _less_memory(config: Config, error: Exception) -> str:
         )
     if getattr(config.model, "gradient_checkpointing", None) is False:
         advice.append("model.gradient_checkpointing=true (activations are computed twice)")
-    if hasattr(config.model, "hidden_sizes"):
-        advice.append(f"a smaller model.hidden_sizes than {config.model.hidden_sizes}")
+    for key in ("hidden_sizes", "channels"):
+        if hasattr(config.model, key):
+            advice.append(f"a smaller model.{key} than {getattr(config.model, key)}")
     lines = "\n".join(f"  {text}" for text in advice)
     return f"out of memory ({first_line(error)}); type one of\n{lines}"

@@ -42,7 +42,7 @@ class Place:
 # The operations of the forward pass of a batch, above which vmap takes longer on a CPU than one
 # model after the other, because torch's convolutions of many groups are slow. See
 # `python -m src.benchmark suite=vmap`.
-VMAP_PAYS = 2e7
+VMAP_PAYS = 1e7
 
 # Trials of a stack on a CPU, where more trials train no faster, but need memory all the time.
 MOST_ON_CPU = 1000

@@ -357,7 +357,7 @@ def test_vmap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     table, line = run_suite(read_settings(["suite=vmap", "rounds=1", "accelerators=[cpu]"]))
     found = json.loads(line)
     operations = 2 * 5 * 9 * (16 * 2 + 4 * 2 * 3) + 2 * 5 * 3 * 10
-    name = f"{operations / 1e6:.2g} on cpu"
+    name = f"{operations / 1e6:.3g} on cpu"
     assert list(found["ratios"]) == [f"alone/vmap, {name}"]
     assert f"{name}, vmap" in table
     by_kind = {kind: sum(m * n for k, m, n in trained if k == kind) for kind, _, _ in trained}

@@ -27,7 +27,7 @@ def run(settings: Settings) -> tuple[str, str]:
             common = (on(device), "model=cnn", f"model.channels={channels}", *data)
             config, opened = configure(*common)
             tried = try_model(config.model, opened.source.shape, opened.source.classes)
-            name = f"{tried.operations * batch / 1e6:.2g} on {device}"
+            name = f"{tried.operations * batch / 1e6:.3g} on {device}"
             pair = [f"{name}, {way}" for way in ("alone", "vmap")]
             contenders[pair[0]] = one_after_the_other(*common)
             contenders[pair[1]] = side_by_side(*common)
