@@ -482,8 +482,10 @@ def _less_memory(config: Config, error: Exception) -> str:
         )
     if getattr(config.model, "gradient_checkpointing", None) is False:
         advice.append("model.gradient_checkpointing=true (activations are computed twice)")
-    for key in ("hidden_sizes", "channels"):
-        if hasattr(config.model, key):
-            advice.append(f"a smaller model.{key} than {getattr(config.model, key)}")
+    advice += [
+        f"a smaller model.{key} than {getattr(config.model, key)}"
+        for key in ("hidden_sizes", "channels")
+        if hasattr(config.model, key)
+    ]
     lines = "\n".join(f"  {text}" for text in advice)
     return f"out of memory ({first_line(error)}); type one of\n{lines}"
