@@ -76,6 +76,7 @@ def test_a_contender_learns_as_the_plain_loop_does(name: str) -> None:
     assert LOOPS[name]() == pytest.approx(expected(), rel=TOLERANCE)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not contenders.can_compile(), reason="needs a C++ compiler")
 def test_the_compiled_contender_learns_as_the_plain_loop_does() -> None:
     """On whole batches only, because a smaller last batch would be compiled too."""

@@ -36,6 +36,7 @@ def test_killed_runs_end_as_an_undisturbed_run(scenario: str, kills: int) -> Non
     assert scenario in describe([tally])
 
 
+@pytest.mark.slow
 def test_the_command_reports_what_it_did(command: Command) -> None:
     done = command("src.torture", "--kills", "2", "--scenario", "single", "data.samples=5000")
     assert done.returncode == 0, done.stderr

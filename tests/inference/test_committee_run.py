@@ -198,6 +198,7 @@ def test_a_full_disk_leaves_no_folder(
 # --- the commands --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_command_takes_a_committee(sweep: Path, command: Command, tmp_path: Path) -> None:
     done = command("src.committee", str(sweep), "--best", "3", "--folder", "c")
     assert done.returncode == 0, done.stderr

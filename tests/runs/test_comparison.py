@@ -51,6 +51,7 @@ def test_differences_are_reported(
     assert f"{verdict}: best weights differ by" in describe(found)
 
 
+@pytest.mark.slow
 def test_bundle_and_reproduce_from_the_command_line(command: Command, tmp_path: Path) -> None:
     assert command("src.train", *SMALL, "hydra.run.dir=run").returncode == 0
     assert command("src.report", "run", "--bundle", "run.zip").stdout == "run.zip\n"

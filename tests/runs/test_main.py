@@ -47,6 +47,7 @@ def test_a_list_and_a_comparison(command: Command, named: Path) -> None:
     assert "is a sweep; name a trial" in refused.stderr
 
 
+@pytest.mark.slow
 def test_commands_with_names(command: Command, named: Path) -> None:
     (folder,) = (path.parent for path in named.glob("runs/*/*/result.json"))
     (swept,) = (path.parent for path in named.glob("sweeps/*/*/multirun.yaml"))

@@ -116,6 +116,7 @@ def test_what_stays_of_a_sweep(launcher: str, command: Command, tmp_path: Path) 
     assert [run.checkpoints.exists() for run in runs] == [False, True, False]
 
 
+@pytest.mark.slow
 def test_a_trial_without_weights(command: Command, tmp_path: Path) -> None:
     sweep = ("hydra/launcher=fused", "hydra.sweep.dir=sweep", "checkpoint.keep=1")
     done = command("src.train", "-m", *SMALL, "optimizer.lr=1e-4,0.1", *sweep)
@@ -142,6 +143,7 @@ def test_a_trial_without_weights(command: Command, tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("launcher", ["basic", "fused"])
 def test_a_sweep_is_resumed_by_its_folder(launcher: str, command: Command, tmp_path: Path) -> None:
     """Interrupted in its first stack or trial, gone on with by the command that it names."""

@@ -140,6 +140,7 @@ def test_groups_that_cannot_be_divided_end_a_sweep_before_it_trains(
     assert not (tmp_path / "here").exists()
 
 
+@pytest.mark.slow
 def test_trials_of_other_processes(command: Command, tmp_path: Path) -> None:
     """joblib's processes get a composer that remembers nothing, and check each job."""
     sweep = ("-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", *SMALL, "seed=1,2")

@@ -202,6 +202,7 @@ def test_groups_that_train_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         assert shown.screen == ["a word", "a word", totals]
 
 
+@pytest.mark.slow
 def test_a_command_on_a_terminal(tmp_path: Path) -> None:
     """The table is drawn while a sweep trains, and nothing of the table stays."""
     ours, theirs = pty.openpty()

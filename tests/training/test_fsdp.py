@@ -167,5 +167,5 @@ def test_what_shards_do_not_go_with() -> None:
         compose("trainer.strategy=fsdp", "trainer.step=closed_form")
     assert (
         why_alone(compose("trainer.strategy=fsdp"))
-        == "trainer.strategy=fsdp: the closed form needs whole weights"
+        == "trainer.strategy=fsdp: a stack needs whole weights"
     )

@@ -309,6 +309,7 @@ fit(compose(*{overrides}), Path({folder!r}))
 """
 
 
+@pytest.mark.slow
 def test_every_epoch_stands_once_after_a_kill(database: Path, tmp_path: Path) -> None:
     overrides = (*SMALL, ALL, f"logger.mlflow_file='{database}'", "trainer.max_epochs=4")
     run = Run(tmp_path / "run")

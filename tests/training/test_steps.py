@@ -212,6 +212,7 @@ def test_deterministic_reaches_torch(train: Train) -> None:
 COMPILERS = [name for name in ("c++", "g++", "clang++") if shutil.which(name)]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not COMPILERS, reason="needs a C++ compiler")
 def test_compiled_steps_equal_autograd(tmp_path: Path) -> None:
     """The last batch of an epoch is smaller than the others. A resumed run begins with it."""
