@@ -35,6 +35,11 @@ def not_stacked(config: BaseModel) -> dict[str, str]:
     return not_stacked_values(partial(_read, config))
 
 
+def not_vmapped(config: BaseModel) -> dict[str, str]:
+    """The settings that steps by torch.func.vmap do not cover."""
+    return not_vmapped_values(partial(_read, config))
+
+
 def _read(config: BaseModel, key: str) -> Any:
     section, _, name = key.partition(".")
     value = getattr(config, section)
@@ -46,6 +51,14 @@ def not_covered_values(read: Callable[[str], Any]) -> dict[str, str]:
     reasons = not_stacked_values(read)
     if read("model.name") not in FAMILIES:
         reasons[f"model={read('model.name')}"] = f"supports only {' and '.join(FAMILIES)}"
+    return reasons
+
+
+def not_vmapped_values(read: Callable[[str], Any]) -> dict[str, str]:
+    """As not_vmapped, for unchecked values."""
+    reasons = not_stacked_values(read)
+    if read("trainer.precision") == "bf16-mixed":  # torch's autocast sees no layer within vmap
+        reasons["trainer.precision=bf16-mixed"] = "has no mixed precision"
     return reasons
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, get_args
 
-from src.config.closed_form import not_covered_values, not_stacked_values
+from src.config.closed_form import not_covered_values, not_vmapped_values
 from src.config.schema import AUGMENTATIONS, MOST, Monitor, higher_is_better
 from src.config.written import shortened, written
 from src.system.resources import cpu_count
@@ -80,6 +80,14 @@ def _model_and_optimizer(v: Values) -> Iterator[str]:
             yield (
                 f"model.hidden_sizes={shortened(hidden)}: a layer of {weights:,} weights, at most "
                 f"{MOST_WEIGHTS:,}"
+            )
+    channels, size = v["model.channels"], v["model.kernel_size"]
+    if _whole_numbers(channels) and type(size) is int:
+        weights = max((a * b * size**2 for a, b in pairwise(channels)), default=0)
+        if weights > MOST_WEIGHTS:
+            yield (
+                f"model.channels={shortened(channels)}: a convolution of {weights:,} weights, at "
+                f"most {MOST_WEIGHTS:,}"
             )
     if v["model.norm"] == "batch":
         if max(v.number("trainer.devices"), v.number("trainer.num_nodes")) > 1:
@@ -162,7 +170,7 @@ def _splits(v: Values) -> Iterator[str]:
 def _trainer(v: Values) -> Iterator[str]:
     step = v["trainer.step"]
     if step in ("native", "closed_form", "vmap"):
-        reasons = (not_stacked_values if step == "vmap" else not_covered_values)(v.__getitem__)
+        reasons = (not_vmapped_values if step == "vmap" else not_covered_values)(v.__getitem__)
         for setting, reason in (reasons | _not_native(v) if step == "native" else reasons).items():
             yield (
                 f"trainer.step={step} {reason}, and does not go with {setting}; "

@@ -39,12 +39,12 @@ def choose_step(
     wanted = config.trainer.step
     if wanted in (VMAP, AUTOGRAD):
         return StepChoice(wanted)
-    refused = next((f"{s}: the closed form {why}" for s, why in not_stacked(config).items()), "")
-    if refused:
-        return StepChoice(AUTOGRAD, refused)
     if closed_form_of(model) is None:
         reason = f"{type(model).__name__} has no closed form"
         return StepChoice(VMAP if len(models) > 1 else AUTOGRAD, reason)
+    refused = next((f"{s}: the closed form {why}" for s, why in not_stacked(config).items()), "")
+    if refused:
+        return StepChoice(AUTOGRAD, refused)
     if wanted != CLOSED_FORM:
         return _fastest(configs, models, accelerator, world_size)
     return StepChoice(CLOSED_FORM)

@@ -3,6 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +11,8 @@ from torch.func import functional_call, vmap
 from torch.nn import functional as F
 from torch.nn.modules.dropout import _DropoutNd
 
+from src.config import schema
+from src.models import build_model
 from src.models.closed_form import ClosedForm, StackedParameters, UseGradient
 from src.models.stacked_layers import stack_tensors
 from src.system.errors import first_line
@@ -63,7 +66,6 @@ class Vmapped(ClosedForm):
         weights = [part.weight.detach().requires_grad_() for part in self.parts]
         with torch.enable_grad():
             outputs = self._outputs(weights, inputs, training=True, by_trial=batches > 1).mT
-            outputs = outputs.to(logits.dtype)
             by_batch = outputs.log_softmax(1).view(batches, -1, *outputs.shape[1:])
             losses = -(by_batch * targets).sum((2, 3)).view(trials, 1, 1)
             gradients = torch.autograd.grad(
@@ -82,7 +84,7 @@ class Vmapped(ClosedForm):
     ) -> Tensor:
         """Logits (S, N, classes) of features (N, *shape); of (S, N, *shape), if they differ
         `by_trial`. Changes running statistics in place, if training."""
-        module, dtype = self.modules[training], weights[0].dtype
+        module = self.modules[training]
         buffers = {
             name: b.view(len(self.trials), *module.get_buffer(name).shape)
             for name, b in self.buffers.items()
@@ -92,17 +94,28 @@ class Vmapped(ClosedForm):
             found: Tensor = functional_call(module, (parameters, statistics), (x,))
             return found
 
-        mixed = features.dtype != dtype
-        with torch.autocast(features.device.type, features.dtype if mixed else None, enabled=mixed):
-            named = dict(zip(self.names, weights, strict=True))
-            dims = (0, 0, 0 if by_trial else None)
-            outputs: Tensor = vmap(call, dims, randomness="different")(named, buffers, features)
+        named = dict(zip(self.names, weights, strict=True))
+        dims = (0, 0, 0 if by_trial else None)
+        outputs: Tensor = vmap(call, dims, randomness="different")(named, buffers, features)
         return outputs
 
 
-def why_no_vmap(build: Callable[[], nn.Module], shape: Sequence[int]) -> str | None:
-    """Why models cannot train side by side, or None. Two models take two samples in both ways, and
-    must have the same logits, gradients and buffers. Dropout is off, because it would differ."""
+def why_no_vmap(config: schema.Model, shape: Sequence[int], classes: int) -> str | None:
+    """Why models of this configuration cannot train side by side, or None."""
+    return _why_no_vmap(type(config), config.model_dump_json(), tuple(shape), classes)
+
+
+@lru_cache
+def _why_no_vmap(
+    section: type[schema.Model], values: str, shape: tuple[int, ...], classes: int
+) -> str | None:
+    config = section.model_validate_json(values)
+    return difference_by_vmap(lambda: build_model(config, shape, classes), shape)
+
+
+def difference_by_vmap(build: Callable[[], nn.Module], shape: Sequence[int]) -> str | None:
+    """How two models differ when they take two samples side by side instead of alone: in logits,
+    gradients or buffers; or None. Dropout is off, because its masks would differ."""
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         try:
             warnings.filterwarnings("error", "There is a performance drop")  # one model at a time
@@ -135,7 +148,10 @@ def why_no_vmap(build: Callable[[], nn.Module], shape: Sequence[int]) -> str | N
             for side_by_side, alone in pairs:
                 torch.testing.assert_close(side_by_side, alone.detach(), rtol=1e-3, atol=1e-5)
         except AssertionError:
-            return "computes something else by torch.func.vmap"
+            return (
+                "computes something else by torch.func.vmap, or draws random numbers without a "
+                "layer of dropout"
+            )
         except Exception as error:
             return f"cannot be evaluated by torch.func.vmap ({first_line(error)})"
     return None

@@ -22,8 +22,9 @@ from src.data.loader import StreamOrder
 from src.data.module import DataModule
 from src.data.sources.catalogue import open_source
 from src.models import build_model
-from src.models.step_choice import choose_step
+from src.models.step_choice import VMAP, choose_step
 from src.models.summary import in_a_line
+from src.models.vmapped import why_no_vmap
 from src.runs.checkpoint import CheckpointPair
 from src.runs.config_files import claim
 from src.runs.folder import Run, columns, result_text, resume_command
@@ -341,6 +342,12 @@ def build_classifier(
     data.set_orders(orders, len(configs))
     threads = available() if devices.accelerator == "cpu" else 1
     step = choose_step(configs, models, devices.accelerator, devices.world_size)
+    if step.kind == VMAP:
+        reason = why_no_vmap(configs[0].model, data.source.shape, data.source.classes)
+        if reason is not None:
+            raise InputError(
+                f"trainer.step=vmap: model={configs[0].model.name} {reason}; type trainer.step=auto"
+            )
     place_of = {key: place for place, key in enumerate(keys)}
     orders_of = [place_of[config.seed, config.data.fold] for config in configs]
     return Classifier(configs, models, data, orders_of, step, threads)

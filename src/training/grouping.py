@@ -4,16 +4,14 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 
 import torch
 
-from src.config import schema
-from src.config.closed_form import not_covered, not_stacked
+from src.config.closed_form import not_covered, not_stacked, not_vmapped
 from src.config.schema import Config
 from src.data.loader import CHUNK
 from src.data.sources.catalogue import describe
-from src.models import build_model, model_cost, try_model
+from src.models import model_cost, try_model
 from src.models.vmapped import why_no_vmap
 from src.system import machine
 from src.system.resources import free_memory
@@ -116,16 +114,10 @@ def why_alone(config: Config, place: Callable[[Config], Place] | None = None) ->
 
 
 def _why_no_vmap(config: Config) -> str | None:
-    reason = _tried_vmap(type(config.model), config.model.model_dump_json(), *_described(config))
+    for setting, reason in not_vmapped(config).items():
+        return f"{setting}: torch.func.vmap {reason}"
+    reason = why_no_vmap(config.model, *_described(config))
     return reason and f"model={config.model.name} {reason}"
-
-
-@lru_cache
-def _tried_vmap(
-    section: type[schema.Model], values: str, shape: tuple[int, ...], classes: int
-) -> str | None:
-    model = section.model_validate_json(values)
-    return why_no_vmap(lambda: build_model(model, shape, classes), shape)
 
 
 def _why_slower(config: Config) -> str | None:

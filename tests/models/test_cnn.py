@@ -73,6 +73,10 @@ def test_what_is_no_picture_is_refused(shape: tuple[int, ...], fault: str) -> No
         ("model.kernel_size=-1", "model.kernel_size=-1"),
         ("model.channels=[]", "model.channels=[]"),
         ("model.channels=[0]", "model.channels"),
+        (
+            "model.channels=[2000000000,2000000000]",
+            "model.channels=[2000000000,2000000000]: a convolution of 36,000,000,000,000,000,000 ",
+        ),
         ("model.hidden_sizes=[3]", "model.hidden_sizes"),
         ("model.norm=group", "model.norm=group: must be one of batch, layer"),
         ("trainer.step=native", "trainer.step=native supports only logistic_regression and mlp"),

@@ -12,7 +12,8 @@ from torch.nn import functional as F
 from src.config.compose import compose
 from src.models.closed_form import StackedParameters
 from src.models.stack import Stack
-from src.models.vmapped import Vmapped, why_no_vmap
+from src.models.vmapped import Vmapped, difference_by_vmap
+from src.system.errors import InputError
 from src.training.fit import fit, fit_stack
 from src.training.grouping import VMAP_PAYS, plan, why_alone
 from tests.helpers.kills import Killed, die_after_writing
@@ -178,7 +179,7 @@ def test_a_model_that_vmap_does_not_take_is_told(
     build: Callable[[], nn.Module], reason: str | None
 ) -> None:
     before = torch.random.get_rng_state()
-    found = why_no_vmap(build, SHAPE)
+    found = difference_by_vmap(build, SHAPE)
     assert (found or "").startswith(reason or "")
     assert bool(found) == bool(reason)
     assert torch.equal(torch.random.get_rng_state(), before)
@@ -256,3 +257,19 @@ def test_on_a_cpu_large_convolutions_train_alone_unless_vmap_is_asked_for() -> N
     assert why_alone(compose(*CNN)) is None
     frozen = compose(*large, "trainer=cpu", "start_from=x", "freeze=[output]")
     assert why_alone(frozen) == "freeze=[output]: a stack trains all layers"
+
+
+def test_a_step_by_vmap_that_would_differ_is_refused(tmp_path: Path) -> None:
+    """torch.func.vmap does not take the noise, which is drawn in place."""
+    shape = [setting for setting in CNN if not setting.startswith("model")]
+    noisy = (*shape, "model=mlp", "model.noise=0.3", "trainer.step=vmap")
+    with pytest.raises(InputError, match=r"trainer\.step=vmap: model=mlp .*torch\.func\.vmap"):
+        fit(compose(*noisy), tmp_path / "run")
+
+
+def test_mixed_precision_is_not_by_vmap() -> None:
+    mixed = compose(*CNN, "trainer.precision=bf16-mixed")
+    told = "trainer.precision=bf16-mixed: torch.func.vmap has no mixed precision"
+    assert why_alone(mixed) == told
+    with pytest.raises(InputError, match="trainer.step=vmap has no mixed precision, and does not"):
+        compose(*CNN, "trainer.precision=bf16-mixed", "trainer.step=vmap")
