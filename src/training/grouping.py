@@ -114,8 +114,8 @@ def why_alone(config: Config, place: Callable[[Config], Place] | None = None) ->
 
 
 def _why_no_vmap(config: Config) -> str | None:
-    for setting, reason in not_vmapped(config).items():
-        return f"{setting}: torch.func.vmap {reason}"
+    for setting, cause in not_vmapped(config).items():
+        return f"{setting}: torch.func.vmap {cause}"
     reason = why_no_vmap(config.model, *_described(config))
     return reason and f"model={config.model.name} {reason}"
 

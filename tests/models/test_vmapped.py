@@ -271,5 +271,5 @@ def test_mixed_precision_is_not_by_vmap() -> None:
     mixed = compose(*CNN, "trainer.precision=bf16-mixed")
     told = "trainer.precision=bf16-mixed: torch.func.vmap has no mixed precision"
     assert why_alone(mixed) == told
-    with pytest.raises(InputError, match="trainer.step=vmap has no mixed precision, and does not"):
+    with pytest.raises(InputError, match=r"trainer\.step=vmap has no mixed precision"):
         compose(*CNN, "trainer.precision=bf16-mixed", "trainer.step=vmap")
