@@ -2,7 +2,8 @@
 
 import copy
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 
 import torch
@@ -115,11 +116,12 @@ def _why_no_vmap(
 
 def difference_by_vmap(build: Callable[[], nn.Module], shape: Sequence[int]) -> str | None:
     """How two models differ when they take two samples side by side instead of alone: in logits,
-    gradients or buffers; or None. Dropout is off, because its masks would differ."""
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
+    gradients or buffers; or None. Dropout is off, because its masks would differ. Everything is in
+    float64, because a batch norm of two samples amplifies the rounding of float32."""
+    with torch.random.fork_rng(devices=[]), warnings.catch_warnings(), _float64():
         try:
             warnings.filterwarnings("error", "There is a performance drop")  # one model at a time
-            models = [build().train() for _ in range(2)]
+            models = [build().double().train() for _ in range(2)]
             segment = Vmapped([0, 1], copy.deepcopy(models), [0])
             for module in (*models, segment.modules[True]):
                 _without_dropout(module)
@@ -155,6 +157,17 @@ def difference_by_vmap(build: Callable[[], nn.Module], shape: Sequence[int]) -> 
         except Exception as error:
             return f"cannot be evaluated by torch.func.vmap ({first_line(error)})"
     return None
+
+
+@contextmanager
+def _float64() -> Iterator[None]:
+    """Also of tensors that a model makes in its forward pass."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
 
 
 def _without_dropout(module: nn.Module) -> None:

@@ -1,5 +1,6 @@
 """Models of any family side by side: each trains as it would alone."""
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,7 +11,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from src.config.compose import compose
+from src.models import try_model
 from src.models.closed_form import StackedParameters
+from src.models.cnn import Cnn
+from src.models.mlp import Mlp
 from src.models.stack import Stack
 from src.models.vmapped import Vmapped, difference_by_vmap
 from src.system.errors import InputError
@@ -179,10 +183,29 @@ def test_a_model_that_vmap_does_not_take_is_told(
     build: Callable[[], nn.Module], reason: str | None
 ) -> None:
     before = torch.random.get_rng_state()
-    found = difference_by_vmap(build, SHAPE)
+    with warnings.catch_warnings(action="ignore"):  # as outside of tests
+        found = difference_by_vmap(build, SHAPE)
     assert (found or "").startswith(reason or "")
     assert bool(found) == bool(reason)
     assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.get_default_dtype() == torch.float32
+
+
+def test_rounding_is_no_difference() -> None:
+    """In float32 a batch norm of two samples made 1 of 40 such models seem different."""
+    for seed in range(100):
+        torch.manual_seed(seed)
+        assert difference_by_vmap(lambda: Cnn((1, 8, 9), [2, 3], 6, 1, "batch"), (1, 8, 9)) is None
+
+
+def test_weights_are_bounded_as_the_model_says() -> None:
+    models = [Mlp(4, [3], 2, max_norm=0.5) for _ in range(2)]
+    for model in models:
+        nn.init.ones_(next(model.parameters()))
+    (segment,) = Stack(models, [0, 0], kind=Vmapped).segments
+    segment.constrain()
+    for model in models:
+        torch.testing.assert_close(next(model.parameters()).data, torch.full((3, 4), 0.25))
 
 
 CNN = (
@@ -196,7 +219,7 @@ CNN = (
     "recipe",
     [
         ("optimizer.momentum=0.9", "optimizer.weight_decay=0.01,0.1", "data.fold=0,1",
-         "data.folds=2"),
+         "data.folds=2", "trainer.ema_decay=0.9"),
         ("optimizer=adamw", "trainer.gradient_clip_val=0.1", "trainer.accumulate_grad_batches=2",
          "trainer.ema_decay=0.9", "model.norm=layer", "trainer.class_weights=balanced"),
     ],
@@ -249,10 +272,11 @@ def test_a_stack_that_is_killed_at_every_checkpoint_ends_with_the_same_bits(
 
 def test_on_a_cpu_large_convolutions_train_alone_unless_vmap_is_asked_for() -> None:
     large = ("data=synthetic", "data.shape=[1,28,28]", "data.batch_size=128", "model=cnn")
-    # 1.9 million multiplications a sample.
-    assert VMAP_PAYS < 2 * 1.9e6 * 128
+    operations = try_model(compose(*large).model, (1, 28, 28), 10).operations
+    batch = int(VMAP_PAYS / operations)
+    assert why_alone(compose(*large, "trainer=cpu", f"data.batch_size={batch}")) is None
     reason = "model=cnn trains faster alone on a CPU; trainer.step=vmap makes a stack"
-    assert why_alone(compose(*large, "trainer=cpu")) == reason
+    assert why_alone(compose(*large, "trainer=cpu", f"data.batch_size={batch + 1}")) == reason
     assert why_alone(compose(*large, "trainer=cpu", "trainer.step=vmap")) is None
     assert why_alone(compose(*CNN)) is None
     frozen = compose(*large, "trainer=cpu", "start_from=x", "freeze=[output]")
