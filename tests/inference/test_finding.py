@@ -139,6 +139,62 @@ def test_pictures_of_nothing_have_no_drawings(name: str) -> None:
     assert find_drawings(NOTHING[name]) == []
 
 
+SAVED: dict[str, tuple[str, str, dict[str, Any]]] = {  # mode, format, options
+    "palette": ("P", "PNG", {}),
+    "transparent palette": ("P", "PNG", {"transparency": 0}),
+    "grey and alpha": ("LA", "PNG", {}),
+    "16 bits": ("I;16", "PNG", {}),
+    "CMYK": ("CMYK", "JPEG", {"quality": 95}),
+    "animated": ("RGB", "PNG", {"save_all": True, "append_images": [Image.new("RGB", (9, 9))]}),
+}
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_the_kind_of_file_does_not_matter(name: str) -> None:
+    """Of an animation, the first picture is read."""
+    page, file = form(SHAPES, 5, noise=2), io.BytesIO()
+    mode, kind, options = SAVED[name]
+    if mode == "I;16":
+        saved = Image.fromarray(np.asarray(page.image.convert("L")).astype(np.uint16) * 257)
+    else:
+        saved = page.image.convert(mode)
+    saved.save(file, kind, **options)
+    assert_found(Form(decode(file.getvalue(), name), page.boxes))
+
+
+def test_photographs_that_cannot_be_read_are_refused_in_one_line(
+    finished: Run, tmp_path: Path
+) -> None:
+    levels = np.random.default_rng(0).normal(150, 40, (1500, 2000)).clip(0, 255).astype(np.uint8)
+    thin = np.full((3, 20000), 255, np.uint8)
+    thin[1, ::50] = 0
+    file = io.BytesIO()
+    seven().save(file, "PNG")
+    animated = io.BytesIO()
+    seven().save(animated, "GIF")
+    hostile: dict[str, tuple[Image.Image | bytes, str]] = {
+        "thin.png": (Image.fromarray(thin), "no drawing was found"),
+        "tall.png": (Image.fromarray(thin.T), "no drawing was found"),
+        "noise.png": (Image.fromarray(levels), "no drawing was found"),
+        "cut.png": (file.getvalue()[: len(file.getvalue()) // 2], "is damaged"),
+        "text.jpg": (b"a text", "is not a PNG or JPEG file"),
+        "animated.jpg": (animated.getvalue(), "is not a PNG or JPEG file"),
+        "empty.png": (b"", "is not a PNG or JPEG file"),
+    }
+    for name, (content, reason) in hostile.items():
+        path = tmp_path / name
+        if isinstance(content, bytes):
+            path.write_bytes(content)
+        else:
+            content.save(path, compress_level=1)
+        with pytest.raises(InputError) as caught:
+            read_request(
+                finished.folder, [path], "auto", None, force=False, boxes=tmp_path / "out.png"
+            )
+        assert str(caught.value).startswith(f"{path}: {reason}")
+        assert "\n" not in str(caught.value)
+
+
 def test_too_many_drawings_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(finding, "MOST_SHAPES", 9)
     with pytest.raises(InputError, match="page: has 10 drawings, at most 9 are read; cut the pict"):
