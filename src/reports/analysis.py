@@ -14,6 +14,7 @@ from src.runs.outcome import REPLICATED, UNKNOWN, short
 MOST_LABELS = 64  # a picture of more texts cannot be read
 MOST_VALUES = 16  # of a key that are shown one by one
 RANGES = 6
+FAR = 4  # times the distance of the best value from the median: worse values are outliers
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,17 @@ class Grid:
     rows: Sequence[str]
     columns: Sequence[str]
     means: np.ndarray
+
+
+def ends_without_outliers(values: Iterable[float], *, higher: bool) -> tuple[float, float]:
+    """The least and the largest of some values, of which there is at least one, without those that
+    are far worse than most: beside a trial that failed to learn, the others look alike. `higher`:
+    whether higher values are better."""
+    known = sorted(values)
+    median, best = statistics.median(known), known[-1 if higher else 0]
+    limit = median + FAR * (median - best)
+    inside = [value for value in known if best == median or (value >= limit) == higher]
+    return min([*inside, best]), max([*inside, best])
 
 
 Keys = tuple[str, ...]  # a key, or several that change together

@@ -7,7 +7,10 @@ const GRADIENTS = {  // from blue to yellow, readable on white and on black
 };
 const LOGIT_TICKS = [0.01, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9999];
 const LOGIT_EDGE = 1e-5;  // 0 and 1 lie at infinity
-const FEW = COLOURS.length, MOST_COLOURS = 16, MOST_AXES = 12, MOST_LISTED = 8, MANY = 30, GAP = 90;
+const FEW = COLOURS.length, MOST_COLOURS = 16, MOST_AXES = 12, MOST_LISTED = 8, MANY = 30, GAP = 78;
+const MARGIN = {l: 10, r: 14, t: 34, b: 10};
+// Relative to the whole chart: relative to the plot area, the place may change while Plotly fits the margins.
+const BELOW = {orientation: "h", x: 0, y: 0, yref: "container", yanchor: "bottom"};
 const dark = matchMedia("(prefers-color-scheme: dark)"), touch = matchMedia("(pointer: coarse)").matches;
 
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
@@ -34,7 +37,7 @@ function range(values, include = []) {
   const margin = 0.05 * (high - low) || 0.01 * Math.abs(high) || 0.01;
   return [low - margin, high + margin];
 }
-const scatter = number => (0.618 * number) % 1 - 0.5;
+const scatter = number => (0.618 * (number + 0.5)) % 1 - 0.5;  // the first ones lie on both sides of 0
 const translucent = (hex, share) => hex + Math.round(255 * share).toString(16).padStart(2, "0");
 
 function gradient(share) {
@@ -59,13 +62,13 @@ const rows = (title, texts, ...last) => [`<b>${plain(title)}</b>`, ...texts.map(
 
 // --- layout ---------------------------------------------------------------------------------------
 
-function axis(more) {
-  return {gridcolor: colour("line"), linecolor: colour("line"), zeroline: false, automargin: true, ticks: "", ...more};
+function axis({title, ...more}) {
+  return {title: {standoff: 8, ...title}, gridcolor: colour("line"), linecolor: colour("line"), zeroline: false, automargin: true, ticks: "", ...more};
 }
 
 function layout(height, more) {
   return {
-    height, margin: {l: 10, r: 14, t: 34, b: 10}, paper_bgcolor: "transparent", plot_bgcolor: "transparent",
+    height, margin: MARGIN, paper_bgcolor: "transparent", plot_bgcolor: "transparent",
     font: {color: colour("ink"), family: "system-ui, sans-serif", size: 12}, hovermode: "closest", dragmode: touch ? false : "zoom",
     hoverlabel: {bgcolor: colour("card"), bordercolor: colour("faint"), font: {color: colour("ink")}, align: "left"},
     modebar: {bgcolor: "transparent", color: colour("faint"), activecolor: colour("accent")}, ...more,
@@ -82,7 +85,7 @@ function panels(count, columns, size, gap, make) {
     const {x, y, title} = make(at);
     found["xaxis" + number] = axis({domain: across, anchor: "y" + number, ...x});
     found["yaxis" + number] = axis({domain: up.map(end => Math.max(0, end)), anchor: "x" + number, ...y});
-    if (title) found.annotations.push({text: title, x: mean(across), y: up[1], xref: "paper", yref: "paper", yanchor: "bottom", showarrow: false, font: {size: 13}});
+    if (title) found.annotations.push({text: title, x: mean(across), y: up[1], xref: "paper", yref: "paper", xanchor: "center", yanchor: "bottom", showarrow: false, font: {size: 13}});
   }
   return [found, rows * (size + GAP) - GAP];
 }
@@ -149,7 +152,7 @@ function curves(data, state, width) {
       const style = {...common, name: plain(name), legendgroup: String(number), line: separate && !number ? {...shade, width: 3} : shade};
       const single = some.every(line => line.epochs.length < 3);
       traces.push({...style, ...points(some, 0), mode: few || single ? "lines+markers" : "lines", marker: {size: 5}, opacity: few ? 1 : all.length < 100 ? 0.85 : 0.5, showlegend: all.length > 1 && !panel && some.length > 0 && label !== ""});
-      if (few) traces.push({...style, ...points(some, 1), mode: "lines", line: {color: shades[number], width: 1, dash: "dot"}, showlegend: false});
+      if (few) traces.push({...style, ...points(some, 1), mode: "lines", line: {color: shades[number], width: 1.5, dash: "dot"}, showlegend: false});
     });
     if (!separate) traces.push({...common, ...points(all.slice(0, 1), 0), mode: "lines", name: `best: ${plain(all[0].name)}`, legendgroup: "best", line: {color: colour("ink"), width: 3}, showlegend: !panel});
     // As in the pictures, the axes fit epochs from 1 on; of many runs, most of them and the best one.
@@ -167,7 +170,7 @@ function curves(data, state, width) {
     y: ranges[panel], title: data.quantities[panel].title + (few && !panel ? " (training: dotted)" : ""),
   }));
   const legendHeight = all.length > 1 ? legendRows(traces, width) + 25 : 0;
-  return [traces, layout(height + legendHeight + 100, {...axes, legend: {orientation: "h", x: 0, y: -62 / height, yanchor: "top"}}), all];
+  return [traces, layout(height + legendHeight + 90, {...axes, margin: {...MARGIN, b: legendHeight + 50}, legend: BELOW}), all];
 }
 
 function slices(data, state, width) {
@@ -187,7 +190,7 @@ function slices(data, state, width) {
       if (!values.length) return;
       middles.push(mean(values)); offs.push(deviation(values)); centres.push(key.numbers ? back(mean(group.map(at => place(key.numbers[at])))) : number);
     });
-    traces.push({...axes, ...dots, type: "scatter", mode: "markers", marker: {color: colour("faint"), size: 5, opacity: 0.6}, hoverinfo: "text", showlegend: false});
+    traces.push({...axes, ...dots, type: "scatter", mode: "markers", marker: {color: colour("faint"), size: 5, opacity: 0.7}, hoverinfo: "text", showlegend: false});
     traces.push({...axes, x: centres, y: middles, error_y: {array: offs, color: COLOURS[0], thickness: 1.5, width: 3}, type: "scatter", mode: "lines+markers", line: {color: COLOURS[0]}, hoverinfo: "skip", showlegend: false});
     return {title: {text: plain(key.name)}, ...(key.numbers ? {type: log ? "log" : "linear"} : {tickvals: key.labels.map((_, number) => number), ticktext: key.labels.map(plain), range: [-0.5, key.labels.length - 0.5]})};
   });
@@ -211,11 +214,12 @@ function history(data, state, width) {
 }
 
 // Where a trial lies on an axis, from 0 to 1, and the ticks of the axis: pairs of a place and a text.
-function scale(values, text) {
-  const log = wide(values), place = log ? Math.log10 : value => value, ends = [Math.min(...values), Math.max(...values)].map(place);
-  const at = value => ends[0] === ends[1] ? 0.5 : (place(value) - ends[0]) / (ends[1] - ends[0]);
-  const ticks = [0, 0.25, 0.5, 0.75, 1].map(share => ends[0] + share * (ends[1] - ends[0])).map(value => log ? 10 ** value : value);
-  return {at, ticks: ticks.map(value => [at(value), text(value)])};
+// Values outside of the ends lie at the end.
+function scale(values, text, low = Math.min(...values), high = Math.max(...values)) {
+  const log = wide(values), place = log ? Math.log10 : value => value, ends = [low, high].map(place);
+  const at = value => ends[0] === ends[1] ? 0.5 : Math.min(1, Math.max(0, (place(value) - ends[0]) / (ends[1] - ends[0])));
+  const ticks = [0, 0.25, 0.5, 0.75, 1].map(share => [share, ends[0] + share * (ends[1] - ends[0])]).map(([share, value]) => [share, log ? 10 ** value : value]);
+  return {at, ticks: ticks.map(([share, value]) => [at(value), text(value, share)])};
 }
 
 function parallel(data, state, width) {
@@ -232,7 +236,11 @@ function parallel(data, state, width) {
       place: trial => beside(key.of[trial.at], count) + Math.min(0.08, 0.2 / count) * scatter(trial.at),
     };
   });
-  const valued = scale(trials.map(trial => trial.value), value => data.monitor.fraction ? Number((100 * value).toPrecision(3)) + "%" : shown(value));
+  const values = trials.map(trial => trial.value), [low, high] = data.monitor.ends;
+  const valued = scale(values, (value, share) => {
+    const sign = share === 0 && Math.min(...values) < low ? "≤ " : share === 1 && Math.max(...values) > high ? "≥ " : "";
+    return sign + (data.monitor.fraction ? Number((100 * value).toPrecision(3)) + "%" : shown(value));
+  }, low, high);
   axes.push({title: data.monitor.name, ticks: valued.ticks, place: trial => valued.at(trial.value)});
   const classes = Math.min(GRADIENTS.light.length, trials.length), traces = [];
   for (let number = classes - 1; number >= 0; number--) {  // the best are first, and drawn last
@@ -261,8 +269,8 @@ function parallel(data, state, width) {
   ]);
   const fixed = {visible: false}, below = legendRows(traces, width) + 20;
   return [traces, layout(380 + below, {
-    annotations, width: Math.max(width, 85 * axes.length), dragmode: touch ? false : "select", xaxis: {...fixed, range: [-0.5, axes.length - 0.6]}, yaxis: {...fixed, range: [-0.04, 1.15]},
-    margin: {l: 0, r: 0, t: 10, b: below}, legend: {orientation: "h", x: 0, y: -0.03, yanchor: "top"}, newselection: {line: {color: colour("ink")}},
+    annotations, width: Math.max(width, 78 * axes.length), dragmode: touch ? false : "select", xaxis: {...fixed, range: [-0.5, axes.length - 0.6]}, yaxis: {...fixed, range: [-0.04, 1.15]},
+    margin: {l: 0, r: 0, t: 10, b: below}, legend: BELOW, newselection: {line: {color: colour("ink")}},
   })];
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from src.config.written import flat
-from src.runs.folder import Result, Row, Run, is_sweep
+from src.runs.folder import Result, Row, Run, is_confirmation, is_search, is_sweep
 from src.runs.labels import read_labels
 from src.runs.outcome import UNKNOWN, Outcome, comparable, differing, label_of
 from src.runs.sweep_folder import read_importance
@@ -43,6 +43,12 @@ class SweepEntries:
     keys: Sequence[str]  # those in which the trials differ
     called: str | None = None  # the name that it was given
     importance: Mapping[str, float] = field(default_factory=dict)  # of a search: shares of its keys
+
+    @property
+    def kind(self) -> str:
+        if is_confirmation(self.folder):
+            return "confirmation"
+        return "search" if is_search(self.folder) else "sweep"
 
     @property
     def best(self) -> Entry | None:

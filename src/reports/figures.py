@@ -19,7 +19,7 @@ from matplotlib.ticker import PercentFormatter
 from src.config.schema import higher_is_better, is_fraction, measure_of
 from src.plots.intervals import Sample, intervals
 from src.plots.style import COLOURS, FAINT, INK, LINE, MOST_COLOURED, STYLE
-from src.reports.analysis import Effect, Grid
+from src.reports.analysis import Effect, Grid, ends_without_outliers
 from src.reports.collect import Entry
 from src.runs.folder import Row
 from src.runs.outcome import Replicates, in_words, known_value, short
@@ -153,12 +153,15 @@ def _points(history: Sequence[Row], name: str) -> np.ndarray:
 
 
 def heat_map(grid: Grid, quantity: str) -> Figure:
-    """The means of `quantity` over two keys, each written in its cell."""
+    """The means of `quantity` over two keys, each written in its cell. Means that are far worse
+    than most share the darkest colour."""
     rows, columns = grid.means.shape
     figure = Figure(figsize=(2 + 0.95 * columns, 1.2 + 0.5 * rows), layout="constrained")
     axis = figure.subplots()
     colours = mpl.colormaps["viridis" if higher_is_better(quantity) else "viridis_r"]
-    image = axis.imshow(grid.means, cmap=colours, aspect="auto")
+    known = grid.means[~np.isnan(grid.means)].tolist()
+    ends = ends_without_outliers(known, higher=higher_is_better(quantity))
+    image = axis.imshow(grid.means, cmap=colours, clim=ends, aspect="auto")
     for row, column in np.ndindex(rows, columns):
         value = grid.means[row, column]
         if not np.isnan(value):
@@ -239,10 +242,10 @@ def history(trials: Sequence[Entry]) -> Figure:
 def importance(shares: Mapping[str, float]) -> Figure:
     """A bar for each key, the most important first; of very many keys, the first ones."""
     keys = [*shares][:MOST_SETTINGS]
-    figure = Figure(figsize=(9, 0.8 + 0.3 * len(keys)), layout="constrained")
+    figure = Figure(figsize=(6, 0.8 + 0.3 * len(keys)), layout="constrained")
     axis = figure.subplots()
     bars = axis.barh(keys, [shares[key] for key in keys], color=COLOURS[0])
-    axis.bar_label(bars, [f" {shares[key]:.0%}" for key in keys], color=INK)
+    axis.bar_label(bars, [f"{shares[key]:.0%}" for key in keys], color=INK, padding=3)
     axis.invert_yaxis()
     axis.margins(x=0.1)
     axis.set_xticks([])

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from src.config.schema import higher_is_better, is_fraction
-from src.reports.analysis import MOST_LABELS, by_size, labels
+from src.reports.analysis import MOST_LABELS, by_size, ends_without_outliers, labels
 from src.reports.collect import Entry
 from src.reports.figures import quantities, spread
 from src.runs.outcome import REPLICATED, UNKNOWN, in_words, known_value, short
@@ -58,11 +58,14 @@ def chart_data(
                 ],
             }
         )
+    higher = higher_is_better(monitor)
+    known = [value for entry in shown if (value := _rounded(entry.value)) is not None]
     return {
         "monitor": {
             "name": monitor,
             "fraction": is_fraction(monitor),
-            "higher": higher_is_better(monitor),
+            "higher": higher,
+            "ends": known and ends_without_outliers(known, higher=higher),  # of an axis
         },
         "quantities": [
             {"title": f"validation {in_words(name)}", "fraction": is_fraction(f"val/{name}")}

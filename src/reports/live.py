@@ -122,7 +122,10 @@ def _group(folder: Path) -> GroupStatus:
 def _parts(found: Collection) -> list[dict[str, Any]]:
     """A section for each sweep, and for the single runs; of comparable runs each."""
     parts = [("Runs", "run", group) for group in comparable(found.runs).values()]
-    parts += [(f"Sweep {each.name}", "trial", list(each.trials)) for each in found.sweeps]
+    parts += [
+        (f"{each.kind.capitalize()} {each.name}", "trial", list(each.trials))
+        for each in found.sweeps
+    ]
     return [_part(f"part{number}", *part) for number, part in enumerate(parts)]
 
 

@@ -152,8 +152,9 @@ def most_confident_mistakes(
 
 def mistakes(pictures: np.ndarray, titles: Sequence[str]) -> Figure:
     """Grey pictures (N, H, W) in [0, 1], dark on light, each under its title."""
-    columns = 6
-    figure, axis, places = _montage(1 - pictures, columns, above=0.45, cmap="gray", clim=(0, 1))
+    figure, axis, places = _montage(
+        1 - pictures, 4, inches=4.5, above=0.45, cmap="gray", clim=(0, 1)
+    )
     for (x, y), title in zip(places, titles, strict=True):
         axis.text(x + pictures.shape[2] / 2, y - 2, title, ha="center", fontsize=9)
     return figure
@@ -173,10 +174,11 @@ def first_layer(weights: np.ndarray) -> Figure:
 
 
 def _montage(
-    pictures: np.ndarray, columns: int, *, above: float = GAP, **colours: Any
+    pictures: np.ndarray, columns: int, *, inches: float = 7, above: float = GAP, **colours: Any
 ) -> tuple[Figure, Axes, list[tuple[float, float]]]:
-    """One image of all pictures (N, H, W), and the upper left corner (x, y) of each. `above` is the
-    space above a picture, as a share of its height; an axis for each would take a second."""
+    """One image of all pictures (N, H, W), and the upper left corner (x, y) of each; an axis for
+    each would take a second. The figure is `inches` wide: the fewer, the larger are texts in the
+    page. `above` is the space above a picture, as a share of its height."""
     count, height, width = pictures.shape
     columns = min(columns, count)
     rows = -(-count // columns)
@@ -188,7 +190,9 @@ def _montage(
         bottom, left = (row + 1) * step[0], column * step[1]
         whole[bottom - height : bottom, left : left + width] = picture
         places.append((left - 0.5, bottom - height - 0.5))
-    figure = Figure(figsize=(7, 7 * whole.shape[0] / whole.shape[1]), layout="constrained")
+    figure = Figure(
+        figsize=(inches, inches * whole.shape[0] / whole.shape[1]), layout="constrained"
+    )
     axis = figure.subplots()
     axis.imshow(whole, interpolation="nearest", **colours)
     axis.set_axis_off()

@@ -114,8 +114,10 @@ def _title(found: Collection) -> str:
         parts.append(f"{folders:,} sweeps on {_listed(map(_data, found.sweeps))}")
     elif found.sweeps:
         keys = dict.fromkeys(key for sweep in found.sweeps for key in sweep.keys)
-        about = f"a sweep over {_listed(key.rpartition('.')[2] for key in keys)}"
-        about = found.sweeps[0].called or (about if keys else "a sweep")
+        about = f"a {found.sweeps[0].kind}"
+        if keys:
+            about += f" over {_listed(key.rpartition('.')[2] for key in keys)}"
+        about = found.sweeps[0].called or about
         trials = sum(len(sweep.trials) for sweep in found.sweeps)
         parts.append(f"{about} on {_listed(map(_data, found.sweeps))}: {trials:,} trials")
     return "; ".join(parts)
@@ -186,7 +188,7 @@ class _Sections:
             "note": tables.notes("run", entries),
             "phases": tables.phases(entries),
             "shared": [*table.shared, *tables.shared_settings(entries)],
-            "models": self._models(chosen, prefix),
+            "models": self._models({entry.title: entry for entry in chosen}, prefix),
         }
 
     def sweep(self, number: int, sweep: SweepEntries) -> dict[str, Any]:
@@ -197,7 +199,8 @@ class _Sections:
         names = {trial.name: trial.run.folder.name for trial in sweep.trials}
         return {
             "name": name,
-            "title": f"{sweep.called} ({sweep.name})" if sweep.called else sweep.name,
+            "title": f"{sweep.kind.capitalize()} "
+            + (f"{sweep.called} ({sweep.name})" if sweep.called else sweep.name),
             "data": {"noun": "trial", **chart_data(ranked, analysis.by_strength(sweep), names)},
             "best": best and tables.key_figures(best, f"trial {best.run.folder.name}"),
             "statuses": list(Counter(trial.status for trial in sweep.trials).items()),
@@ -209,17 +212,17 @@ class _Sections:
             "table": (table := tables.run_table(name, "trial", ranked, sweep.keys)),
             "note": tables.notes("trial", sweep.trials),
             "shared": [*table.shared, *tables.shared_settings(sweep.trials)],
-            "models": self._models([best], name) if best else [],
+            "models": self._models({f"trial {best.run.folder.name}": best}, name) if best else [],
         }
 
-    def _models(self, entries: Sequence[Entry], prefix: str) -> list[dict[str, Any]]:
+    def _models(self, entries: Mapping[str, Entry], prefix: str) -> list[dict[str, Any]]:
         if not self.with_models:
             return []
         with importing():
             from src.reports import model_pictures  # imports torch
 
         sections = []
-        for number, entry in enumerate(progress(entries, "models tested"), 1):
+        for number, (title, entry) in enumerate(progress(entries.items(), "models tested"), 1):
             pictures, measures, reason, name = [], [], None, f"{prefix}-model{number}"
             try:
                 model = model_pictures.evaluated(entry)
@@ -230,7 +233,8 @@ class _Sections:
             sections.append(
                 {
                     "name": name,
-                    "entry": entry,
+                    "title": title,
+                    "label": entry.label,
                     "pictures": pictures,
                     "measures": measures,
                     "why_none": reason,

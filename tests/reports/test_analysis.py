@@ -121,3 +121,18 @@ def test_numbers_that_a_search_drew_are_not_together(tmp_path: Path) -> None:
         trials = zipped([("3", "8"), ("1", "32"), ("2", "16")], seeds)
         swept = SweepEntries(tmp_path, "s", trials, ["lr", "width"])
         assert sorted(each.key for each in analysis.effects(swept)) == sorted(keys)
+
+
+@pytest.mark.parametrize(
+    ("values", "higher", "ends"),
+    [
+        ([0.1, 0.9, 0.92, 0.95, 0.96], True, (0.9, 0.96)),  # the limit: 0.92 - 4 × 0.04
+        ([0.1, 0.11, 0.12, 0.5], False, (0.1, 0.12)),
+        ([0.1, 0.9, 0.9, 0.9], True, (0.1, 0.9)),  # half of the values are the best
+        ([0.4], True, (0.4, 0.4)),
+    ],
+)
+def test_ends_leave_out_what_is_far_worse_than_most(
+    values: list[float], higher: bool, ends: tuple[float, float]
+) -> None:
+    assert analysis.ends_without_outliers(values, higher=higher) == ends

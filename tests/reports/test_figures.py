@@ -67,7 +67,7 @@ def test_the_importance_of_many_keys_is_that_of_the_first() -> None:
     (axis,) = figures.importance({f"key {n}": 1 / (n + 2) for n in range(50)}).axes
     names = [label.get_text() for label in axis.get_yticklabels()]
     assert names == [f"key {n}" for n in range(figures.MOST_SETTINGS)]
-    assert [text.get_text() for text in axis.texts][:3] == [" 50%", " 33%", " 25%"]
+    assert [text.get_text() for text in axis.texts][:3] == ["50%", "33%", "25%"]
 
 
 def test_settings_without_the_monitored_value_are_left_out() -> None:

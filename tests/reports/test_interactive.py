@@ -53,7 +53,9 @@ def test_curves_have_the_values_of_the_history_the_best_run_first() -> None:
     }  # fmt: skip
     assert other["epochs"] == [0, 1]
     assert other["curves"] == [[0.1, 0.9], [None, 0.8], [2.3026, None], [None, 0.5]]
-    assert data["monitor"] == {"name": "val/acc", "fraction": True, "higher": True}
+    assert data["monitor"] == {
+        "name": "val/acc", "fraction": True, "higher": True, "ends": [0.9, 0.95],
+    }  # fmt: skip
     assert [quantity["title"] for quantity in data["quantities"]] == [
         "validation accuracy", "validation loss"
     ]  # fmt: skip

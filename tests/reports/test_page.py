@@ -414,6 +414,13 @@ def test_charts_answer_the_pointer_and_their_controls(browser: Browser, sweep: P
         assert sorted(keys) == ["model.hidden_sizes", "optimizer.lr", "seed"]
         assert keys[-1] == "seed"  # nobody chooses seeds
         select["colour by"].select_option("optimizer.lr")
+        shapes = "each => each.map(({x, width}) => x + width / 2)"
+        boxes = "each => each.map(one => one.getBoundingClientRect())"
+        panels, titles = (
+            figure.locator(kind).evaluate_all(f"each => ({shapes})(({boxes})(each))")
+            for kind in (".subplot .gridlayer", ".annotation-text")
+        )
+        assert titles == pytest.approx(panels, abs=3)
         legend = figure.locator(".legendtext").all_text_contents()
         best = Tables((sweep / "report.html").read_text()).found["sweep1-table"][1]
         assert legend == ["optimizer.lr = 0.05", "optimizer.lr = 0.1", f"best: trial {best[0]}"]
