@@ -18,7 +18,7 @@ from src.runs.folder import checkpoint_of
 from src.system.errors import InputError, all_at_once, parsing
 from src.system.extras import missing
 from src.system.files import MIB, sha256
-from src.system.page_server import PageHandler, PageServer
+from src.system.page_server import PageHandler, PageServer, inline_scripts
 from src.system.process import importing
 
 BODY_LIMIT = MIB  # bytes of a picture; the page sends about 3,000
@@ -156,7 +156,7 @@ class Server(PageServer):
 
     def __init__(self, port: int) -> None:
         self.page = files(__package__).joinpath("demo.html").read_bytes()
-        super().__init__(port, Handler, self.page.decode())
+        super().__init__(port, Handler, inline_scripts(self.page.decode()))
 
 
 class Handler(PageHandler):

@@ -5,7 +5,7 @@ const GRADIENTS = {  // from blue to yellow, readable on white and on black
   light: ["#46327e", "#365c8d", "#277f8e", "#1fa187", "#6ab83c", "#c9a60b"],
   dark: ["#8d83e6", "#5b9bd8", "#38b2bd", "#43cf8d", "#a5db36", "#fde725"],
 };
-const LOGIT_TICKS = [0.01, 0.1, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9999];
+const LOGIT_TICKS = [0.5, 0.9, 0.99, 0.999, 0.9999, 0.1, 0.01, 0.7, 0.3, 0.8, 0.95, 0.98, 0.995, 0.998, 0.97, 0.96, 0.93, 0.92, 0.94, 0.985, 0.975];  // the most welcome first
 const LOGIT_EDGE = 1e-5;  // 0 and 1 lie at infinity
 const FEW = COLOURS.length, MOST_COLOURS = 16, MOST_AXES = 12, MOST_LISTED = 8, MANY = 30, GAP = 78;
 const MARGIN = {l: 10, r: 14, t: 34, b: 10};
@@ -158,10 +158,14 @@ function curves(data, state, width) {
     // As in the pictures, the axes fit epochs from 1 on; of many runs, most of them and the best one.
     const values = (line, split) => line.curves[2 * panel + split].map(place).filter((value, step) => line.epochs[step] > 0 && value !== null).map(log ? Math.log10 : value => value);
     const fitted = few ? all.flatMap(line => [...values(line, 0), ...values(line, 1)]) : [];
+    const ends = few ? range([], fitted) : range(all.flatMap(line => values(line, 0)), values(all[0], 0)), ticks = [];
+    for (const tick of logit && ends ? LOGIT_TICKS : []) {
+      if (ticks.every(other => Math.abs(place(other) - place(tick)) > 0.08 * (ends[1] - ends[0]))) ticks.push(tick);
+    }
     ranges.push({
-      range: few ? range([], fitted) : range(all.flatMap(line => values(line, 0)), values(all[0], 0)), type: log ? "log" : "linear",
+      range: ends, type: log ? "log" : "linear",
       ...(quantity.fraction && !logit ? {tickformat: "~%"} : {}),
-      ...(logit ? {tickvals: LOGIT_TICKS.map(place), ticktext: LOGIT_TICKS.map(value => Number((100 * value).toFixed(2)) + "%")} : {}),
+      ...(logit ? {tickvals: ticks.map(place), ticktext: ticks.map(value => Number((100 * value).toFixed(2)) + "%")} : {}),
     });
   });
   const last = Math.max(...all.map(line => line.epochs.at(-1) ?? 0));
@@ -289,12 +293,13 @@ function controls(data, state, draw) {
   };
   const keys = data.keys.filter(key => key.labels.length > 1 && key.labels.length <= MOST_COLOURS).map(key => [key.name, key.name]);
   const few = data.trials.length <= FEW;
-  state.key = few ? "" : keys.length ? keys[0][0] : null;
-  if (data.trials.length > 1) select("colour by", [...(few ? [["", data.noun]] : []), ...keys], state.key, value => { state.key = value; });
+  if (few) keys.unshift(["", data.noun]);
+  if (!keys.some(([key]) => key === state.key)) state.key = keys.length ? keys[0][0] : null;  // at first, or after a change of the data
+  if (data.trials.length > 1) select("colour by", keys, state.key, value => { state.key = value; });
   const repeated = data.keys.some(key => key.repeated) && new Set(data.trials.map(trial => trial.group)).size < data.trials.length;
-  state.means = repeated && data.trials.length > MANY;
+  if (repeated) state.means ??= data.trials.length > MANY;
   if (repeated) select("lines", [["", `each ${data.noun}`], ["means", "mean ± deviation over seeds"]], state.means ? "means" : "", value => { state.means = value !== ""; });
-  select("scale", ["linear", "log", "logit"].map(name => [name, name]), "linear", value => { state.scale = value; });
+  select("scale", ["linear", "log", "logit"].map(name => [name, name]), state.scale, value => { state.scale = value; });
   return bar;
 }
 
@@ -309,22 +314,41 @@ function highlighted(chart, number) {
 }
 
 const CHARTS = {curves, slices, history, parallel};
+const redraws = new Map();  // of each figure with a chart: a function
 
 function show(figure) {
-  const data = JSON.parse(document.getElementById(figure.dataset.source).textContent);
-  const chart = document.createElement("div"), state = {scale: "linear", means: false, key: null};
+  const read = () => JSON.parse(document.getElementById(figure.dataset.source).textContent);
+  const chart = document.createElement("div"), state = {scale: "linear", means: null, key: null};
+  let data = read(), bar = null, drawn = {};  // the last state, and the range of each axis before a zoom
   const draw = () => {
-    const [traces, plan] = CHARTS[figure.dataset.chart](data, state, chart.clientWidth);
-    Plotly.react(chart, traces, {...plan, uirevision: JSON.stringify(state)}, {displaylogo: false, showSendToCloud: false, displayModeBar: touch ? false : "hover", modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d", "autoScale2d"]});
+    const [traces, plan] = CHARTS[figure.dataset.chart](data, state, chart.clientWidth), before = drawn, uirevision = JSON.stringify(state);
+    drawn = {uirevision};
+    for (const [name, part] of Object.entries(plan)) if (part?.range) {  // Plotly keeps a zoom while the range stays
+      const zoomed = before.uirevision === uirevision && String(chart.layout[name]?.range) !== String(before[name]);
+      if (zoomed) part.range = before[name];
+      drawn[name] = [...part.range];
+    }
+    Plotly.react(chart, traces, {...plan, uirevision}, {displaylogo: false, showSendToCloud: false, displayModeBar: touch ? false : "hover", modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d", "autoScale2d"]});
   };
   chart.className = "chart";
   figure.hidden = false;
   figure.prepend(chart);
-  if (figure.dataset.chart === "curves") figure.prepend(controls(data, state, draw));
+  const control = () => {  // an open list stays open
+    const next = controls(data, state, draw);
+    if (bar?.isEqualNode(next)) return;
+    bar?.remove();
+    figure.prepend(bar = next);
+  };
+  if (figure.dataset.chart === "curves") control();
   draw();
   figure.querySelector(".still")?.remove();
-  if (data.trials.length > 1 && ["curves", "parallel"].includes(figure.dataset.chart)) {
-    chart.on("plotly_hover", event => Plotly.relayout(chart, {shapes: highlighted(chart, event.points[0].customdata)}));
+  redraws.set(figure, () => {
+    data = read();
+    if (bar) control();
+    draw();
+  });
+  if (["curves", "parallel"].includes(figure.dataset.chart)) {
+    chart.on("plotly_hover", event => { if (data.trials.length > 1) Plotly.relayout(chart, {shapes: highlighted(chart, event.points[0].customdata)}); });
     chart.on("plotly_unhover", () => Plotly.relayout(chart, {shapes: []}));
   }
   if (figure.dataset.chart === "parallel") {
@@ -344,14 +368,22 @@ function show(figure) {
   }).observe(figure);
 }
 
-(async () => {
-  const nonce = document.currentScript.nonce;
-  const figures = document.querySelectorAll("[data-chart]"), packed = document.getElementById("plotly");
-  if (!figures.length || !window.DecompressionStream) return;
-  const bytes = Uint8Array.from(atob(packed.textContent), letter => letter.charCodeAt(0));
-  const library = document.createElement("script");
-  library.nonce = nonce;
-  library.textContent = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
-  document.head.append(library);
-  figures.forEach(show);
-})();
+const nonce = document.currentScript.nonce;
+let library = null;
+
+async function load() {
+  const bytes = Uint8Array.from(atob(document.getElementById("plotly").textContent), letter => letter.charCodeAt(0));
+  const script = document.createElement("script");
+  script.nonce = nonce;
+  script.textContent = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  document.head.append(script);
+}
+
+// Draws the charts of all figures; those that are drawn already get the page's data of now.
+async function showAll() {
+  if (!document.querySelector("[data-chart]") || !window.DecompressionStream) return;
+  await (library ??= load());
+  for (const figure of document.querySelectorAll("[data-chart]")) (redraws.get(figure) ?? show)(figure);
+}
+
+showAll();

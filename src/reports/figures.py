@@ -61,14 +61,6 @@ class Picture:
             text = _svg(figure)
         write_durably(folder / f"{self.name}.png", picture.getvalue())
         write_durably(folder / f"{self.name}.svg", text)
-        return self._for_page(text)
-
-    def svg(self) -> str:
-        """The SVG with colours of the page's theme; writes no files."""
-        with mpl.rc_context(STYLE):
-            return self._for_page(_svg(self.draw()))
-
-    def _for_page(self, text: str) -> str:
         text = text.replace(INK, "var(--ink)").replace(LINE, "var(--line)")
         return _for_page(text[text.index("<svg") :], self.name, self.caption)
 

@@ -24,8 +24,11 @@ PRECISION = 5  # significant digits of a value
 
 def library() -> str:
     """Plotly for browsers: gzip, as base64."""
-    source = files("plotly").joinpath("package_data", "plotly.min.js").read_bytes()
-    return base64.b64encode(gzip.compress(source, 6, mtime=0)).decode()
+    return base64.b64encode(gzip.compress(library_source(), 6, mtime=0)).decode()
+
+
+def library_source() -> bytes:
+    return files("plotly").joinpath("package_data", "plotly.min.js").read_bytes()
 
 
 def chart_data(

@@ -8,24 +8,23 @@ import threading
 import time
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
 from http import HTTPStatus
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from src.reports import figures, tables
+from src.plots.style import COLOURS
+from src.reports import tables
 from src.reports.collect import NOT_BEGUN, Collection, Entry, Reader, collect
-from src.reports.figures import Picture
-from src.reports.page import render
+from src.reports.interactive import chart_data, library, library_source
+from src.reports.page import CURVES, render
 from src.runs.folder import Run, is_sweep
 from src.runs.group_progress import NAME, read_progress
 from src.runs.group_status import HEADER, GroupStatus, Results, one_result, overview, rows
 from src.runs.outcome import comparable, differing
 from src.system.errors import InputError
-from src.system.page_server import PageHandler, PageServer
+from src.system.page_server import PageHandler, PageServer, inline_scripts
 
 SECONDS = 5  # between two looks at the folders
 SHARE = 0.1  # of a core, for making pages
@@ -47,22 +46,40 @@ def serve_live(paths: Sequence[Path], port: int) -> None:
 
 
 class LivePage:
-    """Makes the page. Threads may ask at the same time; a page is made anew if it is too old."""
+    """Makes the page, and the part of the page that changes, its element main. Threads may ask at
+    the same time; main is made anew if it is too old."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths, self.reader = paths, Reader()
-        self.page, self.made, self.seconds = b"", -1e9, SECONDS
+        self.main, self.made, self.seconds = "", -1e9, SECONDS
         self._making = threading.Lock()
+        self._fixed = {
+            "title": ", ".join(map(str, paths)),
+            "colours": COLOURS,
+            "library": Markup(library()),
+        }
 
-    def current(self) -> bytes:
+    def page(self) -> str:
+        return self._page(self.current())
+
+    @property
+    def scripts(self) -> list[str]:
+        """All scripts that the page runs."""
+        return [*inline_scripts(self._page("")), library_source().decode()]
+
+    def _page(self, main: str) -> str:
+        return render("live.html", {**self._fixed, "main": Markup(main)})
+
+    def current(self) -> str:
+        """The element main."""
         with self._making:
             if time.monotonic() - self.made >= self.seconds / 2:
                 began = time.thread_time()
                 content = self._content()
                 self.seconds = max(SECONDS, round((time.thread_time() - began) / SHARE))
-                self.page = render("live.html", content | {"seconds": self.seconds}).encode()
+                self.main = render("live_main.html", content | {"seconds": self.seconds})
                 self.made = time.monotonic()
-            return self.page
+            return self.main
 
     def _content(self) -> dict[str, Any]:
         runs, groups = set[Path](), dict[Path, GroupStatus]()
@@ -78,7 +95,7 @@ class LivePage:
         trials = sum(run.parent in sweeps and run.name.isdecimal() for run in runs)
         listed, omitted = rows([*groups.values()], MOST_GROUPS)
         return {
-            "title": ", ".join(map(str, self.paths)),
+            "curves": CURVES,
             "when": datetime.now().astimezone().strftime("%Y-%m-%d %H:%M:%S"),
             "header": HEADER,
             "groups": listed,
@@ -134,11 +151,12 @@ def _part(name: str, title: str, kind: str, entries: Sequence[Entry]) -> dict[st
     keys = differing([entry.overrides or entry.settings for entry in entries])
     table = tables.run_table(name, kind, ranked[:MOST_ROWS], keys)
     trained = [entry for entry in entries if len(entry.history) > 1]
-    curves = Picture(name, title, partial(figures.curves, trained))
+    names = {entry.name: entry.run.folder.name for entry in trained}
     more = len(entries) - MOST_ROWS
     return {
+        "name": name,
         "title": title,
-        "curves": Markup(curves.svg()) if trained else None,
+        "data": {"noun": kind, **chart_data(trained, keys, names)} if trained else None,
         "header": table.header,
         "rows": [[cell.text for cell in row] for row in table.rows],
         "omitted": f"and {more:,} more" if more > 0 else "",
@@ -148,16 +166,18 @@ def _part(name: str, title: str, kind: str, entries: Sequence[Entry]) -> dict[st
 class Server(PageServer):
     def __init__(self, port: int, live: LivePage) -> None:
         self.live = live
-        super().__init__(port, Handler, files(__package__).joinpath("live.html").read_text())
+        super().__init__(port, Handler, live.scripts)
 
 
 class Handler(PageHandler):
-    """Answers GET /."""
+    """Answers GET / and, for pages that update themselves, GET /main."""
 
     server: Server
 
     def get(self) -> None:
         if self.path == "/":
-            self.send_page(self.server.live.current())
+            self.send_page(self.server.live.page().encode())
+        elif self.path == "/main":
+            self.send_page(self.server.live.current().encode())
         else:
             self.refuse(HTTPStatus.NOT_FOUND, "use GET /")

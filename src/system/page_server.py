@@ -15,6 +15,7 @@ import socketserver
 import sys
 import threading
 import webbrowser
+from collections.abc import Iterable
 from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,13 +34,12 @@ HEADERS = {
 
 
 class PageServer(ThreadingHTTPServer):
-    """An HTTP server, bound to its port. `source`: the text of the page, or of its template; the
-    browser runs the scripts in it and no others."""
+    """An HTTP server, bound to its port. The browser runs the scripts `scripts` and no others."""
 
     daemon_threads = True
     request_queue_size = 128  # connections that wait to be accepted; 5 by default
 
-    def __init__(self, port: int, handler: type["PageHandler"], source: str) -> None:
+    def __init__(self, port: int, handler: type["PageHandler"], scripts: Iterable[str]) -> None:
         """Port 0 chooses a free port. Raises InputError when the port cannot be used."""
         try:
             super().__init__((ADDRESS, port), handler)
@@ -50,7 +50,7 @@ class PageServer(ThreadingHTTPServer):
         self.hosts = {f"{name}:{port}" for name in names} | (set(names) if port == 80 else set())
         self.origins = {f"http://{host}" for host in self.hosts}
         self.url = f"http://{ADDRESS}:{port}"
-        self.policy = _policy(source)
+        self.policy = _policy(scripts)
 
     def server_bind(self) -> None:
         """Skips HTTPServer's look-up of this machine's name, which may wait for a network."""
@@ -73,13 +73,15 @@ class PageServer(ThreadingHTTPServer):
             print("stopped")
 
 
-def _policy(source: str) -> str:
-    """The Content-Security-Policy of a page with the scripts of `source`."""
-    scripts = [
-        base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-        for script in re.findall(r"<script>(.*?)</script>", source, re.DOTALL)
-    ]
-    allowed = " ".join(f"'sha256-{digest}'" for digest in scripts)
+def inline_scripts(page: str) -> list[str]:
+    """The scripts in the text of a page."""
+    return re.findall(r"<script>(.*?)</script>", page, re.DOTALL)
+
+
+def _policy(scripts: Iterable[str]) -> str:
+    """The Content-Security-Policy of a page with these scripts."""
+    digests = [hashlib.sha256(script.encode()).digest() for script in scripts]
+    allowed = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return (
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
         "connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "

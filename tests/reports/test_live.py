@@ -62,7 +62,7 @@ def sweep(tmp_path: Path, finished: Run) -> Path:
 
 
 def content(*paths: Path) -> str:
-    return LivePage(paths).current().decode()
+    return LivePage(paths).page()
 
 
 def cells(page: str) -> list[list[str]]:
@@ -83,8 +83,12 @@ def test_the_page_of_a_sweep(sweep: Path) -> None:
     assert set(results) == {"0", "1", "2"}
     assert results["0"][1:4] == ["finished", f"{best:.2%}", f"{run_test(sweep):.2%}"]
     assert results["1"][1:4] == ["unfinished", f"{best:.2%}", "–"]
-    assert page.count("<svg") == 1
-    assert "seed=1" in page
+    assert page.count('data-chart="curves"') == 1
+    (data,) = re.findall(r'id="part0-data">(.*?)</script>', page)
+    drawn = {trial["name"]: trial for trial in json.loads(data)["trials"]}
+    assert [*drawn] == [row[0] for row in rows[3:]]  # the best first
+    assert drawn["1"]["settings"] == ["1"]
+    assert drawn["1"]["epochs"] == [row["epoch"] for row in run.history]
 
 
 def run_test(sweep: Path) -> float:
@@ -125,7 +129,7 @@ def test_a_strangers_folder_cannot_inject(sweep: Path, browser: Browser) -> None
     (sweep / ".stacks" / "evil" / "progress.json").write_text(json.dumps(evil))
     page = content(sweep)
     assert "<img" not in page
-    assert page.count("<script>") == 1
+    assert page.count("<script>") == 2
     assert [row[1] for row in cells(page)[1:3]] == ["?", "?"]
     with served(sweep) as server, opened(browser, server.url) as shown:
         assert shown.title() == str(sweep)
@@ -149,17 +153,36 @@ def test_the_page_updates_itself(
     with served(sweep) as server:
         page.goto(server.url)
         assert "3/10" in page.inner_text("main")
+        scale = page.locator(".controls label", has_text="scale").locator("select")
+        scale.select_option("log")
+        panel = page.locator(".chart .nsewdrag").first.bounding_box()
+        assert panel is not None
+        left, top, width, height = (panel[side] for side in ("x", "y", "width", "height"))
+        page.mouse.move(left + 0.2 * width, top + 0.2 * height)
+        page.mouse.down()
+        page.mouse.move(left + 0.6 * width, top + 0.7 * height, steps=5)
+        page.mouse.up()
+        axis = "document.querySelector('.chart').layout.xaxis"
+        page.wait_for_function(f"() => {axis}.autorange === false")
+        zoomed = page.evaluate(f"{axis}.range")
+        run = Run(sweep / "1")
+        run.append_history([{**run.history[-1], "epoch": 77}])
         write_progress(sweep / ".stacks" / "x", progress(epoch=7))
         page.wait_for_function("() => document.body.innerText.includes('7/10')")
+        # The chart has the new epoch, and is as the viewer has left it.
+        epochs = "document.querySelector('.chart').data.flatMap(trace => trace.x)"
+        page.wait_for_function(f"() => {epochs}.includes(77)")
+        assert page.evaluate(f"{axis}.range") == zoomed
+        assert scale.input_value() == "log"
         remove_progress(sweep / ".stacks" / "x")
         for number in (1, 2, 3):
             Run(sweep / str(number)).write_result({"status": "failed", "error": "OSError: no"})
         page.wait_for_function("() => document.body.innerText.includes('Nothing trains')")
         assert "4 of 4 trials ended, 3 failed" in page.inner_text("main")
         assert page.locator("[role=alert]").is_hidden()
-        page.route("**/", lambda route: route.fulfill(status=500))
+        page.route("**/main", lambda route: route.fulfill(status=500))
         page.wait_for_function("() => !document.querySelector('[role=alert]').hidden")
-        page.unroute("**/")
+        page.unroute("**/main")
         page.wait_for_function("() => document.querySelector('[role=alert]').hidden")
     page.close()
 
