@@ -93,7 +93,12 @@ def make_committee(request: Request) -> Run:
         "config_hash": committee.config.hash(),
         "committee": _record(request, members),
         "seconds": {"selection": chosen_at - began, "test": time.perf_counter() - chosen_at},
-        "data": {**first.run.result["data"], "test": len(source.test), "val": len(validation)},
+        "data": {
+            **first.run.result["data"],
+            "test": len(source.test),
+            "val": len(validation),
+            "val_most_frequent_class": validation.most_frequent(),
+        },
         "hardware": machine.hardware(torch.device("cpu")),
         "versions": versions(),
         "commit": machine.commit(),

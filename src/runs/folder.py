@@ -83,6 +83,7 @@ class DataUsed(TypedDict, total=False):
     val: Count
     test: Count
     skipped: Count
+    val_most_frequent_class: Fraction
 
 
 Votes = Annotated[int, Field(gt=0, lt=2**31)]

@@ -25,6 +25,10 @@ FEW_SAMPLES = (
     "small steps by Adam"
 )
 
+NOTHING_LEARNT = "not more accurate than always the class that is most frequent"
+ACCURATE = ("val/acc", "val/loss", "train/acc", "train/loss")
+REMEDY = "type optimizer.lr={rate:g}, or python -m src.lr_find with the same settings"
+
 
 def facts(classifier: Classifier, trainer: Trainer, seconds: dict[str, float]) -> dict[str, Any]:
     """The entries of result.json that are equal in all trials. `seconds` is wall time by phase."""
@@ -67,7 +71,7 @@ def result(
     """The content of result.json. `history` has the rows of the trial, `common` is what `facts`
     returns. `best_epoch` is the epoch of the weights that were tested. The time in
     samples_per_second includes validation."""
-    config = classifier.configs[trial]
+    config, validation = classifier.configs[trial], classifier.validation_of(trial)
     rows = [row for row in history if row["epoch"]]
     status = classifier.status[trial]
     best = next((row for row in rows if row["epoch"] == best_epoch), None)
@@ -89,7 +93,8 @@ def result(
         "parameters": count_parameters(classifier.models[trial]),
         "config_hash": config.hash(),
         **common,
-        "data": common["data"] | {"val": len(classifier.validation_of(trial))},
+        "data": common["data"]
+        | {"val": len(validation), "val_most_frequent_class": validation.most_frequent()},
     }
 
 
@@ -112,9 +117,21 @@ def _learnt_little(run: Run) -> bool:
     return few and initial is not None and not lowest < initial / 2
 
 
+def _no_better_than_a_constant(run: Run) -> bool:
+    """Classes that are balanced on purpose, or another measure, may cost accuracy."""
+    accuracy, share = (
+        run.result["best"]["val/acc"],
+        run.result["data"].get("val_most_frequent_class", 0),
+    )
+    balanced = run.config.trainer.class_weights or run.config.data.sampler
+    if accuracy is None or balanced or run.config.checkpoint.monitor not in ACCURATE:
+        return False
+    return share < 1 and not accuracy > share
+
+
 def _measured(monitor: str, values: Mapping[str, Any], split: str) -> str:
     """The measure that is monitored, if any, and the accuracy, of the validation or the test."""
-    names = dict.fromkeys([*main_metrics(monitor), "val/acc", "test/acc"])
+    names = dict.fromkeys([*main_metrics(monitor), "val/acc", "test/acc", monitor])
     shown = [name for name in names if name.startswith(split)]
     return ", ".join(f"{in_words(name)} {format_metric(name, values[name])}" for name in shown)
 
@@ -136,6 +153,10 @@ def summary(run: Run) -> str:
         rows.append(("!", f"diverged at step {result['diverged_step']}"))
     if _learnt_little(run):
         rows.append(("!", FEW_SAMPLES))
+    elif _no_better_than_a_constant(run):
+        share = format_metric("acc", data["val_most_frequent_class"])
+        rate = run.config.optimizer.lr
+        rows.append(("!", f"{NOTHING_LEARNT} ({share}); {REMEDY.format(rate=rate / 10)}"))
     if result["stopped"]:
         trainer = run.config.trainer
         why = {

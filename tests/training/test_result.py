@@ -17,6 +17,7 @@ from src.runs.loading import open_trained
 from src.training.classifier import Classifier
 from src.training.fit import fit
 from src.training.loggers.callback import Loggers
+from src.training.result import NOTHING_LEARNT
 from tests.helpers.commands import Train
 
 
@@ -80,6 +81,30 @@ def test_a_run_that_hardly_learns_says_what_to_type(
     with caplog.at_level("INFO", "src"):
         fit(compose("data=toy", "trainer=cpu"), tmp_path / "toy")
     assert "few_samples" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        (["optimizer.lr=1e-9"], "50.00%); type optimizer.lr=1e-10, or python -m src.lr_find"),
+        (["optimizer.lr=1e-9", "checkpoint.monitor=val/f1", "checkpoint.mode=max"], None),
+        (["optimizer.lr=1e-9", "trainer.class_weights=balanced"], None),
+        (["optimizer.lr=0.1"], None),
+    ],
+)
+def test_a_run_that_learns_nothing_says_so(
+    settings: list[str], told: str | None, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of four samples for training and four for validation each class has two."""
+    labels = np.arange(10) % 2
+    np.savez(tmp_path / "a.npz", x=np.stack([labels, 1 - labels], 1).astype(float), y=labels)
+    recipe = ("data.val_fraction=0.5", "data.test_fraction=0.2", "data.split_seed=1")
+    data = ("data=npz", f"data.path={tmp_path}/a.npz", *recipe, "trainer=cpu")
+    with caplog.at_level("INFO", "src"):
+        run = fit(compose(*data, "model=logistic_regression", *settings), tmp_path / "run")
+    assert run.result["data"]["val_most_frequent_class"] == 0.5
+    assert (NOTHING_LEARNT in caplog.text) == bool(told)
+    assert (told or "") in caplog.text
 
 
 def test_the_phases_do_not_overlap(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -94,6 +94,10 @@ class Split:
         """The samples on a device, without groups: such a split is not divided again."""
         return Split(self.features.to(device), self.labels.to(device))
 
+    def most_frequent(self) -> float:
+        """The share of the most frequent class: how accurate the answer is that is always this."""
+        return int(torch.bincount(self.labels).max()) / len(self)
+
     def empty_classes(self, names: Sequence[str]) -> list[str]:
         """The names of the classes without a sample; `names` are those of all classes."""
         counts = torch.bincount(self.labels, minlength=len(names)).tolist()

@@ -82,6 +82,7 @@ def test_data_sets_in_the_format_of_mnist(
     done = fit(compose(*recipe, *short), tmp_path / "run")
     assert done.result["data"] == {
         "name": data, "instead_of": None, "train": 2, "val": 1, "test": 2, "skipped": 0,
+        "val_most_frequent_class": 1.0,
     }  # fmt: skip
     path = raw / "train-images-idx3-ubyte"
     path.write_bytes(path.read_bytes()[:-1])
