@@ -17,7 +17,7 @@ or light on dark; the digit is scaled and centred like those of MNIST. For a run
 whole picture is resized. The samples of an .npz file must be prepared already. The numbers of a
 table are standardised as in training.
 
-With --boxes, digits are found on lined paper, in shadow and on a page that is turned by up to 30
+With --boxes, digits are found on lined paper, in shadow and on a page that is turned by up to 36
 degrees. They are read line by line. What is unlike all digits is said to be none. In the CSV, x, y,
 width and height are the box of each drawing, in pixels of the upright picture.
 

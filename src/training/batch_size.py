@@ -9,6 +9,7 @@ import torch
 from torch.nn import functional as F
 
 from src.config.schema import Config
+from src.config.written import counted
 from src.data.loader import batches_per_block
 from src.data.sources.folds import training_samples
 from src.data.sources.source import Source
@@ -54,7 +55,9 @@ def choose(config: Config, source: Source) -> int:
     else:
         size = largest(limit, lambda size: _step_fits(config, source, size, devices.torch_device))
     why = "more do not fit into memory" if 2 * size <= limit else f"of {limit} training samples"
-    log.info("data.batch_size=auto: %d chosen, %s", size, why)
+    steps = counted(-(-limit // size), "step")
+    advice = "fewer steps need a higher optimizer.lr or more trainer.max_epochs"
+    log.info("data.batch_size=auto: %d chosen, %s; an epoch has %s; %s", size, why, steps, advice)
     return size
 
 

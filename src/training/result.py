@@ -119,10 +119,8 @@ def _learnt_little(run: Run) -> bool:
 
 def _no_better_than_a_constant(run: Run) -> bool:
     """Classes that are balanced on purpose, or another measure, may cost accuracy."""
-    accuracy, share = (
-        run.result["best"]["val/acc"],
-        run.result["data"].get("val_most_frequent_class", 0),
-    )
+    accuracy = run.result["best"]["val/acc"]
+    share = run.result["data"].get("val_most_frequent_class", 0.0)
     balanced = run.config.trainer.class_weights or run.config.data.sampler
     if accuracy is None or balanced or run.config.checkpoint.monitor not in ACCURATE:
         return False
