@@ -56,7 +56,10 @@ def _allowed(schema: Mapping[str, Any]) -> Allowed:
         return Allowed(", ".join(texts), texts)
     if kind == "array":
         return Allowed(f"a list: {_allowed(schema['items']).text}", ())
-    return Allowed("a text" if kind == "string" else _range(schema), ())
+    if kind == "string":
+        example = next(iter(schema.get("examples", ())), None)
+        return Allowed(f"a text such as {example}" if example else "a text", ())
+    return Allowed(_range(schema), ())
 
 
 def _range(schema: Mapping[str, Any]) -> str:

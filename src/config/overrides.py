@@ -52,7 +52,10 @@ def parse(text: str, faults: list[str]) -> Override | None:
         faults.append(f"{text}: {error}")
         return None
     except (HydraException, ValueError, RecursionError) as error:
-        faults.append(f"{text}: cannot be read ({first_line(error)})")
+        why = f"cannot be read ({first_line(error)})"
+        if text.isidentifier():
+            why = "must be KEY=VALUE, for example optimizer.lr=0.1; --help lists the keys"
+        faults.append(f"{text}: {why}")
         return None
 
 

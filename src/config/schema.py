@@ -106,7 +106,10 @@ def _matching(pattern: str, allowed: str) -> AfterValidator:
 
 
 Duration = Annotated[
-    str, _matching("[0-9]{2}(:[0-9]{2}){3}", "DD:HH:MM:SS"), AfterValidator(_check_duration)
+    str,
+    _matching("[0-9]{2}(:[0-9]{2}){3}", "DD:HH:MM:SS"),
+    AfterValidator(_check_duration),
+    Field(examples=["DD:HH:MM:SS"]),
 ]
 
 
@@ -231,7 +234,7 @@ class ImageFolder(_Files):
     name: Literal["image_folder"]
     # The level of the folders that name the groups; 1: those in the folders of the classes. Runs
     # that were written before there were groups had none; the same holds for the next two.
-    group: Annotated[int, BeforeValidator(_check_level), Field(le=16)] | None = None
+    group: Annotated[int, Field(ge=1, le=16), BeforeValidator(_check_level)] | None = None
     size: Annotated[int, Field(gt=0, le=2**12)]  # pixels, width and height
     channels: Literal[1, 3]
     skip_broken: bool

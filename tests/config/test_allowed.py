@@ -22,7 +22,7 @@ from tests.helpers.faults import faults
         ("data.batch_size", "1 or more, auto"),
         ("data.fold", "0 to 999, null"),
         ("data.channels", "1, 3"),
-        ("data.group", "at most 16, null, a text"),  # of pictures a level, of tables a column
+        ("data.group", "1 to 16, null, a text"),  # of pictures a level, of tables a column
         ("augmentation.rotate", "0 to 180"),
         ("scheduler.gamma", "above 0 to 10"),
         ("model.hidden_sizes", "a list: 1 or more"),
@@ -31,6 +31,7 @@ from tests.helpers.faults import faults
         ("trainer.precision", "32, 64, bf16-mixed, 16-mixed"),
         ("trainer.progress_bar", "true, false, auto"),
         ("checkpoint.keep", "all, best, 1 or more"),
+        ("trainer.max_time", "a text such as DD:HH:MM:SS, null"),
         ("name", "a text, null"),
     ],
 )

@@ -42,6 +42,11 @@ def test_overrides_that_cannot_be_read_are_named() -> None:
     (fault,) = faults
     assert fault.startswith("a=[: cannot be read (")
     faults.clear()
+    assert parse_all(["help"], faults) == []
+    assert faults == [
+        "help: must be KEY=VALUE, for example optimizer.lr=0.1; --help lists the keys"
+    ]
+    faults.clear()
     assert parse_all(["seed=" + "1" * OVERRIDES_LIMIT], faults) == []
     assert faults[0].startswith("the overrides have 10,005 characters, at most 10,000 are read")
 

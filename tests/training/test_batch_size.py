@@ -30,7 +30,10 @@ def test_the_largest_batch_that_fits(
     monkeypatch.setattr(batch_size, "free_bytes", lambda _config: 2 * one)
     with caplog.at_level(logging.INFO, "src"):
         run = fit(config, tmp_path / "run")
-    assert "data.batch_size=auto: 256 chosen, more do not fit into memory; an epoch has 5 steps" in caplog.text
+    assert (
+        "data.batch_size=auto: 256 chosen, more do not fit into memory; an epoch has 5 steps"
+        in caplog.text
+    )
     assert run.config.data.batch_size == 256
     assert run.result["effective_batch_size"] == 256
     monkeypatch.setattr(batch_size, "free_bytes", lambda _config: 2**40)
