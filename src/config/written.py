@@ -49,10 +49,15 @@ def typed(key: str, value: Any) -> str:
     return text if re.fullmatch(r"[\w.,=\[\]+-]+", text) else shlex.quote(text)
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+def flat(values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The dotted key and the written value of every leaf of nested values."""
+    return ((key, written(value)) for key, value in flat_values(values))
+
+
+def flat_values(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """The dotted key and the value of every leaf of nested values."""
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{name}.")
+            yield from flat_values(value, f"{prefix}{name}.")
         else:
-            yield f"{prefix}{name}", written(value)
+            yield f"{prefix}{name}", value

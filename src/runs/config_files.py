@@ -60,11 +60,21 @@ def claim(run: Run, config: Config, decide_batch_size: Callable[[], int]) -> Con
     if config.data.batch_size == "auto":
         size = saved.data.batch_size if saved else "auto"
         config = with_batch_size(config, decide_batch_size() if size == "auto" else int(size))
-    if saved is None:
-        create_run_folder(run, config.to_primitives())
+    if saved is None:  # Hydra and sweeps have written the files of their runs before
+        create_run_folder(run, config.to_primitives(), _overrides(run, config))
     elif saved.model_copy(update={"resume": config.resume}) != config:
+        write_durably(run.overrides_file, yaml_text(_overrides(run, config, saved)))
         write_durably(run.config_file, yaml_text(config.to_primitives()))
     return config
+
+
+def _overrides(run: Run, config: Config, saved: Config | None = None) -> list[str]:
+    """The overrides of a run, which had those in its folder when its configuration was `saved`."""
+    from src.config.differences import changed_overrides, overrides_of  # imports Hydra
+
+    if saved is None or not run.overrides_file.exists():
+        return overrides_of(config)
+    return changed_overrides(run.override_texts(), saved, config)
 
 
 def require_same_config(run: Run, config: Config) -> Config | None:

@@ -215,15 +215,21 @@ class Run:
 
     @property
     def overrides(self) -> dict[str, str]:
-        """The keys that the command line set, with their values as typed. Empty without Hydra.
-        Those of UNTRAINED are left out: they are not part of a run."""
+        """The keys that the command line set, with their values as typed; of a run that was made
+        from Python, the keys whose values differ from the defaults. Those of UNTRAINED are left
+        out: they are not part of a run."""
+        pairs = (text.partition("=") for text in self.override_texts())
+        values = {key.lstrip("+"): value for key, _, value in pairs}
+        return {key: value for key, value in values.items() if key not in UNTRAINED}
+
+    def override_texts(self) -> list[str]:
+        """The overrides in the folder, KEY=VALUE; none for a committee."""
         if not self.overrides_file.exists():
-            return {}
+            return []
         texts = read_yaml(self.overrides_file)
         if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
             raise InputError(f"{self.overrides_file}: is not a list of overrides")
-        values = {key.lstrip("+"): value for key, _, value in (t.partition("=") for t in texts)}
-        return {key: value for key, value in values.items() if key not in UNTRAINED}
+        return texts
 
     @property
     def command(self) -> str:

@@ -65,6 +65,29 @@ def test_a_batch_size_is_decided_once(tmp_path: Path) -> None:
     assert claim(run, config, pytest.fail).data.batch == run.config.data.batch == 24
 
 
+def test_the_command_of_a_run_made_from_python(tmp_path: Path) -> None:
+    """And of the same run with more epochs, also if its folder has no overrides, as older ones."""
+    typed = ["data=digits", "model.hidden_sizes=[64]"]
+    run, config = Run(tmp_path), compose(*typed, "name=small")
+    claim(run, config, pytest.fail)
+    assert run.overrides == {"data": "digits", "model.hidden_sizes": "[64]"}
+    assert run.command == "python -m src.train data=digits 'model.hidden_sizes=[64]'"
+    for epochs in (12, 13):
+        more = compose(*typed, "name=small", f"trainer.max_epochs={epochs}")
+        claim(run, more, pytest.fail)
+        assert run.overrides["trainer.max_epochs"] == str(epochs)
+        assert compose(*run.override_texts()) == run.config.unlabelled() == more.unlabelled()
+        run.overrides_file.unlink()
+
+
+def test_the_command_of_a_run_with_more_epochs_keeps_what_was_typed(tmp_path: Path) -> None:
+    run, typed = Run(tmp_path), ["data=digits", "trainer.max_epochs=10", "name=wide"]
+    create_run_folder(run, compose(*typed).to_primitives(), typed)
+    claim(run, compose("data=digits", "trainer.max_epochs=12", "name=wide"), pytest.fail)
+    assert run.override_texts() == ["data=digits", "name=wide", "trainer.max_epochs=12"]
+    assert run.command == "python -m src.train data=digits trainer.max_epochs=12"
+
+
 def test_strange_bytes_in_a_path_are_written(tmp_path: Path) -> None:
     run = Run(tmp_path)
     create_run_folder(run, {"a": "\udcff é"}, ["dir=\udcff"])
