@@ -11,8 +11,11 @@
 Names are imported when they are used: a wrong key is reported before PyTorch is imported.
 """
 
+import ast
 import os
 import sys
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -46,6 +49,11 @@ def __getattr__(name: str) -> Any:
     return getattr(import_module(PLACES[name]), name)
 
 
+def __dir__() -> list[str]:
+    """What Tab completes: the API alone."""
+    return __all__
+
+
 def _require_own_source() -> None:
     """Raises ImportError if Python would take another folder `src` for Kindling's."""
     spec = find_spec("src")
@@ -71,12 +79,30 @@ def main() -> None:
         os.environ["_ARGCOMPLETE"] = str(len(sys.argv))  # words before the arguments
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name not in names:
-        parser = Parser("kindling", description="kindling COMMAND --help describes a command.")
-        parser.add_argument("COMMAND", choices=names, metavar="COMMAND", help=", ".join(names))
+        parser = Parser(
+            "kindling",
+            description="kindling COMMAND --help describes a command.",
+            epilog="\n".join(["commands:", *(_purpose(folder, each, names) for each in names)]),
+            formatter_class=RawDescriptionHelpFormatter,
+        )
+        parser.add_argument("COMMAND", choices=names, metavar="COMMAND", help="one of those below")
         run(lambda: parser.parse_args(sys.argv[1:2]))
     del sys.argv[1]
-    inside = (folder / name / "__main__.py").exists()
-    run(import_module(f"src.{name}.__main__" if inside else f"src.{name}").main)
+    file = _file(folder, name)
+    run(import_module(f"src.{name}.__main__" if file.parent != folder else f"src.{name}").main)
+
+
+def _file(folder: Path, name: str) -> Path:
+    """The module of a command."""
+    inside = folder / name / "__main__.py"
+    return inside if inside.exists() else folder / f"{name}.py"
+
+
+def _purpose(folder: Path, name: str, names: Sequence[str]) -> str:
+    """A line about a command: the first sentence of its module. Reads no module as a program."""
+    text = ast.get_docstring(ast.parse(_file(folder, name).read_text("utf-8"))) or ""
+    sentence = " ".join(text.partition("\n\n")[0].split()).partition(". ")[0].rstrip(".")
+    return f"  {name:<{max(map(len, names))}}  {sentence}"
 
 
 if __name__ == "__main__":

@@ -49,15 +49,19 @@ def compose(*overrides: str) -> Config:
     """The configuration that `python -m src.train` trains. Raises InputError with all faults."""
     combinations, _, faults = combine(overrides, sweep=False)
     points, composing_faults = shared_composer().points(combinations)
-    return check_all(points, faults + composing_faults)[0]
+    return check_all(points, faults + composing_faults, consequence="")[0]
 
 
-def check_all(points: Iterable[dict[str, Any]], faults: Sequence[str]) -> list[Config]:
+def check_all(
+    points: Iterable[dict[str, Any]],
+    faults: Sequence[str],
+    consequence: str = ", nothing was started",
+) -> list[Config]:
     """The checked configurations. Raises InputError with `faults` and the faults of the points."""
     checked = [find_faults(point) for point in points]
     point_faults = [fault for _, own_faults in checked for fault in own_faults]
     if faults or point_faults:
-        raise config_error(list(dict.fromkeys([*faults, *point_faults])))
+        raise config_error(list(dict.fromkeys([*faults, *point_faults])), consequence)
     return [config for config, _ in checked if config is not None]
 
 

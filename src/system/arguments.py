@@ -46,7 +46,10 @@ def _in_house_style(message: str, options: Sequence[str], program: str) -> str:
     elif found := re.fullmatch(
         r"(?s)(\S+): invalid choice: '(.*)'.* \(choose from (.*)\)", message
     ):
-        return f"{found[1]} {found[2]}: must be one of {found[3].replace(chr(39), '')}"
+        allowed = found[3].replace("'", "").split(", ")
+        close = difflib.get_close_matches(found[2], allowed, 1)
+        hint = f"; did you mean {close[0]}?" if close else ""
+        return f"{found[1]} {found[2]}: must be one of {', '.join(allowed)}{hint}"
     elif found := re.fullmatch(r"the following arguments are required: (.*)", message):
         message = f"{found[1]}: is missing"
     return message + ask

@@ -13,9 +13,10 @@ from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from src.config.compose import Composer, _split, plain_parts
+from src.config.compose import Composer, _split, compose, plain_parts
 from src.config.overrides import parse_all, parsed
 from src.config.schema import CONF
+from src.system.errors import InputError
 
 
 def test_points_are_composed_as_hydra_does() -> None:
@@ -135,3 +136,9 @@ def told(composer: Composer, texts: list[str]) -> str:
         return repr(composer.points([texts]))
     except ValueError as error:  # of OmegaConf, for unknown keys; the command line reports them
         return repr(error)
+
+
+def test_a_fault_of_compose_says_nothing_of_a_start() -> None:
+    with pytest.raises(InputError) as caught:
+        compose("model.hiden=3")
+    assert str(caught.value).splitlines()[0] == "1 fault in the configuration"

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import kindling
 from tests.helpers.commands import COMMANDS, ROOT
 
 
@@ -45,6 +46,11 @@ def started(installed: Path, folder: Path, *command: str) -> "subprocess.Complet
         timeout=300,
         check=False,
     )
+
+
+def test_tab_completes_the_api_alone() -> None:
+    assert dir(kindling) == sorted(kindling.__all__)
+    assert all(getattr(kindling, name).__name__ == name for name in dir(kindling))
 
 
 @pytest.mark.slow
@@ -85,7 +91,13 @@ def test_the_command(installed: Path, tmp_path: Path) -> None:
     assert usage.stderr == "error: COMMAND: is missing; type kindling --help for help\n"
     shown = started(installed, tmp_path, kindling, "--help")
     assert shown.returncode == 0
-    assert ", ".join(COMMANDS) in " ".join(shown.stdout.split())
+    rows = [
+        line.split(maxsplit=1) for line in shown.stdout.partition("commands:\n")[2].splitlines()
+    ]
+    assert [name for name, _ in rows] == COMMANDS
+    assert dict(rows)["evaluate"] == "Tests a trained model on a test set"
+    misspelt = started(installed, tmp_path, kindling, "trian")
+    assert misspelt.stderr.endswith("; did you mean train?\n")
     unknown = started(installed, tmp_path, kindling, "nix")
     assert (unknown.returncode, unknown.stdout) == (2, "")
     assert f"COMMAND nix: must be one of {', '.join(COMMANDS)}" in unknown.stderr

@@ -82,7 +82,7 @@ def test_flags_are_checked() -> None:
     for argv, told in {
         ("--foo",): "--foo: unknown argument; did you mean --info?",
         ("--sumary", "seed=1"): "--sumary: unknown argument; did you mean --summary?",
-        ("--cfg", "jobs"): "--cfg/-c jobs: must be one of job, hydra, all",
+        ("--cfg", "jobs"): "--cfg/-c jobs: must be one of job, hydra, all; did you mean job?",
         ("-sc", "install=bash"): "--shell-completion: Hydra would complete a script alone; for all "
         'commands, type eval "$(activate-global-python-argcomplete --dest=-)"',
         ("--resolve",): "--resolve: goes with --cfg; type --cfg job --resolve too",

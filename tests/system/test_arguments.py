@@ -37,6 +37,7 @@ ASK = "; type python -m src.thing --help for help"
         ("r --count 1.5", f"--count 1.5: must be a whole number{ASK}"),
         ("r --rate ä", f"--rate ä: must be a number{ASK}"),
         ("r --form pt", "--form pt: must be one of onnx, torch"),
+        ("r --form onxx", "--form onxx: must be one of onnx, torch; did you mean onnx?"),
         ("r --forn onnx", "--forn: unknown argument; did you mean --form?"),
         ("r --rat=1 --nothing", f"--nothing: unknown argument{ASK}"),
         ("r s", f"s: unknown argument{ASK}"),
