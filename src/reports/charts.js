@@ -152,7 +152,7 @@ function curves(data, state, width) {
       const style = {...common, name: plain(name), legendgroup: String(number), line: separate && !number ? {...shade, width: 3} : shade};
       const single = some.every(line => line.epochs.length < 3);
       traces.push({...style, ...points(some, 0), mode: few || single ? "lines+markers" : "lines", marker: {size: 5}, opacity: few ? 1 : all.length < 100 ? 0.85 : 0.5, showlegend: all.length > 1 && !panel && some.length > 0 && label !== ""});
-      if (few) traces.push({...style, ...points(some, 1), mode: "lines", line: {color: shades[number], width: 1.5, dash: "dot"}, showlegend: false});
+      if (few) traces.push({...style, ...points(some, 1), mode: "lines", line: {color: shades[number], width: 1.5, dash: "dash"}, showlegend: false});
     });
     if (!separate) traces.push({...common, ...points(all.slice(0, 1), 0), mode: "lines", name: `best: ${plain(all[0].name)}`, legendgroup: "best", line: {color: colour("ink"), width: 3}, showlegend: !panel});
     // As in the pictures, the axes fit epochs from 1 on; of many runs, most of them and the best one.
@@ -171,7 +171,7 @@ function curves(data, state, width) {
   const last = Math.max(...all.map(line => line.epochs.at(-1) ?? 0));
   const [axes, height] = panels(data.quantities.length, columns, width < 640 ? 240 : 320, 0.09, panel => ({
     x: {title: {text: "epoch"}, ...(last > 1 ? {range: [1 - 0.03 * last, 1.03 * last]} : {}), ...(last < 8 ? {dtick: 1} : {})},
-    y: ranges[panel], title: data.quantities[panel].title + (few && !panel ? " (training: dotted)" : ""),
+    y: ranges[panel], title: data.quantities[panel].title + (few && !panel ? " (training: dashed)" : ""),
   }));
   const legendHeight = all.length > 1 ? legendRows(traces, width) + 25 : 0;
   return [traces, layout(height + legendHeight + 90, {...axes, margin: {...MARGIN, b: legendHeight + 50}, legend: BELOW}), all];
@@ -198,7 +198,7 @@ function slices(data, state, width) {
     traces.push({...axes, x: centres, y: middles, error_y: {array: offs, color: COLOURS[0], thickness: 1.5, width: 3}, type: "scatter", mode: "lines+markers", line: {color: COLOURS[0]}, hoverinfo: "skip", showlegend: false});
     return {title: {text: plain(key.name)}, ...(key.numbers ? {type: log ? "log" : "linear"} : {tickvals: key.labels.map((_, number) => number), ticktext: key.labels.map(plain), range: [-0.5, key.labels.length - 0.5]})};
   });
-  const fitted = range(known(data.trials.map(trial => trial.value)), traces.flatMap(trace => trace.error_y ? trace.y : []));
+  const fitted = range(known(data.trials.map(trial => trial.value)), traces.flatMap(({error_y, y}) => error_y ? y.flatMap((value, at) => [value - error_y.array[at], value + error_y.array[at]]) : []));
   const [axes, height] = panels(keys.length, columns, 210, 0.06, panel => ({
     x: xs[panel], y: {range: fitted, ...(data.monitor.fraction ? {tickformat: "~%"} : {}), ...(panel ? {matches: "y"} : {}), ...(panel % columns ? {showticklabels: false} : {title: {text: plain(data.monitor.name)}})},
   }));
@@ -328,7 +328,7 @@ function show(figure) {
       if (zoomed) part.range = before[name];
       drawn[name] = [...part.range];
     }
-    Plotly.react(chart, traces, {...plan, uirevision}, {displaylogo: false, showSendToCloud: false, displayModeBar: touch ? false : "hover", modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d", "autoScale2d"]});
+    Plotly.react(chart, traces, {...plan, uirevision}, {displaylogo: false, showSendToCloud: false, displayModeBar: touch || chart.clientWidth < 640 ? false : "hover", modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d", "autoScale2d"]});
   };
   chart.className = "chart";
   figure.hidden = false;

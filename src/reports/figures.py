@@ -103,15 +103,15 @@ def curves(entries: Sequence[Entry]) -> Figure:
             val = _points(entry.history, f"val/{quantity}")
             axis.plot(*val.T, color=colour, lw=1.8, label=labels[entry.name], marker="o", ms=3)
             train = _points(entry.history if few else [], f"train/{quantity}")
-            axis.plot(*train.T, color=colour, lw=1, ls=":")
+            axis.plot(*train.T, color=colour, lw=1, ls="--")
             drawn += [val, train]
         axis.autoscale_view()
         _zoom(axis, np.concatenate(drawn))
         axis.set(xlabel="epoch")
         axis.grid(axis="y")
         axis.xaxis.get_major_locator().set_params(integer=True)
-        dotted = " (training: dotted)" if few and quantity == "acc" else ""
-        axis.set_title(f"validation {in_words(quantity)}{dotted}", fontsize=10)
+        dashed = " (training: dashed)" if few and quantity == "acc" else ""
+        axis.set_title(f"validation {in_words(quantity)}{dashed}", fontsize=10)
         if is_fraction(quantity):
             axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=None))
     if len(entries) > 1:

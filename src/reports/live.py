@@ -22,6 +22,7 @@ from src.reports.page import CURVES, render
 from src.runs.folder import Run, is_sweep
 from src.runs.group_progress import NAME, read_progress
 from src.runs.group_status import HEADER, GroupStatus, Results, one_result, overview, rows
+from src.runs.labels import read_labels
 from src.runs.outcome import comparable, differing
 from src.system.errors import InputError
 from src.system.page_server import PageHandler, PageServer, inline_scripts
@@ -54,7 +55,7 @@ class LivePage:
         self.main, self.made, self.seconds = "", -1e9, SECONDS
         self._making = threading.Lock()
         self._fixed = {
-            "title": ", ".join(map(str, paths)),
+            "title": ", ".join(map(_named, paths)),
             "colours": COLOURS,
             "library": Markup(library()),
         }
@@ -104,6 +105,14 @@ class LivePage:
             "parts": _parts(found),
             "skipped": [pair for pair in found.skipped if pair[1] != NOT_BEGUN][:MOST_SKIPPED],
         }
+
+
+def _named(path: Path) -> str:
+    """The name that a run or sweep was given, else its path."""
+    try:
+        return read_labels(path).name or str(path)
+    except InputError:  # a damaged file
+        return str(path)
 
 
 def _totals(groups: Sequence[GroupStatus], found: Collection, trials: int) -> str:

@@ -39,7 +39,7 @@ def test_a_measure_that_the_best_run_monitors_comes_first() -> None:
         for monitor, history in (("val/f1", measured), ("val/acc", rows))
     ]
     axes = figures.curves(entries).axes
-    titles = ["validation F1", "validation accuracy (training: dotted)", "validation loss"]
+    titles = ["validation F1", "validation accuracy (training: dashed)", "validation loss"]
     assert [axis.get_title() for axis in axes] == titles
     drawn = [list(line.get_ydata()) for line in axes[0].lines]  # type: ignore[arg-type]
     assert drawn == [pytest.approx([0.6, 0.7, 0.8]), [], [], []]

@@ -22,6 +22,7 @@ from src.reports.collect import Reader, collect
 from src.reports.live import LivePage, Server, serve_live
 from src.runs.folder import HISTORY, Row, Run
 from src.runs.group_progress import remove_progress, write_progress
+from src.runs.labels import Change, write_labels
 from src.system.errors import InputError
 from tests.helpers.browser import opened
 from tests.helpers.commands import ROOT
@@ -72,7 +73,10 @@ def cells(page: str) -> list[list[str]]:
 
 
 def test_the_page_of_a_sweep(sweep: Path) -> None:
+    assert f"<h1>{sweep}</h1>" in content(sweep)
+    write_labels(sweep, Change(name="wide"))
     page = content(sweep)
+    assert "<h1>wide</h1>" in page
     rows = cells(page)
     assert rows[0] == ["group", "host", "device", "state", "epoch", "best", "left"]
     assert rows[1][:6] == ["2 trials: 1–2", "node1", "cpu", "running", "3/10", "97.31%"]

@@ -433,6 +433,13 @@ def test_charts_answer_the_pointer_and_their_controls(browser: Browser, sweep: P
         )
         assert {"Zoom", "Pan"} <= {*titles}
         assert not [title for title in titles if "loud" in title or "ownload" in title]
+        cut = page.evaluate(
+            """() => { const {data, layout} = document.querySelector("#sweep1-effects .chart");
+            return data.filter(trace => trace.error_y).flatMap(({y, error_y}) => y.flatMap(
+                (mean, at) => [mean - error_y.array[at], mean + error_y.array[at]]))
+                .filter(end => end < layout.yaxis.range[0] || end > layout.yaxis.range[1]); }"""
+        )
+        assert cut == []  # the axis shows all bars
         select["lines"].select_option("")
         select["scale"].select_option("linear")
         page.evaluate(
