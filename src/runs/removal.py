@@ -109,8 +109,8 @@ def remove(folder: Path) -> None:
 
 
 def remove_all(reasons: Mapping[Path, str], *, ask: bool) -> str:
-    """Removes folders, with a reason each, and returns a line that tells how much that freed. With
-    `ask`, lists the folders first and asks on the terminal. Raises InputError as
+    """Removes folders, with a reason each, and returns a line that tells how much that freed.
+    Lists the folders first, and with `ask` asks on the terminal. Raises InputError as
     `require_removable`, and if there is no terminal to ask on."""
     require_removable([*reasons])
     rest = leftovers()
@@ -118,9 +118,10 @@ def remove_all(reasons: Mapping[Path, str], *, ask: bool) -> str:
         return "nothing to remove"
     sizes = {folder: bytes_of(folder) for folder in [*reasons, *rest]}
     told = f"{counted(len(reasons), 'folder')}, {size(sum(sizes.values()))}"
-    if ask and reasons:
+    if reasons:
         rows = [[folder, size(sizes[folder]), reason] for folder, reason in reasons.items()]
         print(tabulate(rows, tablefmt="plain"))
+    if ask and reasons:
         if not sys.stdin.isatty():
             raise InputError(f"{told}: type --yes to remove them without a question")
         if input(f"remove {told}? [y/N] ").strip().lower() not in ("y", "yes"):

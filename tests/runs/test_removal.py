@@ -33,9 +33,16 @@ def sweep(*statuses: str) -> Path:
     return folder
 
 
-def test_a_run_is_removed_with_the_folder_of_its_date() -> None:
+def test_a_run_is_removed_with_the_folder_of_its_date(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     first, second = (ended(Path(f"runs/2026-01-02/{n}"), 0.5).folder for n in "ab")
-    told = remove_all({first: ""}, ask=False)
+    told = remove_all({first: "failed"}, ask=False)
+    assert capsys.readouterr().out.split() == [
+        str(first),
+        *size(bytes_of(second)).split(),
+        "failed",
+    ]
     assert told == f"removed: 1 folder, {size(bytes_of(second))}"
     assert [path.name for path in Path("runs/2026-01-02").iterdir()] == ["b"]
     remove_all({second: ""}, ask=False)
