@@ -16,12 +16,12 @@ from src.system.process import run
 
 
 def main() -> None:
-    from src.runs.lookup import finder, typed_folders
+    from src.runs.lookup import NEWEST_SWEEP, finder, typed_folders
 
     parser = command_parser("cancel", __doc__)
     completed_by(
         parser.add_argument(
-            "folder", type=finder("sweep", "search"), metavar="FOLDER", help="of a sweep or search"
+            "folder", type=finder(NEWEST_SWEEP), metavar="FOLDER", help="of a sweep or search"
         ),
         typed_folders,
     )

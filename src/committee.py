@@ -20,13 +20,11 @@ from src.system.signals import handled
 def main() -> None:
     from src.inference.members import METRICS, MOST_PICKS, PICKS, read_request
     from src.runs.folder import MOST_MEMBERS
-    from src.runs.lookup import finder, typed_folders
+    from src.runs.lookup import COMBINED, FINISHED, find, typed_folders
 
     parser = command_parser("committee", __doc__)
     completed_by(
-        parser.add_argument(
-            "paths", type=finder(), nargs="+", metavar="PATH", help="a sweep, or runs"
-        ),
+        parser.add_argument("paths", nargs="+", metavar="PATH", help="a sweep, or runs"),
         typed_folders,
     )
     choice = parser.add_mutually_exclusive_group()
@@ -46,9 +44,9 @@ def main() -> None:
         help="of the committee; default: SWEEP/committee, or runs/DATE/TIME",
     )  # fmt: skip
     arguments = parser.parse_args()
-    request = read_request(
-        arguments.paths, arguments.best, arguments.greedy, arguments.by, arguments.folder
-    )
+    use = COMBINED if len(arguments.paths) == 1 else FINISHED
+    paths = [find(text, use) for text in arguments.paths]
+    request = read_request(paths, arguments.best, arguments.greedy, arguments.by, arguments.folder)
     with handled(rank=False):
         with importing():
             from src.inference.committee_run import make_committee, summary

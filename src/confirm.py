@@ -20,14 +20,14 @@ from src.system.signals import handled
 
 def main() -> None:
     from src.runs.confirm_record import MOST_SEEDS, MOST_SETTINGS
-    from src.runs.lookup import finder, typed_folders
+    from src.runs.lookup import CONFIRMED, finder, typed_folders
     from src.sweeps.confirm_command import check_command_line
 
     parser = command_parser("confirm", __doc__)
     completed_by(
         parser.add_argument(
             "sweep",
-            type=finder("sweep", "search"),
+            type=finder(CONFIRMED),
             metavar="SWEEP",
             help="the folder of a sweep, a search or a confirmation",
         ),

@@ -17,12 +17,12 @@ def main() -> None:
     from src.config.faults import options
     from src.inference.copies import MOST_COPIES, read_copies
     from src.runs.folder import checkpoint_of
-    from src.runs.lookup import TRAINED, finder, typed_folders
+    from src.runs.lookup import MODEL, finder, typed_folders
 
     parser = command_parser("evaluate", __doc__)
     completed_by(
         parser.add_argument(
-            "run", type=finder(*TRAINED), metavar="RUN", help="a run folder, or a checkpoint file"
+            "run", type=finder(MODEL), metavar="RUN", help="a run folder, or a checkpoint file"
         ),
         typed_folders,
     )

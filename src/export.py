@@ -16,12 +16,12 @@ from src.system.signals import handled
 
 def main() -> None:
     from src.inference.formats import FORMATS, plan
-    from src.runs.lookup import TRAINED, finder, typed_folders
+    from src.runs.lookup import MODEL, finder, typed_folders
 
     parser = command_parser("export", __doc__)
     completed_by(
         parser.add_argument(
-            "run", type=finder(*TRAINED), metavar="RUN", help="a run folder, or a checkpoint file"
+            "run", type=finder(MODEL), metavar="RUN", help="a run folder, or a checkpoint file"
         ),
         typed_folders,
     )

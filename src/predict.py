@@ -40,12 +40,12 @@ from src.system.process import importing, run
 def main() -> None:
     from src.inference.copies import MOST_COPIES
     from src.inference.inputs import read_request
-    from src.runs.lookup import TRAINED, finder, typed_folders
+    from src.runs.lookup import MODEL, finder, typed_folders
 
     parser = command_parser("predict", __doc__)
     completed_by(
         parser.add_argument(
-            "run", type=finder(*TRAINED), metavar="RUN", help="a run folder, or a checkpoint file"
+            "run", type=finder(MODEL), metavar="RUN", help="a run folder, or a checkpoint file"
         ),
         typed_folders,
     )

@@ -15,13 +15,12 @@ from src.system.signals import handled
 
 
 def main() -> None:
-    from src.runs.lookup import finder, typed_folders
+    from src.runs.lookup import MODEL, REPORTED, WATCHED, find, typed_folders
 
     parser = command_parser("report", __doc__)
     completed_by(
         parser.add_argument(
-            "paths", nargs="+", type=finder(), metavar="PATH",
-            help="runs, sweeps, or folders of them",
+            "paths", nargs="+", metavar="PATH", help="runs, sweeps, or folders of them"
         ),
         typed_folders,
     )  # fmt: skip
@@ -45,10 +44,13 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.port is not None and not arguments.live:
         raise InputError(f"--port {arguments.port}: is of --live; type --live too")
+    # The newest run may not have an epoch yet, and be watched all the same.
+    use = MODEL if arguments.bundle else WATCHED if arguments.live else REPORTED
+    paths = [find(text, use) for text in arguments.paths]
     if arguments.bundle is not None:
         from src.runs.bundle import write_bundle
 
-        write_bundle(arguments.paths, arguments.bundle, force=arguments.force)
+        write_bundle(paths, arguments.bundle, force=arguments.force)
         print(arguments.bundle)
         return
     if arguments.live:
@@ -56,12 +58,12 @@ def main() -> None:
             with importing():
                 from src.reports.live import serve_live
 
-            serve_live(arguments.paths, arguments.port or 0)
+            serve_live(paths, arguments.port or 0)
         return
     with importing():
         from src.reports.page import write_report
 
-    print(write_report(arguments.paths, arguments.output, force=arguments.force))
+    print(write_report(paths, arguments.output, force=arguments.force))
 
 
 if __name__ == "__main__":

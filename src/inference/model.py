@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from src.inference.prediction import predict
 from src.runs.loading import Trained, open_trained
-from src.runs.lookup import TRAINED, find
+from src.runs.lookup import MODEL, find
 from src.system.errors import InputError
 
 
@@ -56,4 +56,4 @@ class Model:
 def load(run: "str | os.PathLike[Any]") -> Model:
     """The best weights of a run, named by its folder, its name or `latest`, or a checkpoint file.
     Raises InputError for anything else."""
-    return Model(open_trained(find(str(Path(run)), *TRAINED)))
+    return Model(open_trained(find(str(Path(run)), MODEL)))

@@ -18,14 +18,15 @@ import sys
 from pathlib import Path
 
 from src.system.arguments import Parser, command_parser, completed_by
+from src.system.errors import InputError
 from src.system.process import importing, run
 
 COMMANDS = ("list", "compare", "label", "rm", "clean")
 
 
 def main() -> None:
-    from src.runs.labels import Change, write_labels
-    from src.runs.lookup import TRAINED, finder, typed_folders
+    from src.runs.labels import Change, read_labels, write_labels
+    from src.runs.lookup import MODEL, finder, typed_folders
 
     parser = command_parser("runs", __doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
@@ -34,8 +35,8 @@ def main() -> None:
         return commands.add_parser(name, help=purpose, description=f"{purpose.capitalize()}.")
 
     listing = command("list", "list runs and sweeps, the default")
-    listing.add_argument(
-        "folders", nargs="*", type=Path, metavar="FOLDER",
+    shown = listing.add_argument(
+        "folders", nargs="*", type=finder(), metavar="FOLDER",
         help="default: runs, sweeps and searches",
     )  # fmt: skip
     listing.add_argument(
@@ -51,7 +52,7 @@ def main() -> None:
     listing.add_argument("--json", action="store_true", help="print a JSON list of all")
     comparing = command("compare", "compare settings, metrics and weights of runs")
     compared = comparing.add_argument(
-        "runs", nargs="+", type=finder(*TRAINED), metavar="RUN", help="two or more"
+        "runs", nargs="+", type=finder(MODEL), metavar="RUN", help="two or more"
     )
     labelling = command("label", "change the name and the tags")
     labelled = labelling.add_argument(
@@ -67,13 +68,14 @@ def main() -> None:
     removed = removing.add_argument(
         "folders", nargs="+", type=finder(whole=True), metavar="FOLDER", help="runs and sweeps"
     )
-    for each in (compared, labelled, removed):
+    for each in (shown, compared, labelled, removed):
         completed_by(each, typed_folders)
     cleaning = command("clean", "remove failed and empty runs and sweeps")
     for sub in (removing, cleaning):
         sub.add_argument("--yes", action="store_true", help="do not ask")
     argv = sys.argv[1:]
     chosen = argv[0] if argv else ""
+    _require_meaning(chosen)
     arguments = parser.parse_args(
         argv if chosen in (*COMMANDS, "-h", "--help") else ["list", *argv]
     )
@@ -97,14 +99,27 @@ def main() -> None:
         print(describe(arguments.runs))
     elif arguments.command == "label":
         change = Change(arguments.name, tuple(arguments.tag), tuple(arguments.untag))
+        absent = {*change.remove} - {*read_labels(arguments.folder).tags}
         labels = write_labels(arguments.folder, change)
-        print(f"{arguments.folder}: {labels}")
+        remark = f"; it had no tag {', '.join(sorted(absent))}" if absent else ""
+        print(f"{arguments.folder}: {labels}{remark}")
     else:
         from src.runs.removal import remove_all, useless
 
         clean = arguments.command == "clean"
         folders = useless() if clean else dict.fromkeys(arguments.folders, "")
         print(remove_all(folders, ask=not arguments.yes))
+
+
+def _require_meaning(text: str) -> None:
+    """Raises InputError for a first argument that is neither a command nor a folder, but nearly a
+    command."""
+    from src.config.faults import did_you_mean
+    from src.runs.lookup import find
+
+    hint = "" if text in COMMANDS or Path(text).exists() else did_you_mean(text, COMMANDS)
+    if hint and not find(text).exists():
+        raise InputError(f"{text}: is neither a command nor a folder{hint}")
 
 
 if __name__ == "__main__":

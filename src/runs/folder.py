@@ -40,6 +40,7 @@ HISTORY_LIMIT = 192 * MIB  # bytes of MAX_EPOCHS rows
 RESULT_LIMIT = MIB  # a result has about 3 KB
 MOST_MEMBERS = 256  # of a committee
 SEARCH = "search.yaml"  # in the folder of a search: the command that was typed
+RANGE_TEST = "lr_find.yaml"  # in the folder of a learning-rate range test: what was typed
 CONFIRMATION = "confirm.yaml"  # in the folder of a confirmation: its settings and seeds
 
 Row = dict[str, float | int | None]
@@ -305,6 +306,12 @@ class Run:
         return any(file.exists() for file in files)
 
     @property
+    def checkpoint_exists(self) -> bool:
+        """Whether there is a state to go on from, or weights to use."""
+        files = (self.last_checkpoint, self.previous_checkpoint, self.best_checkpoint)
+        return any(file.exists() for file in files)
+
+    @property
     def ended(self) -> bool:
         """Whether the run finished or diverged with the configuration that the folder holds now."""
         result = self.result
@@ -313,18 +320,47 @@ class Run:
 
     @property
     def why_no_weights(self) -> str | None:
-        """Why the folder of an ended run has no best weights, if that is because of
-        checkpoint.keep, and what to do instead. None in all other cases."""
-        if self.best_checkpoint.exists() or not self.ended:
+        """Why the folder of a run has no best weights, and what to do instead; None if it has."""
+        if self.best_checkpoint.exists():
             return None
-        keep = self.config.checkpoint.keep
+        keep = self.config.checkpoint.keep if self.ended else "all"
         if not isinstance(keep, int):
-            return None
+            return f"{self.folder}: {self._before_weights()}"
         which = "best trial" if keep == 1 else f"{keep} best trials"
         return (
             f"{self.folder}: has no weights, because checkpoint.keep={keep} keeps those of the "
             f"{which}; name a trial that has checkpoints/best.ckpt, or train this one again: "
             f"{self.command}"
+        )
+
+    def _before_weights(self) -> str:
+        """Why there are no weights, in a folder that should have them one day, and what to type."""
+        result = self.result
+        resume = f"type {resume_command(self.resume_folder)}"
+        match result.get("status"):
+            case "failed":
+                error = next(iter(result.get("error", "").splitlines()), "")
+                error = error.removeprefix("InputError: ")
+                reason = f" ({error[:200]}{'…' * (len(error) > 200)})" if error else ""
+                return (
+                    f"has no weights yet: it failed before its first checkpoint{reason}; correct "
+                    f"that and {resume}, or name another run"
+                )
+            case "interrupted":
+                return (
+                    "has no weights yet: it was interrupted before its first checkpoint; "
+                    f"{resume}, or name another run"
+                )
+            case None:
+                return (
+                    "has no weights yet: it has not come to its first checkpoint; wait for it, or, "
+                    f"if it was killed, {resume}"
+                )
+            case "diverged":
+                return "has no weights: it diverged before its first checkpoint; name another run"
+        return (
+            "has lost its weights, checkpoints/best.ckpt; name another run, or train this one "
+            f"again: {self.command}"
         )
 
     def require_single(self) -> None:
@@ -446,6 +482,10 @@ def is_search(folder: Path) -> bool:
     return (folder / SEARCH).exists()
 
 
+def is_range_test(folder: Path) -> bool:
+    return (folder / RANGE_TEST).exists()
+
+
 def is_confirmation(folder: Path) -> bool:
     return (folder / CONFIRMATION).exists()
 
@@ -477,6 +517,8 @@ def checkpoint_of(path: Path) -> Path:
         raise InputError(f"{path}: there is no such file or folder; name a run, runs/DATE/TIME")
     if Run(path).config_file.exists() and (reason := Run(path).why_no_weights):
         raise InputError(reason)
+    if is_sweep(path):
+        raise InputError(f"{path}: is a sweep; name one of its trials, such as {path / '0'}")
     raise InputError(
         f"{path}: is not a run folder, it has no checkpoints/best.ckpt; name a folder that "
         "`python -m src.train` wrote (runs/<date>/<time>) or a .ckpt file"

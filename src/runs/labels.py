@@ -64,16 +64,13 @@ def _typed(file: Path) -> Labels:
 
 
 def write_labels(folder: Path, change: Change) -> Labels:
-    """The labels after the change. Raises InputError for a name or a tag that is not allowed, for
-    a tag to remove that the folder does not have, and for a folder that is no run and no sweep."""
+    """The labels after the change; to remove a tag that the folder does not have changes nothing.
+    Raises InputError for a name or a tag that is not allowed, and for a folder that is neither a
+    run nor a sweep."""
     if not (is_sweep(folder) or Run(folder).config_file.exists() or Run(folder).started):
         raise InputError(f"{folder}: is neither a run nor a sweep")
     labels = read_labels(folder)
     name = labels.name if change.name is None else change.name or None
-    for tag in change.remove:
-        if tag not in labels.tags:
-            has = ", ".join(labels.tags) or "none"
-            raise InputError(f"{folder}: has no tag {tag}; its tags: {has}")
     tags = [tag for tag in labels.tags if tag not in change.remove]
     with parsing(f"{folder}: cannot be labelled"):
         new = Labels(name=name, tags=list(dict.fromkeys([*tags, *change.add])))

@@ -5,6 +5,7 @@ run. Here each rate begins anew, which a stack makes cheap, and no rate sees wei
 one has spoilt.
 """
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,10 +19,11 @@ from matplotlib.ticker import FuncFormatter
 from src.config.overrides import key_of
 from src.config.schema import MAX_EPOCHS
 from src.plots.style import COLOURS, FAINT, save_png
-from src.runs.folder import Run
+from src.runs.folder import RANGE_TEST, Run, timestamped
 from src.runs.outcome import format_metric
-from src.sweeps.from_python import sweep
+from src.sweeps.from_python import checked, train
 from src.system.errors import InputError
+from src.system.files import write_durably
 
 NEAR = 1.05  # of the lowest loss
 OWN = ("optimizer.lr", "scheduler", "trainer.max_epochs", "checkpoint.keep", "resume")
@@ -91,16 +93,21 @@ def lr_find(
     if faults:
         raise InputError("\n  ".join(faults))
     rates = [float(f"{rate:.4g}") for rate in np.geomspace(lowest, highest, count)]
-    trials = sweep(
-        *overrides, "scheduler=none", f"trainer.max_epochs={epochs}", "checkpoint.keep=best",
-        f"optimizer.lr={','.join(map(str, rates))}",
-    )  # fmt: skip
+    typed = [*overrides, f"trainer.max_epochs={epochs}"]
+    swept = ("scheduler=none", "checkpoint.keep=best", f"optimizer.lr={','.join(map(str, rates))}")
+    folder = timestamped("sweeps")
+    command = checked([*typed, *swept], folder)
+    folder.mkdir(parents=True)
+    # Marks the folder from the beginning: no command takes it for a sweep of the user.
+    write_durably(
+        folder / RANGE_TEST, json.dumps([*typed, f"optimizer.lr=interval({lowest:g},{highest:g})"])
+    )
+    trials = train(command, folder)
     runs = {int(row["trial"]): Run(row["folder"]) for row in trials}
     failed = next((row["error"] for row in trials if row["status"] == "failed"), None)
     if failed:
-        raise InputError(f"{trials[0]['folder'].parent}: a trial failed: {failed}")
+        raise InputError(f"{folder}: a trial failed: {failed}")
     points = [Point(rate, _loss(runs[number])) for number, rate in enumerate(rates)]
-    folder = trials[0]["folder"].parent
     untrained = runs[0].history[0]["val/loss"]
     if untrained is None or not math.isfinite(untrained):
         raise InputError(f"{folder}: the loss before training is no finite number; scale the data")
@@ -153,7 +160,9 @@ def advice(found: Found) -> str:
     lines = [
         f"lowest validation loss: {format_metric('loss', loss)} at optimizer.lr={best.rate:g}; "
         f"before training {format_metric('loss', found.untrained)}",
-        f"within 5% of it: optimizer.lr from {low:g} to {high:g}",
+        f"within 5% of it: optimizer.lr from {low:g} to {high:g}"
+        if low < high
+        else "no neighbouring rate is within 5% of it; for a finer search, type more --rates",
     ]
     worse = next(
         (

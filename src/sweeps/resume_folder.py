@@ -12,7 +12,7 @@ from src.config.schema import GROUPS, UNTRAINED, Config, FusedLauncher
 from src.data.paths import path_faults
 from src.runs.config_files import require_same
 from src.runs.folder import Run, is_confirmation, is_search, is_sweep, resume_command
-from src.runs.lookup import find
+from src.runs.lookup import RESUMED, find
 from src.sweeps.execution import continued, is_execution
 from src.sweeps.output_folder import last_value, with_folder
 from src.sweeps.requirements import require_machine
@@ -38,7 +38,7 @@ def folder_to_resume(texts: Sequence[str]) -> Path | None:
     override = parse(f"resume={names[-1]}", [])
     value = override.value() if override is not None else None
     text = value if isinstance(value, str) and not Path(names[-1]).is_dir() else names[-1]
-    return find(text, "run", "sweep")
+    return find(text, RESUMED)
 
 
 def sweep_to_resume(folder: Path, others: Sequence[str], config_dir: str | None) -> list[str]:

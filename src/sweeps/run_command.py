@@ -21,6 +21,7 @@ from src.config.faults import config_error
 from src.config.overrides import key_of
 from src.config.schema import Config
 from src.runs.folder import Run, resume_command
+from src.runs.lookup import with_name
 from src.runs.sweep_folder import Sweep
 from src.sweeps.command_line import Command
 from src.sweeps.hydra_files import adapt_hydra
@@ -36,6 +37,7 @@ def run_command(command: Command) -> None:
     """Trains everything that the command asks for. A sweep ends with its table and report."""
     if command.launches_ranks:
         import_for_ranks()
+    _warn_of_same_name(command)
     if command.resumes is not None:
         _resume(*command.resumes)
     elif launch_info().rank:  # rank 0 runs Hydra, and writes its folders
@@ -47,6 +49,22 @@ def run_command(command: Command) -> None:
         _run_hydra(command, command.composer)
         if command.sweep_dir is not None:
             finish_sweep(command.sweep_dir)
+
+
+def _warn_of_same_name(command: Command) -> None:
+    """Says which other runs and sweeps have the name of this one: the name alone will not do."""
+    name = next((config.name for config in command.points if config.name), None)
+    if name is None or launch_info().rank:
+        return
+    own = command.sweep_dir and command.sweep_dir.absolute()
+    others = [folder for folder in with_name(name) if folder.absolute() != own]
+    if others:
+        more = f" and {len(others) - 1} more" if len(others) > 1 else ""
+        told = (
+            f"name={name}: {others[0]}{more} has this name too; to rename it, type python -m "
+            f"src.runs label {others[0]} --name OTHER"
+        )
+        print(paint(told, YELLOW, sys.stderr), file=sys.stderr)
 
 
 def _require_divisible(configs: Sequence[Config]) -> None:

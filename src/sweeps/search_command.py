@@ -22,7 +22,7 @@ from src.config.overrides import key_of, override_fault, parse
 from src.config.schema import CONF, Config, Search
 from src.config.written import flat
 from src.runs.folder import SEARCH
-from src.runs.lookup import find
+from src.runs.lookup import RESUMED_SEARCH, find
 from src.sweeps.execution import continued, is_execution
 from src.sweeps.requirements import find_all_faults, require_machine
 from src.sweeps.search_space import Numbers, Parameter, corners, parameter_of, zip_of
@@ -226,7 +226,7 @@ def _resume(name: str, others: Sequence[str]) -> Command:
     """`resume=FOLDER`: the search of the folder as it was typed, perhaps with more trials."""
     if name == "auto":
         raise InputError("resume=auto: the same command resumes its search anyway; leave it out")
-    folder = find(name, "search")
+    folder = find(name, RESUMED_SEARCH)
     record = folder / SEARCH
     execution = [text for text in others if is_execution(text, "search")]
     more = [text for text in others if text.startswith("search.trials=")]

@@ -10,7 +10,7 @@ from src.config.written import counted
 from src.models.summary import in_a_line
 from src.runs.folder import checkpoint_of
 from src.runs.loading import open_trained
-from src.runs.lookup import TRAINED, find
+from src.runs.lookup import MODEL, find
 from src.system.errors import InputError
 
 SHOWN = 5  # names in a line
@@ -21,7 +21,7 @@ def load_weights(model: nn.Module, config: Config) -> str:
     of the model, and returns a line about it. Raises InputError if there is no such run, for a
     committee, and if none of its layers fits."""
     assert config.start_from is not None
-    folder = find(config.start_from, *TRAINED)
+    folder = find(config.start_from, MODEL)
     trained = open_trained(folder)
     if trained.members:
         raise InputError(f"start_from={folder}: is a committee; name one of its members")

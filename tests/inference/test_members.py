@@ -53,7 +53,7 @@ def test_the_best_finished_trials(sweep: Path) -> None:
     assert (request.folder, request.by) == (sweep / "committee", "val/acc")
     Run(sweep / "1").remove_checkpoints(but_best=False)  # as checkpoint.keep does
     assert numbers(sweep, greedy=20) == ["2", "0"]
-    with pytest.raises(InputError, match=r"1: is not a run folder, it has no checkpoints"):
+    with pytest.raises(InputError, match=r"1: has lost its weights, checkpoints/best\.ckpt"):
         read_request([sweep], best=2)
 
 

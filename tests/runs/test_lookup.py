@@ -6,9 +6,27 @@ from pathlib import Path
 
 import pytest
 
-from src.runs.folder import CONFIRMATION, SEARCH
+from src.runs.folder import CONFIRMATION, RANGE_TEST, SEARCH, Run
 from src.runs.labels import Change, write_labels
-from src.runs.lookup import began, find, kind_of, require_runs, units
+from src.runs.lookup import (
+    ANY,
+    COMBINED,
+    CONFIRMED,
+    FINISHED,
+    MODEL,
+    NEWEST_SWEEP,
+    REPORTED,
+    RESUMED,
+    RESUMED_SEARCH,
+    WATCHED,
+    Use,
+    began,
+    find,
+    kind_of,
+    require_runs,
+    units,
+    with_name,
+)
 from src.system.errors import InputError
 from tests.helpers.runs import ended
 
@@ -97,10 +115,64 @@ def test_a_trial_of_a_named_sweep(three: list[Path]) -> None:
 
 def test_the_newest_of_a_kind(three: list[Path]) -> None:
     folder = sweep("sweeps/2026-01-04/08-00-00.000000")
-    assert find("latest") == find("latest", "sweep", "search") == folder
-    assert find("latest", "run") == three[2]
+    assert find("latest") == find("latest", NEWEST_SWEEP) == folder
+    assert find("latest", MODEL) == three[2]
     with pytest.raises(InputError, match="latest: there is no search in runs, sweeps, searches"):
-        find("latest", "search")
+        find("latest", RESUMED_SEARCH)
+
+
+def without_weights(folder: str, status: str | None, *, epochs: bool = False) -> Path:
+    run = ended(Path(folder), None, status=status or "finished")
+    run.remove_checkpoints(but_best=False)
+    if status is None:
+        run.result_file.unlink()
+    if epochs:
+        run.history_file.write_text("epoch")
+    return run.folder
+
+
+def test_the_newest_that_a_command_can_use(three: list[Path]) -> None:
+    """Of runs and sweeps that failed, were stopped, have only begun, or tried learning rates."""
+    swept = sweep("sweeps/2026-01-04/08-00-00.0", trials=3)
+    stopped = without_weights("runs/2026-01-05/08-00-00.0", "interrupted", epochs=True)
+    begun = without_weights("runs/2026-01-05/09-00-00.0", None)
+    failed = without_weights("runs/2026-01-06/08-00-00.0", "failed")
+    broken = Path("sweeps/2026-01-07/08-00-00.0")
+    for number in range(2):
+        without_weights(f"{broken}/{number}", "failed")
+    (broken / "multirun.yaml").write_text("")
+    (sweep("sweeps/2026-01-08/08-00-00.0") / RANGE_TEST).write_text("[]")
+    newest = Path("sweeps/2026-01-08/08-00-00.0")
+    assert kind_of(newest) == "lr_find"
+    uses: list[tuple[Use, Path]] = [
+        (MODEL, three[2]), (FINISHED, three[2]), (RESUMED, begun), (WATCHED, begun),
+        (REPORTED, stopped), (CONFIRMED, swept), (COMBINED, swept), (ANY, newest),
+        (NEWEST_SWEEP, broken),
+    ]  # fmt: skip
+    assert [find("latest", use) for use, _ in uses] == [folder for _, folder in uses]
+    Run(failed).checkpoints.mkdir()
+    Run(failed).last_checkpoint.write_text("")  # the failure came later: it can go on
+    assert find("latest", RESUMED) == failed
+    stacks = broken / ".stacks" / "ab"
+    stacks.mkdir(parents=True)
+    (stacks / "last.ckpt").write_text("")
+    assert find("latest", RESUMED) == broken
+
+
+def test_folders_to_the_second(three: list[Path]) -> None:
+    """For a removal too, and not ambiguous because of what lies in the folder of a sweep."""
+    folder = sweep("sweeps/2026-01-04/08-00-00.000000")
+    confirmed = sweep(f"{folder}/confirm", CONFIRMATION)
+    assert find("2026-01-04/08-00-00", whole=True) == folder
+    assert find("2026-01-04/08-00-00/confirm", whole=True) == confirmed
+    assert find("2026-01-04/08-00", whole=True) == Path("2026-01-04/08-00")
+
+
+def test_folders_with_a_name(three: list[Path]) -> None:
+    for folder in three[:2]:
+        write_labels(folder, Change(name="same"))
+    write_labels(three[2], Change(name="same-2"))
+    assert with_name("same") == three[:2]
 
 
 def test_without_a_match_the_command_says_what_it_expects() -> None:

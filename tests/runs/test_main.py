@@ -42,6 +42,11 @@ def test_a_list_and_a_comparison(command: Command, named: Path) -> None:
     assert compared.returncode == 0, compared.stderr
     assert "optimizer.lr" in compared.stdout
     assert "from runs/" in compared.stdout.splitlines()[-1]
+    assert command("src.runs", "base", "--json").stdout == json.dumps(rows[1:], indent=2) + "\n"
+    misspelt = command("src.runs", "lst")
+    assert misspelt.stderr == (
+        "error: lst: is neither a command nor a folder; did you mean list?\n"
+    )
     refused = command("src.runs", "compare", "base", "rates")
     assert refused.returncode == 2
     assert "is a sweep; name a trial" in refused.stderr
@@ -65,7 +70,7 @@ def test_commands_with_names(command: Command, named: Path) -> None:
         assert done.returncode == 0, (arguments, done.stderr)
         assert expected in done.stdout, (arguments, done.stdout)
     refused: list[tuple[Sequence[str], str]] = [
-        (("src.evaluate", "rates"), f"{paths['rates']}: is not a run folder"),
+        (("src.evaluate", "rates"), f"{paths['rates']}: is a sweep; name one of its trials"),
         (("src.train", "resume=nix"), "resume=nix: there is no such folder"),
         (("src.train", "resume=base", "name=other"), "leave out name=other"),
         (("src.train", "resume=base", "tags=[a]"), "python -m src.runs label"),
@@ -103,12 +108,15 @@ def test_every_command_asks_which_folder_is_meant(
 def test_labels_and_removal(command: Command, named: Path) -> None:
     done = command("src.runs", "label", "base", "--name", "old", "--tag", "x", "--untag", "small")
     assert done.stdout.endswith(": name old, tags x\n")
+    again = command("src.runs", "label", "old", "--tag", "x", "--untag", "small")
+    assert again.stdout.endswith(": name old, tags x; it had no tag small\n")
     asked = command("src.runs", "rm", "old", "rates")
     assert asked.returncode == 2
     assert "type --yes" in asked.stderr
     assert len(asked.stdout.splitlines()) == 2
     removed = command("src.runs", "rm", "old", "rates", "--yes")
-    assert removed.stdout.startswith("removed: 2 folders, ")
+    assert removed.stdout.splitlines()[:2] == asked.stdout.splitlines()
+    assert removed.stdout.splitlines()[2].startswith("removed: 2 folders, ")
     assert not list(named.glob("*/*"))
     assert command("src.runs").stdout == "no run in runs, sweeps, searches\n"
     assert command("src.runs", "clean").stdout == "nothing to remove\n"

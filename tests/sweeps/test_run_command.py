@@ -13,12 +13,13 @@ from hydra.core.singleton import Singleton
 from hydra.types import RunMode
 
 from src import train
-from src.config.compose import job_config, shared_composer
+from src.config.compose import compose, job_config, shared_composer
 from src.config.schema import Config
 from src.runs.folder import Run
-from src.sweeps import run_command, trials
+from src.sweeps import command_line, run_command, trials
 from src.sweeps.command_line import check_command_line
 from tests.helpers.commands import SMALL, Command
+from tests.helpers.runs import ended
 
 # How often Hydra composes from files, how many points are checked, and for how many jobs OmegaConf
 # makes a configuration: with hydra/launcher=fused only for the first, for its logging.
@@ -138,6 +139,30 @@ def test_groups_that_cannot_be_divided_end_a_sweep_before_it_trains(
         "more than a fold; choose smaller groups\n"
     )
     assert not (tmp_path / "here").exists()
+
+
+def test_a_name_that_another_run_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line at the start, but not about the sweep's own folder when it is resumed."""
+    monkeypatch.chdir(tmp_path)
+    ended(Path("runs/a"), 0.5, "name=wide")
+    for argv, warned in (
+        ((*SMALL, "name=wide"), True), ((*SMALL, "name=wid"), False), (SMALL, False),
+    ):  # fmt: skip
+        run_command._warn_of_same_name(check_command_line(argv))
+        told = capsys.readouterr().err
+        assert bool(told) == warned
+        if warned:
+            assert told == (
+                "name=wide: runs/a has this name too; to rename it, type python -m src.runs label "
+                "runs/a --name OTHER\n"
+            )
+    ended(Path("runs/b/0"), 0.5, "name=rates")
+    Path("runs/b/multirun.yaml").write_text("")
+    command = command_line.Command(sweep_dir=Path("runs/b"), points=[compose(*SMALL, "name=rates")])
+    run_command._warn_of_same_name(command)
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.slow
