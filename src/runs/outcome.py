@@ -7,10 +7,11 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
 from src.config.schema import is_fraction, measure_of, sort_key
+from src.config.written import flat
 from src.runs.confidence import fold_means, t_interval
 from src.runs.folder import Result, Row, Run
 from src.system.units import seconds
@@ -133,6 +134,23 @@ def read_outcome(run: Run) -> Outcome:
     """The outcome without configuration and history: `settings` are the overrides."""
     overrides = run.overrides
     return Outcome(run, run.result, overrides, overrides, [])
+
+
+def so_far(outcome: Outcome, settings: Mapping[str, str] | None = None) -> Outcome:
+    """The outcome of a run that may not have ended, with configuration and history where it has no
+    result yet: data set, monitor and best value so far are then known. `settings` are those of the
+    configuration, if they have been read already."""
+    run = outcome.run
+    if "best" in outcome.result or not run.config_file.exists():
+        return outcome
+    settings = read_settings(run) if settings is None else settings
+    history = run.history if run.history_file.exists() else []
+    return replace(outcome, settings={**settings, **outcome.overrides}, history=history)
+
+
+def read_settings(run: Run) -> dict[str, str]:
+    """Every key of the configuration, as people type the value."""
+    return dict(flat(run.config.to_primitives()))
 
 
 def known_value(value: float | None) -> float | None:

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from src.runs.folder import SEARCH
+from src.runs.folder import HISTORY, SEARCH, Row, Run
 from src.runs.labels import Change, write_labels
-from src.runs.listing import entries, listed, read_entry, select, sort
+from src.runs.listing import Entry, entries, listed, read_entry, select, sort, table
+from src.runs.lookup import find
 from src.system.errors import InputError
 from src.system.files import lock_or_fail
 from tests.helpers.commands import SMALL
@@ -84,8 +85,13 @@ def test_the_newest_comes_first(several: list[str]) -> None:
         (["began>=2026-01-02 10:00"], ["fourth", "third", "second", "first"]),
         (["began<2026-01-02"], []),
         (["began=2026-01-02 10:00", "kind=run", "name=first"], ["first"]),
-        (["no.key=3"], []),
-        (["no.key!=3", "name=first"], ["first"]),
+        (["best>50"], ["second"]),
+        (["best=90", "test!=0.5"], ["second"]),
+        (["best<1", "name!=third"], ["fourth", "second", "first"]),
+        (["best<50%"], []),  # a loss is not a percentage
+        (["test>=45", "test<45.1%"], ["first"]),
+        (["model=mlp", "optimizer=sgd", "name=third"], ["third"]),
+        (["trainer.max_epochs=2", "model.dropout=0.5"], []),
     ],
 )
 def test_conditions(conditions: list[str], expected: list[str], several: list[str]) -> None:
@@ -96,6 +102,28 @@ def test_conditions(conditions: list[str], expected: list[str], several: list[st
 def test_wrong_conditions(text: str) -> None:
     with pytest.raises(InputError, match="--where"):
         list(select([], [text]))
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("lr", "did you mean optimizer.lr?"), ("optimizer.rl", "did you mean optimizer.lr?"),
+        ("stat", "did you mean status?"), ("accuracy", "type one of folder, name, tag"),
+    ],
+)  # fmt: skip
+def test_an_unknown_key_is_refused(key: str, told: str, several: list[str]) -> None:
+    """In a condition and as an order, whether there are runs or not."""
+    for found in (entries(), []):
+        with pytest.raises(InputError, match=rf"--where {key}!=3: unknown key; .*"):
+            list(select(found, [f"{key}!=3"]))
+        with pytest.raises(InputError) as caught:
+            sort(found, key)
+        assert str(caught.value).startswith(f"--sort {key}: unknown key; {told}")
+
+
+def test_a_key_of_an_older_version_is_known() -> None:
+    ended(Path("runs/a"), 0.5).overrides_file.write_text("[old.key=3]")
+    assert len([*select(entries(), ["old.key=3"])]) == 1
 
 
 @pytest.mark.parametrize(
@@ -112,11 +140,6 @@ def test_order(key: str, expected: list[str], several: list[str]) -> None:
         rates = {entry.labels.name: float(entry.config[key]) for entry in entries()}
         expected = sorted(several, key=lambda name: rates[name])
     assert names(key=key) == expected
-
-
-def test_no_run_has_such_a_key(several: list[str]) -> None:
-    with pytest.raises(InputError, match=r"--sort optimizer\.rl: no run has this key"):
-        sort(entries(), "optimizer.rl")
 
 
 def test_a_long_list_is_cut(several: list[str]) -> None:
@@ -152,11 +175,16 @@ def test_a_sweep_is_one_row() -> None:
     assert entry.config["model.hidden_sizes"] == "[32]"
     ended(folder / "2", None, status="failed")
     ended(folder / "3", None, status="interrupted")
-    assert read_entry(folder).status == "3 of 4 ended, 1 failed"
+    assert read_entry(folder).status == "interrupted, 3 of 4 ended, 1 failed"
+    for status in ("status=interrupted", "status=interrupted, 3 of 4 ended, 1 failed"):
+        assert [entry.folder for entry in select(entries(), [status])] == [folder]
+    assert not [*select(entries(), ["status!=interrupted"])]
+    (folder / "3" / "result.json").unlink()
+    assert read_entry(folder).status == "unfinished, 3 of 4 ended, 1 failed"
     ended(folder / "3", None, status="diverged")
     assert read_entry(folder).status == "finished, 1 failed, 1 diverged"
     with lock_or_fail(folder / ".stacks" / "ab" / ".lock"):
-        assert read_entry(folder).status == "running, finished, 1 failed, 1 diverged"
+        assert read_entry(folder).status == "running, 1 failed, 1 diverged"
     assert "sweep of 4" in listed([], [], "began", 9, as_json=False)
 
 
@@ -166,6 +194,47 @@ def test_a_search_and_an_empty_sweep() -> None:
     entry = read_entry(Path("searches/lr"))
     assert (entry.kind, entry.status, entry.trials) == ("search", "unfinished", 0)
     assert entry.typed == {"optimizer.lr": "interval(0.1,1)", "search.trials": "4"}
+
+
+def stopped(folder: Path, value: float, *overrides: str, interrupted: bool = False) -> Run:
+    """A run that was stopped after its second epoch, the worse one."""
+    run = ended(folder, None, *overrides)
+    run.result_file.unlink()
+    row: Row = {**dict.fromkeys(HISTORY, 0.0), "epoch": 0, "step": 0}
+    better = {"val/acc": value, "val/loss": 1 - value}
+    run.write_history([row, {**row, "epoch": 1, **better}, {**row, "epoch": 2, "val/loss": 3.0}])
+    if interrupted:
+        run.write_result({"status": "interrupted", "signal": "SIGINT", "epochs": 2, "steps": 2})
+    return run
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+def test_the_best_so_far(interrupted: bool) -> None:
+    """Of a run, of a whole sweep, and beside trials that have ended."""
+    loss = ("checkpoint.monitor=val/loss", "checkpoint.mode=min")
+    for name, overrides, monitor, best in (
+        ("a", (), "val/acc", 0.75), ("b", loss, "val/loss", 0.25),
+    ):  # fmt: skip
+        entry = read_entry(stopped(Path("runs", name), 0.75, *overrides, interrupted=True).folder)
+        assert (entry.status, entry.data, entry.monitor) == ("interrupted", "digits", monitor)
+        assert (entry.best, entry.test) == (best, None)
+    folder = multirun("sweeps/2026-01-02/10-00-00.0", *SMALL, "optimizer.lr=0.1,0.2")
+    for number, value in enumerate((0.25, 0.5)):
+        lr = f"optimizer.lr=0.{number + 1}"
+        stopped(folder / str(number), value, *SMALL, lr, interrupted=interrupted)
+    entry = read_entry(folder)
+    word = "interrupted" if interrupted else "unfinished"
+    assert (entry.status, entry.data, entry.best) == (f"{word}, 0 of 2 ended", "digits", 0.5)
+    ended(folder / "2", 0.4)
+    assert read_entry(folder).best == 0.5
+    ended(folder / "3", 0.6)
+    assert read_entry(folder).best == 0.6
+
+
+def test_a_run_that_failed_tells_its_data() -> None:
+    run = ended(Path("runs/a"), None)
+    run.write_result({"status": "failed", "error": "why"})
+    assert (read_entry(run.folder).data, read_entry(run.folder).best) == ("digits", None)
 
 
 def test_a_run_that_trains_is_running() -> None:
@@ -204,6 +273,48 @@ def test_a_strangers_settings_change_no_line_of_the_table() -> None:
     lines = listed([], [], "began", 9, as_json=False).splitlines()
     assert len(lines) == 3
     assert "\x1b" not in lines[2]
+
+
+def test_what_tells_runs_apart_comes_first() -> None:
+    common = ("model.activation=tanh", "optimizer.momentum=0.5", "seed=3")
+    for number, last in enumerate(("optimizer.lr=0.5", "optimizer.lr=0.7")):
+        ended(Path(f"runs/2026-01-02/10-00-0{number}.0"), 0.5, *SMALL, *common, last)
+    rows = listed([], [], "began", 9, as_json=False).splitlines()[2:]
+    assert "digits  optimizer.lr=0.7, trainer=cpu" in rows[0]
+    assert "digits  optimizer.lr=0.5, trainer=cpu" in rows[1]
+    assert not any("data=digits" in row for row in rows)  # as the column data says
+
+
+def test_paths_of_data_are_shortened_while_they_differ() -> None:
+    def shown(*paths: str) -> list[str]:
+        found = [Entry(Path(f"runs/{n}"), "run", 0.0, data=f"csv {path}",
+                       typed={"data": "csv", "data.path": path, "seed": "1"})
+                 for n, path in enumerate(paths)]  # fmt: skip
+        return [line.split("csv", 1)[1].split()[0] for line in table(found, 9).splitlines()[2:]]
+
+    assert shown("/home/me/a.csv", "/home/me/b.csv") == ["a.csv", "b.csv"]
+    assert shown("/home/me/a.csv", "/home/you/a.csv") == ["/home/me/a.csv", "/home/you/a.csv"]
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 160, 300])
+def test_a_table_fits_the_terminal(
+    width: int, several: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the best values, the statuses and names that commands find."""
+    folder = multirun("sweeps/2026-01-02/10-00-09.000001", *SMALL, "optimizer.lr=0.1,0.2")
+    ended(folder / "0", 0.875, *SMALL, "optimizer.lr=0.1", "name=rates")
+    stopped(folder / "1", 0.5, *SMALL, "optimizer.lr=0.2", interrupted=True)
+    monkeypatch.setattr("src.runs.listing.is_terminal", lambda _: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("NO_COLOR", "1")
+    lines = listed([], [], "began", 9, as_json=False).splitlines()
+    assert max(map(len, lines)) <= width
+    assert len(lines) == 7
+    assert find(lines[2].split()[0]) == folder
+    assert "87.50%" in lines[2]
+    assert "interrupted" in lines[2]
+    assert ("interrupted, 1 of 2 ended" in lines[2]) == (width >= 300)
+    assert ("trainer.max_epochs=2" in lines[2]) == (width == 300)
 
 
 def test_labels_of_a_later_command_count(several: list[str]) -> None:

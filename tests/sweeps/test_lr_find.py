@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from src.config.compose import compose
+from src.runs.listing import read_entry
+from src.runs.lookup import CONFIRMED, find
 from src.sweeps.lr_find import Found, Point, advice, draw, lr_find
 from src.system.errors import InputError
 from src.training.fit import fit
@@ -35,6 +37,11 @@ def test_each_rate_is_a_run_of_its_own() -> None:
         run = fit(config, Path(f"alone{point.rate}"))
         assert point.loss == run.result["last"]["val/loss"]
     assert result.untrained == run.history[0]["val/loss"]
+    entry = read_entry(result.folder)
+    assert (entry.kind, entry.status, entry.trials) == ("lr_find", "finished", 3)
+    assert entry.typed["optimizer.lr"] == "interval(0.01,1)"
+    with pytest.raises(InputError, match="latest: there is no sweep or search with a finished"):
+        find("latest", CONFIRMED)
     assert (result.folder / "lr_find.png").read_bytes().startswith(b"\x89PNG")
 
 
@@ -59,6 +66,7 @@ def test_advice() -> None:
     text = advice(found(2.0, 0.5, 0.51, 2.4, None))
     assert "lowest validation loss: 0.5000 at optimizer.lr=0.01; before training 2.3000" in text
     assert "within 5% of it: optimizer.lr from 0.01 to 0.1" in text
+    assert "no neighbouring rate is within 5% of it; for a finer search" in advice(found(2, 1, 2))
     assert "worse than no training: from optimizer.lr=1 on" in text
     assert "type optimizer.lr=0.01" in text
     assert "another" not in text
