@@ -23,6 +23,7 @@ def test_the_run_folder(train: Train) -> None:
     files = {str(path.relative_to(run.folder)) for path in run.folder.rglob("*") if path.is_file()}
     assert files == {
         ".hydra/config.yaml",
+        ".hydra/overrides.yaml",
         "history.csv",
         "result.json",
         "train.log",
