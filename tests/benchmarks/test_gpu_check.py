@@ -106,7 +106,7 @@ def test_a_suite_of_it(opened: list[str], tmp_path: Path, monkeypatch: pytest.Mo
     assert found["parts"]["graph"]["found"] == {"ratios": {}}
 
 
-@pytest.mark.slow
+@pytest.mark.torture
 def test_its_tests_can_be_rehearsed(tmp_path: Path) -> None:
     """In processes of their own, by the command of `make gpu-check`; a test that a CPU cannot take
     is skipped, the others pass."""
