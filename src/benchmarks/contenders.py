@@ -55,6 +55,11 @@ def network() -> nn.Sequential:
     return nn.Sequential(nn.Linear(784, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, CLASSES))
 
 
+def _initial_arrays() -> list[np.ndarray]:
+    """New weights (inputs, outputs) and biases of the network, as NumPy, JAX and Keras hold them."""
+    return [parameter.detach().numpy().T.copy() for parameter in network().parameters()]
+
+
 class _Pictures(Dataset[tuple[Tensor, int]]):
     """Makes a PIL image of each sample and a tensor by ToTensor, as torchvision's MNIST does."""
 
@@ -153,7 +158,7 @@ def can_compile() -> bool:
 def by_numpy(features: Tensor, labels: Tensor) -> Contender:
     """NumPy alone, with the gradients written out."""
     x, y, stream = features.numpy(), labels.numpy(), np.random.default_rng()
-    w1, b1, w2, b2 = (parameter.detach().numpy().T.copy() for parameter in network().parameters())
+    w1, b1, w2, b2 = _initial_arrays()
 
     def epoch() -> float:
         began = time.perf_counter()
@@ -189,7 +194,7 @@ def by_jax(features: Tensor, labels: Tensor) -> Contender:
 
     x, y = jnp.asarray(features.numpy()), jnp.asarray(labels.numpy().astype(np.int32))
     stream, full = np.random.default_rng(), len(y) // BATCH * BATCH
-    weights = tuple(jnp.asarray(p.detach().numpy().T) for p in network().parameters())
+    weights = tuple(map(jnp.asarray, _initial_arrays()))
 
     def logits(weights: Any, x: Any) -> Any:
         w1, b1, w2, b2 = weights
@@ -276,6 +281,9 @@ def sklearn(features: Tensor, labels: Tensor) -> Contender:
         momentum=0.0, nesterovs_momentum=False, max_iter=epochs, n_iter_no_change=10**6,
         warm_start=True,
     )  # fmt: skip
+    classifier.partial_fit(x, y, classes=np.arange(CLASSES))  # makes the arrays, which a fit goes on from
+    w1, b1, w2, b2 = _initial_arrays()
+    classifier.coefs_, classifier.intercepts_ = [w1, w2], [b1, b2]
 
     def epoch() -> float:
         with warnings.catch_warnings():
@@ -298,6 +306,7 @@ def keras(features: Tensor, labels: Tensor) -> Contender:
     hidden = keras.layers.Dense(HIDDEN, activation="relu")
     model = keras.Sequential([keras.Input((784,)), hidden, keras.layers.Dense(CLASSES)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.set_weights(_initial_arrays())
     model.compile(keras.optimizers.SGD(RATE), loss, metrics=["accuracy"])
 
     def epoch() -> float:

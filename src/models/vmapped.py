@@ -161,7 +161,7 @@ def difference_by_vmap(build: Callable[[], nn.Module], shape: Sequence[int]) -> 
 
 @contextmanager
 def _float64() -> Iterator[None]:
-    """Also of tensors that a model makes in its forward pass."""
+    """Makes new tensors float64, those of a model's forward pass too."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     try:

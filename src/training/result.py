@@ -24,10 +24,9 @@ FEW_SAMPLES = (
     "few steps, and the loss has hardly fallen; type experiment=few_samples, which takes many "
     "small steps by Adam"
 )
-
-NOTHING_LEARNT = "not more accurate than always the class that is most frequent"
+NOTHING_LEARNT = "no more accurate than always answering the most frequent class"
 ACCURATE = ("val/acc", "val/loss", "train/acc", "train/loss")
-REMEDY = "type optimizer.lr={rate:g}, or python -m src.lr_find with the same settings"
+REMEDY = "python -m src.lr_find with the same settings shows which rates learn"
 
 
 def facts(classifier: Classifier, trainer: Trainer, seconds: dict[str, float]) -> dict[str, Any]:
@@ -153,8 +152,7 @@ def summary(run: Run) -> str:
         rows.append(("!", FEW_SAMPLES))
     elif _no_better_than_a_constant(run):
         share = format_metric("acc", data["val_most_frequent_class"])
-        rate = run.config.optimizer.lr
-        rows.append(("!", f"{NOTHING_LEARNT} ({share}); {REMEDY.format(rate=rate / 10)}"))
+        rows.append(("!", f"{NOTHING_LEARNT} ({share}); {REMEDY}"))
     if result["stopped"]:
         trainer = run.config.trainer
         why = {

@@ -86,7 +86,7 @@ def test_a_run_that_hardly_learns_says_what_to_type(
 @pytest.mark.parametrize(
     ("settings", "told"),
     [
-        (["optimizer.lr=1e-9"], "50.00%); type optimizer.lr=1e-10, or python -m src.lr_find"),
+        (["optimizer.lr=1e-9"], "50.00%); python -m src.lr_find with the same settings shows"),
         (["optimizer.lr=1e-9", "checkpoint.monitor=val/f1", "checkpoint.mode=max"], None),
         (["optimizer.lr=1e-9", "trainer.class_weights=balanced"], None),
         (["optimizer.lr=0.1"], None),

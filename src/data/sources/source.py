@@ -95,7 +95,7 @@ class Split:
         return Split(self.features.to(device), self.labels.to(device))
 
     def most_frequent(self) -> float:
-        """The share of the most frequent class: how accurate the answer is that is always this."""
+        """The share of the most frequent class: the accuracy of always answering this class."""
         return int(torch.bincount(self.labels).max()) / len(self)
 
     def empty_classes(self, names: Sequence[str]) -> list[str]:
