@@ -98,7 +98,7 @@ def test_plain_dictionaries_are_what_omegaconf_gives(tmp_path: Path) -> None:
                 for key in draw.sample(KEYS, draw.choice([1, 1, 1, 2, 3]))
             ),
         ]
-        for _ in range(700)
+        for _ in range(300)
     ]
     combinations = [each for each in combinations if len(parse_all(each, [])) == len(each)]
     master = slow.load_configuration(
@@ -126,8 +126,8 @@ def test_plain_dictionaries_are_what_omegaconf_gives(tmp_path: Path) -> None:
         assert mine.hydra == section
         assert list(mine.hydra["job"]) == list(section["job"])
         equal_jobs += 1
-    assert plain_points > 80
-    assert equal_jobs > 150
+    assert plain_points > 35
+    assert equal_jobs > 65
 
 
 def told(composer: Composer, texts: list[str]) -> str:

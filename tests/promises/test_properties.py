@@ -28,7 +28,7 @@ from tests.helpers.oracle import LOWER_IS_BETTER, Loop, Trained
 from tests.helpers.weights import Weights, same
 
 THOUSAND = bool(os.environ.get("TORTURE"))
-EXAMPLES = 1000 if THOUSAND else 15
+EXAMPLES = 1000 if THOUSAND else 10
 # Trials and loops add the same numbers in different orders. Training amplifies the differences.
 TOLERANCE = 1e-6
 SLACK = 10  # times what rounding moved in a few repetitions
