@@ -56,7 +56,7 @@ def network() -> nn.Sequential:
 
 
 def _initial_arrays() -> list[np.ndarray]:
-    """New weights (inputs, outputs) and biases of the network, as NumPy, JAX and Keras hold them."""
+    """New weights (inputs, outputs) and biases of the network."""
     return [parameter.detach().numpy().T.copy() for parameter in network().parameters()]
 
 
@@ -281,7 +281,7 @@ def sklearn(features: Tensor, labels: Tensor) -> Contender:
         momentum=0.0, nesterovs_momentum=False, max_iter=epochs, n_iter_no_change=10**6,
         warm_start=True,
     )  # fmt: skip
-    classifier.partial_fit(x, y, classes=np.arange(CLASSES))  # makes the arrays, which a fit goes on from
+    classifier.partial_fit(x, y, classes=np.arange(CLASSES))  # makes the arrays
     w1, b1, w2, b2 = _initial_arrays()
     classifier.coefs_, classifier.intercepts_ = [w1, w2], [b1, b2]
 
