@@ -67,12 +67,12 @@ Keys = tuple[str, ...]  # a key, or several that change together
 
 def effects(sweep: SweepEntries) -> list[Effect]:
     """The effect of every key with two to MOST_LABELS values, the strongest first. Keys that change
-    together have one effect."""
+    together have one effect; seeds and folds, which nobody chooses, have none."""
     return [effect for _, effect in _effects_by_keys(sweep)]
 
 
 def by_strength(sweep: SweepEntries) -> list[str]:
-    """The keys of a sweep, the strongest first; seeds and folds, which nobody chooses, are last."""
+    """The keys of a sweep, the strongest first; seeds and folds are last."""
     strong = [key for keys, _ in _effects_by_keys(sweep) for key in keys]
     return sorted(dict.fromkeys([*strong, *sweep.keys]), key=lambda key: key in REPLICATED)
 
@@ -88,10 +88,8 @@ def _effects_by_keys(sweep: SweepEntries) -> list[tuple[Keys, Effect]]:
 
 
 def grid(sweep: SweepEntries) -> Grid | None:
-    """Means over the two strongest keys, `seed` last. None if there are fewer than two keys. Keys
-    that change together count as one."""
+    """Means over the two keys with the strongest effects. None if fewer than two have any."""
     found = [keys for keys, _ in _effects_by_keys(sweep)]
-    found.sort(key=lambda keys: keys == ("seed",))
     if len(found) < 2:
         return None
     row_keys, column_keys = sorted(found[:2], key=lambda keys: sweep.keys.index(keys[0]))
@@ -103,12 +101,15 @@ def grid(sweep: SweepEntries) -> Grid | None:
 
 
 def _together(sweep: SweepEntries) -> list[Keys]:
-    """The keys of a sweep. Keys are together if each value of one belongs to one value of the
-    other, as with zip(…). Numbers that a sampler drew are all different, and are not together."""
+    """The keys of a sweep without seeds and folds. Keys are together if each value of one belongs
+    to one value of the other, as with zip(…). Numbers that a sampler drew are all different, and
+    are not together."""
     known = [trial.settings for trial in sweep.trials if trial.value is not None]
     drawn = is_search(sweep.folder)
     found: dict[Any, list[str]] = {}
     for key in sweep.keys:
+        if key in REPLICATED:
+            continue
         values = [settings.get(key, UNKNOWN) for settings in known]
         # Equal for two keys if their values change at the same trials.
         first = {value: place for place, value in reversed([*enumerate(values)])}

@@ -14,7 +14,8 @@ const BELOW = {orientation: "h", x: 0, y: 0, yref: "container", yanchor: "bottom
 const dark = matchMedia("(prefers-color-scheme: dark)"), touch = matchMedia("(pointer: coarse)").matches;
 
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
-const clip = text => text.length > 60 ? text.slice(0, 59) + "…" : text;
+// A value is at the end of a text, so the middle is left out.
+const clip = text => text.length > 60 ? text.slice(0, 29) + "…" + text.slice(-30) : text;
 const plain = text => clip(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
 const shown = (value, fraction) => value === null ? "–" : fraction ? (100 * value).toFixed(2) + "%" : String(Number(value.toPrecision(4)));
 const known = values => values.filter(value => value !== null);
@@ -177,8 +178,11 @@ function curves(data, state, width) {
   return [traces, layout(height + legendHeight + 90, {...axes, margin: {...MARGIN, b: legendHeight + 50}, legend: BELOW}), all];
 }
 
+// The keys whose values are chosen: seeds and folds only repeat.
+const effective = data => data.keys.filter(key => key.labels.length > 1 && !key.repeated).slice(0, MOST_AXES);
+
 function slices(data, state, width) {
-  const keys = data.keys.filter(key => key.labels.length > 1).slice(0, MOST_AXES), traces = [];
+  const keys = effective(data), traces = [];
   const columns = Math.max(1, Math.min(keys.length, 3, Math.floor(width / 260)));
   const xs = keys.map((key, panel) => {
     const axes = {xaxis: "x" + (panel ? panel + 1 : ""), yaxis: "y" + (panel ? panel + 1 : "")};
@@ -229,7 +233,7 @@ function scale(values, text, low = Math.min(...values), high = Math.max(...value
 function parallel(data, state, width) {
   const trials = data.trials.map((trial, at) => ({...trial, at})).filter(trial => trial.value !== null);
   const beside = (number, count) => 0.04 + 0.92 * number / (count - 1);
-  const axes = data.keys.filter(key => key.labels.length > 1).slice(0, MOST_AXES).map(key => {
+  const axes = effective(data).map(key => {
     if (key.numbers) {
       const {at, ticks} = scale(key.numbers, value => String(Number(value.toPrecision(2))));
       return {title: key.name, ticks, place: trial => at(key.numbers[trial.at])};

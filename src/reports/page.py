@@ -185,7 +185,7 @@ class _Sections:
             and self._show(Picture(name, CURVES, partial(figures.curves, trained), "curves")),
             "data": trained and {"noun": "run", **chart_data(trained, keys, names)},
             "table": (table := tables.run_table(name, "run", ranked, keys)),
-            "note": tables.notes("run", entries),
+            "note": tables.notes("run", entries, table.header),
             "phases": tables.phases(entries),
             "shared": [*table.shared, *tables.shared_settings(entries)],
             "models": self._models({entry.title: entry for entry in chosen}, prefix),
@@ -202,7 +202,8 @@ class _Sections:
             "title": f"{sweep.kind.capitalize()} "
             + (f"{sweep.called} ({sweep.name})" if sweep.called else sweep.name),
             "data": {"noun": "trial", **chart_data(ranked, analysis.by_strength(sweep), names)},
-            "best": best and tables.key_figures(best, f"trial {best.run.folder.name}"),
+            "best": tables.setting_figures(sweep)
+            or (best and tables.key_figures(best, f"trial {best.run.folder.name}")),
             "statuses": list(Counter(trial.status for trial in sweep.trials).items()),
             "seconds": times
             and f"{seconds(sum(times))} s in all, {seconds(statistics.median(times))} s per trial",
@@ -210,7 +211,7 @@ class _Sections:
             "pictures": self._show_all(_sweep_pictures(name, sweep, ranked, times)),
             "settings": tables.settings_table(name, sweep),
             "table": (table := tables.run_table(name, "trial", ranked, sweep.keys)),
-            "note": tables.notes("trial", sweep.trials),
+            "note": tables.notes("trial", sweep.trials, table.header),
             "shared": [*table.shared, *tables.shared_settings(sweep.trials)],
             "models": self._models({f"trial {best.run.folder.name}": best}, name) if best else [],
         }

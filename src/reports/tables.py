@@ -16,9 +16,11 @@ from src.runs.outcome import (
     format_interval,
     format_metric,
     format_spread,
+    in_full,
     in_words,
     main_metrics,
     replicates,
+    setting_command,
     short,
     table_metrics,
 )
@@ -146,6 +148,27 @@ def key_figures(entry: Entry, name: str | None) -> dict[str, Any] | None:
     }
 
 
+def setting_figures(sweep: SweepEntries) -> dict[str, Any] | None:
+    """The means and the command of the best setting, of several seeds or folds; None without any.
+    The best of many single trials owes a part of its value to its seed or its fold."""
+    keys, groups = replicates(sweep.trials, sweep.keys)
+    if not groups:
+        return None
+    best = groups[0]
+    *_, validation, _ = best.metrics
+    facts = [
+        *((name, format_spread(best.repeats(name), name)) for name in best.metrics),
+        (INTERVAL, format_interval(best.interval(validation), validation)),
+        ("parameters", format_metric("parameters", best.trials[0].result.get("parameters"))),
+    ]
+    setting = [in_full(dict(zip(keys, best.values, strict=True)))] * bool(keys)
+    return {
+        "name": ", ".join([*setting, f"{best.count} trials"]),
+        "command": setting_command(best.trials[0]),
+        "facts": facts,
+    }
+
+
 def phases(entries: Sequence[Entry]) -> list[tuple[str, float, str]]:
     """The seconds of all runs by phase: a name, the share, and the seconds as text."""
     sums: dict[str, float] = {}
@@ -158,13 +181,14 @@ def phases(entries: Sequence[Entry]) -> list[tuple[str, float, str]]:
     return [(phase, taken / total, f"{seconds(taken)} s") for phase, taken in sums.items()]
 
 
-def notes(kind: str, entries: Sequence[Entry]) -> str | None:
-    """How many runs a table leaves out, and how to read `seconds` of trials from a stack."""
+def notes(kind: str, entries: Sequence[Entry], header: Sequence[str]) -> str | None:
+    """How many runs a table leaves out, and how to read `seconds` of trials from a stack, if they
+    are in the table's header."""
     found = []
     if len(entries) > MOST_ROWS:
         file = "; results.csv has all" if kind == "trial" else ""
         found.append(f"the first {MOST_ROWS:,} of {len(entries):,} {kind}s{file}")
-    if any(entry.stacked > 1 for entry in entries):
+    if "seconds" in header and any(entry.stacked > 1 for entry in entries):
         found.append(SHARED_TIME)
     return "; ".join(found) or None
 

@@ -276,10 +276,16 @@ def _mean_rank(group: Replicates) -> tuple[str, str, bool, float]:
     return first.data, first.monitor, group.lost > 0, sort_key(first.monitor, mean)
 
 
+def setting_command(trial: Outcome) -> str:
+    """The command that trains the setting of a trial once, without its seed and its folds."""
+    return trial.run.command_without((*REPLICATED, "data.folds"))
+
+
 def label_of(settings: Mapping[str, str]) -> str:
-    """The settings, short enough for a legend."""
-    chosen = in_full(settings)
-    return chosen if len(chosen) <= LABEL_LIMIT else f"{chosen[: LABEL_LIMIT - 1]}…"
+    """The settings, short enough for a legend: of a long text the middle is left out, because its
+    end is the value of the last key."""
+    chosen, half = in_full(settings), LABEL_LIMIT // 2
+    return chosen if len(chosen) <= LABEL_LIMIT else f"{chosen[: half - 1]}…{chosen[-half:]}"
 
 
 def in_full(settings: Mapping[str, str]) -> str:

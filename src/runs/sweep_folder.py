@@ -16,7 +16,6 @@ from tabulate import tabulate
 from src.runs.folder import Fraction, Result, Run, csv_text
 from src.runs.outcome import (
     INTERVAL,
-    REPLICATED,
     SHARED_TIME,
     Outcome,
     all_metrics,
@@ -28,6 +27,7 @@ from src.runs.outcome import (
     format_spread,
     read_outcome,
     replicates,
+    setting_command,
     table_metrics,
 )
 from src.system.colour import with_best
@@ -269,6 +269,5 @@ def _settings_table(trials: Sequence[Outcome], swept: Sequence[str]) -> str:
     if len(groups) > MOST_ROWS:
         parts.append(f"… and {len(groups) - MOST_ROWS:,} more")
     for best, *_ in comparable(firsts).values():
-        run, others = best.run, (*REPLICATED, "data.folds")
-        parts.append(f"best setting by its mean: {run.command_without(others)}")
+        parts.append(f"best setting by its mean: {setting_command(best)}")
     return "\n".join(parts)

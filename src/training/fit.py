@@ -27,7 +27,7 @@ from src.models.summary import in_a_line
 from src.models.vmapped import why_no_vmap
 from src.runs.checkpoint import CheckpointPair
 from src.runs.config_files import claim
-from src.runs.folder import Run, columns, result_text, resume_command
+from src.runs.folder import Run, columns, result_text, resume_command, timestamped
 from src.runs.group_progress import remove_progress
 from src.system import machine
 from src.system.errors import InputError, Interrupted, first_line, storage_faults
@@ -56,12 +56,13 @@ LOCK_PATIENCE = 5  # seconds, for a process that is about to end
 
 def fit(
     config: Config,
-    folder: str | Path,
+    folder: str | Path | None = None,
     *,
     resume: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
-    """Trains, validates and tests as configured. All files of the run are written to the folder.
+    """Trains, validates and tests as configured. All files of the run are written to the folder, by
+    default a new one, runs/<date>/<time>.
 
     Seeds the global random streams of Python, NumPy and torch. `callbacks` are Lightning's; on
     several devices they must be picklable, because each rank gets a copy. With `resume` the run
@@ -70,11 +71,13 @@ def fit(
 
     Raises Interrupted after a signal; the state is then saved. Raises InputError if
     - data or devices do not fit the configuration (result.json then has the status `failed`);
-    - the folder contains a run and `resume` is False;
+    - the folder contains a run and `resume` is False, or `resume` has no folder;
     - the folder contains a run with another configuration;
     - another process writes to the folder.
     """
-    run = Run(Path(folder))
+    if folder is None and resume:
+        raise InputError("fit(config, resume=True): lacks the folder of the run; name the folder")
+    run = Run(timestamped("runs") if folder is None else Path(folder))
     if run.started and not resume:
         raise InputError(
             f"{folder}: holds a run already; continue it by fit(..., resume=True), or name another "

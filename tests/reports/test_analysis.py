@@ -46,6 +46,18 @@ def test_effects_and_the_grid_of_the_strongest() -> None:
     assert analysis.grid(SweepEntries(Path("s"), "s", trials, ["lr"])) is None
 
 
+def test_seeds_and_folds_have_no_effect() -> None:
+    """Nobody chooses them."""
+    trials = [
+        entry(0.1 * number, lr=str(number % 2), **dict.fromkeys(("seed", "data.fold"), str(number)))
+        for number in range(4)
+    ]
+    swept = SweepEntries(Path("s"), "s", trials, ["seed", "lr", "data.fold"])
+    assert [effect.key for effect in analysis.effects(swept)] == ["lr"]
+    assert analysis.grid(swept) is None
+    assert analysis.by_strength(swept) == ["lr", "seed", "data.fold"]
+
+
 def test_numbers_that_a_sampler_drew_are_shown_as_ranges() -> None:
     rates = [0.0123456789 * (1 + number) for number in range(12)]
     trials = [
@@ -80,32 +92,32 @@ def test_ranges_of_seeds_have_all_digits() -> None:
     }  # fmt: skip
 
 
-def zipped(values: Sequence[tuple[str, str]], seeds: int) -> list[Entry]:
-    """A trial with each pair of values and each seed. The value grows with the place."""
-    points = itertools.product(enumerate(values), range(seeds))
+def zipped(values: Sequence[tuple[str, str]], decays: int) -> list[Entry]:
+    """A trial with each pair of values and each decay. The value grows with the place."""
+    points = itertools.product(enumerate(values), range(decays))
     return [
-        entry(0.1 * place + 0.01 * seed, lr=lr, width=width, seed=str(seed))
-        for (place, (lr, width)), seed in points
+        entry(0.1 * place + 0.01 * decay, lr=lr, width=width, decay=str(decay))
+        for (place, (lr, width)), decay in points
     ]
 
 
 def test_keys_that_change_together_have_one_effect() -> None:
     trials = zipped([("0.3", "[8]"), ("0.1", "[32]"), ("0.2", "[16]")], 2)
-    swept = SweepEntries(Path("s"), "s", trials, ["lr", "width", "seed"])
-    together, seed = analysis.effects(swept)
-    assert (together.key, seed.key) == ("lr, width", "seed")
+    swept = SweepEntries(Path("s"), "s", trials, ["lr", "width", "decay"])
+    together, decay = analysis.effects(swept)
+    assert (together.key, decay.key) == ("lr, width", "decay")
     assert together.labels == ["0.1, [32]", "0.2, [16]", "0.3, [8]"]
     assert together.means == pytest.approx([0.105, 0.205, 0.005])
     grid = analysis.grid(swept)
     assert grid is not None
-    assert (grid.row_key, grid.column_key) == ("lr, width", "seed")
+    assert (grid.row_key, grid.column_key) == ("lr, width", "decay")
     assert (grid.rows, grid.columns) == (together.labels, ["0", "1"])
     np.testing.assert_allclose(grid.means, [[0.1, 0.11], [0.2, 0.21], [0, 0.01]])
     assert analysis.grid(SweepEntries(Path("s"), "s", trials, ["lr", "width"])) is None
     # If one value of a key belongs to two values of the other, both have their own effect.
-    apart = [*trials, entry(0.5, lr="0.3", width="[32]", seed="0")]
+    apart = [*trials, entry(0.5, lr="0.3", width="[32]", decay="0")]
     keys = [each.key for each in analysis.effects(SweepEntries(Path("s"), "s", apart, swept.keys))]
-    assert sorted(keys) == ["lr", "seed", "width"]
+    assert sorted(keys) == ["decay", "lr", "width"]
 
 
 def test_many_values_that_change_together_are_shown_as_ranges_of_the_first() -> None:
@@ -117,8 +129,8 @@ def test_many_values_that_change_together_are_shown_as_ranges_of_the_first() -> 
 
 def test_numbers_that_a_search_drew_are_not_together(tmp_path: Path) -> None:
     (tmp_path / "search.yaml").write_text("[]")
-    for seeds, keys in ((1, ["width", "lr"]), (2, ["lr, width"])):
-        trials = zipped([("3", "8"), ("1", "32"), ("2", "16")], seeds)
+    for decays, keys in ((1, ["width", "lr"]), (2, ["lr, width"])):
+        trials = zipped([("3", "8"), ("1", "32"), ("2", "16")], decays)
         swept = SweepEntries(tmp_path, "s", trials, ["lr", "width"])
         assert sorted(each.key for each in analysis.effects(swept)) == sorted(keys)
 

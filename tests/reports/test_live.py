@@ -181,8 +181,9 @@ def test_the_page_updates_itself(
         remove_progress(sweep / ".stacks" / "x")
         for number in (1, 2, 3):
             Run(sweep / str(number)).write_result({"status": "failed", "error": "OSError: no"})
-        page.wait_for_function("() => document.body.innerText.includes('Nothing trains')")
-        assert "4 of 4 trials ended, 3 failed" in page.inner_text("main")
+        ended = "4 of 4 trials ended, 3 failed"  # the page may be made between two of the files
+        page.wait_for_function(f"() => document.body.innerText.includes('{ended}')")
+        assert "Nothing trains" in page.inner_text("main")
         assert page.locator("[role=alert]").is_hidden()
         page.route("**/main", lambda route: route.fulfill(status=500))
         page.wait_for_function("() => !document.querySelector('[role=alert]').hidden")

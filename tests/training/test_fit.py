@@ -1,6 +1,7 @@
 """A run from configuration to folder: its files, its numbers, its faults."""
 
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from src.config.compose import compose
 from src.config.faults import options
 from src.data.sources.toy import toy
 from src.models.mlp import Mlp
+from src.runs.folder import Run
 from src.runs.loading import open_trained
 from src.system.errors import InputError
 from src.training.fit import fit
@@ -74,6 +76,20 @@ def test_a_folder_that_holds_a_run_is_left_alone(train: Train) -> None:
     with pytest.raises(InputError, match="holds a run already"):
         fit(compose(*SMALL), run.folder)
     assert before == {path: path.read_bytes() for path in run.folder.rglob("*") if path.is_file()}
+
+
+def test_a_run_without_a_folder_gets_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = compose("data=toy", "trainer=cpu", "trainer.max_epochs=1")
+    runs = [fit(config) for _ in range(2)]
+    assert runs[0].folder != runs[1].folder
+    for run in runs:
+        assert Run(tmp_path / run.folder).result["status"] == "finished"
+        assert re.fullmatch(r"runs/\d{4}-\d\d-\d\d/\d\d-\d\d-\d\d\.\d{6}", str(run.folder))
+    with pytest.raises(InputError, match="lacks the folder of the run; name the folder"):
+        fit(config, resume=True)
 
 
 OFFLINE = ("digits", "toy", "synthetic")  # of the data; test_data.py has the others
