@@ -163,7 +163,7 @@ def setting_figures(sweep: SweepEntries) -> dict[str, Any] | None:
     ]
     setting = [in_full(dict(zip(keys, best.values, strict=True)))] * bool(keys)
     return {
-        "name": ", ".join([*setting, f"{best.count} trials"]),
+        "name": ", ".join([*setting, f"mean of {best.count} trials"]),
         "command": setting_command(best.trials[0]),
         "facts": facts,
     }

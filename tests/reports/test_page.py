@@ -126,7 +126,7 @@ def test_the_headline_of_repeated_settings_is_the_best_mean(sweep: Path) -> None
         found.items(), key=lambda each: statistics.mean(validated for validated, _ in each[1])
     )
     (best,) = re.findall(r'class="card best">(.*?)</section>', page, re.DOTALL)
-    assert f"best: model.hidden_sizes={width}, optimizer.lr={rate}, 2 trials</p>" in best
+    assert f"best: model.hidden_sizes={width}, optimizer.lr={rate}, mean of 2 trials</p>" in best
     for name, of in zip(("val/acc", "test/acc"), zip(*values, strict=True), strict=True):
         spread = f"{statistics.mean(of):.2%} ± {statistics.stdev(of):.2%}"
         assert f"<dt>{name}</dt><dd>{spread}</dd>" in best
