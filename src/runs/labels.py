@@ -64,7 +64,7 @@ def _typed(file: Path) -> Labels:
 
 
 def write_labels(folder: Path, change: Change) -> Labels:
-    """The labels after the change; to remove a tag that the folder does not have changes nothing.
+    """The labels after the change. A removed tag that the folder does not have changes nothing.
     Raises InputError for a name or a tag that is not allowed, and for a folder that is neither a
     run nor a sweep."""
     if not (is_sweep(folder) or Run(folder).config_file.exists() or Run(folder).started):
