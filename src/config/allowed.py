@@ -1,9 +1,13 @@
 """The values that each key may have, from the schema: for --help, and for completion by Tab."""
 
 import functools
+import itertools
 import re
+import shutil
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from src.config.faults import options
@@ -83,33 +87,65 @@ def _range(schema: Mapping[str, Any]) -> str:
 
 
 def describe(values: Mapping[str, Any]) -> str:
-    """The groups with their choices, and the keys of a configuration with the allowed values."""
-    known = allowed_values(Config)
+    """The groups with their choices, and the keys of a configuration with the allowed values and
+    their meaning, in tables as wide as the terminal."""
+    known, meanings = allowed_values(Config), _meanings(values)
     groups = [(f"  {group}=", ", ".join(options(group))) for group in GROUPS]
-    keys = [(f"  {key}={text}", known[key].text) for key, text in flat(values) if key in known]
+    keys = [
+        (f"  {key}={text}", known[key].text, meanings.get(key, ""))
+        for key, text in flat(values)
+        if key in known
+    ]
     launcher = allowed_values(FusedLauncher, "hydra.launcher.").items()
     fused = [(f"  {key}=", each.text) for key, each in launcher]
     return (
         f"groups:\n{_columns(groups)}\n\n"
-        f"keys, with the values of this command line, and the allowed values:\n{_columns(keys)}\n\n"
+        "keys, with the values of this command line, the allowed values, and what they mean:\n"
+        f"{_columns(keys)}\n\n"
         f"keys of hydra/launcher=fused, see docs/sweeps.md:\n{_columns(fused)}"
     )
 
 
 def search_keys() -> str:
-    """The keys of a search with their defaults, the allowed values and the comments of the file."""
-    known, rows = allowed_values(Search, "search."), []
-    for line in (CONF / "search.yaml").read_text("utf-8").splitlines():
-        if found := re.fullmatch(r"  (\w+): (\S+) # (.*)", line):
-            key, value, comment = found.groups()
-            rows.append((f"  search.{key}={value}", known[f"search.{key}"].text, comment))
-    return _columns(rows)
+    """The keys of a search with their defaults, the allowed values and their meaning."""
+    known = allowed_values(Search, "search.")
+    comments = _comments(CONF / "search.yaml").items()
+    return _columns(
+        [(f"  {key}={value}", known[key].text, text) for key, (value, text) in comments if value]
+    )
+
+
+def _meanings(values: Mapping[str, Any]) -> dict[str, str]:
+    """By dotted key, of a composed configuration: the comments of the files that have the keys."""
+    found = {key: text for key, (_, text) in _comments(CONF / "train.yaml").items()}
+    for group in GROUPS:
+        for name in ("_common", "default", "none", (values.get(group) or {}).get("name")):
+            if (file := CONF / group / f"{name}.yaml").exists():
+                comments = {f"{group}.{key}": pair for key, pair in _comments(file).items()}
+                found |= {key: text for key, (_, text) in comments.items() if text}
+    return found
+
+
+def _comments(file: Path) -> dict[str, tuple[str, str]]:
+    """The value and the comment of each key of a YAML file, of at most two levels."""
+    found, section = {}, ""
+    for line in file.read_text("utf-8").splitlines():
+        if match := re.fullmatch(r"(  )?(\w+):(?: ([^#]*?))??(?: # (.*))?", line):
+            within, key, value, comment = match.groups()
+            section = section if within else key
+            found[f"{section}.{key}" if within else key] = (value or "", comment or "")
+    return found
 
 
 def _columns(rows: Sequence[Sequence[str]]) -> str:
-    """Texts in columns."""
-    widths = [max(map(len, column)) for column in list(zip(*rows, strict=True))[:-1]]
-    return "\n".join(
-        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[-1]])
-        for row in rows
-    )
+    """A table as wide as the terminal, if that has room; the first column is never cut."""
+    first = max(len(row[0]) for row in rows)
+    rest = max(shutil.get_terminal_size((110, 24)).columns - first - 2, 30)
+    widths = [rest] if len(rows[0]) == 2 else [rest * 2 // 5 - 2, rest - rest * 2 // 5]
+    lines = []
+    for start, *texts in rows:
+        cells = [textwrap.wrap(text, width) for text, width in zip(texts, widths, strict=True)]
+        for parts in itertools.zip_longest([start], *cells, fillvalue=""):
+            padded = zip(parts, [first, *widths], strict=True)
+            lines.append("  ".join(text.ljust(width) for text, width in padded).rstrip())
+    return "\n".join(lines)

@@ -11,6 +11,12 @@ from src.config.schema import GROUPS, Config, FusedLauncher, Search
 from src.config.written import flat
 from tests.helpers.faults import faults
 
+REQUIRED = {
+    "data=csv": ("data.path=x", "data.target=x"),
+    "data=image_folder": ("data.path=x",),
+    "data=npz": ("data.path=x",),
+}
+
 
 @pytest.mark.parametrize(
     ("key", "text"),
@@ -70,20 +76,48 @@ def test_each_listed_value_is_taken() -> None:
             assert found == []
 
 
-def test_the_help_of_a_configuration() -> None:
+def test_the_help_of_a_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")  # a line per key
     values = compose("data=synthetic", "model.hidden_sizes=[3,4]").to_primitives()
     shown = describe(values)
     for group in GROUPS:
         assert re.search(rf"^  {group}= +{', '.join(options(group))}$", shown, re.MULTILINE)
     assert "_common" not in shown
-    assert re.search(r"^  model.hidden_sizes=\[3,4\] +a list: 1 or more$", shown, re.MULTILINE)
+    assert re.search(
+        r"^  model.hidden_sizes=\[3,4\] +a list: 1 or more +units of", shown, re.MULTILINE
+    )
     for key, text in flat(values):
         if not key.endswith(".name"):
             assert f"  {key}={text}  " in shown
     assert re.search(r"^  hydra.launcher.executor= +local, slurm, ray, null$", shown, re.MULTILINE)
 
 
-def test_the_help_of_a_search() -> None:
+@pytest.mark.parametrize(
+    "choice", [f"{group}={name}" for group in GROUPS[:-1] for name in options(group)]
+)
+def test_each_key_has_a_meaning(choice: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comment of the file that has the key."""
+    monkeypatch.setenv("COLUMNS", "1000")  # a line per key
+    values = compose(choice, *REQUIRED.get(choice, ())).to_primitives()
+    shown = describe(values).partition("keys of hydra")[0]
+    rows = [re.split(" {2,}", line.strip()) for line in shown.splitlines() if "." in line]
+    assert len(rows) > 30
+    for row in rows[1:]:
+        assert [len(row), len(row[-1]) > 9] == [3, True], row
+
+
+def test_the_help_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = compose("data=synthetic").to_primitives()
+    monkeypatch.setenv("COLUMNS", "90")
+    narrow = describe(values)
+    assert max(map(len, narrow.splitlines())) <= 90
+    assert re.search(r"^  seed=0 {32}0 to [0-9,]+  random seed of initial\n {60}w", narrow, re.M)
+    monkeypatch.setenv("COLUMNS", "20")  # too narrow for keys: they are not cut
+    assert "  trainer.early_stopping_patience=null  1 or" in describe(values)
+
+
+def test_the_help_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "1000")
     lines = search_keys().splitlines()
     assert len(lines) == len(Search.model_fields)
     assert re.fullmatch(r"  search.sampler=tpe +tpe, random +tpe: learns from .*", lines[2])

@@ -1,5 +1,7 @@
 """scikit-learn's handwritten digits, which need no download."""
 
+import functools
+
 import torch
 
 from src.config import schema
@@ -13,15 +15,21 @@ def digits() -> Source:
     would have twice MNIST's energy, and recipes made for MNIST would diverge. Every fifth sample
     belongs to the test set. Source: UCI, "Optical recognition of handwritten digits".
     """
+    small, labels = _scanned()
+    middle = torch.nn.functional.interpolate(small, size=(20, 20), mode="bilinear")
+    everything = Split(torch.nn.functional.pad(middle, (4, 4, 4, 4)), labels)
+    is_test = torch.arange(len(everything)) % 5 == 4
+    return Source("digits", everything.take(~is_test), everything.take(is_test), DIGITS)
+
+
+@functools.cache  # reading takes as long as an epoch
+def _scanned() -> tuple[torch.Tensor, torch.Tensor]:
+    """The pictures (N, 1, 8, 8) in [0, 1], float32, and the labels (N,)."""
     from sklearn.datasets import load_digits
 
     content = load_digits()
-    small = torch.from_numpy(content.images).float().div_(16).unsqueeze(1)
-    middle = torch.nn.functional.interpolate(small, size=(20, 20), mode="bilinear")
-    features = torch.nn.functional.pad(middle, (4, 4, 4, 4))
-    everything = Split(features, torch.from_numpy(content.target).long())
-    is_test = torch.arange(len(everything)) % 5 == 4
-    return Source("digits", everything.take(~is_test), everything.take(is_test), DIGITS)
+    pictures = torch.from_numpy(content.images).float().div_(16).unsqueeze(1)
+    return pictures, torch.from_numpy(content.target).long()
 
 
 def open_source(_config: schema.Digits) -> Source:
