@@ -267,7 +267,7 @@ def test_bad_addresses_are_told_in_a_line(
         InputError, match=r"Ray at 127\.0\.0\.1:1 does not answer; check the address"
     ):
         Driver("127.0.0.1:1").call(ray_actors.nodes)
-    with pytest.raises(InputError, match="name the cluster: type --address HOST:PORT"):
+    with pytest.raises(InputError, match="name the cluster of Ray: type --address HOST:PORT"):
         ray_driver.cancel(tmp_path, None)
 
 
