@@ -300,6 +300,15 @@ class Composer(ConfigLoaderImpl):
         hydra.job.override_dirname = _override_dirname(task, hydra.job)
         return composed
 
+    @staticmethod
+    def _apply_overrides_to_config(overrides: list[Override], cfg: DictConfig) -> None:
+        for override in overrides:
+            try:
+                ConfigLoaderImpl._apply_overrides_to_config([override], cfg)
+            except (AssertionError, AttributeError):  # OmegaConf's, of a dictionary over null
+                text = f"{override.input_line}: cannot be set on a command line"
+                raise HydraException(f"{text}; set the key in a configuration file") from None
+
     def _composed(self, choices: Sequence[Override]) -> DictConfig:
         """A new configuration with these choices of groups, before any value is set."""
         # Hydra puts its own overrides first when it composes a job.

@@ -66,6 +66,16 @@ def test_faults_of_composing_are_hydras() -> None:
         assert told[0] == told[1]
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["hydra.sweeper.params={seed:1}", "hydra.sweeper.params.a=1", "+hydra.sweeper.params.a=1"],
+)
+def test_a_dictionary_over_null_is_a_fault(text: str) -> None:
+    """OmegaConf has no words for it."""
+    _, told = Composer(None).points([[text]])
+    assert told == [f"{text}: cannot be set on a command line; set the key in a configuration file"]
+
+
 VALUES = (
     "1", "-2", "0.25", "1e-3", ".5", "nan", "inf", "true", "null", "text", "'1'", "'a b'",
     "\"x,y\"", "", "'true'", "1e3", "0x10", "1_000", "[]", "[1,2]", "[[1],[a,null]]", "{}",

@@ -134,6 +134,9 @@ def without_weights(folder: str, status: str | None, *, epochs: bool = False) ->
 def test_the_newest_that_a_command_can_use(three: list[Path]) -> None:
     """Of runs and sweeps that failed, were stopped, have only begun, or tried learning rates."""
     swept = sweep("sweeps/2026-01-04/08-00-00.0", trials=3)
+    halfway = ended(Path("runs/2026-01-04/09-00-00.0"), 0.5, status="interrupted").folder
+    single = sweep("sweeps/2026-01-04/10-00-00.0", trials=1)
+    without_weights(f"{single}/1", "failed")
     stopped = without_weights("runs/2026-01-05/08-00-00.0", "interrupted", epochs=True)
     begun = without_weights("runs/2026-01-05/09-00-00.0", None)
     failed = without_weights("runs/2026-01-06/08-00-00.0", "failed")
@@ -145,8 +148,8 @@ def test_the_newest_that_a_command_can_use(three: list[Path]) -> None:
     newest = Path("sweeps/2026-01-08/08-00-00.0")
     assert kind_of(newest) == "lr_find"
     uses: list[tuple[Use, Path]] = [
-        (MODEL, three[2]), (FINISHED, three[2]), (RESUMED, begun), (WATCHED, begun),
-        (REPORTED, stopped), (CONFIRMED, swept), (COMBINED, swept), (ANY, newest),
+        (MODEL, halfway), (FINISHED, three[2]), (RESUMED, begun), (WATCHED, begun),
+        (REPORTED, stopped), (CONFIRMED, single), (COMBINED, swept), (ANY, newest),
         (NEWEST_SWEEP, broken),
     ]  # fmt: skip
     assert [find("latest", use) for use, _ in uses] == [folder for _, folder in uses]

@@ -131,8 +131,8 @@ def cancel(sweep: Path, address: str | None) -> int:
     """Cancels the groups of a sweep; returns their number. Raises InputError if there are none."""
     if address is None:
         raise InputError(
-            "name the cluster of Ray: type --address HOST:PORT, or set RAY_ADDRESS; jobs of Slurm are "
-            "cancelled by scancel"
+            "name the cluster of Ray: type --address HOST:PORT, or set RAY_ADDRESS; jobs of Slurm "
+            "are cancelled by scancel"
         )
     from src.sweeps.executors import ray_actors
 
