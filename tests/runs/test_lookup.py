@@ -162,6 +162,12 @@ def test_the_newest_that_a_command_can_use(three: list[Path]) -> None:
     assert find("latest", RESUMED) == broken
 
 
+def test_a_report_shows_a_committee_which_has_no_history(three: list[Path]) -> None:
+    made = ended(Path("runs/2026-01-04/committee"), 0.5, also={"committee": COMMITTEE})
+    made.history_file.unlink(missing_ok=True)
+    assert find("latest", REPORTED) == made.folder
+
+
 def test_folders_to_the_second(three: list[Path]) -> None:
     """For a removal too, and not ambiguous because of what lies in the folder of a sweep."""
     folder = sweep("sweeps/2026-01-04/08-00-00.000000")
