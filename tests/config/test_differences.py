@@ -28,6 +28,7 @@ def require_round_trip(config: Config) -> None:
         (["model.hidden_sizes=64", "name=small"], ["model.hidden_sizes=[64]"]),
         (["model=cnn", "model.dropout=0.1"], ["model=cnn", "model.dropout=0.1"]),
         (["augmentation=digits", "seed=3"], ["augmentation=digits", "seed=3"]),
+        (["augmentation.shift=2.0"], ["augmentation.shift=2.0"]),  # no choice is nearer
         (["trainer.precision=64", "tags=[a]"], ["trainer.precision=64"]),
         # data=csv brings an optimizer and a scheduler of its own.
         (

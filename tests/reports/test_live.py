@@ -12,6 +12,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -93,6 +94,12 @@ def test_the_page_of_a_sweep(sweep: Path) -> None:
     assert [*drawn] == [row[0] for row in rows[3:]]  # the best first
     assert drawn["1"]["settings"] == ["1"]
     assert drawn["1"]["epochs"] == [row["epoch"] for row in run.history]
+    assert "history.csv" not in page  # of trial 3, which waits
+
+
+def test_a_committee_is_no_trial(sweep: Path) -> None:
+    shutil.copytree(sweep / "0", sweep / "committee")
+    assert "1 of 4 trials ended" in content(sweep)
 
 
 def run_test(sweep: Path) -> float:
@@ -223,6 +230,19 @@ def ask(server: Server, method: str, path: str, **headers: str) -> tuple[int, An
     found = response.status, response.headers, response.read()
     connection.close()
     return found
+
+
+def test_a_page_that_costs_much_is_made_less_often(
+    sweep: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most a tenth of a core."""
+    clock = iter([0.0, 0.2, 10.0, 13.0])
+    monkeypatch.setattr(live, "time", SimpleNamespace(
+        thread_time=lambda: next(clock), monotonic=iter([0.0, 0.0, 99.0, 99.0, 100.0]).__next__,
+    ))  # fmt: skip
+    page = LivePage([sweep])
+    told = [re.search('data-seconds="([0-9]+)"', page.current()) for _ in range(3)]
+    assert [each and each[1] for each in told] == ["5", "30", "30"]
 
 
 def test_whom_the_server_answers(sweep: Path) -> None:
