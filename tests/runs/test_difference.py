@@ -1,5 +1,6 @@
 """How runs differ."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,14 @@ def test_distances(runs: list[Run]) -> None:
     assert describe([second, third]).endswith("identical, history and best weights, bit for bit")
     assert "settings: the same" in describe([second, third])
     assert "best weights other shapes" in describe([runs[0].folder, first])
+
+
+def test_the_same_weights_with_another_history(runs: list[Run], tmp_path: Path) -> None:
+    other = Run(shutil.copytree(runs[2].folder, tmp_path / "run"))
+    last = other.history[-1]
+    other.write_history([*other.history[:-1], {**last, "val/loss": (last["val/loss"] or 0) + 0.25}])
+    text = describe([runs[2].folder, other.folder])
+    assert text.endswith("largest difference of best weights 0, of the history 0.25")
 
 
 def test_a_run_without_weights(runs: list[Run], tmp_path: Path) -> None:
