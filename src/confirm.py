@@ -6,8 +6,8 @@ python -m src.confirm SWEEP --json                for other programs
 python -m src.confirm SWEEP/confirm               continues a confirmation
 
 If the sweep is cross-validated, the seeds take turns on the folds. The same command continues a
-confirmation that was stopped. The folder of the confirmation gets the files confirm.json and
-confirm.png.
+confirmation that was stopped. The folder of the confirmation gets the figures, confirm.json, and a
+report, confirm.html.
 """
 
 import sys

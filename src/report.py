@@ -26,7 +26,11 @@ def main() -> None:
     )  # fmt: skip
     purpose = parser.add_mutually_exclusive_group()
     purpose.add_argument(
-        "--output", type=Path, metavar="FILE.html", help="of the page; default: PATH/report.html"
+        "--output",
+        type=Path,
+        metavar="FILE.html",
+        help="of the page; default: PATH/report.html, or for several paths report-NAMES.html in "
+        "the folder that they share",
     )
     purpose.add_argument(
         "--bundle",

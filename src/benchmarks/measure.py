@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from matplotlib.axes import Axes
+from matplotlib.ticker import MaxNLocator
 from tabulate import tabulate
 from tqdm import tqdm
 
@@ -113,10 +114,13 @@ def report(
 
 
 def few_ticks(axis: Axes) -> None:
-    """Labels a logarithmic y axis at 1, 2, 3, 5, 7 times the powers of ten, without overlaps."""
+    """Labels a logarithmic y axis at 1, 2, 3, 5, 7 times the powers of ten, without overlaps; an
+    axis with less than two of these, at round numbers."""
     low, high = axis.get_ylim()
     steps = [digit * 10.0**power for power in range(-6, 3) for digit in (1, 2, 3, 5, 7)]
     ticks = [step for step in steps if low <= step <= high]
+    if len(ticks) < 2:  # times that hardly differ
+        ticks = [tick for tick in MaxNLocator(4).tick_values(low, high) if low <= tick <= high]
     axis.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
     axis.minorticks_off()
 

@@ -2,7 +2,7 @@
 
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,8 @@ from src.config.schema import is_fraction
 from src.plots.style import COLOURS, FAINT
 
 LABEL_WIDTH, LABEL_LINES = 44, 6  # characters, and lines of a label
+MEAN = "mean and 95% interval"
+
 LINE_HEIGHT = 0.17  # inches
 APART = (-0.12, 0.12, -0.24, 0.24)  # of a row: where the points of a sample lie, off the mean
 
@@ -28,9 +30,15 @@ class Sample:
     promised: float | None = None  # drawn as a mark
 
 
-def intervals(
-    samples: Sequence[Sample], quantity: str, value: str, mean: str = "mean and 95% interval"
-) -> Figure:
+def interval_data(
+    samples: Sequence[Sample], quantity: str, value: str, mean: str = MEAN
+) -> dict[str, Any]:
+    """What charts.js draws in place of the picture of the same arguments, as primitives."""
+    names = {"name": quantity, "fraction": is_fraction(quantity), "value": value, "mean": mean}
+    return {**names, "samples": [asdict(sample) for sample in samples]}
+
+
+def intervals(samples: Sequence[Sample], quantity: str, value: str, mean: str = MEAN) -> Figure:
     """A row for each sample, the first one on top: all points, the mean with its interval, and the
     promised value, if there is one. Long labels have several lines; one that is longer than
     LABEL_LINES ends with "…". `quantity` is the name of the values; fractions are in percent.

@@ -7,6 +7,7 @@ from typing import Any
 
 import matplotlib as mpl
 from matplotlib.figure import Figure
+from matplotlib.rcsetup import cycler
 
 from src.system.files import write_durably
 
@@ -22,6 +23,7 @@ STYLE: dict[Any, Any] = {
     "text.color": INK,
     "axes.labelcolor": INK,
     "axes.edgecolor": LINE,
+    "axes.prop_cycle": cycler(color=COLOURS),
     "xtick.color": INK,
     "ytick.color": INK,
     "axes.spines.top": False,
@@ -31,6 +33,11 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "text.parse_math": False,  # a dollar in a name is a dollar
 }
+
+
+def use_style() -> None:
+    """Gives all later figures of the process the common style; for notebooks."""
+    mpl.rcParams.update(STYLE)
 
 
 def save_png(draw: Callable[[], Figure], path: Path) -> None:

@@ -3,18 +3,23 @@
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from src.reports.collect import SweepEntries
 from src.runs.folder import is_search
-from src.runs.outcome import REPLICATED, UNKNOWN, short
+from src.runs.outcome import LARGEST, REPLICATED, UNKNOWN, short
 
 MOST_LABELS = 64  # a picture of more texts cannot be read
 MOST_VALUES = 16  # of a key that are shown one by one
 RANGES = 6
+EVEN = 0.2  # of the mean distance of numbers on an axis: if two are closer, their texts overlap
+WIDE = 30  # the largest over the least of numbers that were drawn on a logarithmic scale
 FAR = 4  # times the distance of the best value from the median: worse values are outliers
+
+
+Scale = Literal["log", "linear", "category"]  # of an axis; categories are side by side
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,8 @@ class Effect:
     key: str  # or several, separated by commas
     labels: Sequence[str]
     values: Sequence[Sequence[float]]
+    scale: Scale
+    numbers: Sequence[Sequence[float]]  # where the values are on the axis
 
     @property
     def means(self) -> list[float]:
@@ -82,9 +89,52 @@ def _effects_by_keys(sweep: SweepEntries) -> list[tuple[Keys, Effect]]:
     for keys in _together(sweep):
         (labels,), values = _values_by(sweep, [keys])
         if 1 < len(labels) <= MOST_LABELS:
-            effect = Effect(", ".join(keys), labels, [values[label,] for label in labels])
+            of_labels = [values[label,] for label in labels]
+            effect = Effect(", ".join(keys), labels, of_labels, *_on_axis(sweep, keys, labels))
             found.append((keys, effect))
     return sorted(found, key=lambda pair: -pair[1].span)
+
+
+def _on_axis(
+    sweep: SweepEntries, keys: Keys, names: Sequence[str]
+) -> tuple[Scale, list[list[float]]]:
+    """The scale of an effect, and the numbers of the trials of each label; categories are
+    numbered."""
+    trials = [trial for trial in sweep.trials if trial.value is not None]
+    texts = [trial.settings.get(keys[0], UNKNOWN) for trial in trials]
+    scale = scale_of(texts, sweep.scales.get(keys[0])) if len(keys) == 1 else "category"
+    if scale == "category":
+        return scale, [[float(place)] for place in range(len(names))]
+    label_of = labels(texts)
+    return scale, [[by_size(text)[1] for text in texts if label_of[text] == name] for name in names]
+
+
+def scale_of(values: Iterable[str], drawn: bool | None = None) -> Scale:
+    """The axis for the values of a key. `drawn`: whether a search drew them on a logarithmic scale;
+    None for other values, which get the scale on which they are more even. Texts are categories,
+    and so are numbers that would overlap on both scales."""
+    parsed = [by_size(value) for value in set(values)]
+    numbers = np.unique([number for _, number, _ in parsed])
+    usable = np.isfinite(numbers).all() and np.abs(numbers).max() < LARGEST
+    if not usable or len(numbers) < len(parsed) or any(is_text for is_text, _, _ in parsed):
+        return "category"
+    least, middle, most = (float(np.quantile(numbers, share)) for share in (0, 0.5, 1))
+    if drawn is not None:
+        return "log" if drawn and least > 0 else "linear"
+    if len(set(labels(text for _, _, text in parsed).values())) < len(parsed):  # ranges
+        return "log" if 0 < WIDE * least < most and middle < most / 4 else "linear"
+    if len(numbers) < 3:
+        return "log" if 0 < 10 * least <= most else "linear"
+    evenness: dict[Scale, float] = {"linear": _evenness(numbers)}
+    if least > 0:
+        evenness["log"] = _evenness(np.log(numbers))
+    best = max(evenness, key=lambda scale: evenness[scale])
+    return best if evenness[best] >= EVEN else "category"
+
+
+def _evenness(numbers: np.ndarray) -> float:
+    """The least distance of sorted numbers over their mean distance."""
+    return float(np.diff(numbers).min() / np.diff(numbers).mean())
 
 
 def grid(sweep: SweepEntries) -> Grid | None:

@@ -1,13 +1,13 @@
 "use strict";
 // Replaces the pictures that have data by charts of Plotly. Without this script, the pictures stay.
-const COLOURS = {{ colours|tojson }};
+const COLOURS = {{ colours|tojson }}, PROMISED = "promised by the sweep";
 const GRADIENTS = {  // from blue to yellow, readable on white and on black
   light: ["#46327e", "#365c8d", "#277f8e", "#1fa187", "#6ab83c", "#c9a60b"],
   dark: ["#8d83e6", "#5b9bd8", "#38b2bd", "#43cf8d", "#a5db36", "#fde725"],
 };
 const LOGIT_TICKS = [0.5, 0.9, 0.99, 0.999, 0.9999, 0.1, 0.01, 0.7, 0.3, 0.8, 0.95, 0.98, 0.995, 0.998, 0.97, 0.96, 0.93, 0.92, 0.94, 0.985, 0.975];  // the most welcome first
 const LOGIT_EDGE = 1e-5;  // 0 and 1 lie at infinity
-const FEW = COLOURS.length, MOST_COLOURS = 16, MOST_AXES = 12, MOST_LISTED = 8, MANY = 30, GAP = 78;
+const FEW = COLOURS.length, MOST_COLOURS = 16, MOST_AXES = 12, MOST_LISTED = 8, MOST_LINES = 6, MANY = 30, GAP = 78;
 const MARGIN = {l: 10, r: 14, t: 34, b: 10};
 // Relative to the whole chart: relative to the plot area, the place may change while Plotly fits the margins.
 const BELOW = {orientation: "h", x: 0, y: 0, yref: "container", yanchor: "bottom"};
@@ -186,21 +186,23 @@ function slices(data, state, width) {
   const columns = Math.max(1, Math.min(keys.length, 3, Math.floor(width / 260)));
   const xs = keys.map((key, panel) => {
     const axes = {xaxis: "x" + (panel ? panel + 1 : ""), yaxis: "y" + (panel ? panel + 1 : "")};
-    const log = key.numbers && wide(key.numbers), place = log ? Math.log10 : value => value, back = log ? value => 10 ** value : value => value;
+    const log = key.scale === "log", place = log ? Math.log10 : value => value, back = log ? value => 10 ** value : value => value;
     const groups = key.labels.map((_, number) => data.trials.map((_, at) => at).filter(at => key.of[at] === number && data.trials[at].value !== null));
+    const labelled = key.at.map(place), steps = labelled.slice(1).map((end, number) => end - labelled[number]), room = Math.min(...steps);
     const dots = {x: [], y: [], hovertext: []}, middles = [], offs = [], centres = [];
     groups.forEach((group, number) => {
       group.forEach((at, order) => {
-        dots.x.push(key.numbers ? key.numbers[at] : number + (group.length > 1 ? 0.36 * scatter(order) : 0));
+        dots.x.push(key.numbers ? key.numbers[at] : back(labelled[number] + (group.length > 1 ? 0.36 * room * scatter(order) : 0)));
         dots.y.push(data.trials[at].value); dots.hovertext.push(point(data, data.trials[at]));
       });
       const values = group.map(at => data.trials[at].value);
       if (!values.length) return;
-      middles.push(mean(values)); offs.push(deviation(values)); centres.push(key.numbers ? back(mean(group.map(at => place(key.numbers[at])))) : number);
+      middles.push(mean(values)); offs.push(deviation(values)); centres.push(key.numbers ? back(mean(group.map(at => place(key.numbers[at])))) : key.at[number]);
     });
     traces.push({...axes, ...dots, type: "scatter", mode: "markers", marker: {color: colour("faint"), size: 5, opacity: 0.7}, hoverinfo: "text", showlegend: false});
     traces.push({...axes, x: centres, y: middles, error_y: {array: offs, color: COLOURS[0], thickness: 1.5, width: 3}, type: "scatter", mode: "lines+markers", line: {color: COLOURS[0]}, hoverinfo: "skip", showlegend: false});
-    return {title: {text: plain(key.name)}, ...(key.numbers ? {type: log ? "log" : "linear"} : {tickvals: key.labels.map((_, number) => number), ticktext: key.labels.map(plain), range: [-0.5, key.labels.length - 0.5]})};
+    const labels = {tickvals: key.at, ticktext: key.labels.map(plain), range: [labelled[0] - mean(steps) / 2, labelled.at(-1) + mean(steps) / 2]};
+    return {title: {text: plain(key.name)}, type: log ? "log" : "linear", ...(key.numbers ? {} : labels)};
   });
   const fitted = range(known(data.trials.map(trial => trial.value)), traces.flatMap(({error_y, y}) => error_y ? y.flatMap((value, at) => [value - error_y.array[at], value + error_y.array[at]]) : []));
   const [axes, height] = panels(keys.length, columns, 210, 0.06, panel => ({
@@ -221,10 +223,63 @@ function history(data, state, width) {
   ], layout(340, {xaxis: axis({title: {text: "trial"}}), yaxis: axis({title: {text: plain(data.monitor.name)}, range: range(trials.map(trial => trial.value), best.slice(-1)), ...(data.monitor.fraction ? {tickformat: "~%"} : {})}), legend: {orientation: "h", x: 0, y: 1.02, yanchor: "bottom"}})];
 }
 
+// The lines of a text, of at most so many letters, separated by <br>.
+function wrapped(text, most) {
+  const lines = [""];
+  for (const word of text.match(new RegExp(`\\S{1,${most}}`, "g")) ?? []) {
+    if (lines.at(-1) && lines.at(-1).length + word.length >= most) lines.push("");
+    lines.push([lines.pop(), word].filter(Boolean).join(" "));
+  }
+  return lines.length > MOST_LINES ? [...lines.slice(0, MOST_LINES), "…"] : lines;
+}
+
+function heat(data, state, width) {
+  const {ends} = data.heat, {name, fraction, higher} = data.monitor, turned = width < 640 && data.heat.x.labels.length > data.heat.y.labels.length;
+  const [x, y] = turned ? [data.heat.y, data.heat.x] : [data.heat.x, data.heat.y];
+  const means = turned ? y.labels.map((_, at) => data.heat.means.map(row => row[at])) : data.heat.means;
+  const place = labels => labels.map((_, number) => number), texts = labels => labels.map(label => wrapped(label, 22).map(plain).join("<br>"));
+  const named = means.map(row => row.map(value => value === null ? "" : shown(value, fraction)));
+  return [[{
+    type: "heatmap", z: means, x: place(x.labels), y: place(y.labels), zmin: ends[0], zmax: ends[1], colorscale: "Viridis", reversescale: !higher, showscale: false, xgap: 1, ygap: 1,
+    text: named, texttemplate: (width - 100) / x.labels.length < 50 ? "" : "%{text}", hoverinfo: "text",
+    hovertext: named.map((row, at) => row.map((text, number) => rows(`${y.name} = ${y.labels[at]}`, [`${x.name} = ${x.labels[number]}`], `mean ${plain(name)}: <b>${text}</b>`))),
+  }], layout(100 + 40 * y.labels.length, {
+    xaxis: axis({title: {text: plain(x.name)}, tickvals: place(x.labels), ticktext: texts(x.labels), showgrid: false}),
+    yaxis: axis({title: {text: plain(y.name)}, tickvals: place(y.labels), ticktext: texts(y.labels), showgrid: false, autorange: "reversed"}), dragmode: false,
+  })];
+}
+
+// Rows of dots with a mean, its interval and, in a confirmation, what the sweep promised. On narrow pages, labels are above their rows.
+function intervals(data, state, width) {
+  const {name, fraction, value, mean: told, samples} = data.intervals, narrow = width < 640;
+  const labels = samples.map(({label}) => wrapped(label, narrow ? Math.floor(width / 7.5) : 44)), most = Math.max(...labels.map(lines => lines.length));
+  const tall = (narrow ? 44 : 30) + 16 * most, below = narrow ? 0.5 - 20 / tall : 0;  // of a row: from its middle to its dots
+  const common = {type: "scatter", mode: "markers", hoverinfo: "text"}, numbered = samples.map((sample, row) => ({...sample, row: row + below}));
+  const means = numbered.filter(sample => sample.mean !== null), promised = numbered.filter(sample => sample.promised !== null);
+  const dots = numbered.flatMap(({values, row}) => values.map((x, at) => ({x, y: row + (narrow ? 8 : 24) / tall * scatter(at)})));
+  const ends = sample => (sample.interval ?? [sample.mean, sample.mean]);
+  const traces = [
+    {...common, x: dots.map(({x}) => x), y: dots.map(({y}) => y), marker: {color: colour("faint"), size: 5, opacity: 0.7}, name: plain(value), hovertext: dots.map(({x}) => `${plain(value)}: ${shown(x, fraction)}`), showlegend: true},
+    {
+      ...common, x: means.map(sample => sample.mean), y: means.map(({row}) => row), marker: {color: COLOURS[0], size: 9}, name: plain(told), showlegend: true,
+      error_x: {array: means.map(sample => ends(sample)[1] - sample.mean), arrayminus: means.map(sample => sample.mean - ends(sample)[0]), color: COLOURS[0], thickness: 2, width: 4},
+      hovertext: means.map(sample => `${wrapped(sample.label, 60).map(plain).join("<br>")}<br>mean: <b>${shown(sample.mean, fraction)}</b>, 95% interval: ${ends(sample).map(end => shown(end, fraction)).join(" to ")}`),
+    },
+  ];
+  if (promised.length) traces.push({...common, x: promised.map(sample => sample.promised), y: promised.map(({row}) => row), marker: {color: COLOURS[1], symbol: "diamond-open", size: 9, line: {width: 2}}, name: PROMISED, hovertext: promised.map(sample => `${PROMISED}: ${shown(sample.promised, fraction)}`), showlegend: true});
+  const under = legendRows(traces, width) + 60, text = lines => lines.map(line => line.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;")).join("<br>");
+  return [traces, layout(tall * samples.length + under + 10, {
+    xaxis: axis({title: {text: plain(name)}, ...(fraction ? {tickformat: "~%"} : {})}),
+    yaxis: {...axis({}), range: [samples.length - 0.5, -0.5], showgrid: false, tickvals: narrow ? [] : samples.map((_, row) => row), ticktext: labels.map(text)},
+    annotations: narrow ? labels.map((lines, row) => ({x: 0, xref: "paper", xanchor: "left", y: row - 0.45, yanchor: "top", align: "left", text: text(lines), showarrow: false, font: {size: 12}})) : [],
+    margin: {...MARGIN, t: 10, b: under}, legend: BELOW, dragmode: false,
+  })];
+}
+
 // Where a trial lies on an axis, from 0 to 1, and the ticks of the axis: pairs of a place and a text.
 // Values outside of the ends lie at the end.
-function scale(values, text, low = Math.min(...values), high = Math.max(...values)) {
-  const log = wide(values), place = log ? Math.log10 : value => value, ends = [low, high].map(place);
+function scale(values, log, text, low = Math.min(...values), high = Math.max(...values)) {
+  const place = log ? Math.log10 : value => value, ends = [low, high].map(place);
   const at = value => ends[0] === ends[1] ? 0.5 : Math.min(1, Math.max(0, (place(value) - ends[0]) / (ends[1] - ends[0])));
   const ticks = [0, 0.25, 0.5, 0.75, 1].map(share => [share, ends[0] + share * (ends[1] - ends[0])]).map(([share, value]) => [share, log ? 10 ** value : value]);
   return {at, ticks: ticks.map(([share, value]) => [at(value), text(value, share)])};
@@ -235,7 +290,7 @@ function parallel(data, state, width) {
   const beside = (number, count) => 0.04 + 0.92 * number / (count - 1);
   const axes = effective(data).map(key => {
     if (key.numbers) {
-      const {at, ticks} = scale(key.numbers, value => String(Number(value.toPrecision(2))));
+      const {at, ticks} = scale(key.numbers, key.scale === "log", value => String(Number(value.toPrecision(2))));
       return {title: key.name, ticks, place: trial => at(key.numbers[trial.at])};
     }
     const count = key.labels.length, every = Math.ceil(count / MOST_COLOURS);
@@ -245,7 +300,7 @@ function parallel(data, state, width) {
     };
   });
   const values = trials.map(trial => trial.value), [low, high] = data.monitor.ends;
-  const valued = scale(values, (value, share) => {
+  const valued = scale(values, wide(values), (value, share) => {
     const sign = share === 0 && Math.min(...values) < low ? "≤ " : share === 1 && Math.max(...values) > high ? "≥ " : "";
     return sign + (data.monitor.fraction ? Number((100 * value).toPrecision(3)) + "%" : shown(value));
   }, low, high);
@@ -317,7 +372,7 @@ function highlighted(chart, number) {
   });
 }
 
-const CHARTS = {curves, slices, history, parallel};
+const CHARTS = {curves, slices, history, parallel, heat, intervals};
 const redraws = new Map();  // of each figure with a chart: a function
 
 function show(figure) {

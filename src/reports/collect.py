@@ -10,8 +10,8 @@ from typing import TypeVar
 from src.config.written import flat
 from src.runs.folder import Result, Row, Run, is_confirmation, is_search, is_sweep
 from src.runs.labels import read_labels
-from src.runs.outcome import UNKNOWN, Outcome, comparable, differing, label_of
-from src.runs.sweep_folder import read_importance
+from src.runs.outcome import UNKNOWN, Outcome, comparable, differing, in_full
+from src.runs.sweep_folder import read_importance, read_scales
 from src.system.errors import InputError, reading
 from src.system.terminal import progress
 
@@ -24,7 +24,7 @@ class Entry(Outcome):
     """A run in a report."""
 
     name: str  # its path from the folder that all runs have in common
-    label: str  # the keys that were set, short enough for a legend
+    label: str  # the keys that were set, and their values
     called: str | None = None  # the name that it was given
 
     @property
@@ -43,6 +43,7 @@ class SweepEntries:
     keys: Sequence[str]  # those in which the trials differ
     called: str | None = None  # the name that it was given
     importance: Mapping[str, float] = field(default_factory=dict)  # of a search: shares of its keys
+    scales: Mapping[str, bool] = field(default_factory=dict)  # see read_scales
 
     @property
     def kind(self) -> str:
@@ -132,6 +133,7 @@ def collect(paths: Sequence[Path], reader: Reader | None = None) -> Collection:
             sweep,
             called=_read(_called, sweep.folder, skipped),
             importance=_read(read_importance, sweep.folder, skipped) or {},
+            scales=_read(read_scales, sweep.folder, skipped) or {},
         )
         for sweep in sweeps
     ]
@@ -187,7 +189,7 @@ def _first_read(run: Run, base: Path) -> Entry:
         settings=dict(flat(config)),
         history=[],
         name=_name(run.folder, base),
-        label=label_of(overrides),
+        label=in_full(overrides),
     )
 
 
@@ -222,6 +224,6 @@ def _part(folder: Path, name: str, trials: Sequence[Entry]) -> SweepEntries:
     found = []
     for trial in trials:
         settings = {**trial.settings, **trial.overrides} if typed else trial.settings
-        label = label_of({key: settings.get(key, UNKNOWN) for key in keys})
+        label = in_full({key: settings.get(key, UNKNOWN) for key in keys})
         found.append(replace(trial, settings=settings, label=label))
     return SweepEntries(folder, name, found, keys)

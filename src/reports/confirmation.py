@@ -1,4 +1,4 @@
-"""What a confirmation found: estimates for each setting, as text, as JSON and as a picture.
+"""What a confirmation found: estimates for each setting, as text, as JSON and as a page.
 
 Nothing here imports torch.
 """
@@ -6,16 +6,16 @@ Nothing here imports torch.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from matplotlib.figure import Figure
+from markupsafe import Markup
 from tabulate import tabulate
 
 from src.config.schema import higher_is_better, is_fraction, sort_key
-from src.plots.intervals import Sample, intervals
+from src.plots.intervals import MEAN, Sample, interval_data, intervals
 from src.reports.estimates import (
     Difference,
     Estimate,
@@ -23,6 +23,8 @@ from src.reports.estimates import (
     differences_to_first,
     estimate,
 )
+from src.reports.figures import Picture
+from src.reports.page import chart_content, now, render
 from src.runs.confidence import LEVEL, fold_means
 from src.runs.confirm_record import Chosen, Record, trials, value_of
 from src.runs.outcome import (
@@ -35,6 +37,7 @@ from src.runs.outcome import (
     short,
 )
 from src.system.colour import with_best
+from src.system.files import write_durably
 
 MOST_ERRORS = 20  # that are printed
 
@@ -202,10 +205,23 @@ def _estimate_primitives(found: Estimate) -> dict[str, Any]:
 
 
 def describe(found: Confirmation) -> str:
-    """The tables, and the command that trains the first setting."""
+    """The paragraphs and tables as text for a terminal, which shows the first setting bold."""
+    texts: list[str] = []
+    for part in _parts(found):
+        text = part if isinstance(part, str) else tabulate(*part, disable_numparse=True)
+        first = not isinstance(part, str) and len(texts) == 1 and found.winner is not None
+        texts.append(with_best(text, 0) if first else text)
+    return "\n\n".join(texts)
+
+
+Table = tuple[list[list[str]], list[str]]  # rows, and the header
+
+
+def _parts(found: Confirmation) -> list[str | Table]:
+    """The tables of settings and of differences, and the command that trains the first setting."""
     record, winner = found.record, found.winner
     count, seeds = len(found.settings), record.seeds
-    parts = [
+    parts: list[str | Table] = [
         f"{count} of {record.found:,} settings of {record.sweep}, each with "
         f"{len(seeds)} fresh seeds, {_listed(seeds)}{_turns(record)}",
         _settings_table(found),
@@ -217,7 +233,7 @@ def describe(found: Confirmation) -> str:
         )
     parts += filter(None, ["\n".join(_unsuccessful(found))])
     if winner is None:
-        return "\n\n".join([*parts, "no setting has a value, so none is confirmed"])
+        return [*parts, "no setting has a value, so none is confirmed"]
     if count > 1:
         parts.append(_differences_table(found))
     tested = [f"{metric} {_spoken(metric, winner.test(metric))}" for metric in _tested(found)]
@@ -225,46 +241,44 @@ def describe(found: Confirmation) -> str:
     alone = "alone" if record.folds is None else "without folds,"
     left_out = [] if record.folds is None else ["data.folds", "data.fold"]
     command = winner.trials[0].run.command_without(left_out)
-    parts.append(f"to train it {alone} with seed {seeds[0]}: {command}")
-    return "\n\n".join(parts)
+    return [*parts, f"to train it {alone} with seed {seeds[0]}: {command}"]
 
 
 def _turns(record: Record) -> str:
     return "" if record.folds is None else f", which take turns on {record.folds} folds"
 
 
-def _settings_table(found: Confirmation) -> str:
+def _settings_table(found: Confirmation) -> Table:
     monitor, keys = found.record.monitor, found.record.keys
     header = [
         "", *keys, "seeds", f"mean {monitor}", "95% interval", "deviation", "promised",
-        "flattered by", "best with",
+        "confirmed is", "best with",
     ]  # fmt: skip
     rows = []
     for place, setting in enumerate(found.settings):
         mean, chance = setting.estimate, found.chances[place]
         rows.append(
             [
-                place + 1,
+                str(place + 1),
                 *(short(setting.values[key]) for key in keys),
-                sum(not math.isnan(value) for value in setting.measured),
+                str(sum(not math.isnan(value) for value in setting.measured)),
                 format_metric(monitor, mean.mean),
                 _format_interval(monitor, mean),
                 format_metric(monitor, mean.deviation),
                 format_metric(monitor, setting.chosen.promised),
-                _signed(monitor, setting.flattered),
+                _compared(monitor, setting.flattered),
                 UNKNOWN if chance is None else f"{chance:.0%}",
             ]
         )
-    table = tabulate(rows, header, disable_numparse=True)
-    return table if found.winner is None else with_best(table, found.settings.index(found.winner))
+    return rows, header
 
 
-def _differences_table(found: Confirmation) -> str:
+def _differences_table(found: Confirmation) -> Table:
     monitor = found.record.monitor
     rows = [
         [
             f"1 − {place}",
-            difference.estimate.count,
+            str(difference.estimate.count),
             _signed(monitor, difference.estimate.mean),
             _format_interval(monitor, difference.estimate, signed=True),
             _format_p(difference.corrected),
@@ -273,7 +287,7 @@ def _differences_table(found: Confirmation) -> str:
     ]
     pairs = "pairs" if found.record.folds is None else "pairs of folds"
     header = ["difference", pairs, f"mean {monitor}", "95% interval", "p-value (Holm)"]
-    return tabulate(rows, header, disable_numparse=True)
+    return rows, header
 
 
 def _format_p(value: float | None) -> str:
@@ -334,6 +348,16 @@ def _signed(metric: str, value: float | None) -> str:
     return text if value is None or text.startswith("-") else f"+{text}"
 
 
+def _compared(monitor: str, flattered: float | None) -> str:
+    """How the confirmed mean compares with the value that the sweep promised."""
+    if flattered is None:
+        return UNKNOWN
+    text = format_metric(monitor, abs(flattered))
+    if text == format_metric(monitor, 0.0):
+        return "as promised"
+    return f"{text} {'worse' if flattered > 0 else 'better'}"
+
+
 def _listed(seeds: Sequence[int]) -> str:
     """Seeds as people write them: 3 to 22, or 1, 5, 7."""
     if len(seeds) > 2 and seeds[-1] - seeds[0] == len(seeds) - 1:
@@ -341,11 +365,33 @@ def _listed(seeds: Sequence[int]) -> str:
     return ", ".join(map(str, seeds))
 
 
-# --- the picture ---------------------------------------------------------------------------------
+# --- the page ------------------------------------------------------------------------------------
 
 
-def draw(found: Confirmation) -> Figure:
-    """A row for each setting: its seeds, its mean with interval, and the promise of the sweep."""
+def write_page(found: Confirmation) -> Path:
+    """Writes confirm.html with the tables and a chart, and beside it the picture that the chart
+    replaces, as confirm.png and confirm.svg."""
+    page, shown = found.folder / "confirm.html", _shown(found)
+    caption = (
+        f"{found.record.monitor} of each setting: a dot per fresh seed, the mean with its 95% "
+        "interval, and what the sweep promised"
+    )
+    content = {
+        "sweep": found.record.sweep,
+        "when": now(),
+        "parts": _parts(found),
+        "svg": Markup(Picture("confirm", caption, partial(intervals, *shown)).save(found.folder)),
+        "caption": caption,
+        "data": {"intervals": interval_data(*shown)},
+        **chart_content(),
+    }
+    write_durably(page, render("confirmation.html", content))
+    return page
+
+
+def _shown(found: Confirmation) -> tuple[list[Sample], str, str, str]:
+    """The arguments of `intervals`, a row for each setting: its seeds, its mean with interval, and
+    the promise of the sweep."""
     samples = []
     for place, setting in enumerate(found.settings, 1):
         mean = setting.estimate
@@ -359,6 +405,6 @@ def draw(found: Confirmation) -> Figure:
             )
         )
     if found.record.folds is None:
-        return intervals(samples, found.record.monitor, "a fresh seed")
+        return samples, found.record.monitor, "a fresh seed", MEAN
     of_folds = f"mean of the {found.record.folds} folds and 95% interval"
-    return intervals(samples, found.record.monitor, "a fresh seed on its fold", of_folds)
+    return samples, found.record.monitor, "a fresh seed on its fold", of_folds

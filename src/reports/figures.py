@@ -14,10 +14,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import NullFormatter, PercentFormatter, StrMethodFormatter
 
 from src.config.schema import higher_is_better, is_fraction, measure_of
-from src.plots.intervals import Sample, intervals
+from src.plots.intervals import Sample
 from src.plots.style import COLOURS, FAINT, INK, LINE, MOST_COLOURED, STYLE
 from src.reports.analysis import Effect, Grid, ends_without_outliers
 from src.reports.collect import Entry
@@ -26,6 +26,7 @@ from src.runs.outcome import Replicates, in_words, known_value, short
 from src.system.files import write_durably
 
 MOST_SETTINGS = 20  # rows of a picture
+LABEL_LIMIT = 60  # characters of a legend's entry
 MOST_DRAWN = 300  # curves, or dots of a value: more cannot be told apart
 
 
@@ -129,7 +130,7 @@ def _zoom(axis: Axes, points: np.ndarray) -> None:
 
 def _labels(entries: Sequence[Entry]) -> dict[str, str]:
     """A label for each run, by name; equal labels get the name of the folder."""
-    labels = {entry.name: entry.label for entry in entries}
+    labels = {entry.name: _clipped(entry.label) for entry in entries}
     counts = Counter(labels.values())
     return {
         name: label if counts[label] == 1 else f"{label} ({Path(name).name})"
@@ -137,11 +138,28 @@ def _labels(entries: Sequence[Entry]) -> dict[str, str]:
     }
 
 
+def _clipped(text: str) -> str:
+    """Of a long text the middle is left out, because its end is the value of the last key."""
+    half = LABEL_LIMIT // 2
+    return text if len(text) <= LABEL_LIMIT else f"{text[: half - 1]}…{text[-half:]}"
+
+
 def _points(history: Sequence[Row], name: str) -> np.ndarray:
     """(epochs, 2): epoch and value, where the value is known."""
     known = [(row["epoch"], known_value(row.get(name))) for row in history]
     found = [point for point in known if point[1] is not None]
     return np.array(found, float).reshape(-1, 2)
+
+
+def heat_data(grid: Grid, quantity: str) -> dict[str, Any]:
+    """What charts.js draws of a heat map, as primitives without NaN."""
+    known = grid.means[~np.isnan(grid.means)].tolist()
+    return {
+        "x": {"name": grid.column_key, "labels": grid.columns},
+        "y": {"name": grid.row_key, "labels": grid.rows},
+        "means": np.where(np.isnan(grid.means), None, grid.means).tolist(),  # type: ignore[call-overload]
+        "ends": ends_without_outliers(known, higher=higher_is_better(quantity)),
+    }
 
 
 def heat_map(grid: Grid, quantity: str) -> Figure:
@@ -172,23 +190,35 @@ def heat_map(grid: Grid, quantity: str) -> Figure:
 
 
 def effects(found: Sequence[Effect], quantity: str) -> Figure:
-    """A panel per key: a dot per trial, and a line of means with standard deviations."""
+    """A panel per key: a dot per trial, and a line of means with standard deviations. The axis of a
+    key has the scale of the key."""
     columns = min(3, len(found))
     rows = -(-len(found) // columns)
     figure = Figure(figsize=(9.3, 2.5 * rows), layout="constrained")  # as wide as the page
     axes = figure.subplots(rows, columns, squeeze=False, sharey=True)
     for axis, effect in zip(axes.flat, found, strict=False):
-        for place, values in enumerate(effect.values):
-            dots = values if len(values) <= MOST_DRAWN else spread(sorted(values))
-            apart = np.linspace(-0.18, 0.18, len(dots)) if len(dots) > 1 else [0]
-            axis.plot(place + np.asarray(apart), dots, "o", color=FAINT, ms=3, alpha=0.6)
-        places = range(len(effect.labels))
+        log, exact = effect.scale == "log", all(len({*group}) == 1 for group in effect.numbers)
+        groups = [np.log10(group) if log else np.asarray(group) for group in effect.numbers]
+        middles = np.array([group.mean() for group in groups])
+        room = np.diff(middles).min() if exact else 0
+        for group, values in zip(groups, effect.values, strict=True):
+            pairs = [*zip(values, np.resize(group, len(values)), strict=True)]
+            dots = np.array(pairs if len(pairs) <= MOST_DRAWN else spread(sorted(pairs)))
+            apart = np.linspace(-0.18, 0.18, len(dots)) if len(dots) > 1 else 0
+            x = dots[:, 1] + room * apart
+            axis.plot(10**x if log else x, dots[:, 0], "o", color=FAINT, ms=3, alpha=0.6)
+        x = 10**middles if log else middles
         axis.errorbar(
-            places, effect.means, effect.deviations, color=COLOURS[0], marker="o", ms=5, capsize=3
+            x, effect.means, effect.deviations, color=COLOURS[0], marker="o", ms=5, capsize=3
         )
-        axis.set_xticks(
-            places, effect.labels, rotation=40 if max(map(len, effect.labels)) > 6 else 0
-        )
+        if log:
+            axis.set_xscale("log")
+            axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+            axis.xaxis.set_minor_formatter(NullFormatter())
+        if exact:
+            axis.set_xticks(
+                x, effect.labels, rotation=40 if max(map(len, effect.labels)) > 6 else 0
+            )
         axis.set_xlabel(effect.key)
         axis.grid(axis="y")
         if is_fraction(quantity):
@@ -200,8 +230,8 @@ def effects(found: Sequence[Effect], quantity: str) -> Figure:
     return figure
 
 
-def settings(groups: Sequence[Replicates], keys: Sequence[str], quantity: str) -> Figure:
-    """The best settings: a dot per trial, and the mean with its interval."""
+def best_settings(groups: Sequence[Replicates], keys: Sequence[str], quantity: str) -> list[Sample]:
+    """The best settings, with their trials, mean and interval."""
     samples = []
     # Trials with another monitor may lack the quantity.
     known = [group for group in groups if group.known(quantity)]
@@ -211,7 +241,7 @@ def settings(groups: Sequence[Replicates], keys: Sequence[str], quantity: str) -
         values = group.known(quantity)
         mean = statistics.mean(group.repeats(quantity))
         samples.append(Sample(label, spread(sorted(values)), mean, group.interval(quantity)))
-    return intervals(samples, quantity, "a trial")
+    return samples
 
 
 def history(trials: Sequence[Entry]) -> Figure:
@@ -234,7 +264,7 @@ def history(trials: Sequence[Entry]) -> Figure:
 def importance(shares: Mapping[str, float]) -> Figure:
     """A bar for each key, the most important first; of very many keys, the first ones."""
     keys = [*shares][:MOST_SETTINGS]
-    figure = Figure(figsize=(6, 0.8 + 0.3 * len(keys)), layout="constrained")
+    figure = Figure(figsize=(5.8, 0.8 + 0.3 * len(keys)), layout="constrained")
     axis = figure.subplots()
     bars = axis.barh(keys, [shares[key] for key in keys], color=COLOURS[0])
     axis.bar_label(bars, [f"{shares[key]:.0%}" for key in keys], color=INK, padding=3)

@@ -11,7 +11,7 @@ from importlib.resources import files
 from typing import Any
 
 from src.config.schema import higher_is_better, is_fraction
-from src.reports.analysis import MOST_LABELS, by_size, ends_without_outliers, labels
+from src.reports.analysis import MOST_LABELS, by_size, ends_without_outliers, labels, scale_of
 from src.reports.collect import Entry
 from src.reports.figures import quantities, spread
 from src.runs.outcome import REPLICATED, UNKNOWN, in_words, known_value, short
@@ -32,11 +32,15 @@ def library_source() -> bytes:
 
 
 def chart_data(
-    entries: Sequence[Entry], keys: Sequence[str], names: Mapping[str, str]
+    entries: Sequence[Entry],
+    keys: Sequence[str],
+    names: Mapping[str, str],
+    scales: Mapping[str, bool] | None = None,
 ) -> dict[str, Any]:
     """The content of the charts of comparable runs, as primitives without NaN. `keys` are those in
     which the runs differ, the most interesting first; `names` has what to call each run, by
-    Entry.name. Of very many runs and epochs, some are left out, evenly by rank and by number."""
+    Entry.name; `scales` are those of a search. Of very many runs and epochs, some are left out,
+    evenly by rank and by number."""
     ranked = sorted(entries, key=lambda entry: entry.rank)
     shown = [*ranked[:3], *spread(ranked[3:], MOST_SHOWN)]
     monitor, drawn = ranked[0].monitor, quantities(ranked)
@@ -74,22 +78,27 @@ def chart_data(
             {"title": f"validation {in_words(name)}", "fraction": is_fraction(f"val/{name}")}
             for name in drawn
         ],
-        "keys": [_key(name, shown) for name in keys],
+        "keys": [_key(name, shown, (scales or {}).get(name)) for name in keys],
         "trials": trials,
     }
 
 
-def _key(name: str, shown: Sequence[Entry]) -> dict[str, Any]:
-    """The labels of a key in their order, the place of each run's label, and, where a label is a
-    range, the numbers. Without labels if there are too many."""
+def _key(name: str, shown: Sequence[Entry], drawn: bool | None) -> dict[str, Any]:
+    """The labels of a key in their order, the place of each run's label, the scale of an axis with
+    the numbers of the labels, and, where a label is a range, the number of each run. Without labels
+    if there are too many."""
     values = [entry.settings.get(name, UNKNOWN) for entry in shown]
     label_of = labels(values)
     places = {label: place for place, label in enumerate(dict.fromkeys(label_of.values()))}
     few, ranges = len(places) <= MOST_LABELS, len(places) < len(label_of)
+    scale = scale_of(values, drawn)
+    numbered = scale != "category" and not ranges
     return {
         "name": name,
         "repeated": name in REPLICATED,
         "labels": [*places] if few else [],
+        "scale": scale,
+        "at": [by_size(value)[1] for value in label_of] if numbered else [*places.values()],
         "of": [places[label_of[value]] for value in values] if few else [],
         "numbers": [by_size(value)[1] for value in values] if ranges else None,
     }

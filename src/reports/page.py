@@ -1,6 +1,8 @@
 """A self-contained page about runs and sweeps, with its pictures as files beside it."""
 
+import hashlib
 import os
+import re
 import secrets
 import statistics
 from collections import Counter
@@ -13,13 +15,14 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup
 
+from src.plots.intervals import interval_data, intervals
 from src.plots.style import COLOURS
 from src.reports import analysis, figures, tables
 from src.reports.collect import Collection, Entry, SweepEntries, collect
 from src.reports.figures import Picture
 from src.reports.interactive import chart_data, library
 from src.runs.folder import is_search
-from src.runs.outcome import comparable, differing, replicates
+from src.runs.outcome import REPLICATED, comparable, differing, replicates
 from src.system.errors import InputError
 from src.system.files import open_regular, write_durably
 from src.system.process import importing, status_line
@@ -28,10 +31,11 @@ from src.system.units import seconds
 
 MARK = '<meta name="generator" content="kindling report">'
 CURVES = (
-    "Accuracy, loss and a monitored measure, if any, over epochs. The axes fit the values from "
-    "epoch 1 on; epoch 0, before training, may lie outside"
+    "Values on the validation set after each epoch. Epoch 0 is the model before training. The axes "
+    "are chosen for the later epochs, so epoch 0 may lie outside the picture"
 )
 MOST_MODELS = 4  # single runs that have a section of their own
+LONGEST_NAME = 80  # characters of the names of several paths in a file's name
 MOST_LISTED = 4  # keys or data sets in a title
 
 
@@ -40,7 +44,8 @@ def write_report(
 ) -> Path:
     """Writes the page, and its pictures into a folder of the same name beside it.
 
-    `output` is by default report.html in the path, or in the folder that all paths have in common.
+    `output` is by default PATH/report.html, or for several paths report-NAMES.html in the folder
+    that all paths have in common.
     An older report is replaced, any other file only with `force`. With `models`, pictures of the
     best models are drawn too. Raises InputError as `collect`, and for a file in the way.
     """
@@ -55,7 +60,7 @@ def write_report(
     content = {
         "mark": Markup(MARK),
         "title": _title(found),
-        "when": datetime.now().astimezone().strftime("%Y-%m-%d %H:%M"),
+        "when": now(),
         "skipped": found.skipped,
         "runs": sections.all_runs(found.runs),
         "sweeps": [
@@ -64,12 +69,19 @@ def write_report(
         ],
         "environments": tables.environments(found.entries),
         "pictures": folder.name,
-        "nonce": secrets.token_hex(16),
-        "colours": COLOURS,
-        "library": Markup(library()),
+        **chart_content(),
     }
     write_durably(page, render("page.html", content))
     return page
+
+
+def now() -> str:
+    return datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def chart_content() -> dict[str, Any]:
+    """What a page with charts needs beside their data."""
+    return {"nonce": secrets.token_hex(16), "colours": COLOURS, "library": Markup(library())}
 
 
 def render(template: str, content: Mapping[str, Any]) -> str:
@@ -81,9 +93,17 @@ def render(template: str, content: Mapping[str, Any]) -> str:
 
 
 def _default_page(paths: Sequence[Path]) -> Path:
-    common = Path(os.path.commonpath([path.absolute() for path in paths]))
-    folder = paths[0] if len(paths) == 1 else Path(os.path.relpath(common))
-    return folder / "report.html"
+    """PATH/report.html. A page of several paths is in their common folder, which may have a report
+    of its own, so the name of the page has the names of the paths."""
+    absolute = sorted({path.absolute() for path in paths})
+    if len(absolute) == 1:
+        return paths[0] / "report.html"
+    common = Path(os.path.commonpath(absolute))
+    name = "+".join(path.relative_to(common).as_posix().replace("/", "-") for path in absolute)
+    if len(name) > LONGEST_NAME or not re.fullmatch(r"[\w.+-]+", name, re.ASCII):
+        digest = hashlib.sha256("\n".join(map(str, absolute)).encode(errors="surrogateescape"))
+        name = f"{len(absolute)}-folders-{digest.hexdigest()[:8]}"
+    return Path(os.path.relpath(common)) / f"report-{name}.html"
 
 
 def _require_replaceable(page: Path, force: bool) -> None:
@@ -113,7 +133,8 @@ def _title(found: Collection) -> str:
     if folders > 1:
         parts.append(f"{folders:,} sweeps on {_listed(map(_data, found.sweeps))}")
     elif found.sweeps:
-        keys = dict.fromkeys(key for sweep in found.sweeps for key in sweep.keys)
+        used = dict.fromkeys(key for sweep in found.sweeps for key in sweep.keys)
+        keys = sorted(used, key=lambda key: key in REPLICATED)  # nobody chooses these
         about = f"a {found.sweeps[0].kind}"
         if keys:
             about += f" over {_listed(key.rpartition('.')[2] for key in keys)}"
@@ -197,18 +218,20 @@ class _Sections:
         best = sweep.best
         times = [trial.seconds for trial in sweep.trials if trial.seconds is not None]
         names = {trial.name: trial.run.folder.name for trial in sweep.trials}
+        keys = analysis.by_strength(sweep)
+        data = {"noun": "trial", **chart_data(ranked, keys, names, sweep.scales)}
         return {
             "name": name,
             "title": f"{sweep.kind.capitalize()} "
             + (f"{sweep.called} ({sweep.name})" if sweep.called else sweep.name),
-            "data": {"noun": "trial", **chart_data(ranked, analysis.by_strength(sweep), names)},
+            "data": data,
             "best": tables.setting_figures(sweep)
             or (best and tables.key_figures(best, f"trial {best.run.folder.name}")),
             "statuses": list(Counter(trial.status for trial in sweep.trials).items()),
             "seconds": times
             and f"{seconds(sum(times))} s in all, {seconds(statistics.median(times))} s per trial",
             "phases": tables.phases(sweep.trials),
-            "pictures": self._show_all(_sweep_pictures(name, sweep, ranked, times)),
+            "pictures": self._show_all(_sweep_pictures(name, sweep, ranked, times, data)),
             "settings": tables.settings_table(name, sweep),
             "table": (table := tables.run_table(name, "trial", ranked, sweep.keys)),
             "note": tables.notes("trial", sweep.trials, table.header),
@@ -245,8 +268,13 @@ class _Sections:
 
 
 def _sweep_pictures(
-    name: str, sweep: SweepEntries, ranked: Sequence[Entry], seconds: Sequence[float]
+    name: str,
+    sweep: SweepEntries,
+    ranked: Sequence[Entry],
+    seconds: Sequence[float],
+    data: dict[str, Any],
 ) -> Iterator[Picture]:
+    """The pictures of a sweep. Their charts find in `data` what chart_data does not have."""
     monitor = ranked[0].monitor
     effects, grid = analysis.effects(sweep), analysis.grid(sweep)
     if is_search(sweep.folder) and any(trial.value is not None for trial in ranked):
@@ -264,11 +292,13 @@ def _sweep_pictures(
             partial(figures.importance, sweep.importance),
         )
     if grid is not None:
+        data["heat"] = figures.heat_data(grid, monitor)
         yield Picture(
             f"{name}-heat-map",
             f"Mean {monitor} over {grid.row_key} and {grid.column_key}, the keys with the "
             "strongest effects",
             partial(figures.heat_map, grid, monitor),
+            "heat",
         )
     if effects:
         yield Picture(
@@ -279,12 +309,14 @@ def _sweep_pictures(
             "slices",
         )
     keys, groups = replicates(sweep.trials, sweep.keys)
-    if any(group.known(monitor) for group in groups):
+    if samples := figures.best_settings(groups, keys, monitor):
+        data["intervals"] = interval_data(samples, monitor, "a trial")
         yield Picture(
             f"{name}-settings",
             f"{monitor} of the best settings: a dot per seed and fold, and the mean with its 95% "
             "interval",
-            partial(figures.settings, groups, keys, monitor),
+            partial(intervals, samples, monitor, "a trial"),
+            "intervals",
         )
     yield Picture(f"{name}-curves", CURVES, partial(figures.curves, sweep.trials), "curves")
     if seconds and all(trial.stacked == 1 for trial in ranked):  # a stack has equal shares

@@ -2,12 +2,13 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from src.reports import analysis
 from src.reports.collect import Entry, SweepEntries
+from src.runs.folder import Result
 from src.runs.outcome import (
     INTERVAL,
     LARGEST,
@@ -202,14 +203,22 @@ def shared_settings(entries: Sequence[Entry]) -> list[tuple[str, str]]:
     ]
 
 
-def environments(entries: Sequence[Entry]) -> list[tuple[str, int]]:
-    """Hardware, versions and commit in words, and the number of runs that had them."""
-    counts = Counter[str]()
-    for entry in entries:
-        sections = (entry.result.get("hardware", {}), entry.result.get("versions", {}))
-        parts = [f"{key} {value}" for section in sections for key, value in section.items()]
-        if entry.result.get("commit"):
-            parts.append(f"commit {entry.result['commit']}")
-        if parts:
-            counts[", ".join(parts)[:ENVIRONMENT_LIMIT]] += 1
-    return list(counts.items())
+def environments(entries: Sequence[Entry]) -> list[str]:
+    """Hardware, versions and commit in words: first what all runs have in common, then a line for
+    each different rest, with the number of its runs. Runs without a result are left out."""
+    known = [facts for entry in entries if (facts := _environment(entry.result))]
+    shared = [fact for fact in known[0] if all(fact in facts for facts in known)] if known else []
+    rests = Counter(_in_words(fact for fact in facts if fact not in shared) for facts in known)
+    rest = [f"{n:,} of {len(known):,} runs: {text}" for text, n in rests.items() if text]
+    return [text for text in (_in_words(shared), *rest) if text]
+
+
+def _environment(result: Result) -> list[tuple[str, str]]:
+    facts: dict[str, Any] = {**result.get("hardware", {}), **result.get("versions", {})}
+    if result.get("commit"):
+        facts["commit"] = result["commit"]
+    return [(key, str(value)) for key, value in facts.items()]
+
+
+def _in_words(facts: Iterable[tuple[str, str]]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in facts)[:ENVIRONMENT_LIMIT]

@@ -27,7 +27,6 @@ WORDS = {
 UNKNOWN = "–"  # in place of a value that a run does not have
 SHARED_TIME = "seconds of a trial in a stack: an equal share of the stack's time"
 REASON_LIMIT = 200  # characters of an error that are shown
-LABEL_LIMIT = 60  # characters
 TYPED_LIMIT = 8  # characters; people rarely type longer numbers
 
 
@@ -279,13 +278,6 @@ def _mean_rank(group: Replicates) -> tuple[str, str, bool, float]:
 def setting_command(trial: Outcome) -> str:
     """The command that trains the setting of a trial once, without its seed and its folds."""
     return trial.run.command_without((*REPLICATED, "data.folds"))
-
-
-def label_of(settings: Mapping[str, str]) -> str:
-    """The settings, short enough for a legend: of a long text the middle is left out, because its
-    end is the value of the last key."""
-    chosen, half = in_full(settings), LABEL_LIMIT // 2
-    return chosen if len(chosen) <= LABEL_LIMIT else f"{chosen[: half - 1]}…{chosen[-half:]}"
 
 
 def in_full(settings: Mapping[str, str]) -> str:

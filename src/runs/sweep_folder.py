@@ -3,6 +3,7 @@
 import json
 import math
 import os
+import re
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
@@ -13,7 +14,7 @@ from typing import Any, cast
 from pydantic import TypeAdapter
 from tabulate import tabulate
 
-from src.runs.folder import Fraction, Result, Run, csv_text
+from src.runs.folder import SEARCH, Fraction, Result, Run, csv_text
 from src.runs.outcome import (
     INTERVAL,
     SHARED_TIME,
@@ -32,12 +33,13 @@ from src.runs.outcome import (
 )
 from src.system.colour import with_best
 from src.system.errors import parsing
-from src.system.files import read_bounded, wait_for_lock, write_durably
+from src.system.files import read_bounded, read_yaml, wait_for_lock, write_durably
 
 MOST_ROWS, MOST_ERRORS = 100, 20  # of the printed table
 SHARE = 0.02  # of the time, to bring the files of a sweep up to date while it trains
 IMPORTANCE = "importance.json"  # of each key, in the folder of a search that has ended
 IMPORTANCE_LIMIT = 65_536  # bytes
+DRAWN, LOG = re.compile(r"\b(interval|range)\("), re.compile(r"\s*tag\(\s*log\s*,")  # of a space
 UNUSED = ("hardware", "versions")  # of a result: most of its memory
 
 Identity = tuple[int, int, int]  # of a file's content: inode, time, size
@@ -186,6 +188,18 @@ def read_importance(folder: Path) -> dict[str, float]:
     content = read_bounded(file, IMPORTANCE_LIMIT)
     with parsing(f"{file}: is not the importance of keys", "; remove it"):
         return TypeAdapter(dict[str, Fraction]).validate_json(content)
+
+
+def read_scales(folder: Path) -> dict[str, bool]:
+    """The keys whose numbers a search draws, and whether on a logarithmic scale. Without a search,
+    there are none. Raises InputError for a damaged file."""
+    file = folder / SEARCH
+    if not file.exists():
+        return {}
+    with parsing(f"{file}: is not the record of a search"):
+        typed = TypeAdapter(list[str]).validate_python(read_yaml(file))
+    spaces = (text.partition("=")[::2] for text in typed)
+    return {key: bool(LOG.match(space)) for key, space in spaces if DRAWN.search(space)}
 
 
 def _numbers(folder: Path) -> list[int]:

@@ -5,13 +5,12 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from src.plots.style import save_png
 from src.reports.confirmation import (
     Confirmation,
     describe,
-    draw,
     read_confirmation,
     to_primitives,
+    write_page,
 )
 from src.runs.config_files import new_files
 from src.runs.confirm_record import trials, write_record
@@ -25,7 +24,7 @@ from src.system.files import lock_or_fail, write_durably, write_into_folder, wri
 
 
 def confirm(command: Command) -> Confirmation:
-    """Trains what is left to train, and writes confirm.json and confirm.png.
+    """Trains what is left to train, and writes confirm.json and the page confirm.html.
 
     Trials that have ended are not changed; failed trials are trained again. Raises InputError while
     another process confirms in the folder, and Interrupted after a signal.
@@ -53,7 +52,7 @@ def confirm(command: Command) -> Confirmation:
                     raise Interrupted(interrupted.number, str(interrupted) or more) from None
             found = read_confirmation(folder, record)
             write_durably(folder / "confirm.json", json.dumps(to_primitives(found), indent=2))
-            save_png(lambda: draw(found), folder / "confirm.png")
+            write_page(found)
     return found
 
 
@@ -81,7 +80,8 @@ def show(found: Confirmation, *, as_json: bool) -> None:
         print(json.dumps(to_primitives(found)))
     else:
         print(f"\n{describe(found)}")
-        print(f"written: {found.folder / 'confirm.json'}, {found.folder / 'confirm.png'}")
+        print(f"figures: {found.folder / 'confirm.json'}")
+        print(f"report: {found.folder / 'confirm.html'}")
     if found.failures:
         trials_in_all = len(found.settings) * len(found.record.seeds)
         tell_error(f"{found.failures} of {trials_in_all} trials failed")
