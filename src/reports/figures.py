@@ -22,11 +22,10 @@ from src.plots.style import COLOURS, FAINT, INK, LINE, MOST_COLOURED, STYLE
 from src.reports.analysis import Effect, Grid, ends_without_outliers
 from src.reports.collect import Entry
 from src.runs.folder import Row
-from src.runs.outcome import Replicates, in_words, known_value, short
+from src.runs.outcome import LABEL_LIMIT, Replicates, in_words, known_value, short
 from src.system.files import write_durably
 
 MOST_SETTINGS = 20  # rows of a picture
-LABEL_LIMIT = 60  # characters of a legend's entry
 MOST_DRAWN = 300  # curves, or dots of a value: more cannot be told apart
 
 

@@ -59,7 +59,7 @@ def write_report(
     sections = _Sections(folder, models)
     content = {
         "mark": Markup(MARK),
-        "title": _title(found),
+        "title": title_of(found),
         "when": now(),
         "skipped": found.skipped,
         "runs": sections.all_runs(found.runs),
@@ -99,7 +99,8 @@ def _default_page(paths: Sequence[Path]) -> Path:
     if len(absolute) == 1:
         return paths[0] / "report.html"
     common = Path(os.path.commonpath(absolute))
-    name = "+".join(path.relative_to(common).as_posix().replace("/", "-") for path in absolute)
+    inner = ((path.relative_to(common).as_posix(), path.name) for path in absolute)
+    name = "+".join(last if text == "." else text.replace("/", "-") for text, last in inner)
     if len(name) > LONGEST_NAME or not re.fullmatch(r"[\w.+-]+", name, re.ASCII):
         digest = hashlib.sha256("\n".join(map(str, absolute)).encode(errors="surrogateescape"))
         name = f"{len(absolute)}-folders-{digest.hexdigest()[:8]}"
@@ -121,7 +122,7 @@ def _beginning(path: Path) -> str:
         return file.read(4096).decode(errors="replace")
 
 
-def _title(found: Collection) -> str:
+def title_of(found: Collection) -> str:
     """The names of the runs and sweeps, where they have one, else what they are about."""
     parts = []
     if len(found.runs) == 1:
@@ -140,7 +141,9 @@ def _title(found: Collection) -> str:
             about += f" over {_listed(key.rpartition('.')[2] for key in keys)}"
         about = found.sweeps[0].called or about
         trials = sum(len(sweep.trials) for sweep in found.sweeps)
-        parts.append(f"{about} on {_listed(map(_data, found.sweeps))}: {trials:,} trials")
+        parts.append(
+            f"{about} on {_listed(map(_data, found.sweeps))}: {trials:,} trial{'s' * (trials != 1)}"
+        )
     return "; ".join(parts)
 
 

@@ -26,6 +26,7 @@ WORDS = {
 }  # fmt: skip
 UNKNOWN = "–"  # in place of a value that a run does not have
 SHARED_TIME = "seconds of a trial in a stack: an equal share of the stack's time"
+LABEL_LIMIT = 60  # characters
 REASON_LIMIT = 200  # characters of an error that are shown
 TYPED_LIMIT = 8  # characters; people rarely type longer numbers
 

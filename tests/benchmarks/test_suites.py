@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from sklearn.datasets import load_iris
 from sklearn.model_selection import PredefinedSplit, cross_val_score
 from torch import Tensor
@@ -19,6 +20,7 @@ from torchvision.transforms.v2 import Compose
 
 from src.benchmarks import peak, questions, run_suite
 from src.benchmarks.contenders import Contender, can_compile
+from src.benchmarks.measure import few_ticks
 from src.benchmarks.settings import SHARED, read_settings
 from src.benchmarks.suites import augmentation, busy, gpu_check, report, search, sweep, tables, vmap
 from src.benchmarks.suites.search import Outcome
@@ -364,3 +366,19 @@ def test_vmap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # An epoch to warm up and a measured one, of 20 samples and 3 models.
     assert by_kind == {"AutogradSteps": 120, "ClosedFormSteps": 120}
     assert (tmp_path / "vmap.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "ticks"),
+    [((0.01, 1.0), 15), ((0.0115, 0.0138), 5), ((0.02, 0.021), 5)],
+)
+def test_a_logarithmic_axis_has_ticks_for_all_times(
+    seconds: tuple[float, float], ticks: int
+) -> None:
+    """Also where they hardly differ."""
+    axis = Figure().subplots()
+    axis.set(yscale="log", ylim=seconds)
+    few_ticks(axis)
+    shown = [tick for tick in axis.get_yticks() if seconds[0] <= tick <= seconds[1]]
+    assert len(shown) >= 2
+    assert len(shown) <= ticks

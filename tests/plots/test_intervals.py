@@ -3,7 +3,14 @@
 import numpy as np
 import pytest
 
-from src.plots.intervals import LABEL_LINES, LABEL_WIDTH, LINE_HEIGHT, Sample, intervals
+from src.plots.intervals import (
+    LABEL_LINES,
+    LABEL_WIDTH,
+    LINE_HEIGHT,
+    Sample,
+    interval_data,
+    intervals,
+)
 
 
 def test_each_row_has_its_points_its_mean_and_the_promise() -> None:
@@ -44,6 +51,16 @@ def test_long_labels_have_lines_and_rows_have_room() -> None:
     heights = [figure.get_size_inches()[1] for figure in (one, five, long)]
     assert heights == pytest.approx([2.4, 1.4 + 2 * (0.15 + 5 * LINE_HEIGHT),
                                      1.4 + 2 * (0.15 + 6 * LINE_HEIGHT)])  # fmt: skip
+
+
+def test_a_chart_has_the_same_samples() -> None:
+    found = interval_data([Sample("one", [0.5], 0.5, None, 0.9)], "val/loss", "a seed")
+    assert found == {
+        "name": "val/loss", "fraction": False, "value": "a seed", "mean": "mean and 95% interval",
+        "samples": [
+            {"label": "one", "values": [0.5], "mean": 0.5, "interval": None, "promised": 0.9}
+        ],
+    }  # fmt: skip
 
 
 def test_without_promises_there_is_no_mark() -> None:

@@ -136,6 +136,44 @@ def test_numbers_that_a_search_drew_are_not_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "scale"),
+    [
+        ("0.001 0.01 0.1 1", "log"),
+        ("0.03 0.1 0.3 1", "log"),
+        ("[16] [32] [64] [128]", "log"),
+        ("0 0.5 0.9", "linear"),
+        ("-1 0 1", "linear"),
+        ("10 20 30 40", "linear"),
+        ("0.5 0.9", "linear"),
+        ("0.01 1", "log"),
+        ("0 0.00001 0.0001 0.001", "category"),  # 0 has no place on a logarithmic axis
+        ("true false", "category"),
+        ("0.1 –", "category"),
+        ("1 nan 2", "category"),
+        ("1 inf 2", "category"),
+        ("1e308 -1e308 1", "category"),
+        ("1 1.0 2", "category"),  # would share a place
+        ("[64] [32,32] [16]", "category"),
+    ],
+)
+def test_an_axis_has_the_scale_on_which_its_numbers_are_even(values: str, scale: str) -> None:
+    assert analysis.scale_of(values.split()) == scale
+    assert analysis.scale_of(reversed(values.split())) == scale
+
+
+def test_numbers_that_were_drawn_have_the_scale_of_the_search() -> None:
+    small = [f"{0.001 * 1.5**number:.12f}" for number in range(18)]
+    assert analysis.scale_of(small) == "log"
+    assert analysis.scale_of(small, drawn=False) == "linear"
+    even = [f"{0.1 + number / 70:.12f}" for number in range(18)]
+    assert (analysis.scale_of(even), analysis.scale_of(even, drawn=True)) == ("linear", "log")
+    assert analysis.scale_of(["0", "0.123456789"], drawn=True) == "linear"
+    swept = [entry(0.5, lr=small[0]), entry(0.6, lr=small[1]), entry(0.7, lr=small[17])]
+    (effect,) = analysis.effects(SweepEntries(Path("s"), "s", swept, ["lr"], scales={"lr": True}))
+    assert (effect.scale, effect.numbers) == ("log", [[float(small[n])] for n in (0, 1, 17)])
+
+
+@pytest.mark.parametrize(
     ("values", "higher", "ends"),
     [
         ([0.1, 0.9, 0.92, 0.95, 0.96], True, (0.9, 0.96)),  # the limit: 0.92 - 4 × 0.04

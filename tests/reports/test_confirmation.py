@@ -2,25 +2,29 @@
 
 import json
 import math
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from playwright.sync_api import Browser
 from scipy import stats
 
-from src.plots.style import save_png
 from src.reports.confirmation import (
     Confirmation,
     describe,
-    draw,
     read_confirmation,
     to_primitives,
+    write_page,
 )
 from src.runs.config_files import create_run_folder
 from src.runs.confirm_record import Record, trials
 from src.runs.folder import Run
 from src.sweeps.confirm_command import check_command_line
+from tests.helpers.browser import opened
 from tests.helpers.confirmations import pretended_sweep, settle
 
 NAN = math.nan
@@ -89,14 +93,14 @@ def test_the_text(tmp_path: Path) -> None:
     assert lines[0] == f"2 of 3 settings of {sweep}, each with 4 fresh seeds, 1 to 4"
     header = [
         "optimizer.lr", "seeds", "mean val/acc", "95% interval", "deviation", "promised",
-        "flattered by", "best with",
+        "confirmed is", "best with",
     ]  # fmt: skip
     rows = [[cell for cell in line.split("  ") if cell] for line in (lines[2], *lines[4:6])]
     stripped = [[cell.strip() for cell in row] for row in rows]
     assert stripped == [
         header,
-        ["1", "0.2", "4", "95.25%", "93.25% to 97.25%", "1.26%", "95.00%", "-0.25%", "100%"],
-        ["2", "0.1", "4", "91.50%", "89.45% to 93.55%", "1.29%", "96.00%", "+4.50%", "0%"],
+        ["1", "0.2", "4", "95.25%", "93.25% to 97.25%", "1.26%", "95.00%", "0.25% better", "100%"],
+        ["2", "0.1", "4", "91.50%", "89.45% to 93.55%", "1.29%", "96.00%", "4.50% worse", "0%"],
     ]
     assert lines[9].split("  ")[0] == "1 − 2"
     assert "+3.75%" in lines[9]
@@ -117,8 +121,8 @@ def test_of_losses_the_least_is_the_best(tmp_path: Path) -> None:
     assert found.differences[0].estimate.mean == pytest.approx(-0.2)
     assert found.chances == [1, 0]
     text = describe(found)
-    assert "-0.05" in text
-    assert "+0.25" in text
+    assert "0.0500 better" in text  # the loss is lower than promised
+    assert "0.2500 worse" in text
     low = found.settings[0].estimate.interval
     assert low is not None
     assert low[0] == 0  # no loss is below 0
@@ -172,7 +176,7 @@ def test_nothing_confirmed_is_one_sensible_line(tmp_path: Path) -> None:
     told = json.loads(json.dumps(to_primitives(found), allow_nan=False))
     assert told["test_of_first"] is None
     assert told["settings"][0]["chance_to_be_best"] is None
-    save_png(lambda: draw(found), tmp_path / "p.png")
+    write_page(found)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +198,7 @@ def test_equal_values(
     assert any(line.startswith("1 − 2") and line.endswith(p_value) for line in text.splitlines())
     assert "nan" not in text.lower()
     assert sum(chance or 0 for chance in found.chances) == pytest.approx(1)
-    save_png(lambda: draw(found), tmp_path / "p.png")
+    write_page(found)
 
 
 def cross_validated(folder: Path, values: Sequence[Sequence[float]]) -> Confirmation:
@@ -236,8 +240,9 @@ def test_folds_are_the_values(tmp_path: Path) -> None:
     assert describe(found).splitlines()[-1] == (
         "to train it without folds, with seed 1: python -m src.train optimizer.lr=0.1 seed=1"
     )
-    legend = [text.get_text() for text in draw(found).legends[0].get_texts()]
-    assert legend[:2] == ["a fresh seed on its fold", "mean of the 2 folds and 95% interval"]
+    shown = chart(found)
+    assert shown["value"] == "a fresh seed on its fold"
+    assert shown["mean"] == "mean of the 2 folds and 95% interval"
 
 
 def test_a_fold_that_lost_all_seeds_is_told(tmp_path: Path) -> None:
@@ -249,7 +254,7 @@ def test_a_fold_that_lost_all_seeds_is_told(tmp_path: Path) -> None:
     assert told["settings"][1]["mean_of_fold"] == [0.25, None]
     assert told["first_minus_others"][0]["count"] == 1
     assert json.loads(json.dumps(told, allow_nan=False)) == told
-    save_png(lambda: draw(found), tmp_path / "p.png")
+    write_page(found)
 
 
 def test_without_folds_nothing_is_said_of_them(tmp_path: Path) -> None:
@@ -265,9 +270,8 @@ def test_labels_have_all_keys(tmp_path: Path) -> None:
     points = [([f"{key}={value}" for key in keys], value) for value in (0.25, 0.125)]
     record = check_command_line(pretended_sweep(tmp_path / "s", *points), 2, 2).record
     found = settled(tmp_path / "c", record, [[0.9, 0.8], [0.7, 0.6]])
-    (axis,) = draw(found).axes
-    label = axis.get_yticklabels()[0].get_text()
-    assert " ".join(label.splitlines()) == f"1: {', '.join(f'{key}=0.25' for key in keys)}"
+    label = chart(found)["samples"][0]["label"]
+    assert label == f"1: {', '.join(f'{key}=0.25' for key in keys)}"
 
 
 def test_one_setting_has_no_differences(tmp_path: Path) -> None:
@@ -278,13 +282,47 @@ def test_one_setting_has_no_differences(tmp_path: Path) -> None:
     assert found.chances == [1]
 
 
-def test_the_picture_has_a_row_for_each_setting(tmp_path: Path) -> None:
-    (axis,) = draw(confirmed(tmp_path, [0.96, 0.95], VALUES)).axes
-    labels = [text.get_text() for text in axis.get_yticklabels()]
-    assert labels == ["1: optimizer.lr=0.2", "2: optimizer.lr=0.1"]
-    drawn = [np.asarray(line.get_xdata(), float).tolist() for line in axis.lines]
-    assert VALUES[0] in drawn
-    assert [0.95, 0.96] in drawn  # what the sweep had promised
+def chart(found: Confirmation) -> dict[str, Any]:
+    """What the page's chart draws, as a browser reads it."""
+    page = write_page(found).read_text()
+    (data,) = re.findall(r'id="confirm-data">(.*?)</script>', page)
+    drawn: dict[str, Any] = json.loads(data)["intervals"]
+    return drawn
+
+
+def test_the_page_has_a_row_for_each_setting(tmp_path: Path) -> None:
+    found = confirmed(tmp_path, [0.96, 0.95], VALUES)
+    first, other = chart(found)["samples"]
+    assert (first["label"], other["label"]) == ("1: optimizer.lr=0.2", "2: optimizer.lr=0.1")
+    assert (first["values"], other["values"]) == (VALUES[1], VALUES[0])
+    assert (first["promised"], other["promised"]) == (0.95, 0.96)
+    assert first["mean"] == pytest.approx(0.9525)
+    for name in ("confirm.html", "confirm.png", "confirm.svg"):
+        assert (found.folder / name).stat().st_size > 1000
+
+
+def test_the_page_is_drawn_in_a_browser(browser: Browser, tmp_path: Path) -> None:
+    """On a phone too; texts of strangers are texts."""
+    sweep = "<script>document.title='had'</script>"
+    found = confirmed(tmp_path, [0.96, 0.95], [[0.90, NAN, NAN, NAN], VALUES[1]])
+    record = found.record.model_copy(update={"sweep": sweep})
+    page = write_page(replace(found, record=record)).as_uri()
+    for width in (390, 1200):
+        with opened(browser, page, width=width) as shown:
+            shown.wait_for_selector("#confirm .main-svg")
+            assert shown.evaluate("document.documentElement.scrollWidth") == width
+            fits = "each => each.scrollWidth <= each.clientWidth"
+            assert shown.locator("#confirm .chart").evaluate(fits)
+            assert shown.locator("#confirm .still").count() == 0
+            assert shown.title() == f"Confirmation of {sweep}"
+            legend = shown.locator(".legendtext").all_text_contents()
+            assert legend == ["a fresh seed", "mean and 95% interval", "promised by the sweep"]
+            assert "0.25% better" in shown.locator("table").first.inner_text()
+
+
+def test_a_mean_as_promised_is_neither_better_nor_worse(tmp_path: Path) -> None:
+    found = confirmed(tmp_path, [0.9, 0.8], [[0.9, 0.9], [0.8, NAN]])
+    assert describe(found).count("as promised") == 2
 
 
 def test_missing_trials_have_no_value(tmp_path: Path) -> None:

@@ -2,9 +2,11 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from src.reports import figures
+from src.reports.analysis import Effect, Grid
 from src.reports.collect import Entry
 from src.runs.folder import Result, Row, Run, Values
 from src.runs.outcome import Outcome, Replicates
@@ -78,6 +80,49 @@ def test_settings_without_the_monitored_value_are_left_out() -> None:
         for values in best
     ]
     groups = [Replicates(["0.1"], trials[:2]), Replicates(["0.2"], trials[2:])]
-    (axis,) = figures.settings(groups, ["optimizer.lr"], "val/f1").axes
-    assert [label.get_text() for label in axis.get_yticklabels()] == ["optimizer.lr=0.1"]
-    assert axis.xaxis.get_major_formatter()(0.5) == "50%"
+    (sample,) = figures.best_settings(groups, ["optimizer.lr"], "val/f1")
+    assert (sample.label, sample.values, sample.mean) == ("optimizer.lr=0.1", [0.4, 0.6], 0.5)
+
+
+def test_a_long_entry_of_the_legend_keeps_its_last_value() -> None:
+    settings = "model.hidden_sizes=[512,256,128], optimizer.weight_decay=0.001, optimizer.lr=0.025"
+    entries = [
+        Entry(Run(Path("none")), {}, {}, {}, [{"epoch": 0, "val/acc": 0.5}], name, label)
+        for name, label in (("a", settings), ("b", "seed=1"))
+    ]
+    legend = [text.get_text() for text in figures.curves(entries).legends[0].get_texts()]
+    assert legend == ["model.hidden_sizes=[512,256,1…ecay=0.001, optimizer.lr=0.025", "seed=1"]
+    assert len(legend[0]) == 60
+
+
+def test_the_axis_of_an_effect_has_the_scale_of_its_key() -> None:
+    values, texts = [[0.5, 0.6], [0.9], [0.7]], ["0.01", "0.1", "1"]
+    found = [
+        Effect("lr", texts, values, "log", [[0.01, 0.01], [0.1], [1.0]]),
+        Effect("width", ["1", "2", "9"], values, "linear", [[1.0, 1.0], [2.0], [9.0]]),
+        Effect("drawn", ["0.01–0.02", "0.1", "1"], values, "log", [[0.01, 0.02], [0.1], [1.0]]),
+        Effect("name", ["a", "b", "c"], values, "category", [[0.0], [1.0], [2.0]]),
+    ]
+    rate, width, drawn, name = figures.effects(found, "val/acc").axes[:4]
+    assert [axis.get_xscale() for axis in (rate, width, drawn, name)] == [
+        "log", "linear", "log", "linear"
+    ]  # fmt: skip
+    assert list(rate.get_xticks()) == pytest.approx([0.01, 0.1, 1])
+    assert [label.get_text() for label in rate.get_xticklabels()] == texts
+    assert list(width.get_xticks()) == [1, 2, 9]
+    dots = np.asarray(drawn.lines[0].get_xdata(), float)
+    assert dots == pytest.approx([0.01, 0.02])  # where they were drawn
+    means = next(line for line in drawn.lines if len(np.asarray(line.get_xdata())) == 3)
+    assert np.asarray(means.get_xdata()) == pytest.approx([0.02**0.5 / 10, 0.1, 1])
+    assert list(name.get_xticks()) == [0, 1, 2]
+
+
+def test_a_heat_map_without_a_trial_in_a_cell_has_no_nan() -> None:
+    """JSON has no NaN."""
+    grid = Grid("lr", "width", ["0.1", "1"], ["8"], np.array([[0.5], [np.nan]]))
+    assert figures.heat_data(grid, "val/loss") == {
+        "x": {"name": "width", "labels": ["8"]},
+        "y": {"name": "lr", "labels": ["0.1", "1"]},
+        "means": [[0.5], [None]],
+        "ends": (0.5, 0.5),
+    }

@@ -84,6 +84,23 @@ def test_drawn_numbers_have_ranges_as_labels_and_many_texts_none() -> None:
     assert (note["labels"], note["of"], note["numbers"]) == ([], [], None)
 
 
+def test_a_key_has_the_scale_of_its_axis() -> None:
+    entries = [
+        entry(f"{n}", n / 4, lr=lr, act=act, width=width)
+        for n, (lr, act, width) in enumerate(
+            (("0.01", "a", "[8]"), ("1", "b", "[16]"), ("0.1", "c", "[24]"))
+        )
+    ]
+    found = {
+        key["name"]: (key["scale"], key["at"])
+        for key in drawn(entries, "lr", "act", "width")["keys"]
+    }
+    assert found == {
+        "lr": ("log", [0.01, 0.1, 1]), "act": ("category", [0, 1, 2]),
+        "width": ("linear", [8, 16, 24]),
+    }  # fmt: skip
+
+
 def test_a_run_without_a_value_or_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     data = drawn([entry("failed", None), entry("huge", 1e300, lr="1")], "lr")
     assert [trial["value"] for trial in data["trials"]] == [None, None]

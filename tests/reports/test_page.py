@@ -7,25 +7,29 @@ import re
 import shutil
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from html.parser import HTMLParser
 from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 import torch
+from matplotlib.figure import Figure
 from PIL import Image
 from playwright.sync_api import Browser
 
 from src.data.sources import downloads
 from src.data.sources.downloads import UnavailableError
 from src.inference.evaluation import evaluate_path
+from src.plots.style import COLOURS, use_style
 from src.reports import figures, tables
-from src.reports.collect import collect
-from src.reports.page import MARK, write_report
+from src.reports.collect import Collection, Entry, SweepEntries, collect
+from src.reports.page import MARK, title_of, write_report
 from src.runs.folder import Run
-from src.runs.outcome import SHARED_TIME
+from src.runs.outcome import SHARED_TIME, in_full
 from src.system.errors import InputError
 from tests.helpers.browser import opened
 from tests.helpers.commands import SMALL, Train
@@ -166,6 +170,15 @@ def test_a_large_sweep_shows_its_first_rows(
     assert "<h1>a sweep over hidden_sizes, lr, seed on digits: 8 trials</h1>" in page
 
 
+def test_notebooks_have_the_colours_of_reports() -> None:
+    with mpl.rc_context():
+        use_style()
+        axis = Figure().subplots()
+        drawn = [axis.plot([1, 2])[0].get_color() for _ in COLOURS]
+        assert tuple(drawn) == COLOURS
+        assert not axis.spines["top"].get_visible()
+
+
 def test_pictures_draw_some_of_many() -> None:
     assert figures.spread(range(300)) == range(300)
     few = figures.spread(range(10_000))
@@ -209,7 +222,7 @@ def test_pictures_lie_beside_the_page(sweep: Path) -> None:
 def test_runs_in_one_plot(train: Train, tmp_path: Path) -> None:
     runs = [train(), train("model=logistic_regression", "optimizer.lr=0.05")]
     page = write_report([run.folder for run in runs])
-    assert page.samefile(tmp_path / "report.html")
+    assert page.samefile(tmp_path / "report-run1+run2.html")
     text = page.read_text()
     header, *rows = Tables(text).found["runs-table"]
     assert {row[0] for row in rows} == {"run1", "run2"}
@@ -232,7 +245,7 @@ def test_runs_in_one_plot(train: Train, tmp_path: Path) -> None:
         "359",
     ]
     confusion = found.confusion
-    drawn = (tmp_path / "report" / "run-model1-confusion.svg").read_text()
+    drawn = (page.with_suffix("") / "run-model1-confusion.svg").read_text()
     for count in confusion.diag().tolist():
         assert f">{count}</text>" in drawn
 
@@ -257,7 +270,8 @@ def test_each_data_set_has_its_own_section(
         train("data=npz", f"data.path={tmp_path / 'mine.npz'}"),
         train("data=npz", f"data.path={tmp_path / 'other.npz'}"),
     ]
-    page = write_report([run.folder for run in runs], models=False).read_text()
+    file = write_report([run.folder for run in runs], models=False)
+    page = file.read_text()
     found = Tables(page).found
     names = [sorted(row[0] for row in found[f"runs{number}-table"][1:]) for number in (1, 2, 3, 4)]
     assert names == [["run1", "run3"], ["run2"], ["run4"], ["run5"]]
@@ -269,7 +283,7 @@ def test_each_data_set_has_its_own_section(
     assert page.count('class="card best"') == 4
     better = max(runs[0], runs[2], key=lambda run: float(run.result["best"]["val/acc"] or 0))
     assert f"best: {better.folder.name}</p>" in page
-    assert {path.stem for path in (tmp_path / "report").iterdir()} == {
+    assert {path.stem for path in file.with_suffix("").iterdir()} == {
         f"runs{number}" for number in (1, 2, 3, 4)
     }
 
@@ -347,6 +361,75 @@ def test_a_foreign_file_is_not_overwritten(train: Train, tmp_path: Path) -> None
     write_report([run.folder], models=False)  # one of ours is written anew
     with pytest.raises(InputError, match=r"must end in \.html; type --output .*x\.html"):
         write_report([run.folder], tmp_path / "x.pdf")
+
+
+def test_a_report_of_several_paths_replaces_no_other_report(
+    finished: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name says what is in the page; the folder of the day may have a report of its own."""
+    day = tmp_path / "2026-01-02"
+    names = ("one", "two", "größe #1", "n" * 90)
+    for name in names:
+        shutil.copytree(finished.folder, day / name)
+    own = write_report([day], models=False)
+    before = own.read_bytes()
+    monkeypatch.chdir(tmp_path)
+    one, two, strange, long = (day / name for name in names)
+
+    def place(*paths: Path) -> str:
+        return str(write_report(paths, models=False))
+
+    assert place(one, two) == place(two, one) == "2026-01-02/report-one+two.html"
+    assert place(one, one) == str(one / "report.html")  # the same twice
+    assert place(day, day / "one") == "2026-01-02/report-2026-01-02+one.html"
+    shutil.copytree(finished.folder, tmp_path / "2026-01-03" / "one")
+    assert place(one, tmp_path / "2026-01-03" / "one") == (
+        "report-2026-01-02-one+2026-01-03-one.html"
+    )
+    unusual = [place(one, strange), place(one, long), place(two, long)]
+    assert len(set(unusual)) == 3
+    for page in unusual:
+        assert re.fullmatch(r"2026-01-02/report-2-folders-[0-9a-f]{8}\.html", page)
+    assert own.read_bytes() == before
+
+
+def entry(name: str, **result: object) -> Entry:
+    return Entry(Run(Path(name)), result, {}, {}, [], name, "")  # type: ignore[arg-type]
+
+
+def test_an_environment_that_runs_share_is_told_once() -> None:
+    def environments(*results: dict[str, object]) -> list[str]:
+        return tables.environments([entry(str(n), **each) for n, each in enumerate(results)])
+
+    same: dict[str, object] = {"hardware": {"device": "cpu"}, "versions": {"torch": "2"}}
+    assert environments() == environments({}) == []
+    assert environments(same, same, {}) == ["device cpu, torch 2"]
+    other = {**same, "hardware": {"device": "cpu", "threads": 4}}
+    assert environments(same, other, {**other, "commit": "abc"}) == [
+        "device cpu, torch 2", "1 of 3 runs: threads 4", "1 of 3 runs: threads 4, commit abc"
+    ]  # fmt: skip
+    gpu: dict[str, object] = {"hardware": {"device": "cuda"}}
+    assert environments({"hardware": {"device": "cpu"}}, gpu, gpu) == [
+        "1 of 3 runs: device cpu", "2 of 3 runs: device cuda"
+    ]  # fmt: skip
+
+
+def test_a_title_names_seeds_and_folds_last() -> None:
+    keys = ["data.fold", "seed", "optimizer.lr", "model.hidden_sizes", "model.dropout"]
+    trial = replace(entry("0"), settings={"data.name": "digits"})
+    found = Collection([], [SweepEntries(Path("s"), "s", [trial], keys)], [])
+    assert (
+        title_of(found) == "a sweep over lr, hidden_sizes, dropout, fold, 1 more on digits: 1 trial"
+    )
+
+
+def test_a_model_is_told_with_all_its_settings(train: Train) -> None:
+    """A legend has no room for all; the line of the model has."""
+    run = train("optimizer.momentum=0.25", "optimizer.weight_decay=0.0001", "trainer.max_epochs=1")
+    page = write_report([run.folder]).read_text()
+    (line,) = re.findall(r'<h3>The model of .*</h3>\n<p class="soft">(.*)</p>', page)
+    assert line == in_full(run.overrides).replace("'", "&#39;")
+    assert len(line) > 100
 
 
 def test_a_run_is_called_by_its_name_else_by_data_and_model(train: Train, tmp_path: Path) -> None:
@@ -429,7 +512,7 @@ def test_charts_answer_the_pointer_and_their_controls(browser: Browser, sweep: P
     """The charts take the place of the pictures. Their buttons send nothing anywhere."""
     with opened(browser, (sweep / "report.html").as_uri()) as page:
         page.wait_for_selector("#sweep1-parallel .main-svg")
-        assert page.locator(".chart").count() == 3  # curves, slices and parallel coordinates
+        assert page.locator(".chart").count() == 5  # with heat map and intervals
         assert page.locator("#sweep1-curves .still").count() == 0
         figure = page.locator("#sweep1-curves")
         select = {
@@ -478,6 +561,63 @@ def test_charts_answer_the_pointer_and_their_controls(browser: Browser, sweep: P
         assert accuracy == f"{Run(sweep / number).history[2]['val/acc']:.2%}"
 
 
+CHART = "name => { const {data, layout} = document.querySelector(`${name} .chart`); return %s; }"
+
+
+def test_parallel_coordinates_leave_out_seeds(browser: Browser, sweep: Path) -> None:
+    """Nobody chooses them. A line per trial goes through the places of its settings."""
+    with opened(browser, (sweep / "report.html").as_uri()) as page:
+        page.wait_for_selector("#sweep1-parallel .main-svg")
+        titles, traces = page.evaluate(
+            CHART % "[layout.annotations.map(each => each.text), data]", "#sweep1-parallel"
+        )
+    titles = [text for text in titles if text.startswith("<b>")]
+    assert sorted(titles[:2]) == ["<b>hidden_sizes</b>", "<b>lr</b>"]
+    assert titles[2:] == ["<b>val/acc</b>"]
+    rows = {
+        row["trial"]: row
+        for row in csv.DictReader(io.StringIO((sweep / "results.csv").read_text()))
+    }
+    places: dict[str, set[float]] = {}
+    lines = 0
+    for trace in traces:
+        points = list(
+            zip(trace.get("x", []), trace.get("y", []), trace.get("hovertext") or [], strict=False)
+        )
+        for at in range(0, len(points), len(titles) + 1):
+            line, text = points[at : at + len(titles)], points[at][2]
+            number = re.findall(r"trial (\d)<", text)[0]
+            assert [x for x, *_ in line] == [0, 1, 2]
+            for (_, y, _), title in zip(line[:2], titles, strict=False):
+                key = next(key for key in rows[number] if key.endswith(title[3:-4]))
+                places.setdefault(f"{key}={rows[number][key]}", set()).add(round(y))
+            lines += 1
+    assert lines == 8
+    assert places == {
+        "model.hidden_sizes=8": {0}, "model.hidden_sizes=16": {1},
+        "optimizer.lr=0.05": {0}, "optimizer.lr=0.1": {1},
+    }  # fmt: skip
+
+
+def test_axes_of_effects_have_the_scale_of_their_key(browser: Browser, sweep: Path) -> None:
+    """The learning rates are pretended to be others."""
+    with opened(browser, (sweep / "report.html").as_uri()) as page:
+        page.wait_for_selector("#sweep1-effects .main-svg")
+        page.evaluate(
+            """() => { const source = document.getElementById("sweep1-data");
+            const data = JSON.parse(source.textContent);
+            const rate = data.keys.find(key => key.name === "optimizer.lr");
+            Object.assign(rate, {scale: "log", at: [0.01, 1], labels: ["0.01", "1"]});
+            source.textContent = JSON.stringify(data); showAll(); }"""
+        )
+        axes = page.evaluate(CHART % "[layout.xaxis, layout.xaxis2]", "#sweep1-effects")
+    shown = {axis["title"]["text"]: axis for axis in axes}
+    rate, width = shown["optimizer.lr"], shown["model.hidden_sizes"]
+    assert (rate["type"], rate["tickvals"], rate["ticktext"]) == ("log", [0.01, 1], ["0.01", "1"])
+    assert rate["range"] == pytest.approx([-3, 1])
+    assert (width["type"], width["tickvals"], width["range"]) == ("linear", [8, 16], [4, 20])
+
+
 def test_a_page_without_scripts_has_all_pictures(browser: Browser, sweep: Path) -> None:
     page = browser.new_page(java_script_enabled=False)
     page.goto((sweep / "report.html").as_uri())
@@ -496,6 +636,8 @@ def test_a_page_fits_its_window_in_light_and_dark(
         with opened(browser, (sweep / "report.html").as_uri(), width=width, scheme=scheme) as page:
             page.wait_for_selector("#sweep1-parallel .main-svg")
             assert page.evaluate("document.documentElement.scrollWidth") == width
+            cut = "each => each.filter(one => one.scrollWidth > one.clientWidth).length"
+            assert page.locator(".chart, .still").evaluate_all(cut) == 0
             page.screenshot(path=tmp_path / f"{scheme}.png", full_page=True)
         with Image.open(tmp_path / f"{scheme}.png") as picture:
             shades[scheme] = float(np.asarray(picture.convert("L")).mean())

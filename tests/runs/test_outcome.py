@@ -16,7 +16,6 @@ from src.runs.outcome import (
     format_metric,
     format_spread,
     in_words,
-    label_of,
     main_metrics,
     replicates,
     table_metrics,
@@ -25,15 +24,6 @@ from src.runs.outcome import (
 
 def outcome(result: Result, **settings: str) -> Outcome:
     return Outcome(Run(Path("none")), result, settings, settings, [])
-
-
-def test_a_long_label_keeps_its_last_value() -> None:
-    settings = {"model.hidden_sizes": "[512,256,128]", "optimizer.weight_decay": "0.001"}
-    label = label_of({**settings, "optimizer.lr": "0.025"})
-    assert label == "model.hidden_sizes=[512,256,1…ecay=0.001, optimizer.lr=0.025"
-    assert len(label) == 60
-    short = dict(list(settings.items())[:1])
-    assert label_of(short) == "model.hidden_sizes=[512,256,128]"
 
 
 def test_points_replicates_are_ranked_by_their_mean() -> None:

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,7 +12,7 @@ import pytest
 from src.runs import sweep_folder
 from src.runs.folder import Run
 from src.runs.outcome import Outcome, read_outcome
-from src.runs.sweep_folder import Sweep, read_importance, write_importance
+from src.runs.sweep_folder import Sweep, read_importance, read_scales, write_importance
 from src.system.errors import InputError
 from tests.helpers.commands import Train
 from tests.helpers.kills import Killed
@@ -215,6 +216,26 @@ def test_results_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     ended(tmp_path / "1", 0.6)
     assert [outcome.value for outcome in Sweep(tmp_path).outcomes()] == [0.5, 0.6, 0.5]
     assert read == ["0", "1", "2", "1"]
+
+
+def test_the_scales_of_a_search_are_those_that_were_typed(tmp_path: Path) -> None:
+    assert read_scales(tmp_path) == {}
+    typed = [
+        "optimizer.lr=tag(log,interval(0.001,1))", "optimizer.momentum=interval(0,0.95)",
+        "a=tag( log , int(interval(16,256)))", "b=choice(0.1,1)", "c=zip(1,2)", "search.trials=9",
+        "d=range(1,9)", "data.path=log,interval", "broken",
+    ]  # fmt: skip
+    (tmp_path / "search.yaml").write_text(json.dumps(typed))
+    assert read_scales(tmp_path) == {
+        "optimizer.lr": True, "optimizer.momentum": False, "a": True, "d": False
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("content", ["{a: b}", "[1]", "[", "\x00", ""])
+def test_a_damaged_record_of_a_search_is_named(content: str, tmp_path: Path) -> None:
+    (tmp_path / "search.yaml").write_text(content)
+    with pytest.raises(InputError, match=r"search\.yaml: "):
+        read_scales(tmp_path)
 
 
 def test_the_importance_of_keys_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -72,7 +72,8 @@ def test_a_confirmed_trial_equals_its_single_run(sweep: Path, tmp_path: Path) ->
     assert told == json.loads(json.dumps(to_primitives(found)))
     assert (command.folder / "confirm.png").read_bytes().startswith(b"\x89PNG")
     left = {path.name for path in command.folder.iterdir() if not path.name.isdigit()}
-    assert left == {".lock", "confirm.json", "confirm.png", "confirm.yaml", "results.csv"}
+    files = {f"confirm.{suffix}" for suffix in ("html", "json", "png", "svg", "yaml")}
+    assert left == {".lock", "results.csv", *files}
     # The promise is the mean of the sweep's own trials.
     own = [Run(sweep / str(number)).monitored for number in found.settings[0].chosen.trials]
     assert found.settings[0].chosen.promised == pytest.approx(sum(own) / 2)
@@ -211,7 +212,9 @@ def test_by_the_command_line(command: Command, sweep: Path) -> None:
     assert f"2 of 3 settings of {sweep}, each with 2 fresh seeds, 2, 3\n" in done.stdout
     assert "test set, for setting 1 only: test/acc " in done.stdout
     folder = sweep / "confirm"
-    assert done.stdout.endswith(f"written: {folder / 'confirm.json'}, {folder / 'confirm.png'}\n")
+    assert done.stdout.endswith(
+        f"figures: {folder / 'confirm.json'}\nreport: {folder / 'confirm.html'}\n"
+    )
     again = command("src.confirm", str(folder), "--json")
     assert (again.returncode, again.stderr) == (0, "")
     assert json.loads(again.stdout) == json.loads((folder / "confirm.json").read_text())
