@@ -241,9 +241,9 @@ function heat(data, state, width) {
   const named = means.map(row => row.map(value => value === null ? "" : shown(value, fraction)));
   return [[{
     type: "heatmap", z: means, x: place(x.labels), y: place(y.labels), zmin: ends[0], zmax: ends[1], colorscale: "Viridis", reversescale: !higher, showscale: false, xgap: 1, ygap: 1,
-    text: named, texttemplate: (width - 100) / x.labels.length < 50 ? "" : "%{text}", hoverinfo: "text",
+    text: named, texttemplate: (width - 100) / x.labels.length < 50 ? "" : "%{text}", textfont: {size: 13}, hoverinfo: "text",
     hovertext: named.map((row, at) => row.map((text, number) => rows(`${y.name} = ${y.labels[at]}`, [`${x.name} = ${x.labels[number]}`], `mean ${plain(name)}: <b>${text}</b>`))),
-  }], layout(100 + 40 * y.labels.length, {
+  }], layout(100 + 48 * y.labels.length, {
     xaxis: axis({title: {text: plain(x.name)}, tickvals: place(x.labels), ticktext: texts(x.labels), showgrid: false}),
     yaxis: axis({title: {text: plain(y.name)}, tickvals: place(y.labels), ticktext: texts(y.labels), showgrid: false, autorange: "reversed"}), dragmode: false,
   })];
@@ -252,7 +252,7 @@ function heat(data, state, width) {
 // Rows of dots with a mean, its interval and, in a confirmation, what the sweep promised. On narrow pages, labels are above their rows.
 function intervals(data, state, width) {
   const {name, fraction, value, mean: told, samples} = data.intervals, narrow = width < 640;
-  const labels = samples.map(({label}) => wrapped(label, narrow ? Math.floor(width / 7.5) : 44)), most = Math.max(...labels.map(lines => lines.length));
+  const labels = samples.map(({label}) => wrapped(label, narrow ? Math.max(8, Math.floor(width / 7.5)) : 44)), most = Math.max(...labels.map(lines => lines.length));
   const tall = (narrow ? 44 : 30) + 16 * most, below = narrow ? 0.5 - 20 / tall : 0;  // of a row: from its middle to its dots
   const common = {type: "scatter", mode: "markers", hoverinfo: "text"}, numbered = samples.map((sample, row) => ({...sample, row: row + below}));
   const means = numbered.filter(sample => sample.mean !== null), promised = numbered.filter(sample => sample.promised !== null);

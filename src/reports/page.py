@@ -141,9 +141,8 @@ def title_of(found: Collection) -> str:
             about += f" over {_listed(key.rpartition('.')[2] for key in keys)}"
         about = found.sweeps[0].called or about
         trials = sum(len(sweep.trials) for sweep in found.sweeps)
-        parts.append(
-            f"{about} on {_listed(map(_data, found.sweeps))}: {trials:,} trial{'s' * (trials != 1)}"
-        )
+        count = "1 trial" if trials == 1 else f"{trials:,} trials"
+        parts.append(f"{about} on {_listed(map(_data, found.sweeps))}: {count}")
     return "; ".join(parts)
 
 

@@ -618,6 +618,14 @@ def test_axes_of_effects_have_the_scale_of_their_key(browser: Browser, sweep: Pa
     assert (width["type"], width["tickvals"], width["range"]) == ("linear", [8, 16], [4, 20])
 
 
+def test_a_hidden_chart_is_no_error(browser: Browser, sweep: Path) -> None:
+    """Its width is 0."""
+    with opened(browser, (sweep / "report.html").as_uri()) as page:
+        page.wait_for_selector("#sweep1-parallel .main-svg")
+        page.add_style_tag(content="figure { display: none; }")
+        page.wait_for_timeout(200)
+
+
 def test_a_page_without_scripts_has_all_pictures(browser: Browser, sweep: Path) -> None:
     page = browser.new_page(java_script_enabled=False)
     page.goto((sweep / "report.html").as_uri())
