@@ -10,6 +10,7 @@ import functools
 import math
 import os
 import pickle
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +29,7 @@ from omegaconf import AnyNode, DictConfig, ListConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
 from src.config.axes import axes_of, is_zipped, product_of, single_values, zip_faults
-from src.config.faults import config_error, find_faults
+from src.config.faults import config_error, did_you_mean, find_faults
 from src.config.overrides import (
     apply_to_plain,
     is_choice,
@@ -193,15 +194,16 @@ class Composer(ConfigLoaderImpl):
         failed: set[tuple[str, ...]] = set()
         for texts in combinations:
             choices, others = _split(texts)
-            if choices in failed:
-                continue
-            try:
-                template = self._template(choices)
-            except (HydraException, OmegaConfBaseException) as error:
-                failed.add(choices)
-                # Further lines have the remedy, then Hydra's search path.
-                text = " ".join(str(error).split())
-                faults[text.partition(" Config search path")[0]] = None
+            template = None
+            # Without Hydra's own overrides, the values of the others can still be checked.
+            for tried in (choices, tuple(t for t in choices if not is_hydras(key_of(t)))):
+                if template is None and tried not in failed:
+                    try:
+                        template = self._template(tried)
+                    except (HydraException, OmegaConfBaseException) as error:
+                        failed.add(tried)
+                        faults[_composing_fault(error)] = None
+            if template is None:
                 continue
             try:
                 points.append(self._point(template, [parsed(text) for text in others]))
@@ -318,6 +320,17 @@ class Composer(ConfigLoaderImpl):
         if texts not in kept:
             kept[texts] = super().load_configuration(MAIN, list(texts), RunMode.RUN)
         return copy.deepcopy(kept[texts])
+
+
+def _composing_fault(error: Exception) -> str:
+    # Further lines have the remedy, then Hydra's search path.
+    text = " ".join(str(error).split()).partition(" Config search path")[0]
+    unknown = re.search(r"Could not find '(hydra/\w+)/(.*)' Available options in '\1': (.*)", text)
+    if unknown is None:
+        return text
+    group, choice, allowed = unknown[1], unknown[2], unknown[3].split()
+    hint = did_you_mean(choice, allowed)
+    return f"{group}={choice}: must be one of {', '.join(allowed)}{hint}"
 
 
 def _split(texts: Iterable[str]) -> tuple[tuple[str, ...], list[str]]:

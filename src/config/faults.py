@@ -297,6 +297,7 @@ def _reason(detail: Any, value: Any) -> str:
         return f"must be {'one of ' if len(allowed) > 1 else ''}{', '.join(allowed)}{hint}"
     message = str(detail["msg"]).removeprefix("Value error, ")
     message = message.replace("Input should", "must").replace("List should", "must")
+    message = message.replace("be a valid integer", "be a whole number")
     return message.replace(" after validation", "")
 
 

@@ -53,7 +53,9 @@ def parse(text: str, faults: list[str]) -> Override | None:
         return None
     except (HydraException, ValueError, RecursionError) as error:
         why = f"cannot be read ({first_line(error)})"
-        if text.isidentifier():
+        if any(text.count(left) != text.count(right) for left, right in ("[]", "()", "{}")):
+            why = "a bracket has no partner; write a list without spaces, or put it in quotes"
+        elif "=" not in text:
             why = "must be KEY=VALUE, for example optimizer.lr=0.1; --help lists the keys"
         faults.append(f"{text}: {why}")
         return None

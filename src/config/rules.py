@@ -146,7 +146,7 @@ def _splits(v: Values) -> Iterator[str]:
     if isinstance(folds, int) and fold is None:
         yield (
             f"data.folds={folds}: name the fold too, data.fold=0 or, with -m, "
-            f"data.fold=range({folds})"
+            f"'data.fold=range({folds})'"
         )
     elif isinstance(fold, int) and folds is None:
         yield f"data.fold={fold} has no use without data.folds; type data.folds=5 too"

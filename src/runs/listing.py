@@ -9,6 +9,7 @@ import operator
 import os
 import re
 import shutil
+import statistics
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,6 +24,7 @@ from tabulate import MIN_PADDING, tabulate
 from src.config.faults import did_you_mean, known_keys
 from src.config.schema import GROUPS, UNTRAINED, is_fraction, sort_key
 from src.config.written import flat, printable
+from src.runs.confirm_record import read_record
 from src.runs.folder import RANGE_TEST, SEARCH, Run
 from src.runs.labels import NONE, Labels, read_labels
 from src.runs.lookup import BASES, TRAINED, Kind, began, kind_of, to_the_second, units
@@ -30,11 +32,14 @@ from src.runs.outcome import (
     LABEL_LIMIT,
     UNKNOWN,
     Outcome,
+    Replicates,
     best_places,
+    differing,
     format_metric,
     in_full,
     read_outcome,
     read_settings,
+    replicates,
     so_far,
 )
 from src.runs.removal import bytes_of, why_in_use
@@ -79,7 +84,8 @@ def listed(
 
 @dataclass(frozen=True)
 class Entry:
-    """A run or a whole sweep. `best` and `test` of a sweep are those of its best trial."""
+    """A run or a whole sweep. `best` and `test` of a sweep are those of its best trial; if trials
+    differ in seeds and folds alone, the means of the best setting."""
 
     folder: Path
     kind: Kind
@@ -147,14 +153,22 @@ def _sweep_fields(folder: Path, kind: Kind) -> dict[str, Any]:
     outcomes = _trials(Sweep(folder))
     counts = Counter(outcome.status for outcome in outcomes)
     best = min(outcomes, key=lambda outcome: outcome.rank, default=None)
+    _, groups = replicates(outcomes, differing([outcome.settings for outcome in outcomes]))
+    tops = groups[:1] or ([Replicates((), [best])] if best and best.value is not None else [])
     seconds = [outcome.seconds for outcome in outcomes if outcome.seconds is not None]
     return {
         "typed": _typed(folder, kind),
         "status": _status_of_sweep(counts, running=why_in_use(folder) is not None),
         "data": best.data if best else "", "monitor": best.monitor if best else "val/acc",
-        "best": best.value if best else None, "test": _test(best) if best else None,
+        "best": _mean(tops, best.monitor) if best else None, "test": _mean(tops, "test/acc"),
         "seconds": sum(seconds) if seconds else None, "trials": len(outcomes),
     }  # fmt: skip
+
+
+def _mean(tops: Sequence[Replicates], metric: str) -> float | None:
+    values = [trial.metric(metric) for top in tops for trial in top.trials]
+    known = [value for value in values if value is not None]
+    return statistics.mean(known) if known else None
 
 
 def _trials(sweep: Sweep) -> list[Outcome]:
@@ -193,9 +207,10 @@ def _status_of_sweep(counts: Mapping[str, int], *, running: bool) -> str:
 
 
 def _typed(folder: Path, kind: Kind) -> dict[str, str]:
-    """The settings of the command of a sweep or a search. A confirmation has none."""
+    """The settings of the command of a sweep or a search; how many a confirmation has."""
     if kind == "confirmation":
-        return {}
+        record = read_record(folder)
+        return {"settings": str(len(record.settings)), "seeds": str(len(record.seeds))}
     listed = {"search": SEARCH, "lr_find": RANGE_TEST}
     values = read_yaml(folder / listed.get(kind, "multirun.yaml"))
     try:

@@ -115,7 +115,8 @@ def rebuild(
     Raises ValueError when the weights do not fit the configuration. Shapes are compared before any
     memory is allocated for them, because a hostile file may ask for very large ones.
     """
-    layers = len(getattr(config.model, "hidden_sizes", getattr(config.model, "channels", ())))
+    sizes = getattr(config.model, "hidden_sizes", getattr(config.model, "channels", None))
+    layers = len(sizes) if isinstance(sizes, list) else 0  # a model of the user's may have a number
     if layers > len(weights):  # to build very many layers takes long, even without memory
         raise ValueError(f"it has {len(weights)} weights, the configuration {layers} hidden layers")
     with torch.device("meta"):

@@ -179,6 +179,6 @@ def _with_more_epochs(folder: Path, config: Config, overrides: Sequence[str]) ->
         for key in settings.keys() & new.keys():
             if f"{section}.{key}" in typed or new[key] != defaults[section].get(key):
                 settings[key] = new[key]
-    refusal = f"resume={folder}: trainer.max_epochs alone may grow"
+    refusal = f"resume={folder}: may only change to a larger trainer.max_epochs"
     require_same(config.to_primitives(), values, refusal)
     return check(values)

@@ -187,7 +187,7 @@ def _in_space(fault: str, space: Sequence[Parameter]) -> str:
     for parameter in space:
         if not isinstance(parameter, Numbers) or not fault.startswith(f"{parameter.key}="):
             continue
-        if not parameter.integer and ("valid integer" in fault or "valid list" in fault):
+        if not parameter.integer and ("whole number" in fault or "valid list" in fault):
             whole = re.sub(r"interval\([^)]*\)", r"int(\g<0>)", parameter.text)
             return f"{parameter.key}={parameter.text}: needs integers; type {parameter.key}={whole}"
         return f"{parameter.key}={parameter.text} reaches {fault}"

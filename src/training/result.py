@@ -113,7 +113,8 @@ def _learnt_little(run: Run) -> bool:
     initial, *losses = (row["val/loss"] for row in run.history)
     lowest = min((loss for loss in losses if loss is not None), default=math.inf)
     few = run.config.optimizer.name == "sgd" and run.result["steps"] < FEW_STEPS
-    return few and initial is not None and not lowest < initial / 2
+    begun_anew = run.config.start_from is None  # weights of another run have learnt already
+    return few and begun_anew and initial is not None and not lowest < initial / 2
 
 
 def _no_better_than_a_constant(run: Run) -> bool:

@@ -17,6 +17,7 @@ from src.config.compose import Composer, _split, compose, plain_parts
 from src.config.overrides import parse_all, parsed
 from src.config.schema import CONF
 from src.system.errors import InputError
+from tests.helpers.faults import faults
 
 
 def test_points_are_composed_as_hydra_does() -> None:
@@ -88,6 +89,12 @@ KEYS = (
     "checkpoint", "checkpoint.mode", "trainer.precision", "seed.x", "scheduler.milestones",
     "optimizer[lr]", "trainer..x", "data.shape.0",
 )  # fmt: skip
+
+
+def test_a_wrong_launcher_hides_no_other_fault() -> None:
+    told = faults("-m", "optimizer.lr=0.1,-1", "hydra/launcher=fusd")
+    assert "hydra/launcher=fusd: must be one of basic, fused, joblib; did you mean fused?" in told
+    assert "optimizer.lr=-1: must be greater than 0" in told
 
 
 def test_plain_dictionaries_are_what_omegaconf_gives(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ from tests.helpers.faults import faults
         ("checkpoint.mode=min", "type checkpoint.mode=max"),
         (
             "checkpoint.keep=most",
-            "checkpoint.keep=most: must be one of all, best or a valid integer",
+            "checkpoint.keep=most: must be one of all, best or a whole number",
         ),
         ("checkpoint.keep=0", "must be one of all, best or greater than 0, for example"),
         ("trainer.class_weights=[1]", "must be balanced or must have at least 2 items"),
@@ -69,7 +69,7 @@ from tests.helpers.faults import faults
             "val/recall, val/auroc, val/top5, val/brier, val/ece, train/acc, train/loss",
         ),
         ("optimizer.lr=0.1,0.2", "type -m too"),
-        ("optimizer.lr=[", "cannot be read"),
+        ("optimizer.lr=[", "a bracket has no partner"),
         ("~optimizer.lr", "optimizer.lr: is missing"),
         ("hydra.nothing=1", "nothing"),
     ],

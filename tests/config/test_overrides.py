@@ -38,14 +38,20 @@ def test_keys_of_hydra_and_of_groups() -> None:
 
 def test_overrides_that_cannot_be_read_are_named() -> None:
     faults: list[str] = []
-    assert [override.input_line for override in parse_all(["a=[", "seed=1"], faults)] == ["seed=1"]
+    assert [override.input_line for override in parse_all(["a=,", "seed=1"], faults)] == ["seed=1"]
     (fault,) = faults
-    assert fault.startswith("a=[: cannot be read (")
+    assert fault.startswith("a=,: cannot be read (")
     faults.clear()
     assert parse_all(["help"], faults) == []
     assert faults == [
         "help: must be KEY=VALUE, for example optimizer.lr=0.1; --help lists the keys"
     ]
+    faults.clear()
+    assert parse_all(["model.hidden_sizes=[128,", "64]", "optimizer.lr"], faults) == []
+    assert [fault.partition(": ")[2][:30] for fault in faults] == [
+        "a bracket has no partner; writ", "a bracket has no partner; writ",
+        "must be KEY=VALUE, for example",
+    ]  # fmt: skip
     faults.clear()
     assert parse_all(["seed=" + "1" * OVERRIDES_LIMIT], faults) == []
     assert faults[0].startswith("the overrides have 10,005 characters, at most 10,000 are read")

@@ -44,7 +44,7 @@ from tests.helpers.faults import faults
             ["augmentation.anneal=0.2"],
             "augmentation.anneal=0.2 has no use without augmentation; type augmentation=digits too",
         ),
-        (["data.folds=5"], "name the fold too, data.fold=0 or, with -m, data.fold=range(5)"),
+        (["data.folds=5"], "name the fold too, data.fold=0 or, with -m, 'data.fold=range(5)'"),
         (["data.fold=1"], "data.fold=1 has no use without data.folds; type data.folds=5 too"),
         (["data.folds=3", "data.fold=3"], "data.fold=3: the folds of data.folds=3 are 0 to 2"),
         (["data.folds=3", "data.fold=0", "data.order=stream"], "type data.order=seeded"),

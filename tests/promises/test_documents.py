@@ -1,5 +1,6 @@
 """The documentation is right: its commands run, its links lead somewhere, its diffs train."""
 
+import json
 import re
 import shlex
 import shutil
@@ -50,6 +51,13 @@ def commands_of(page: Path) -> Iterator[str]:
         yield from (line[2:] for line in block.splitlines() if line.startswith("$ "))
     starts = r"(?:[A-Z_]+=\S+ )?(?:python -m|make|pip install|torchrun|git clone) "
     yield from re.findall(rf"`({starts}[^`]+)`", prose(page))
+
+
+def test_a_shell_reads_every_command() -> None:
+    """It refuses parentheses without quotes, which `shlex` takes."""
+    for text in TEXTS:
+        words = shlex.split(text, comments=True, posix=False)
+        assert not [w for w in words if "(" in w and not w.startswith(("'", '"', "$("))], text
 
 
 def words_of(command: str) -> tuple[str, ...]:
@@ -450,6 +458,10 @@ def test_an_addition_trains(
     result = Run(tmp_path / "run").result
     assert (result["test/acc"] or 0) > accuracy
     assert f"data={result['data']['name']}" in choice
+    done = added(tmp_path, "src.evaluate", "run", "--json")
+    assert json.loads(done.stdout)["accuracy"] == pytest.approx(result["test/acc"])
+    done = added(tmp_path, "src.report", "run")
+    assert done.returncode == 0, done.stderr
 
 
 def test_an_added_optimizer_trains_a_trial_as_its_single_run(added: Warm, tmp_path: Path) -> None:

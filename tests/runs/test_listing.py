@@ -1,5 +1,6 @@
 """The list of runs and sweeps."""
 
+import itertools
 import json
 import time
 from pathlib import Path
@@ -188,6 +189,18 @@ def test_a_sweep_is_one_row() -> None:
     assert "sweep of 4" in listed([], [], "began", 9, as_json=False)
 
 
+def test_the_best_of_repeated_settings_is_a_mean() -> None:
+    """Not the luckiest seed."""
+    folder = multirun("sweeps/2026-01-02/10-00-00.0", *SMALL, "optimizer.lr=0.1,0.2", "seed=0,1")
+    values = iter((0.5, 0.9, 0.75, 0.77))
+    for number, (rate, seed) in enumerate(itertools.product(("0.1", "0.2"), ("0", "1"))):
+        value = next(values)
+        overrides, also = (f"optimizer.lr={rate}", f"seed={seed}"), {"test/acc": value - 0.25}
+        ended(folder / str(number), value, *overrides, also=also)
+    entry = read_entry(folder)
+    assert (entry.best, entry.test) == pytest.approx((0.76, 0.51))
+
+
 def test_a_search_and_an_empty_sweep() -> None:
     Path("searches/lr").mkdir(parents=True)
     Path("searches/lr", SEARCH).write_text('["optimizer.lr=interval(0.1,1)", "search.trials=4"]')
@@ -225,9 +238,9 @@ def test_the_best_so_far(interrupted: bool) -> None:
     entry = read_entry(folder)
     word = "interrupted" if interrupted else "unfinished"
     assert (entry.status, entry.data, entry.best) == (f"{word}, 0 of 2 ended", "digits", 0.5)
-    ended(folder / "2", 0.4)
+    ended(folder / "2", 0.4, *SMALL, "optimizer.lr=0.3")
     assert read_entry(folder).best == 0.5
-    ended(folder / "3", 0.6)
+    ended(folder / "3", 0.6, *SMALL, "optimizer.lr=0.4")
     assert read_entry(folder).best == 0.6
 
 

@@ -42,8 +42,9 @@ def test_faults_of_resume_cost_no_torch(
             check_command_line(argv)
         return str(caught.value)
 
-    assert "trainer.max_epochs alone may grow\n  optimizer.lr: it was 0.5, now 0.1" in fault(
-        f"resume={folder}", "optimizer.lr=0.1", "trainer.max_epochs=5"
+    assert (
+        "may only change to a larger trainer.max_epochs\n  optimizer.lr: it was 0.5, now 0.1"
+        in fault(f"resume={folder}", "optimizer.lr=0.1", "trainer.max_epochs=5")
     )
     assert "trainer.max_epochs: it was 2, now 1" in fault(
         f"resume={folder}", "trainer.max_epochs=1"

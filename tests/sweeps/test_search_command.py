@@ -99,7 +99,7 @@ def test_all_faults_come_at_once() -> None:
     assert str(caught.value).splitlines() == [
         "6 faults in the configuration, nothing was started",
         "  optimizer.momentum=0: optimizer.momentum is given twice",
-        "  search.batch=no: must be a valid integer, for example search.batch=16",
+        "  search.batch=no: must be a whole number, for example search.batch=16",
         "  seed=-1: must be greater than or equal to 0, for example seed=0",
         "  optimizer.lr=interval(-1,0) reaches optimizer.lr=-1.0: must be greater than 0, "
         "for example optimizer.lr=0.5",

@@ -80,6 +80,7 @@ def test_a_run_that_hardly_learns_says_what_to_type(
     caplog.clear()
     with caplog.at_level("INFO", "src"):
         fit(compose("data=toy", "trainer=cpu"), tmp_path / "toy")
+        fit(compose(*few, *default, f"start_from={tmp_path}/default"), tmp_path / "tuned")
     assert "few_samples" not in caplog.text
 
 
