@@ -252,7 +252,8 @@ def summary(run: Run) -> str:
     places = best_places(("", sort_key(made["by"], value)) for value in values)
     table = with_best(table, *places)
     return (
-        f"{table}\n\n{len(made['members'])} members, {result['parameters']:,} parameters; "
+        f"{table}\n\n{len(made['members'])} members, chosen by {made['by']}, "
+        f"{result['parameters']:,} parameters; "
         f"test accuracy {format_metric('test/acc', result['test/acc'])}, "
         f"loss {format_metric('test/loss', result['test/loss'])}\n"
         f"folder {run.folder}"

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -66,6 +67,14 @@ def predict_request(request: Request) -> Output:
         reason = str(error).splitlines()[0].removeprefix(f"{trained.checkpoint}: ")
         notes.append(f"not compared with the training data: {reason}")
     predictions = predict_inputs(trained, request.inputs, likeness, request.copies)
+    crowded = [each for each in predictions if (each.drawings or 0) > 1]
+    if crowded:
+        more = f" and {len(crowded) - 1:,} more" if crowded[1:] else ""
+        notes.append(
+            f"{crowded[0].name}{more}: has {crowded[0].drawings} drawings; to read each one, type "
+            f"python -m src.predict {shlex.join([str(request.run), crowded[0].name])} "
+            "--boxes boxes.png"
+        )
     faults = [prediction.fault for prediction in predictions if prediction.fault]
     rows = to_csv(predictions, trained.labels, request.copies)
     if request.boxes_file:

@@ -9,6 +9,7 @@ from tabulate import tabulate
 from src.config.written import flat
 from src.runs.comparison import between_histories, between_weights
 from src.runs.folder import Run, checkpoint_of
+from src.runs.labels import read_labels
 from src.runs.loading import open_trained
 from src.runs.outcome import UNKNOWN, all_metrics, differing, format_metric, read_outcome
 from src.system.errors import InputError
@@ -18,7 +19,7 @@ def describe(folders: Sequence[Path]) -> str:
     """Tables with a column for each run, and the distances of histories and weights from those of
     the first run. Raises InputError for a folder that holds no run."""
     runs = [Run(folder) for folder in folders]
-    columns = [str(folder) for folder in folders]
+    columns = [_called(folder) for folder in folders]
     settings = [dict(flat(run.config.identity_values())) for run in runs]
     changed = differing(settings)
     parts = []
@@ -37,7 +38,10 @@ def describe(folders: Sequence[Path]) -> str:
     rows = [[key, *(each.get(key, UNKNOWN) for each in facts)] for key in differing(facts)]
     if rows:
         parts.append(tabulate(rows, ["environment", *columns], disable_numparse=True))
-    parts += [f"from {folders[0]} to {run.folder}: {_distances(runs[0], run)}" for run in runs[1:]]
+    parts += [
+        f"{columns[0]} and {called}: {_distances(runs[0], run)}"
+        for called, run in zip(columns[1:], runs[1:], strict=True)
+    ]
     return "\n\n".join(parts)
 
 
@@ -70,12 +74,22 @@ def _distances(first: Run, other: Run) -> str:
         for run in (first, other):
             checkpoint_of(run.folder)
     except InputError:
-        weights = UNKNOWN
+        weights = "one has no weights"
     else:
         models = [open_trained(run.folder).model for run in (first, other)]
         distance = between_weights(*models)
-        weights = "other shapes" if math.isinf(distance) else f"{distance:.2g}"
-    if history == 0 and weights == "0":
-        return "identical, history and best weights, bit for bit"
-    told = "other epochs" if math.isinf(history) else f"{history:.2g}"
-    return f"largest difference of best weights {weights}, of the history {told}"
+        if distance == history == 0:
+            return "identical, history and best weights, bit for bit"
+        weights = _told("best weights", distance, "shapes")
+    return f"{weights}; {_told('histories', history, 'epochs')}"
+
+
+def _told(what: str, distance: float, parts: str) -> str:
+    if math.isinf(distance):
+        return f"the {what} have other {parts}"
+    return f"the {what} differ by at most {distance:.2g}"
+
+
+def _called(folder: Path) -> str:
+    """The name that a run was given, else its path."""
+    return read_labels(folder).name or str(folder)

@@ -2,9 +2,11 @@
 
 import csv
 import io
+import shlex
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
 from src.inference import inputs
 from src.inference.inputs import Picture, read_inputs
@@ -49,6 +51,23 @@ def test_the_command(command: Command, train: Train, tmp_path: Path) -> None:
     printed = command("src.predict", str(run.best_checkpoint), str(drawings), "--csv", "-")
     assert printed.stdout == content
     assert sorted(path.name for path in tmp_path.iterdir()) == ["drawings", "found.csv", "run1"]
+
+
+def test_several_drawings_in_a_picture_say_what_to_type(
+    command: Command, train: Train, tmp_path: Path
+) -> None:
+    run = str(train().folder)
+    page = Image.new("L", (400, 120), 255)
+    for place in range(3):
+        page.paste(seven().resize((80, 80)), (20 + 130 * place, 20))
+    page.save(tmp_path / "my page.png")
+    done = command("src.predict", run, "my page.png")
+    typed = f"python -m src.predict {run} 'my page.png' --boxes boxes.png"
+    assert f"my page.png: has 3 drawings; to read each one, type {typed}\n" in done.stderr
+    assert (done.returncode, len(done.stderr.splitlines())) == (0, 1)
+    done = command(*shlex.split(typed)[2:])
+    assert (done.returncode, (tmp_path / "boxes.png").exists()) == (0, True)
+    assert [f"my page.png[{number}]" in done.stdout for number in range(4)] == [True] * 3 + [False]
 
 
 def test_the_exit_status_says_whether_all_files_have_predictions(

@@ -9,6 +9,7 @@ import torch
 from src.config.compose import compose
 from src.runs.difference import describe
 from src.runs.folder import Run
+from src.runs.labels import Change, write_labels
 from src.runs.loading import open_trained
 from src.training.fit import fit
 from tests.helpers.commands import SMALL
@@ -41,10 +42,10 @@ def test_distances(runs: list[Run]) -> None:
         (a - b).abs().max().item() for a, b in zip(*(s.values() for s in states), strict=True)
     )
     text = describe([first, second, third])
-    assert f"from {first} to {second}: largest difference of best weights {furthest:.2g}," in text
+    assert f"{first} and {second}: the best weights differ by at most {furthest:.2g};" in text
     assert describe([second, third]).endswith("identical, history and best weights, bit for bit")
     assert "settings: the same" in describe([second, third])
-    assert "best weights other shapes" in describe([runs[0].folder, first])
+    assert "best weights have other shapes" in describe([runs[0].folder, first])
 
 
 def test_the_same_weights_with_another_history(runs: list[Run], tmp_path: Path) -> None:
@@ -52,12 +53,15 @@ def test_the_same_weights_with_another_history(runs: list[Run], tmp_path: Path) 
     last = other.history[-1]
     other.write_history([*other.history[:-1], {**last, "val/loss": (last["val/loss"] or 0) + 0.25}])
     text = describe([runs[2].folder, other.folder])
-    assert text.endswith("largest difference of best weights 0, of the history 0.25")
+    told = "the best weights differ by at most 0; the histories differ by at most 0.25"
+    assert text.endswith(told)
+    write_labels(other.folder, Change(name="later"))
+    assert f"{runs[2].folder} and later: {told}" in describe([runs[2].folder, other.folder])
 
 
 def test_a_run_without_weights(runs: list[Run], tmp_path: Path) -> None:
     failed = ended(tmp_path / "failed", None, status="failed")
     failed.remove_checkpoints(but_best=False)
     text = describe([runs[2].folder, failed.folder])
-    assert text.endswith("largest difference of best weights –, of the history other epochs")
+    assert text.endswith("one has no weights; the histories have other epochs")
     assert torch.is_tensor(open_trained(runs[2].folder).model.state_dict()["layers.0.weight"])
