@@ -123,11 +123,11 @@ def _beginning(path: Path) -> str:
 
 
 def title_of(found: Collection) -> str:
-    """The names of the runs and sweeps, where they have one, else what they are about."""
+    """The names of the runs and sweeps, as they were typed, else what they are about."""
     parts = []
     if len(found.runs) == 1:
         (run,) = found.runs
-        parts.append(run.called or f"{_model(run)} on {run.data}")
+        parts.append(run.called or _at_the_start(f"{_model(run)} on {run.data}"))
     elif found.runs:
         parts.append(f"{len(found.runs):,} runs on {_listed(run.data for run in found.runs)}")
     folders = len({sweep.folder for sweep in found.sweeps})
@@ -139,11 +139,15 @@ def title_of(found: Collection) -> str:
         about = f"a {found.sweeps[0].kind}"
         if keys:
             about += f" over {_listed(key.rpartition('.')[2] for key in keys)}"
-        about = found.sweeps[0].called or about
+        about = found.sweeps[0].called or (about if parts else _at_the_start(about))
         trials = sum(len(sweep.trials) for sweep in found.sweeps)
         count = "1 trial" if trials == 1 else f"{trials:,} trials"
         parts.append(f"{about} on {_listed(map(_data, found.sweeps))}: {count}")
     return "; ".join(parts)
+
+
+def _at_the_start(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _model(entry: Entry) -> str:

@@ -60,6 +60,6 @@ def test_a_committee_in_the_folder_of_its_sweep_is_not_a_trial(
     assert entry.settings["optimizer.lr"] == part.trials[0].settings["optimizer.lr"]
     assert entry.value == run.result["best"]["val/acc"]
     page = write_report([sweep]).read_text()
-    assert "<h1>committee of 2 on digits; a sweep over hidden_sizes, seed on digits: 2" in page
+    assert "<h1>Committee of 2 on digits; a sweep over hidden_sizes, seed on digits: 2" in page
     assert f"python -m src.committee {sweep} --best 2 --by val/acc" in page
     assert [outcome.run.folder.name for outcome in Sweep(sweep).outcomes()] == ["0", "1"]

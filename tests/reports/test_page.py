@@ -167,7 +167,7 @@ def test_a_large_sweep_shows_its_first_rows(
     every = [float(row["val/acc"]) for row in rows if row["trial"] not in "34"]
     assert accuracies == [round(100 * value, 2) for value in sorted(every, reverse=True)[:3]]
     assert "the first 4 of 8 trials; results.csv has all; seconds of a trial" in page
-    assert "<h1>a sweep over hidden_sizes, lr, seed on digits: 8 trials</h1>" in page
+    assert "<h1>A sweep over hidden_sizes, lr, seed on digits: 8 trials</h1>" in page
 
 
 def test_notebooks_have_the_colours_of_reports() -> None:
@@ -315,7 +315,7 @@ def test_a_sweep_over_data_sets_has_a_best_trial_on_each(warm: Warm, tmp_path: P
     for number, expected in ((1, {"0", "1"}), (2, {"2", "3"})):
         assert {row[0] for row in found[f"sweep{number}-table"][1:]} == expected
     assert "<h2>Sweep trials on digits</h2>" in page
-    assert "<h1>a sweep over seed on digits, toy: 4 trials</h1>" in page
+    assert "<h1>A sweep over seed on digits, toy: 4 trials</h1>" in page
 
 
 def test_unfinished_runs_show_their_best_epoch_and_the_reason(train: Train, tmp_path: Path) -> None:
@@ -419,7 +419,7 @@ def test_a_title_names_seeds_and_folds_last() -> None:
     trial = replace(entry("0"), settings={"data.name": "digits"})
     found = Collection([], [SweepEntries(Path("s"), "s", [trial], keys)], [])
     assert (
-        title_of(found) == "a sweep over lr, hidden_sizes, dropout, fold, 1 more on digits: 1 trial"
+        title_of(found) == "A sweep over lr, hidden_sizes, dropout, fold, 1 more on digits: 1 trial"
     )
 
 
