@@ -3,6 +3,8 @@
 
 python -m src.evaluate RUN                   RUN: a run folder or a .ckpt file
 python -m src.evaluate RUN --data digits     on another data set than the model was trained on
+python -m src.evaluate RUN --data new.csv    on your own rows, all of them; also .npz, or a folder
+                                             of pictures for each class
 python -m src.evaluate RUN --top-k 3         how often the label is among the 3 most probable
 python -m src.evaluate RUN --calibrate       also calibration, before and after temperature scaling
 python -m src.evaluate RUN --augmented 10    mean over each sample and 10 augmented copies of it
@@ -16,6 +18,7 @@ from src.system.process import importing, run
 def main() -> None:
     from src.config.faults import options
     from src.inference.copies import MOST_COPIES, read_copies
+    from src.inference.inputs import OWN, require_labelled
     from src.runs.folder import checkpoint_of
     from src.runs.lookup import MODEL, finder, typed_folders
 
@@ -28,9 +31,12 @@ def main() -> None:
     )
     completed_by(
         parser.add_argument(
-            "--data", metavar="NAME", help="data set; default: that of the training"
+            "--data",
+            metavar="DATA",
+            help="the name of a data set, or labelled samples: a .csv or .npz file, or a folder of "
+            "pictures for each class; default: the test set of the training",
         ),
-        lambda **_: options("data"),
+        lambda **_: [name for name in options("data") if name not in OWN],
     )
     parser.add_argument(
         "--top-k",
@@ -54,9 +60,7 @@ def main() -> None:
     checkpoint_of(arguments.run)
     copies = read_copies(arguments.run, arguments.augmented)
     if arguments.data:
-        from src.config.compose import compose
-
-        compose(f"data={arguments.data}")
+        require_labelled(arguments.data)
     with importing():
         from src.inference.calibration import report
 

@@ -17,6 +17,7 @@ from src.system.errors import InputError, all_at_once, reading
 from src.system.resources import cpu_count
 from src.system.terminal import progress
 
+MOST_TOLD = 10  # classes, in a message
 AT_ONCE = 256  # pictures given to the threads together; Ctrl-C waits for at most these
 
 
@@ -118,6 +119,31 @@ def list_pictures(root: Path, level: int | None = None) -> Listing:
     labels = tuple(printable(name) for name in names)
     test = listed[1] if len(parts) == 2 else None
     return Listing(labels, listed[0], test, others, digest.hexdigest())
+
+
+def labelled_pictures(root: Path, labels: Sequence[str]) -> tuple[list[Path], list[int]]:
+    """The pictures in the folders of these classes, not all of which must be there, with the place
+    of each one's class in `labels`. Raises InputError with all folders that are no class, and when
+    there is no picture."""
+    with reading(root):
+        names = _folders(root)
+    paths: list[Path] = []
+    classes: list[int] = []
+    unknown = [name for name in names if printable(name) not in labels]
+    if unknown:
+        told = ", ".join(labels[:MOST_TOLD]) + (", …" if labels[MOST_TOLD:] else "")
+        faults = [f"{root / name}: is no class of the model ({told})" for name in unknown]
+        raise all_at_once(faults, "nothing was decoded")
+    for name in names:
+        pictures, _ = _pictures(root / name)
+        paths += pictures
+        classes += [labels.index(printable(name))] * len(pictures)
+    if not paths:
+        raise InputError(
+            f"{root}: has no picture ({', '.join(SUFFIXES)}) in a folder of its class, such as "
+            f"{root / labels[0]}"
+        )
+    return paths, classes
 
 
 def _pictures(folder: Path) -> tuple[list[Path], int]:

@@ -303,9 +303,16 @@ class Table:
         """A text for each column that the table lacks; `key` is the setting that names it."""
         lacking = [name for name in names if name not in self._numbers]
         # The search for similar names is slow, so only the shown columns get one.
-        told = [_unknown(name, self.names, key) for name in lacking[:FAULTS_SHOWN]]
+        others = [name for name in self.names if name not in names]
+        told = [self._unknown(name, others, key) for name in lacking[:FAULTS_SHOWN]]
         told += [f"there is no column {name}" for name in lacking[FAULTS_SHOWN:]]
         return [f"{self.path}: {text}" for text in told]
+
+    def _unknown(self, name: str, others: Sequence[str], key: str) -> str:
+        """With the most similar of the `others`, the columns that are not wanted anyway."""
+        given = f"{key}={name}: there is no such column" if key else f"there is no column {name}"
+        listed = ", ".join(self.names[:ALIKE])
+        return f"{given}{did_you_mean(name, others[:ALIKE]) or f'; it has {listed[:200]}'}"
 
     def require(self, names: Sequence[str], key: str = "") -> None:
         """Raises InputError with the columns that the table lacks. `key`: see `missing`."""
@@ -319,12 +326,6 @@ class Table:
             raise InputError(f"{self.path}: {faults[0]}")
         count = f"{self.path}: {len(faults):,} faults"
         raise InputError("\n  ".join([count, *shortened(faults), *([instead] if instead else [])]))
-
-
-def _unknown(name: str, names: Sequence[str], key: str) -> str:
-    given = f"{key}={name}: there is no such column" if key else f"there is no column {name}"
-    listed = ", ".join(names[:ALIKE])
-    return f"{given}{did_you_mean(name, names[:ALIKE]) or f'; it has {listed[:200]}'}"
 
 
 def read_header(path: Path) -> Table:

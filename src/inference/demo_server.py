@@ -14,7 +14,7 @@ from PIL import Image
 from src.inference.drawings import prepare
 from src.inference.formats import ANOTHER, FORMATS, Plan, default_output, input_shape
 from src.inference.onnx_model import OnnxModel, open_onnx
-from src.runs.folder import checkpoint_of
+from src.runs.folder import Run, checkpoint_of
 from src.system.errors import InputError, all_at_once, parsing
 from src.system.extras import missing
 from src.system.files import MIB, sha256
@@ -35,6 +35,7 @@ def demonstrate(path: Path, port: int, *, browser: bool) -> None:
     checkpoint = server = None
     try:
         checkpoint = checkpoint_of(path)
+        _require_no_table(path)
     except InputError as error:
         faults.append(str(error))
     try:
@@ -81,6 +82,14 @@ def open_model(path: Path, checkpoint: Path) -> OnnxModel:
             reason = str(error).removesuffix(ANOTHER).replace(f"{temporary}:", "its ONNX model")
             raise InputError(f"{path}: cannot be shown: {reason}") from None
         return open_onnx(temporary, threads=1)
+
+
+def _require_no_table(path: Path) -> None:
+    if Run(path).config_file.exists() and (data := Run(path).config.data).name in ("csv", "toy"):
+        raise InputError(
+            f"{path}: was trained on a table, data={data.name}, for which nothing is drawn; "
+            f"type python -m src.predict {path} FILE.csv"
+        )
 
 
 def require_pictures(shape: tuple[int, ...] | list[int], path: Path) -> None:

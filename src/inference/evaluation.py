@@ -19,6 +19,8 @@ from src.data.sources.catalogue import open_source
 from src.data.sources.folds import training_and_validation
 from src.data.sources.source import Source, Split, as_float
 from src.inference.copies import require_augmentation, told
+from src.inference.inputs import require_labelled
+from src.inference.labelled import labelled_source
 from src.inference.measures import Measures, measure
 from src.inference.measures import describe as describe_measures
 from src.models.committee import Committee
@@ -82,13 +84,17 @@ def evaluate_path(
 
 
 def source_of(trained: Trained, data: str | None = None) -> Source:
-    """Opens the data set `data`; by default the data set that the model was trained on, which is
-    the fallback if the configured data set was not available for the training.
+    """Opens the data set or the user's own samples that `data` names; by default the data set that
+    the model was trained on, which is the fallback if the configured data set was not available for
+    the training.
 
     Raises InputError when the data cannot be loaded, and when the user's own files have changed
     since the training: test samples could then be former training samples.
     """
     section: schema.Data = trained.config.data
+    own = None if data is None else require_labelled(data)
+    if own is not None:
+        return labelled_source(trained, own)
     if data is not None or section.name != trained.data:
         from src.config.compose import compose  # imports Hydra, which is seldom needed here
 

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from numpy.typing import NDArray
 
 from src.config import schema
+from src.config.faults import did_you_mean, options
 from src.config.written import printable
 from src.data.arrays import as_float32, feature_faults, label_faults, read_arrays
 from src.data.pictures import SUFFIXES, read_picture
@@ -25,6 +26,7 @@ from src.system.terminal import progress
 
 ARRAYS_LIMIT = 1024 * MIB  # of an unpacked .npz file; MNIST has 55 MiB
 NAMES_SHOWN = 5
+OWN = ("csv", "image_folder", "npz")  # data sets of the user's own files
 # For models of these data sets, the program resizes the whole picture. For other models, it finds
 # the drawing in the picture, crops it and centres it.
 WHOLE_PICTURES = ("fashion_mnist", "kmnist", "cifar10", "cifar100", "image_folder")
@@ -148,6 +150,29 @@ def _drawings_in(path: Path, invert: Invert) -> list[Input]:
             "type --invert yes for dark ink on light paper, --invert no for light ink"
         )
     return [Picture(path, item.drawing, item.box) for item in found]
+
+
+def require_labelled(data: str) -> Path | None:
+    """The path that `--data` of `python -m src.evaluate` names; None for the name of a data set.
+    Raises InputError for an unknown name, and for a path of which no labelled samples are read."""
+    names = [name for name in options("data") if name not in OWN]
+    path = Path(data)
+    if data in names:
+        return None
+    if not (path.exists() or path.suffix.lower() in (".csv", ".npz") or "/" in data):
+        raise InputError(
+            f"--data {data}: must be one of {', '.join(names)}, a .csv file, an .npz file, or a "
+            f"folder of pictures for each class{did_you_mean(data, names)}"
+        )
+    with reading(path):
+        if not path.is_dir():
+            _require_file(path)
+            if path.suffix.lower() not in (".csv", ".npz"):
+                raise InputError(
+                    f"--data {path}: must be a .csv file, an .npz file, or a folder with a folder "
+                    "of pictures for each class"
+                )
+    return path
 
 
 def read_inputs(paths: Sequence[Path], invert: Invert = "auto") -> list[Input]:

@@ -3,7 +3,6 @@
 `predict` is for your own programs, `predict_inputs` for the command `python -m src.predict`.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -13,19 +12,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from src.config import schema
 from src.config.written import printable
 from src.data.arrays import as_float32, feature_faults
-from src.data.pictures import read_picture, resize
 from src.data.sources.source import Split
-from src.data.tables import Table
-from src.inference.drawings import LEAST_FIELD, Box, scale_drawing
+from src.inference.drawings import Box
 from src.inference.evaluation import Opinions, compute_logits, consult, require_copies
-from src.inference.inputs import WHOLE_PICTURES, Input, Picture, Samples, Unread
+from src.inference.inputs import Input, Picture, Samples, Unread
 from src.inference.likeness import Likeness
+from src.inference.samples import pixels_of, samples_of, shape_faults, takes_whole_pictures
 from src.runs.loading import Trained
 from src.system.errors import InputError, all_at_once
-from src.system.terminal import progress
 
 LEAST_SURE = 0.6  # a drawing of a photograph whose class is less probable is none
 
@@ -51,7 +47,7 @@ def predict(trained: Trained, features: NDArray[Any], copies: int = 0) -> NDArra
     >>> names = [trained.labels[best] for best in probabilities.argmax(1)]
     """
     features = as_float32(features)
-    faults = feature_faults("features", features) or _shape_faults(trained, "features", features)
+    faults = feature_faults("features", features) or shape_faults(trained, "features", features)
     if faults:
         raise InputError(faults[0])
     logits = _finite_logits(trained, features, copies)
@@ -124,8 +120,7 @@ def predict_inputs(
             if isinstance(item, Picture):
                 predictions.append(next(picture_predictions))
             else:
-                samples = _samples_of(trained, item) if isinstance(item, Table) else item
-                predictions += _of_samples(trained, samples, likeness, copies)
+                predictions += _of_samples(trained, samples_of(trained, item), likeness, copies)
         except InputError as error:
             predictions.append(Prediction(item.path, None, None, fault=str(error)))
     faults = [prediction.fault for prediction in predictions if prediction.fault]
@@ -180,34 +175,15 @@ def _finite_logits(
     return logits
 
 
-def picture_shape(trained: Trained) -> tuple[int, int]:
-    """(H, W) of the pictures that a model takes. Raises InputError when it takes none."""
-    if trained.data in WHOLE_PICTURES:
-        return trained.shape[1], trained.shape[2]
-    sizes = trained.shape[1:] if len(trained.shape) == 3 else trained.shape
-    grey = math.prod(sizes) == math.prod(trained.shape)  # one channel
-    if len(sizes) != 2 or not grey or min(sizes) < LEAST_FIELD:
-        raise InputError(
-            f"{trained.checkpoint}: this model was trained on data={trained.data}; it takes "
-            f"features of shape {trained.shape}, not pictures. Give an .npz file with an array x "
-            f"of shape {_expected_shape(trained)} instead"
-        )
-    return sizes[0], sizes[1]
-
-
 def _of_pictures(
     trained: Trained, pictures: Sequence[Picture], likeness: Likeness | None, copies: int
 ) -> list[Prediction]:
-    shape, shown = picture_shape(trained), progress(pictures, "pictures read")
-    if trained.data in WHOLE_PICTURES:
-        pixels = [resize(read_picture(p.path), shape, trained.shape[0]) for p in shown]
-    else:
-        pixels = [scale_drawing(picture.drawing, shape).pixels for picture in shown]
-    guesses = _guesses_with_unlikeness(trained, np.stack(pixels), likeness, copies)
+    pixels = pixels_of(trained, pictures)
+    guesses = _guesses_with_unlikeness(trained, pixels, likeness, copies)
     predictions = []
     for number, (picture, (guess, unlikeness)) in enumerate(zip(pictures, guesses, strict=True)):
         path, drawing = picture.path, picture.drawing
-        if trained.data in WHOLE_PICTURES:
+        if takes_whole_pictures(trained):
             prediction = Prediction(path, None, guess, unlikeness=unlikeness)
         elif picture.box:
             none = (unlikeness or 0) > 1 or guess.probability < LEAST_SURE
@@ -241,56 +217,13 @@ def _tensor(trained: Trained, features: NDArray[Any]) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(features)).view(-1, *trained.shape)
 
 
-def _samples_of(trained: Trained, table: Table) -> Samples:
-    """The features of the rows of a table, and their classes if the table has the target column."""
-    section, columns = trained.config.data, trained.columns
-    if columns is None or not isinstance(section, schema.Csv):
-        raise InputError(
-            f"{table.path}: {trained.checkpoint} was trained on data={trained.data}, not on a "
-            f"table; name an .npz file with x of {_expected_shape(trained)} in its place"
-        )
-    features = columns.features(table)
-    labels = None
-    if section.target in table.names:
-        targets = table.texts(section.target, "class")
-        unknown = sorted(set(targets) - set(trained.labels))
-        if unknown:
-            raise InputError(
-                f"{table.path}: column {section.target} has the class {unknown[0][:80]!r}, which "
-                f"{trained.checkpoint} does not know; leave the column out"
-            )
-        labels = np.array([trained.labels.index(target) for target in targets])
-    return Samples(table.path, features, labels)
-
-
 def _of_samples(
     trained: Trained, samples: Samples, likeness: Likeness | None, copies: int
 ) -> list[Prediction]:
-    features, labels = samples.features, samples.labels
-    faults = _shape_faults(trained, "x", features)
-    if faults:
-        raise InputError(f"{samples.path}: {faults[0]}")
-    if labels is not None and (labels.min() < 0 or labels.max() >= trained.classes):
-        raise InputError(
-            f"{samples.path}: y goes from {labels.min()} to {labels.max()}, must be from 0 to "
-            f"{trained.classes - 1}"
-        )
-    guesses = _guesses_with_unlikeness(trained, features, likeness, copies)
+    labels = samples.labels
+    guesses = _guesses_with_unlikeness(trained, samples.features, likeness, copies)
     classes = [None] * len(guesses) if labels is None else labels.tolist()
     return [
         Prediction(samples.path, row, guess, true_class=true_class, unlikeness=unlikeness)
         for row, ((guess, unlikeness), true_class) in enumerate(zip(guesses, classes, strict=True))
     ]
-
-
-def _shape_faults(trained: Trained, name: str, features: NDArray[Any]) -> list[str]:
-    shape = features.shape[1:]
-    if trained.shape in (shape, (1, *shape)):
-        return []
-    return [
-        f"{name} is {features.shape}, but {trained.checkpoint} takes {_expected_shape(trained)}"
-    ]
-
-
-def _expected_shape(trained: Trained) -> str:
-    return f"(N, {', '.join(map(str, trained.shape))})"

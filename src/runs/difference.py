@@ -8,7 +8,7 @@ from tabulate import tabulate
 
 from src.config.written import flat
 from src.runs.comparison import between_histories, between_weights
-from src.runs.folder import Run, checkpoint_of
+from src.runs.folder import Run, checkpoint_of, is_sweep
 from src.runs.labels import read_labels
 from src.runs.loading import open_trained
 from src.runs.outcome import UNKNOWN, all_metrics, differing, format_metric, read_outcome
@@ -91,5 +91,6 @@ def _told(what: str, distance: float, parts: str) -> str:
 
 
 def _called(folder: Path) -> str:
-    """The name that a run was given, else its path."""
-    return read_labels(folder).name or str(folder)
+    """The name that a run was given, else its path. A trial has the name of its sweep."""
+    name = None if is_sweep(folder.parent) else read_labels(folder).name
+    return name or str(folder)

@@ -464,6 +464,13 @@ def test_a_model_that_does_not_take_pictures(train: Train, monkeypatch: pytest.M
         open_model(run.folder, run.best_checkpoint)
 
 
+def test_a_model_of_a_table_is_refused_before_it_is_exported(train: Train) -> None:
+    run = train("data=toy", "data.factor=4")
+    with pytest.raises(InputError) as caught:
+        demonstrate(run.folder, 0, browser=False)
+    assert f"type python -m src.predict {run.folder} FILE.csv" in str(caught.value)
+
+
 def test_a_port_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))

@@ -67,7 +67,7 @@ def test_data_of_another_shape(train: Train) -> None:
         InputError, match=r"takes features \(1, 28, 28\) of 10 classes, but data=toy"
     ):
         evaluate_path(run.folder, "toy")
-    with pytest.raises(InputError, match="data=nowhere: must be one of"):
+    with pytest.raises(InputError, match="--data nowhere: must be one of"):
         evaluate_path(run.folder, "nowhere")
 
 
@@ -75,6 +75,6 @@ def test_faults_of_the_command_line_cost_no_torch(train: Train, tmp_path: Path) 
     nowhere = str(tmp_path / "nowhere")
     told = {
         (nowhere,): f"error: {nowhere}: there is no such file or folder",
-        (str(train().folder), "--data", "nowhere"): "data=nowhere: must be one of",
+        (str(train().folder), "--data", "nowhere"): "--data nowhere: must be one of",
     }
     require_told_without_torch("evaluate", told)

@@ -41,7 +41,7 @@ def test_a_list_and_a_comparison(command: Command, named: Path) -> None:
     compared = command("src.runs", "compare", "base", "rates/2")
     assert compared.returncode == 0, compared.stderr
     assert "optimizer.lr" in compared.stdout
-    assert "from runs/" in compared.stdout.splitlines()[-1]
+    assert compared.stdout.splitlines()[-1].startswith("base and sweeps/")
     assert command("src.runs", "base", "--json").stdout == json.dumps(rows[1:], indent=2) + "\n"
     misspelt = command("src.runs", "lst")
     assert misspelt.stderr == (
