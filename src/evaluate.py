@@ -12,6 +12,7 @@ python -m src.evaluate RUN --json            for other programs
 """
 
 from src.system.arguments import command_parser, completed_by
+from src.system.errors import InputError
 from src.system.process import importing, run
 
 
@@ -19,8 +20,8 @@ def main() -> None:
     from src.config.faults import options
     from src.inference.copies import MOST_COPIES, read_copies
     from src.inference.inputs import OWN, require_labelled
-    from src.runs.folder import checkpoint_of
     from src.runs.lookup import MODEL, finder, typed_folders
+    from src.runs.weights import checkpoint_of
 
     parser = command_parser("evaluate", __doc__)
     completed_by(
@@ -59,6 +60,8 @@ def main() -> None:
     # Wrong arguments are reported before torch is imported.
     checkpoint_of(arguments.run)
     copies = read_copies(arguments.run, arguments.augmented)
+    if arguments.top_k is not None and arguments.top_k < 1:
+        raise InputError(f"--top-k {arguments.top_k}: must be 1 or more")
     if arguments.data:
         require_labelled(arguments.data)
     with importing():

@@ -14,7 +14,8 @@ from PIL import Image
 from src.inference.drawings import prepare
 from src.inference.formats import ANOTHER, FORMATS, Plan, default_output, input_shape
 from src.inference.onnx_model import OnnxModel, open_onnx
-from src.runs.folder import Run, checkpoint_of
+from src.runs.folder import Run
+from src.runs.weights import checkpoint_of
 from src.system.errors import InputError, all_at_once, parsing
 from src.system.extras import missing
 from src.system.files import MIB, sha256

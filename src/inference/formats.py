@@ -12,7 +12,8 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict
 
 from src.data.tables import Columns
-from src.runs.folder import Members, Size, checkpoint_of
+from src.runs.folder import Members, Size
+from src.runs.weights import checkpoint_of
 from src.system.errors import InputError, all_at_once, parsing
 from src.system.extras import missing
 from src.system.files import why_not_writable

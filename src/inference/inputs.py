@@ -19,7 +19,8 @@ from src.data.tables import Table, read_table
 from src.inference.copies import read_copies
 from src.inference.drawings import Box, Drawing, find_drawing
 from src.inference.ink import Invert
-from src.runs.folder import Run, checkpoint_of
+from src.runs.folder import Run
+from src.runs.weights import checkpoint_of
 from src.system.errors import InputError, all_at_once, reading
 from src.system.files import MIB, why_not_writable
 from src.system.terminal import progress

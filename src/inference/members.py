@@ -11,9 +11,10 @@ from typing import Any
 
 from src.config.schema import sort_key
 from src.config.written import flat
-from src.runs.folder import MOST_MEMBERS, Run, checkpoint_of, is_sweep, timestamped
+from src.runs.folder import MOST_MEMBERS, Run, is_sweep, timestamped
 from src.runs.outcome import Outcome, differing, read_outcome
 from src.runs.sweep_folder import Sweep
+from src.runs.weights import checkpoint_of
 from src.system.errors import InputError, all_at_once
 
 METRICS = ("val/acc", "val/loss")

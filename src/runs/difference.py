@@ -8,10 +8,11 @@ from tabulate import tabulate
 
 from src.config.written import flat
 from src.runs.comparison import between_histories, between_weights
-from src.runs.folder import Run, checkpoint_of, is_sweep
+from src.runs.folder import Run, is_sweep
 from src.runs.labels import read_labels
 from src.runs.loading import open_trained
 from src.runs.outcome import UNKNOWN, all_metrics, differing, format_metric, read_outcome
+from src.runs.weights import checkpoint_of
 from src.system.errors import InputError
 
 

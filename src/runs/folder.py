@@ -23,7 +23,7 @@ from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from src.config.faults import read_config
 from src.config.schema import MAX_EPOCHS, MEASURES, UNTRAINED, Config, Monitor
-from src.system.errors import InputError, first_line, reading
+from src.system.errors import InputError, first_line
 from src.system.files import (
     MIB,
     append_text,
@@ -501,28 +501,6 @@ def timestamped(base: str) -> Path:
     """A folder of its own for a run or sweep that begins now: base/<date>/<time to the µs>."""
     now = datetime.now()
     return Path(base, f"{now:%Y-%m-%d}", f"{now:%H-%M-%S.%f}")
-
-
-def checkpoint_of(path: Path) -> Path:
-    """The best checkpoint of a run folder; the path of a file is returned as it is. Raises
-    InputError when there is no such file. Does not import torch."""
-    with reading(path):
-        if path.is_file():
-            return path
-        file = Run(path).best_checkpoint
-        if file.exists():
-            return file
-        exists = path.exists()
-    if not exists:
-        raise InputError(f"{path}: there is no such file or folder; name a run, runs/DATE/TIME")
-    if Run(path).config_file.exists() and (reason := Run(path).why_no_weights):
-        raise InputError(reason)
-    if is_sweep(path):
-        raise InputError(f"{path}: is a sweep; name one of its trials, such as {path / '0'}")
-    raise InputError(
-        f"{path}: is not a run folder, it has no checkpoints/best.ckpt; name a folder that "
-        "`python -m src.train` wrote (runs/<date>/<time>) or a .ckpt file"
-    )
 
 
 def _finite(value: Any) -> Any:

@@ -16,7 +16,8 @@ from src.models import construct_model
 from src.models.committee import Committee
 from src.runs import checkpoint
 from src.runs.checkpoint import CheckpointPart, require_format, wrong_fields
-from src.runs.folder import Member, Members, Size, checkpoint_of
+from src.runs.folder import Member, Members, Size
+from src.runs.weights import checkpoint_of
 from src.system.errors import InputError, first_line
 
 

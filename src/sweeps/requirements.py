@@ -6,8 +6,8 @@ from src.config.faults import DETACHED, find_faults
 from src.config.schema import Config
 from src.data.paths import path_faults
 from src.native.engine import why_absent
-from src.runs.folder import checkpoint_of
 from src.runs.lookup import find
+from src.runs.weights import checkpoint_of
 from src.system.errors import InputError
 from src.system.extras import missing_loggers
 from src.system.launch import launch_info

@@ -8,9 +8,9 @@ from torch import nn
 from src.config.schema import Config
 from src.config.written import counted
 from src.models.summary import in_a_line
-from src.runs.folder import checkpoint_of
 from src.runs.loading import open_trained
 from src.runs.lookup import MODEL, find
+from src.runs.weights import checkpoint_of
 from src.system.errors import InputError
 
 SHOWN = 5  # names in a line

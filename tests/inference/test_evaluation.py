@@ -76,5 +76,6 @@ def test_faults_of_the_command_line_cost_no_torch(train: Train, tmp_path: Path) 
     told = {
         (nowhere,): f"error: {nowhere}: there is no such file or folder",
         (str(train().folder), "--data", "nowhere"): "--data nowhere: must be one of",
+        (str(train().folder), "--top-k", "0"): "--top-k 0: must be 1 or more",
     }
     require_told_without_torch("evaluate", told)

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from src.runs.folder import HISTORY, Row, Run, checkpoint_of
+from src.runs.folder import HISTORY, Row, Run
 from src.system.errors import InputError
-from tests.helpers.runs import ended
 
 
 def test_a_history_of_more_rows_than_epochs(
@@ -56,28 +55,3 @@ def test_an_identity_is_kept_and_checked(tmp_path: Path) -> None:
     run.identity_file.write_text("../../elsewhere")
     with pytest.raises(InputError, match=r"\.identity: is not a run's identity; delete it"):
         run.identity()
-
-
-@pytest.mark.parametrize(
-    ("status", "told"),
-    [
-        ("failed", "it failed before its first checkpoint (no internet); correct that and type"),
-        ("interrupted", "it was interrupted before its first checkpoint; type"),
-        (None, "it has not come to its first checkpoint; wait for it, or, if it was killed, type"),
-        ("diverged", "it diverged before its first checkpoint; name another run"),
-        ("finished", "name another run, or train this one again: python -m src.train seed=3"),
-    ],
-)
-def test_why_a_run_has_no_weights(status: str | None, told: str, tmp_path: Path) -> None:
-    """The message is true, and says what to type."""
-    also = {"error": "InputError: no internet\nmore"} if status == "failed" else {}
-    run = ended(tmp_path, None, "seed=3", status=status or "finished", also=also)
-    run.remove_checkpoints(but_best=False)
-    if status is None:
-        run.result_file.unlink()
-    with pytest.raises(InputError) as caught:
-        checkpoint_of(tmp_path)
-    assert told in str(caught.value)
-    resumes = f"type python -m src.train resume={tmp_path}" in str(caught.value)
-    assert resumes == (status in ("failed", "interrupted", None))
-    assert "is not a run folder" not in str(caught.value)
