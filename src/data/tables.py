@@ -303,7 +303,8 @@ class Table:
         """A text for each column that the table lacks; `key` is the setting that names it."""
         lacking = [name for name in names if name not in self._numbers]
         # The search for similar names is slow, so only the shown columns get one.
-        others = [name for name in self.names if name not in names]
+        wanted = set(names)
+        others = [name for name in self.names if name not in wanted]
         told = [self._unknown(name, others, key) for name in lacking[:FAULTS_SHOWN]]
         told += [f"there is no column {name}" for name in lacking[FAULTS_SHOWN:]]
         return [f"{self.path}: {text}" for text in told]

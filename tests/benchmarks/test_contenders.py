@@ -49,6 +49,7 @@ def loss(contender: Contender, calls: int = EPOCHS, samples: int | None = None) 
 
 @cache
 def expected(samples: int | None = None) -> float:
+    torch.manual_seed(0)  # the first test that asks has drawn already
     found = loss(contenders.bare(*tensors(samples)), samples=samples)
     assert found < 0.5  # before training it is 2.3
     return found
