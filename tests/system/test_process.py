@@ -151,10 +151,10 @@ def test_a_terminal_shows_that_libraries_are_loaded(
     subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, stderr=terminal, env=environment, check=True
     )
-    os.write(terminal, b".")
+    os.write(terminal, b"|")
     read = b""
-    while not read.endswith(b"."):
+    while not read.endswith(b"|"):
         read += os.read(ours, 1000)
-    assert read.decode() == f"{shown}."
+    assert read.decode() == f"{shown}|"
     os.close(ours)
     os.close(terminal)
