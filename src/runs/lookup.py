@@ -154,6 +154,9 @@ class Use:
     can_use: Callable[[Path], bool] = lambda _: True
     wanted: str = "run or sweep"
 
+    def accepts(self, folder: Path) -> bool:
+        return (not self.kinds or kind_of(folder) in self.kinds) and self.can_use(folder)
+
 
 ANY = Use()
 MODEL = Use(TRAINED, _has_weights, "run with weights")
@@ -186,8 +189,10 @@ def find(text: str, use: Use = ANY, *, whole: bool = False) -> Path:
     newest that has this use. `…/3` is the trial 3 of such a sweep, `latest/3` that of the newest
     sweep or search.
 
-    With `whole`, a beginning is not enough. Returns the path of `text` if nothing matches: commands
-    say what they expect. Raises InputError if several match, and if there is no newest.
+    With `whole`, a beginning is not enough. If several match, those with this use go before the
+    others, as a finished run before the failed one whose name it took over. Returns the path of
+    `text` if nothing matches: commands say what they expect. Raises InputError if still several
+    match, and if there is no newest.
     """
     path = Path(text)
     if os.path.lexists(path) or path.is_absolute() or text.startswith(".") or not text:
@@ -196,6 +201,8 @@ def find(text: str, use: Use = ANY, *, whole: bool = False) -> Path:
     if text == LATEST:
         return _newest(found, use)
     matches = _matches(text, found, whole=whole)
+    if len(matches) > 1:
+        matches = [folder for folder in matches if use.accepts(folder)] or matches
     if len(matches) > 1:
         some = ", ".join(map(str, matches[:SHOWN])) + (", …" if len(matches) > SHOWN else "")
         raise InputError(
@@ -216,7 +223,7 @@ def find(text: str, use: Use = ANY, *, whole: bool = False) -> Path:
 
 def _newest(folders: Sequence[Path], use: Use) -> Path:
     for folder in sorted(folders, key=began, reverse=True):
-        if (not use.kinds or kind_of(folder) in use.kinds) and use.can_use(folder):
+        if use.accepts(folder):
             return folder
     raise InputError(f"{LATEST}: there is no {use.wanted} in {', '.join(BASES)}; name a folder")
 

@@ -6,7 +6,7 @@ from src.config.faults import DETACHED, find_faults
 from src.config.schema import Config
 from src.data.paths import path_faults
 from src.native.engine import why_absent
-from src.runs.lookup import find
+from src.runs.lookup import MODEL, find
 from src.runs.weights import checkpoint_of
 from src.system.errors import InputError
 from src.system.extras import missing_loggers
@@ -21,7 +21,7 @@ def find_all_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
         faults += missing_loggers(config.logger.chosen)
         if config.start_from is not None and config.resume is None:  # a resumed run needs no start
             try:
-                checkpoint_of(find(config.start_from))
+                checkpoint_of(find(config.start_from, MODEL))
             except InputError as error:
                 faults.append(f"start_from={config.start_from}: {error}")
         if config.trainer.step == "native" and (reason := why_absent()):

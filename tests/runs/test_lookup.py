@@ -204,13 +204,18 @@ def test_damaged_labels_hide_no_other_run(three: list[Path]) -> None:
 
 @pytest.mark.parametrize("seed", range(10))
 def test_random_names_and_beginnings(seed: int) -> None:
-    """The rule, written out: the whole name, or else each folder of which a text begins so."""
+    """The rule, written out: the whole name, or else each folder of which a text begins so; of
+    several those that the command can use, if there are any."""
     draw = random.Random(seed)
     texts: dict[Path, list[str]] = {}
+    with_weights = set()
     for number in range(8):
         day, second = draw.randint(1, 3), draw.randint(0, 59)
         folder = Path("runs", f"2026-01-0{day}", f"1{draw.randint(0, 2)}-00-{second:02}.{number}")
-        ended(folder, 0.5)
+        if draw.random() < 0.4:
+            with_weights.add(ended(folder, 0.5).folder)
+        else:
+            without_weights(str(folder), draw.choice(["failed", "interrupted", None]))
         name = "".join(draw.choices("ab1", k=draw.randint(1, 3)))
         write_labels(folder, Change(name=name))
         texts[folder] = [name, str(folder), f"{folder.parent.name}/{folder.name}", folder.name]
@@ -221,13 +226,29 @@ def test_random_names_and_beginnings(seed: int) -> None:
         wanted = whole or [
             f for f, all_texts in texts.items() if any(t.startswith(text) for t in all_texts)
         ]
-        if os.path.lexists(text):
-            assert find(text) == Path(text)
-        elif len(wanted) == 1:
-            assert find(text) == wanted[0]
-        else:
-            with pytest.raises(InputError, match=f"may be one of {len(wanted)} folders"):
-                find(text)
+        for use, can in ((ANY, set(texts)), (MODEL, with_weights)):
+            meant = wanted if len(wanted) == 1 else [f for f in wanted if f in can] or wanted
+            if os.path.lexists(text):
+                assert find(text, use) == Path(text)
+            elif len(meant) == 1:
+                assert find(text, use) == meant[0]
+            else:
+                with pytest.raises(InputError, match=f"may be one of {len(meant)} folders"):
+                    find(text, use)
+
+
+def test_a_failed_run_takes_no_name_from_its_repetition(three: list[Path]) -> None:
+    """Every use of the model, not the commands that any folder suits."""
+    failed = without_weights("runs/2026-01-04/08-00-00.0", "failed")
+    for folder in (three[0], failed):
+        write_labels(folder, Change(name="own"))
+    for use in (MODEL, FINISHED, RESUMED, REPORTED, WATCHED):
+        assert find("own", use) == three[0]
+    with pytest.raises(InputError, match="own: may be one of 2 folders"):
+        find("own", ANY)
+    Run(three[0]).remove_checkpoints(but_best=False)
+    with pytest.raises(InputError, match="own: may be one of 2 folders"):
+        find("own", MODEL)
 
 
 def test_runs_to_compare(three: list[Path]) -> None:
