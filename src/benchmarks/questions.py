@@ -80,13 +80,8 @@ def epoch(*overrides: str, samples: int = 20_000, epochs: int = 3, threads: int 
         *random_data(samples), "scheduler=none", f"trainer.max_epochs={epochs + 1}",
         "checkpoint.every_n_epochs=1000", "trainer.devices=1", *overrides,
     )  # fmt: skip
-    usual = torch.get_num_threads()
-    if threads:
-        torch.set_num_threads(threads)
-    try:
+    with machine.torch_threads(threads or torch.get_num_threads()):
         return measure.epoch_seconds(config)
-    finally:
-        torch.set_num_threads(usual)
 
 
 def draw(question: Question, seconds: Seconds) -> Figure:

@@ -203,7 +203,7 @@ class Mnist(_Data):
 
 
 class Torchvision(_Data):
-    name: Literal["fashion_mnist", "kmnist", "cifar10", "cifar100"]
+    name: Literal["mnist_and_none", "fashion_mnist", "kmnist", "cifar10", "cifar100"]
 
 
 class Digits(_Data):

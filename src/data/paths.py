@@ -12,6 +12,7 @@ from src.system.files import kind
 
 FOLDERS = {  # of the published data sets, below data.root; each is downloaded there if it is absent
     "mnist": "MNIST/raw",
+    "mnist_and_none": "MNIST/raw",
     "fashion_mnist": "FashionMNIST/raw",
     "kmnist": "KMNIST/raw",
     "cifar10": "cifar-10-batches-py",

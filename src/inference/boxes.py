@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from PIL import Image, ImageDraw, ImageFont
 
 from src.data.pictures import WORKING_SIDE, eight_bits, reduced, upright
+from src.data.sources.source import NONE
 from src.inference.prediction import Prediction
 
-READ, NONE = "#c2255c", "#e67700"  # of boxes with a class, and without
+READ, UNREAD = "#c2255c", "#e67700"  # of boxes with a class, and without
 
 
 def draw_boxes(
@@ -27,8 +28,9 @@ def draw_boxes(
             continue
         x, y, width, height = (side * scale for side in prediction.box)
         guess = prediction.guess
-        colour = READ if guess else NONE
-        told = f"{labels[guess.best]} ({guess.probability:.0%})" if guess else "none"
+        name = labels[guess.best] if guess else NONE
+        told = f"{name} ({guess.probability:.0%})" if guess else name
+        colour = UNREAD if name == NONE else READ
         around = (x - pen, y - pen, x + width + pen - 1, y + height + pen - 1)
         pencil.rectangle(around, outline=colour, width=pen)
         pencil.text(

@@ -3,7 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -100,12 +100,25 @@ def source_of(trained: Trained, data: str | None = None) -> Source:
 
         section = compose(f"data={data or trained.data}").data
     source = open_source(section)
-    if data is None and source.digest != trained.digest:
+    if data is not None:
+        return _in_classes(source, trained.labels)
+    if source.digest != trained.digest:
         raise InputError(
             f"{trained.checkpoint}: the content of its data has changed since it was trained; "
             "train a new model, or restore the former content"
         )
     return source
+
+
+def _in_classes(source: Source, labels: tuple[str, ...]) -> Source:
+    """The source with the classes `labels`, if it has some of these classes and no others."""
+    if source.labels == labels or not set(source.labels) <= set(labels):
+        return source
+    places = torch.tensor([labels.index(label) for label in source.labels])
+    train, test = (
+        replace(split, labels=places[split.labels]) for split in (source.train, source.test)
+    )
+    return replace(source, train=train, test=test, labels=labels)
 
 
 def evaluate(

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from src.config.written import printable
 from src.data.arrays import as_float32, feature_faults
-from src.data.sources.source import Split
+from src.data.sources.source import NONE, Split
 from src.inference.drawings import Box
 from src.inference.evaluation import Opinions, compute_logits, consult, require_copies
 from src.inference.inputs import Input, Picture, Samples, Unread
@@ -23,7 +23,8 @@ from src.inference.samples import pixels_of, samples_of, shape_faults, takes_who
 from src.runs.loading import Trained
 from src.system.errors import InputError, all_at_once
 
-LEAST_SURE = 0.6  # a drawing of a photograph whose class is less probable is none
+# Of a model without a class `none`: a drawing of a photograph whose class is less probable is none.
+LEAST_SURE = 0.6
 
 
 def predict(trained: Trained, features: NDArray[Any], copies: int = 0) -> NDArray[np.float64]:
@@ -186,7 +187,9 @@ def _of_pictures(
         if takes_whole_pictures(trained):
             prediction = Prediction(path, None, guess, unlikeness=unlikeness)
         elif picture.box:
-            none = (unlikeness or 0) > 1 or guess.probability < LEAST_SURE
+            none = NONE not in trained.labels and (
+                (unlikeness or 0) > 1 or guess.probability < LEAST_SURE
+            )
             prediction = Prediction(
                 path, number, None if none else guess, unlikeness=unlikeness, box=picture.box
             )

@@ -12,6 +12,7 @@ from tabulate import tabulate
 
 from src.config.written import printable
 from src.data.pictures import read_picture
+from src.data.sources.source import NONE
 from src.inference.boxes import draw_boxes
 from src.inference.copies import told
 from src.inference.inputs import Request, require_drawings
@@ -38,7 +39,6 @@ COLUMNS = (
 )
 COMMITTEE_COLUMNS = ("agreement", "disagreement")  # before `fault`  # fmt: skip
 BOX_COLUMNS = ("x", "y", "width", "height")  # before `fault`, of drawings in a photograph
-NONE = "none"  # the class of a drawing that is unlike every class, or of no probable class
 COPIES_COLUMN = "augmented_copies"  # before `fault`, with augmented copies
 UNLIKE = (
     "unlike: farther from every training sample of their class than 99.5% of the held-out samples"
@@ -140,8 +140,8 @@ def describe(predictions: Sequence[Prediction], labels: Sequence[str]) -> str:
     if len(predictions) > len(rows):
         parts.append(f"and {len(predictions) - len(rows):,} more; --csv FILE writes every row")
     if boxed:
-        classes = sum(prediction.guess is not None for prediction in predictions)
-        none = len(predictions) - classes
+        guesses = [prediction.guess for prediction in predictions]
+        none = sum(guess is None or labels[guess.best] == NONE for guess in guesses)
         parts.append(f"drawings found: {len(predictions):,}; called none: {none:,}")
     unlike = sum("unlike" in note for note in notes)
     if unlike:

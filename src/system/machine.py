@@ -5,7 +5,8 @@ import platform
 import resource
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -125,6 +126,17 @@ def slow_precision(precision: str, accelerator: str) -> str | None:
             "trainer.precision=32 is many times as fast"
         )
     return None
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """Within this context, the operations of torch are divided among `count` threads."""
+    usual = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(usual)
 
 
 def to_device(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:

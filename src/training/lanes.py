@@ -16,6 +16,7 @@ from torch import nn
 
 from src.models import count_parameters, forward_pass
 from src.models.closed_form import closed_form_of
+from src.system.machine import torch_threads
 from src.system.resources import cpu_count
 
 T = TypeVar("T")
@@ -75,15 +76,13 @@ class Lanes:
     @contextmanager
     def running(self) -> Iterator[None]:
         """The threads exist only within this context. The caller's thread takes the first item."""
-        earlier_threads = torch.get_num_threads()
-        torch.set_num_threads(self.threads)
-        try:
+        with torch_threads(self.threads):
             if self.count == 1:
                 yield
                 return
             initializer = partial(torch.set_num_threads, self.threads)
-            with ThreadPoolExecutor(self.count - 1, "lane", initializer) as self.pool:
-                yield
-        finally:
-            self.pool = None
-            torch.set_num_threads(earlier_threads)
+            try:
+                with ThreadPoolExecutor(self.count - 1, "lane", initializer) as self.pool:
+                    yield
+            finally:
+                self.pool = None

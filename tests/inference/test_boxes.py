@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from src.config.compose import compose
-from src.inference.boxes import NONE, READ, draw_boxes
+from src.inference.boxes import READ, UNREAD, draw_boxes
 from src.inference.inputs import read_request
 from src.inference.prediction import LEAST_SURE, Guess, Prediction, predict_inputs
 from src.inference.prediction_output import predict_request
@@ -45,7 +45,7 @@ def test_each_box_is_drawn_in_the_colour_of_its_class() -> None:
     drawn = colours(draw_boxes(image, predictions, "0123456789"))
     assert drawn.size == image.size
     assert [drawn.getpixel(place) for place in ((39, 80), (139, 80), (55, 85))] == [
-        Image.new("RGB", (1, 1), colour).getpixel((0, 0)) for colour in (READ, NONE, "white")
+        Image.new("RGB", (1, 1), colour).getpixel((0, 0)) for colour in (READ, UNREAD, "white")
     ]
     pixels = np.asarray(drawn.convert("L"))
     assert (pixels[45:58, 40:90] < 255).any()  # the class and its probability
@@ -57,7 +57,7 @@ def test_a_large_picture_is_reduced_and_turned_upright() -> None:
     found = Prediction(Path("a"), 0, None, box=(300, 600, 900, 1200))
     drawn = colours(draw_boxes(image, [found], "01"))
     assert drawn.size == (1000, 1667)
-    outline = Image.new("RGB", (1, 1), NONE).getpixel((0, 0))
+    outline = Image.new("RGB", (1, 1), UNREAD).getpixel((0, 0))
     assert drawn.getpixel((99, 300)) == drawn.getpixel((401, 300)) == outline
 
 

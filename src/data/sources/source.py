@@ -14,6 +14,7 @@ from src.data.tables import Columns
 from src.system.errors import InputError
 
 DIGITS = tuple("0123456789")
+NONE = "none"  # the class of what belongs to no class
 COPIES = 2  # how often a resident data set lies in memory while its splits are drawn
 
 
