@@ -49,14 +49,15 @@ def as_float32(x: NDArray[Any]) -> NDArray[Any]:
 def feature_faults(name: str, x: NDArray[Any]) -> list[str]:
     """The faults of samples (N, ...), uint8 or float32. Float pictures must lie in [0, 1]."""
     if x.dtype != np.uint8 and x.dtype.kind != "f":
-        return [f"{name} is of {x.dtype}, must be uint8 from 0 to 255 or floats from 0 to 1"]
+        return [f"{name} is of {x.dtype}, must be uint8 or floats, of pictures from 0 to 1"]
     if x.ndim < 2 or x.size == 0:
         return [f"{name} is {x.shape}, must be (N, ...) with a sample in each of N rows"]
     if x.dtype == np.uint8:
         return []
     wrong = ~np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
     if wrong.any():
-        return [f"{name}[{int(wrong.argmax())}] has NaN or infinite values, must be from 0 to 1"]
+        allowed = "finite" if x.ndim == 2 else "from 0 to 1"
+        return [f"{name}[{int(wrong.argmax())}] has NaN or infinite values, must be {allowed}"]
     if x.ndim > 2 and (x.min() < 0 or x.max() > 1):
         return [f"{name} goes from {x.min():g} to {x.max():g}, floats must be from 0 to 1"]
     return []

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -327,6 +327,21 @@ class Table:
             raise InputError(f"{self.path}: {faults[0]}")
         count = f"{self.path}: {len(faults):,} faults"
         raise InputError("\n  ".join([count, *shortened(faults), *([instead] if instead else [])]))
+
+
+def as_table(columns: Mapping[str, Sequence[Any]]) -> Table:
+    """The table of a dictionary or a pandas DataFrame: a sequence of values for each column. None,
+    NaN and pandas' NA are empty cells. Raises InputError for columns of different lengths."""
+    names = [str(name) for name in columns.keys()]  # noqa: SIM118  # of a DataFrame, too
+    values = [list(columns[name]) for name in columns.keys()]  # noqa: SIM118
+    lengths = {name: len(cells) for name, cells in zip(names, values, strict=True)}
+    if len(set(lengths.values())) != 1 or not values[0]:
+        told = ", ".join(f"{name}: {length}" for name, length in lengths.items())
+        raise InputError(f"the table's columns must be equally long, and not empty; {told[:200]}")
+    missing = ("None", "<NA>", "NaT")
+    cells = [["" if str(value) in missing else str(value) for value in column] for column in values]
+    rows = list(zip(*cells, strict=True))
+    return Table(Path("the table"), names, rows, range(1, len(rows) + 1))
 
 
 def read_header(path: Path) -> Table:

@@ -155,6 +155,8 @@ def report(exported: Exported) -> str:
     if about.members is not None and exported.output.suffix != FORMATS["safetensors"].suffix:
         second = f"; {MEMBERS} {about.dtype} (N, {len(about.members)}, {len(about.labels)})"
     scaled = "0 to 255" if about.input_dtype == "uint8" else "as in the data set"
+    if about.columns is not None:
+        scaled = "the table's columns prepared as the metadata `columns` say"
     return (
         f"{exported.output}: {size(exported.bytes)}\n"
         f"{INPUT} {about.input_dtype} (N, {sizes}), {scaled}; "

@@ -31,7 +31,8 @@ def predict(trained: Trained, features: NDArray[Any], copies: int = 0) -> NDArra
     """The probability of each class, (N, classes), for features (N, *trained.shape).
 
     Features are uint8 from 0 to 255, or floats from 0 to 1; grey pictures may be (N, H, W). For a
-    model trained on a table, first convert the rows with `trained.columns.features(table)`. With
+    model trained on a table, first convert the rows with `trained.columns.features(table)`, as
+    `Model` does (src/inference/model.py). With
     `copies`, probabilities are means over each sample and that many augmented copies, as in
     `compute_logits`. Raises InputError for features of another type, range or shape, for `copies`
     that the model cannot have, and when a probability is not finite.

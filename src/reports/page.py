@@ -108,6 +108,8 @@ def _default_page(paths: Sequence[Path]) -> Path:
 
 
 def _require_replaceable(page: Path, force: bool) -> None:
+    if not page.parent.is_dir():
+        raise InputError(f"{page}: there is no folder {page.parent}; make it first")
     if page.is_dir() or (page.exists() and not force and MARK not in _beginning(page)):
         raise InputError(
             f"{page}: exists already and is not a report of this project; type --output FILE"

@@ -20,7 +20,7 @@ from src.config.schema import UNTRAINED, Config
 from src.runs.folder import HISTORY_LIMIT, RESULT_LIMIT, Run, parse_result
 from src.runs.outcome import read_outcome
 from src.system.errors import InputError, parsing
-from src.system.files import MIB, require_contained, write_durably
+from src.system.files import MIB, require_contained, why_not_writable, write_durably
 
 FORMAT = 1
 CHECKPOINT_LIMIT = 1024 * MIB
@@ -72,8 +72,8 @@ def write_bundle(paths: Sequence[Path], target: Path, *, force: bool = False) ->
     outcome = read_outcome(run)
     if not outcome.finished:
         raise InputError(f"{run.folder}: is {outcome.status}, only a finished run can be repeated")
-    if target.is_dir() or (target.exists() and not force):
-        raise InputError(f"{target}: exists already; type another name, or --force")
+    for fault in why_not_writable("--bundle", target, f"{run.folder.name}.zip", force=force):
+        raise InputError(fault)
     contents = {name: file.read_bytes() for name, file in files.items()}
     manifest = Manifest(
         format=FORMAT,

@@ -41,10 +41,10 @@ def all_at_once(faults: Sequence[str], consequence: str) -> InputError:
 
 
 # Nothing can be written: a full or read-only disk, or a limit. And nothing can be read or written:
-# a failing disk, missing rights, or an impossible name.
+# a failing disk, missing rights, an impossible name, or a folder that is not there.
 UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 INACCESSIBLE = (
-    errno.EIO, errno.EACCES, errno.EPERM,
+    errno.EIO, errno.EACCES, errno.EPERM, errno.ENOENT,
     errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP,
 )  # fmt: skip
 NO_TEMPORARY = "No usable temporary directory"  # tempfile's message for a full or read-only disk
@@ -52,8 +52,9 @@ NO_TEMPORARY = "No usable temporary directory"  # tempfile's message for a full 
 
 @contextmanager
 def storage_faults(file: object = "a file", advice: str = "") -> Iterator[None]:
-    """Raises InputError instead of the OSError of a full, read-only, failing or forbidden disk; any
-    other OSError passes. `file` is named when the error names none; `advice` follows the reason."""
+    """Raises InputError instead of the OSError of a full, read-only, failing or forbidden disk, and
+    of a missing folder; any other OSError passes. `file` is named when the error names none;
+    `advice` follows the reason."""
     try:
         yield
     except OSError as error:

@@ -48,3 +48,82 @@ def test_a_name_stands_in_place_of_a_folder(
     assert isinstance(run, kindling.Run)
     for text in ("mine", "latest", "runs/a"):
         assert kindling.load(text).trained.checkpoint == Path("runs/a/checkpoints/best.ckpt")
+
+
+ROWS = {
+    "age": [20.0, 60.0, 25.0, 55.0, None, 61.5],
+    "city": ["Rome", "Oslo", "Rome", "Oslo", "Rome", None],
+}
+
+
+@pytest.fixture(scope="module")
+def on_table(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A model of a table with a column of numbers, one of texts, and empty cells."""
+    folder = tmp_path_factory.mktemp("table")
+    hand = np.random.default_rng(0)
+    rows = ["old,age,city"]
+    for number in range(60):
+        age, city = hand.integers(18, 80), "Rome" if number % 3 else "Oslo"
+        rows.append(f"{'yes' if age > 45 else 'no'},{'' if number == 7 else age},{city}")
+    (folder / "t.csv").write_text("\n".join(rows))
+    config = kindling.compose(
+        "data=csv", f"data.path={folder / 't.csv'}", "data.target=old", "data.encode=onehot",
+        "data.fill=median", "trainer=cpu", "trainer.max_epochs=30",
+    )  # fmt: skip
+    return kindling.fit(config, folder / "run")
+
+
+def test_a_table_is_prepared_as_in_training(on_table: Run, tmp_path: Path) -> None:
+    """A dictionary, an object like a DataFrame and a file agree with the numbers by hand."""
+
+    class Frame:
+        """As much of a DataFrame as is used, with pandas' way of missing values."""
+
+        def keys(self) -> list[str]:
+            return ["city", "more", "age"]
+
+        def __getitem__(self, name: str) -> list[object]:
+            values = {**ROWS, "more": list("abcdef")}[name]
+            return [float("nan") if value is None else value for value in values]
+
+    model = load(on_table.folder)
+    age, city = model.trained.columns.columns  # type: ignore[union-attr]
+    features = np.array([
+        [(age.fill if a is None else a) - age.mean, c in (None, "Oslo"), c == "Rome"]  # type: ignore[union-attr]
+        for a, c in zip(ROWS["age"], ROWS["city"], strict=True)
+    ])  # fmt: skip
+    if city.fill == "Rome":
+        features[5, 1:] = 0, 1
+    features[:, 0] /= age.deviation  # type: ignore[union-attr]
+    with torch.no_grad():
+        inputs = torch.from_numpy(features).float()
+        expected = model.trained.model(inputs).double().softmax(1).numpy()
+    cells = [["" if v is None else str(v) for v in column] for column in ROWS.values()]
+    (tmp_path / "new.csv").write_text(
+        "\n".join(["age,city", *map(",".join, zip(*cells, strict=True))])
+    )
+    for table in (ROWS, Frame(), tmp_path / "new.csv", str(tmp_path / "new.csv")):
+        assert np.allclose(model.predict_proba(table), expected, atol=1e-6)  # type: ignore[arg-type]
+    assert model.labels == ("no", "yes")
+    names = [model.labels[number] for number in expected.argmax(1)]
+    assert model.score(ROWS, names) == model.score(ROWS, expected.argmax(1)) == 1
+    assert model.score(ROWS, ["no"] * 6) == names.count("no") / 6
+
+
+def test_wrong_tables_and_classes(on_table: Run, finished: Run) -> None:
+    model = load(on_table.folder)
+    with pytest.raises(InputError, match=r"was trained on a table; .* with the columns age, city"):
+        model.predict([[26.8, 1, 0]])
+    with pytest.raises(InputError, match="there is no column city"):
+        model.predict({"age": [1, 2]})
+    with pytest.raises(InputError, match="equally long, and not empty; age: 2, city: 1"):
+        model.predict({"age": [1, 2], "city": ["Rome"]})
+    with pytest.raises(InputError, match="not empty"):
+        model.predict({"age": [], "city": []})
+    with pytest.raises(InputError, match="the table: column age: 1 of 2 cells is not a number"):
+        model.predict({"age": [1, "old"], "city": ["Rome", "Oslo"]})
+    pictures = np.zeros((2, 28, 28), np.uint8)
+    with pytest.raises(InputError, match="the classes have 11, must be numbers from 0 to 9, or na"):
+        load(finished.folder).score(pictures, [1, 11])
+    with pytest.raises(InputError, match="the classes have 'one'"):
+        load(finished.folder).score(pictures, ["1", "one"])
