@@ -4,6 +4,7 @@ The light is evened out and the page straightened. Then printed lines and frames
 the strokes that touch each other, or nearly do, are one drawing. Imports no torch.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,6 +28,8 @@ FAINT = 0.25  # of the strongest ink of the picture; weaker ink is not seen
 STROKE = 0.4  # of the strongest ink nearby; a stroke begins there
 FAINT_STROKE = 0.1  # the same for printed lines
 BORDER = 300  # a side less this many times is the edge of a scanned sheet
+DESK = 1.6  # how many times lighter than the desk the paper is
+PAPER = 0.05  # share of the picture that the paper takes, at least
 TILT = 36  # degrees: the largest angle that is straightened
 CLEAR = 1.25  # how much clearer than an average angle the best one must be
 LINE, LINE_PART, DENSE = 0.35, 0.1, 0.8  # shares of a side that a printed line covers
@@ -38,6 +41,8 @@ NEAR = 0.2  # of that height; parts as near as that may belong together
 FLATTEST = 3.0  # a digit's width is less than this share of its height
 PART = 0.01  # of the square of that height; smaller parts are specks
 THIN = 0.25  # of the median ink per length; thinner shapes are rests of lines
+SAME_LINE = 0.6  # of the median height; shapes of a line are not higher or lower than that
+LAST_SHAPES = 2  # of a line, which say how high the line is there
 EDGE = 2  # pixels around a shape that its soft edges take
 MOST_SHAPES, MOST_PARTS = 1000, 3000
 MOST_POINTS = 200_000  # of ink that measure the tilt
@@ -58,8 +63,10 @@ def find_drawings(
     and stains are drawings, too; specks and straight lines are not. Raises InputError for more than
     MOST_SHAPES."""
     image = upright(image)
-    ink, inverted, _ = max(
-        (_ink(levels, invert) for levels in channels(image)), key=lambda look: look[2]
+    smooth = [ndimage.gaussian_filter(levels.astype(np.float32), 1) for levels in channels(image)]
+    inverted = _dark_on_light(smooth) if invert == "auto" else invert == "yes"
+    ink, _ = max(
+        (_ink(values if inverted else 255 - values) for values in smooth), key=lambda look: look[1]
     )
     angle = _tilt(ink >= 255 * FAINT_STROKE)
     turned = Image.fromarray(ink).rotate(angle, Image.Resampling.BICUBIC, expand=True)
@@ -82,31 +89,60 @@ def find_drawings(
     return found
 
 
-def _ink(levels: Levels, invert: Invert) -> tuple[Levels, bool, float]:
-    """The ink (h, w) of a channel, 255 where it is as strong as any nearby; whether it is dark on
-    light; and the share of the light that the strongest ink takes."""
-    values = ndimage.gaussian_filter(levels.astype(np.float32), 1)
+def _dark_on_light(channels: Sequence[NDArray[np.float32]]) -> bool:
+    """Whether the ink is darker than its ground, by all channels (h, w) together: in one alone, the
+    paper may be less clear than its edge."""
+    strengths = {True: 0.0, False: 0.0}
+    for values in channels:
+        small = np.asarray(reduced(Image.fromarray(values), GROUND_SIDE))
+        window = _window(small)
+        away = (small - ndimage.gaussian_filter(small, window / 4)) ** 3  # below 0 for dark ink
+        for light, sign in ((True, -1), (False, 1)):
+            _, desk = _ground(small if light else 255 - small)
+            strengths[light] += sign * float(away[~desk].sum())
+    return strengths[True] >= strengths[False]
+
+
+def _window(small: NDArray[np.float32]) -> int:
+    return max(3, round(max(small.shape) * WIDEST))
+
+
+def _ink(values: NDArray[np.float32]) -> tuple[Levels, float]:
+    """The ink (h, w) of a channel, dark on light: 255 where it is as strong as any nearby. And the
+    share of the light that the strongest ink takes."""
     small = np.asarray(reduced(Image.fromarray(values), GROUND_SIDE))
-    window = max(3, round(max(small.shape) * WIDEST))
-    away = small - ndimage.gaussian_filter(small, window / 4)
-    light = bool((away**3).sum() <= 0) if invert == "auto" else invert == "yes"
-    if not light:
-        values, small = 255 - values, 255 - small
-    paper = ndimage.gaussian_filter(ndimage.grey_closing(small, (window, window)), window / 8)
-    paper = np.asarray(Image.fromarray(paper).resize(levels.shape[::-1])).clip(16)
+    bare, desk = _ground(small)
+    paper = ndimage.gaussian_filter(bare, _window(small) / 8)
+    paper = np.asarray(Image.fromarray(paper).resize(values.shape[::-1])).clip(16)
     taken = 1 - values / paper  # the share of the light that the ink takes
-    middle = np.median(taken)
-    floor = middle + NOISE * 1.4826 * np.median(abs(taken - middle))
+    desk = np.asarray(Image.fromarray(desk).resize(values.shape[::-1]))
+    taken[desk] = 0
+    blank = taken[~desk]
+    middle = np.median(blank)
+    floor = middle + NOISE * 1.4826 * np.median(abs(blank - middle))
     strongest = float(np.quantile(taken, 1 - SPECK))
     if strongest < max(FAINTEST, 1.5 * floor):
-        return np.zeros(levels.shape, np.uint8), light, 0
-    nearby = ndimage.maximum_filter(taken, round(max(levels.shape) * WIDEST))
+        return np.zeros(values.shape, np.uint8), 0
+    nearby = ndimage.maximum_filter(taken, round(max(values.shape) * WIDEST))
     peak = np.clip(nearby, max(FAINT * strongest, 1.5 * floor, FAINTEST), strongest)
     ink = (255 * ((taken - floor) / (peak - floor)).clip(0, 1)).astype(np.uint8)
-    border = max(levels.shape) // BORDER
+    border = max(values.shape) // BORDER
     ink[:border], ink[:, :border] = 0, 0
     ink[len(ink) - border :], ink[:, ink.shape[1] - border :] = 0, 0
-    return ink, light, strongest
+    return ink, strongest
+
+
+def _ground(small: NDArray[np.float32]) -> tuple[NDArray[np.float32], Mask]:
+    """The light of the paper without ink (h, w), and the darker desk around it with the edge of the
+    paper. Shadows are less dark than a desk, or their light changes more slowly."""
+    window = _window(small)
+    bare, near = ndimage.grey_closing(small, (window, window)), window // 2
+    edge = ndimage.maximum_filter(bare, near) > DESK * ndimage.minimum_filter(bare, near).clip(1)
+    numbered, count = ndimage.label(~edge)
+    light = ndimage.mean(bare, numbered, range(1, count + 1))
+    large = np.bincount(numbered.ravel(), minlength=count + 1)[1:] >= PAPER * bare.size
+    dark = DESK * light < light[large].max(initial=0)
+    return bare, (edge | np.append(False, dark)[numbered]) & dark.any()
 
 
 def _tilt(mask: Mask) -> float:
@@ -246,22 +282,22 @@ def _neighbour(part: NDArray[np.int64], others: NDArray[np.int64], typical: floa
 
 
 def _reading_order(slices: list[Slices]) -> list[int]:
-    """The places of the shapes in the list, line by line. A shape is in the line whose last shape
-    it overlaps by half of the smaller height."""
+    """The places of the shapes in the list, line by line, each from left to right. A shape is in
+    the line whose last shapes are nearest in height, if they are near enough."""
+    middles = [(rows.start + rows.stop) / 2 for rows, _ in slices]
+    near = SAME_LINE * float(np.median([rows.stop - rows.start for rows, _ in slices] or [0]))
     lines: list[list[int]] = []
+
+    def level(line: list[int], last: int) -> float:
+        return float(np.mean([middles[number] for number in line[-last:]]))
+
     for number in sorted(range(len(slices)), key=lambda n: slices[n][1].start):
-        rows = slices[number][0]
-        for line in lines:
-            last = slices[line[-1]][0]
-            shared = min(rows.stop, last.stop) - max(rows.start, last.start)
-            if 2 * shared >= min(rows.stop - rows.start, last.stop - last.start):
-                line.append(number)
-                break
+        away = [abs(middles[number] - level(line, LAST_SHAPES)) for line in lines]
+        if away and min(away) <= near:
+            lines[int(np.argmin(away))].append(number)
         else:
             lines.append([number])
-    lines.sort(
-        key=lambda line: float(np.mean([slices[n][0].start + slices[n][0].stop for n in line]))
-    )
+    lines.sort(key=lambda line: level(line, len(line)))
     return [number for line in lines for number in line]
 
 

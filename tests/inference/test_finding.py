@@ -67,6 +67,45 @@ def test_a_page_on_a_dark_desk() -> None:
     assert_found(Form(desk, [(x + 200, y + 200, w, h) for x, y, w, h in page.boxes]))
 
 
+@pytest.mark.parametrize("light", [35, 70, 110])
+@pytest.mark.parametrize("angle", [-18, 0, 7])
+def test_a_sheet_on_a_striped_desk(light: int, angle: int) -> None:
+    """The desk has the colour of wood, dark to fairly light; the sheet takes a fifth of the
+    picture, or more, and its edge is neither a drawing nor takes drawings away."""
+    hand = np.random.default_rng(light + angle)
+    page = form(SHAPES, 5, paper="plain", seed=light, shadow=0.3).image
+    sheet, mask = (
+        picture.rotate(angle, Image.Resampling.BICUBIC, expand=True)
+        for picture in (page, Image.new("L", page.size, 255))
+    )
+    margin = int(hand.uniform(100, 300))
+    height, width = sheet.height + 2 * margin, sheet.width + 2 * margin
+    stripes = 1 + 0.15 * np.sin(np.arange(width) / hand.uniform(15, 60))
+    wood = light * stripes + hand.normal(0, 4, (height, width))
+    desk = Image.fromarray((wood[..., None] * (1, 0.8, 0.6)).clip(0, 255).astype(np.uint8))
+    desk.paste(sheet, (margin, margin), mask)
+    assert len(find_drawings(desk)) == len(SHAPES)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_digits_that_dance_about_their_line_are_read_in_order(seed: int) -> None:
+    """Each digit is up to a quarter of its height higher or lower than its line."""
+    hand = np.random.default_rng(seed)
+    page, lefts = np.zeros((400, 1000), np.uint8), []
+    for row in range(3):
+        for column in range(8):
+            digit = SHAPES[hand.integers(10)].repeat(2, 0).repeat(2, 1)  # 40 pixels high
+            x, y = (
+                np.array([40 + 120 * column, 40 + 110 * row]) + hand.integers(-10, 11, 2)
+            ).tolist()
+            y += 3 * column * (seed % 2)
+            page[y : y + 56, x : x + 56] |= digit
+            lefts.append(x)
+    found = [item.box for item in find_drawings(Image.fromarray(255 - page))]
+    assert len(found) == len(lefts)
+    assert np.abs(np.array(found)[:, 0] - lefts).max() <= 30  # the next digit is 104 pixels away
+
+
 def test_a_large_photograph_has_boxes_in_its_own_pixels() -> None:
     small = form(SHAPES, 5, paper="boxes", angle=5)
     scale = 2400 / small.image.width
