@@ -5,7 +5,6 @@ A model that trains on them as a class of their own also calls other drawings by
 """
 
 import functools
-from collections.abc import Callable
 from importlib import util
 from pathlib import Path
 
@@ -14,6 +13,9 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn import functional as F
+
+from src.data.augmentation import inverse_maps
+from src.system.terminal import progress
 
 SIDE, BOX = 28, 20  # pixels of a picture, and of a drawing's longer side, as in MNIST
 CHUNK = 1000  # pictures that are drawn at the same time
@@ -32,21 +34,23 @@ def not_digits(digits: Tensor, labels: Tensor, count: int, seed: int) -> Tensor:
     """`count` drawings (count, 28, 28), uint8, light on dark, scaled and centred like MNIST's. Some
     are put together from `digits` (N, 28, 28), uint8, of the classes `labels` (N,)."""
     random = torch.Generator().manual_seed(seed)
-    kinds: tuple[tuple[float, Callable[[int], Tensor]], ...] = (
-        (0.3, lambda n: _strokes(n, random)),
-        (0.3, lambda n: _signs()[torch.randint(len(_signs()), (n,), generator=random)]),
-        (0.3, lambda n: _wrong_digits(digits, labels, n, random)),
-        (0.1, lambda n: _blots(n, random)),
-    )
-    chunks, missing = [], count
-    while missing:
-        drawn = torch.cat([draw(round(share * CHUNK)) for share, draw in kinds])
+    sizes = [min(CHUNK, count - first) for first in range(0, count, CHUNK)]
+    shown = progress(sizes, "drawings that are not digits")
+    return torch.cat([_of_all_kinds(digits, labels, size, random) for size in shown])
+
+
+def _of_all_kinds(digits: Tensor, labels: Tensor, count: int, random: torch.Generator) -> Tensor:
+    found = torch.empty(0, SIDE, SIDE)
+    while len(found) < count:
+        drawn = torch.cat([
+            _strokes(3 * CHUNK // 10, random),
+            _letters(3 * CHUNK // 10, random),
+            _wrong_digits(digits, labels, 3 * CHUNK // 10, random),
+            _blots(CHUNK // 10, random),
+        ])  # fmt: skip
         drawn = _other_pens(_centred(drawn), random)
-        drawn = drawn[drawn.amax((1, 2)) >= FAINTEST]
-        chosen = torch.randperm(len(drawn), generator=random)[:missing]
-        chunks.append(_bytes(drawn[chosen]))
-        missing -= len(chosen)
-    return torch.cat(chunks)
+        found = torch.cat([found, drawn[drawn.amax((1, 2)) >= FAINTEST]])
+    return _bytes(found[torch.randperm(len(found), generator=random)[:count]])
 
 
 def with_other_pens(pictures: Tensor, seed: int) -> Tensor:
@@ -131,6 +135,19 @@ def _strokes(count: int, random: torch.Generator) -> Tensor:
             strokes[:, None, None] > number, torch.maximum(pictures, drawn), pictures
         )
     return pictures
+
+
+def _letters(count: int, random: torch.Generator) -> Tensor:
+    """Letters and signs, turned, slanted and stretched."""
+    chosen = _signs()[torch.randint(len(_signs()), (count,), generator=random)]
+    drawn = 2 * torch.rand(4, count, generator=random).numpy() - 1  # in [-1, 1)
+    maps = inverse_maps(
+        shift=0 * drawn[:2], angle=15 * drawn[0], scale=1 + 0.25 * drawn[1:3], shear=15 * drawn[3]
+    )
+    grid = F.affine_grid(
+        torch.from_numpy(maps).float(), [count, 1, SIDE, SIDE], align_corners=False
+    )
+    return F.grid_sample(chosen.unsqueeze(1), grid, align_corners=False).squeeze(1)
 
 
 @functools.cache

@@ -101,7 +101,7 @@ def source_of(trained: Trained, data: str | None = None) -> Source:
         section = compose(f"data={data or trained.data}").data
     source = open_source(section)
     if data is not None:
-        return _in_classes(source, trained.labels)
+        return _in_classes_of(trained, source)
     if source.digest != trained.digest:
         raise InputError(
             f"{trained.checkpoint}: the content of its data has changed since it was trained; "
@@ -110,9 +110,10 @@ def source_of(trained: Trained, data: str | None = None) -> Source:
     return source
 
 
-def _in_classes(source: Source, labels: tuple[str, ...]) -> Source:
-    """The source with the classes `labels`, if it has some of these classes and no others."""
-    if source.labels == labels or not set(source.labels) <= set(labels):
+def _in_classes_of(trained: Trained, source: Source) -> Source:
+    """The source with the classes of the model, if the model knows all classes of the source."""
+    labels = trained.labels
+    if source.shape != trained.shape or not set(source.labels) <= set(labels):
         return source
     places = torch.tensor([labels.index(label) for label in source.labels])
     train, test = (

@@ -104,7 +104,8 @@ def _dark_on_light(channels: Sequence[NDArray[np.float32]]) -> bool:
 
 
 def _window(small: NDArray[np.float32]) -> int:
-    return max(3, round(max(small.shape) * WIDEST))
+    side: int = max(small.shape)
+    return max(3, round(side * WIDEST))
 
 
 def _ink(values: NDArray[np.float32]) -> tuple[Levels, float]:

@@ -1,13 +1,14 @@
 """A trained model, tested again: loss, accuracy and mistakes."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
 from src.data.sources.source import Source, Split
-from src.inference.evaluation import describe, evaluate, evaluate_path
+from src.inference.evaluation import describe, evaluate, evaluate_path, source_of
 from src.runs.loading import open_trained
 from src.system.errors import InputError
 from tests.helpers.commands import Train, require_told_without_torch
@@ -69,6 +70,36 @@ def test_data_of_another_shape(train: Train) -> None:
         evaluate_path(run.folder, "toy")
     with pytest.raises(InputError, match="--data nowhere: must be one of"):
         evaluate_path(run.folder, "nowhere")
+
+
+def test_classes_of_another_data_set_go_by_name(train: Train) -> None:
+    """The model's classes are in another order, and have one that the data set lacks."""
+    trained = open_trained(train().folder)
+    order = torch.tensor([3, 1, 4, 0, 5, 9, 2, 6, 8, 7])
+    plain = evaluate(trained, source_of(trained, "digits"))
+    model = torch.nn.Sequential(trained.model, Reordered(order))
+    labels = (*(str(number) for number in order.tolist()), "none")
+    other = replace(trained, model=model, labels=labels)
+    found = evaluate(other, source_of(other, "digits"))
+    assert found.labels == labels
+    assert found.accuracy == plain.accuracy
+    assert torch.equal(found.confusion[:10, :10], plain.confusion[order][:, order])
+    assert found.per_class[10] is None
+    letters = replace(trained, labels=tuple("abcdefghij"))
+    with pytest.raises(InputError, match="its classes are a, b, c, d, e, …, but data=digits"):
+        evaluate(letters, source_of(letters, "digits"))
+
+
+class Reordered(torch.nn.Module):
+    """Logits in another order, and a further class that is never predicted."""
+
+    def __init__(self, order: torch.Tensor) -> None:
+        super().__init__()
+        self.order = order
+
+    def forward(self, logits: torch.Tensor) -> torch.Tensor:
+        never = torch.full((len(logits), 1), -1000.0)
+        return torch.cat([logits[:, self.order], never], 1)
 
 
 def test_faults_of_the_command_line_cost_no_torch(train: Train, tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """A loaded model in a user's program."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import torch
 
 import kindling
 from src.data.sources.catalogue import open_source
+from src.data.tables import NumberColumn, TextColumn
 from src.inference.model import load
 from src.runs.folder import Run
 from src.system.errors import InputError
@@ -50,7 +52,7 @@ def test_a_name_stands_in_place_of_a_folder(
         assert kindling.load(text).trained.checkpoint == Path("runs/a/checkpoints/best.ckpt")
 
 
-ROWS = {
+ROWS: dict[str, list[Any]] = {
     "age": [20.0, 60.0, 25.0, 55.0, None, 61.5],
     "city": ["Rome", "Oslo", "Rome", "Oslo", "Rome", None],
 }
@@ -87,14 +89,18 @@ def test_a_table_is_prepared_as_in_training(on_table: Run, tmp_path: Path) -> No
             return [float("nan") if value is None else value for value in values]
 
     model = load(on_table.folder)
-    age, city = model.trained.columns.columns  # type: ignore[union-attr]
+    assert model.trained.columns is not None
+    age, city = model.trained.columns.columns
+    assert isinstance(age, NumberColumn)
+    assert isinstance(city, TextColumn)
+    assert age.fill is not None
+    assert city.categories == ["Oslo", "Rome"]
     features = np.array([
-        [(age.fill if a is None else a) - age.mean, c in (None, "Oslo"), c == "Rome"]  # type: ignore[union-attr]
+        [(age.fill if a is None else a) - age.mean, (c or city.fill) == "Oslo", c == "Rome"]
         for a, c in zip(ROWS["age"], ROWS["city"], strict=True)
     ])  # fmt: skip
-    if city.fill == "Rome":
-        features[5, 1:] = 0, 1
-    features[:, 0] /= age.deviation  # type: ignore[union-attr]
+    features[5, 2] = city.fill == "Rome"
+    features[:, 0] /= age.deviation
     with torch.no_grad():
         inputs = torch.from_numpy(features).float()
         expected = model.trained.model(inputs).double().softmax(1).numpy()
