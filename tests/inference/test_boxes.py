@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +10,11 @@ import pytest
 from PIL import Image
 
 from src.config.compose import compose
+from src.data.sources.source import NONE
 from src.inference.boxes import READ, UNREAD, draw_boxes
 from src.inference.inputs import read_request
 from src.inference.prediction import LEAST_SURE, Guess, Prediction, predict_inputs
-from src.inference.prediction_output import predict_request
+from src.inference.prediction_output import describe, predict_request, to_csv
 from src.runs.config_files import yaml_text
 from src.runs.folder import Run
 from src.runs.loading import open_trained
@@ -139,3 +141,39 @@ def test_models_of_other_data_are_refused_before_torch_is_imported(
             f"--boxes: {run.folder} was trained on data={data} and takes {takes}; name"
         )
     require_told_without_torch("predict", told)
+
+
+def test_a_model_with_a_class_none_decides_itself(
+    finished: Run, photo: Path, tmp_path: Path
+) -> None:
+    """Its `none` has a probability. The unlikeness and the bound of the probability do not overrule
+    its other classes."""
+    trained = open_trained(finished.folder)
+    request = read_request(
+        finished.folder, [photo], "auto", None, force=True, boxes=tmp_path / "o.png"
+    )
+
+    class Unlike:
+        def unlikeness(self, features: object, classes: object) -> list[float]:
+            return [1.5] * 3
+
+    def predicted(labels: tuple[str, ...]) -> list[Prediction]:
+        model = replace(trained, labels=labels)
+        return predict_inputs(model, request.inputs, Unlike())  # type: ignore[arg-type]
+
+    assert [item.guess for item in predicted(tuple("0123456789"))] == [None] * 3
+    best = [item.guess.best for item in predicted((*"012345678", NONE)) if item.guess]
+    assert len(best) == 3
+    labels = tuple(NONE if number == best[0] else str(number) for number in range(10))
+    found = predicted(labels)
+    assert [item.guess.best for item in found if item.guess] == best
+    assert f"drawings found: 3; called none: {best.count(best[0])}" in describe(found, labels)
+    rows = list(csv.DictReader(io.StringIO(to_csv(found, labels))))
+    assert [row["class"] for row in rows] == [labels[number] for number in best]
+    assert all(0 < float(row["probability"]) <= 1 for row in rows)
+    drawn = colours(draw_boxes(PAGE.image, found, labels))
+    for item, number in zip(found, best, strict=True):
+        assert item.box is not None
+        colour = UNREAD if number == best[0] else READ
+        edge = drawn.getpixel((item.box[0] - 1, item.box[1] + 20))
+        assert edge == Image.new("RGB", (1, 1), colour).getpixel((0, 0))

@@ -5,9 +5,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import numpy as np
 import pytest
-from PIL import Image, ImageDraw
+from numpy.typing import NDArray
+from PIL import Image, ImageDraw, ImageFont
 
 from src.config.compose import compose
 from src.data.pictures import decode
@@ -285,3 +287,39 @@ def test_a_scanned_form_is_read(augmented: Run, mnist_root: Path, tmp_path: Path
         for paper, angle in forms
     ]
     assert min(counts) >= 95, counts
+
+
+@pytest.mark.slow
+def test_letters_between_digits_are_said_to_be_none(mnist_root: Path, tmp_path: Path) -> None:
+    """Letters in fonts that the training had not: four fifths of them are none, and hardly a digit.
+    The recipe is made small, a quarter of a minute instead of five."""
+    config = compose(
+        "experiment=digits_or_none", "model.hidden_sizes=[256]", "trainer.max_epochs=6",
+        f"data.root={mnist_root}", "trainer=cpu",
+    )  # fmt: skip
+    run = fit(config, tmp_path / "run")
+    test = read_idx_set("mnist", mnist_root).test
+    digits = list(test.features[100:150, 0].numpy())
+    classes = test.labels[100:150].tolist()
+    letters = [
+        letter(name, text)
+        for name in ("cmr10", "cmss10", "cmtt10")
+        for text in "AEFHKMNRWXaehkmnpw"
+    ][:50]
+    shapes = [each for pair in zip(digits, letters, strict=True) for each in pair]
+    none = 10
+    expected = [each for number in classes for each in (number, none)]
+    page = form(shapes, paper="ruled", angle=-20, seed=3)
+    in_pairs = [
+        right(run, Form(page.image, page.boxes[first::2]), expected[first::2], tmp_path / "f.png")
+        for first in (0, 1)
+    ]
+    assert in_pairs[0] >= 46
+    assert in_pairs[1] >= 40
+
+
+def letter(font: str, text: str) -> NDArray[np.uint8]:
+    path = Path(matplotlib.get_data_path()) / "fonts" / "ttf" / f"{font}.ttf"
+    image = Image.new("L", (300, 300))
+    ImageDraw.Draw(image).text((150, 150), text, 255, ImageFont.truetype(path, 150), anchor="mm")
+    return prepare(image, FIELD).pixels
