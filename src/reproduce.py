@@ -3,6 +3,7 @@
 
 python -m src.reproduce run.zip                       a file of `python -m src.report RUN --bundle`
 python -m src.reproduce run.zip --accelerator cpu     on another device than in the bundle
+python -m src.reproduce run.zip --data new/people.csv where the run's own data lies now
 """
 
 import sys
@@ -24,13 +25,19 @@ def main() -> None:
     parser.add_argument(
         "--accelerator", choices=["cpu", "cuda", "mps"], help="default: that of the bundle"
     )
+    parser.add_argument(
+        "--data", type=Path, metavar="PATH",
+        help="your own file or folder that the run was trained on; a bundle does not hold it",
+    )  # fmt: skip
     arguments = parser.parse_args()
     log_to(sys.stdout)
     output = arguments.output or Path("reproduced") / arguments.bundle.stem
     with tempfile.TemporaryDirectory() as temporary:
         from src.runs.bundle import open_bundle
 
-        bundle = open_bundle(arguments.bundle, Path(temporary), arguments.accelerator)
+        bundle = open_bundle(
+            arguments.bundle, Path(temporary), arguments.accelerator, arguments.data
+        )
         with importing():
             from src.runs.comparison import describe
             from src.training.reproduction import reproduce

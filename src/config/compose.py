@@ -40,6 +40,7 @@ from src.config.overrides import (
     parsed,
 )
 from src.config.schema import CONF, MOST_POINTS, Config
+from src.system.errors import InputError
 
 VERSION_BASE = "1.3"  # of Hydra
 MAIN = "train"  # conf/train.yaml
@@ -48,6 +49,8 @@ NUMBERED = "${hydra.job.num}"  # hydra.sweep.subdir in conf/train.yaml
 
 def compose(*overrides: str) -> Config:
     """The configuration that `python -m src.train` trains. Raises InputError with all faults."""
+    if not all(isinstance(override, str) for override in overrides):
+        raise InputError('compose takes texts, such as compose("optimizer.lr=0.1", "seed=1")')
     combinations, _, faults = combine(overrides, sweep=False)
     points, composing_faults = shared_composer().points(combinations)
     return check_all(points, faults + composing_faults, consequence="")[0]

@@ -249,14 +249,21 @@ def summary(run: Run) -> str:
         colalign=("left", "right", "right", "right"),
     )  # fmt: skip
     values = [*(member[made["by"]] for member in made["members"]), best[made["by"]]]
-    places = best_places(("", sort_key(made["by"], value)) for value in values)
-    table = with_best(table, *places)
+    keys = [sort_key(made["by"], value) for value in values]
+    table = with_best(table, *best_places(("", key) for key in keys))
+    worse = (
+        f"\nby {made['by']}, the best member alone is better; with a sweep, --greedy takes only "
+        "members that improve the mean"
+        if min(keys) < keys[-1]
+        else ""
+    )
+    chosen = f" chosen by {made['by']}," if made["best"] or made["greedy"] else ""
     return (
-        f"{table}\n\n{len(made['members'])} members, chosen by {made['by']}, "
+        f"{table}\n\n{len(made['members'])} members,{chosen} "
         f"{result['parameters']:,} parameters; "
         f"test accuracy {format_metric('test/acc', result['test/acc'])}, "
         f"loss {format_metric('test/loss', result['test/loss'])}\n"
-        f"folder {run.folder}"
+        f"folder {run.folder}{worse}"
     )
 
 

@@ -35,7 +35,7 @@ class KindlingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def __init__(
         self,
-        hidden_sizes: Sequence[int] = (32,),
+        hidden_sizes: Sequence[int] | int = (32,),
         *,
         lr: float = 0.01,
         optimizer: Literal["sgd", "adam", "adamw"] = "adam",
@@ -67,7 +67,7 @@ class KindlingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.classes_, numbers = np.unique(classes, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
-                f"y has the one class {self.classes_[0]!r}; this classifier needs two or more"
+                f"y has the one class {self.classes_[0]}; this classifier needs two or more"
             )
         with tempfile.TemporaryDirectory() as temporary:
             data = Path(temporary) / "data.npz"
@@ -88,7 +88,8 @@ class KindlingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _settings(self, data: Path) -> list[str]:
-        sizes = ",".join(map(str, self.hidden_sizes))
+        given = self.hidden_sizes
+        sizes = ",".join(map(str, [given] if isinstance(given, int | np.integer) else given))
         fraction = "null" if self.val_fraction is None else self.val_fraction
         seed = self.random_state
         if not isinstance(seed, int | np.integer):

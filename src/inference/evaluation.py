@@ -99,6 +99,12 @@ def source_of(trained: Trained, data: str | None = None) -> Source:
         from src.config.compose import compose  # imports Hydra, which is seldom needed here
 
         section = compose(f"data={data or trained.data}").data
+    path = getattr(section, "path", None)
+    if path is not None and not Path(path).exists():
+        raise InputError(
+            f"{trained.checkpoint}: was trained on data.path={path}, which is not in {Path.cwd()}; "
+            "put a copy there, or start the command in the folder that the path begins in"
+        )
     source = open_source(section)
     if data is not None:
         return _in_classes_of(trained, source)

@@ -28,7 +28,7 @@ def labelled_source(trained: Trained, path: Path) -> Source:
     Raises InputError for damaged files, samples without a class, classes and shapes that the model
     does not know, and for the very file or folder that the model was trained on.
     """
-    if trained.digest is not None and trained.digest == _digest(path):
+    if trained.digest is not None and trained.digest == digest_of(path):
         raise InputError(
             f"--data {path}: {trained.checkpoint} was trained on it; leave --data out to test on "
             "the part that was held out"
@@ -44,7 +44,7 @@ def labelled_source(trained: Trained, path: Path) -> Source:
     return Source(str(path), test, test, trained.labels)
 
 
-def _digest(path: Path) -> str | None:
+def digest_of(path: Path) -> str | None:
     """As the source of such data makes it; None for a folder that could not be trained on."""
     if path.is_file():
         return sha256(path)

@@ -107,7 +107,7 @@ def rows(measures: Measures, labels: Sequence[str]) -> list[list[str]]:
         for number, (label, samples) in enumerate(zip(labels, measures.samples, strict=True))
     ]
     total = f"{sum(measures.samples):,}"
-    for average, name in (("macro", "mean of classes"), ("weighted", "mean of samples")):
+    for average, name in (("macro", "macro average"), ("weighted", "weighted average")):
         shown = (format_metric("f1", getattr(column, average)) for column in columns)
         table.append([name, *shown, total])
     return table

@@ -16,9 +16,10 @@ from src.data.sources.source import NONE
 from src.inference.boxes import draw_boxes
 from src.inference.copies import told
 from src.inference.inputs import Request, require_drawings
+from src.inference.labelled import digest_of
 from src.inference.likeness import likeness_of
 from src.inference.prediction import Guess, Prediction, predict_inputs
-from src.runs.loading import open_trained
+from src.runs.loading import Trained, open_trained
 from src.runs.outcome import UNKNOWN, format_metric
 from src.system.errors import InputError
 from src.system.files import write_durably
@@ -65,8 +66,9 @@ def predict_request(request: Request) -> Output:
         likeness = likeness_of(trained)
     except InputError as error:
         reason = str(error).splitlines()[0].removeprefix(f"{trained.checkpoint}: ")
-        notes.append(f"not compared with the training data: {reason}")
+        notes.append(f"no input is said to be unlike the training data: {reason}")
     predictions = predict_inputs(trained, request.inputs, likeness, request.copies)
+    notes += _trained_on(trained, request, predictions)
     crowded = [each for each in predictions if (each.drawings or 0) > 1]
     if crowded:
         more = f" and {len(crowded) - 1:,} more" if crowded[1:] else ""
@@ -89,6 +91,18 @@ def predict_request(request: Request) -> Output:
     if request.copies:
         head += f"\n{told(request.copies)}"
     return Output(f"{head}\n\n{table}\n", notes, faults)
+
+
+def _trained_on(trained: Trained, request: Request, predictions: Sequence[Prediction]) -> list[str]:
+    """A line for each file with classes that the model was trained on."""
+    labelled = dict.fromkeys(each.path for each in predictions if each.true_class is not None)
+    return [
+        f"{printable(str(path))}: the model was trained on most of these samples, so the accuracy "
+        "says nothing about new ones; to test on held-out ones, type python -m src.evaluate "
+        f"{shlex.join([str(request.run)])}"
+        for path in labelled
+        if trained.digest is not None and trained.digest == digest_of(path)
+    ]
 
 
 def _write(option: str, path: Path, content: str | bytes) -> None:

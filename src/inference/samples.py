@@ -25,16 +25,23 @@ def takes_whole_pictures(trained: Trained) -> bool:
 
 def picture_shape(trained: Trained) -> tuple[int, int]:
     """(H, W) of the pictures that a model takes. Raises InputError when it takes none."""
+    shape = _picture_shape(trained)
+    if shape is None:
+        takes = "rows of a table" if trained.columns else f"features of shape {trained.shape}"
+        raise InputError(
+            f"{trained.checkpoint}: this model was trained on data={trained.data}; it takes "
+            f"{takes}, not pictures; {_instead(trained)}"
+        )
+    return shape
+
+
+def _picture_shape(trained: Trained) -> tuple[int, int] | None:
     if takes_whole_pictures(trained):
         return trained.shape[1], trained.shape[2]
     sizes = trained.shape[1:] if len(trained.shape) == 3 else trained.shape
     grey = math.prod(sizes) == math.prod(trained.shape)  # one channel
     if len(sizes) != 2 or not grey or min(sizes) < LEAST_FIELD:
-        raise InputError(
-            f"{trained.checkpoint}: this model was trained on data={trained.data}; it takes "
-            f"features of shape {trained.shape}, not pictures. Give an .npz file with an array x "
-            f"of shape {_expected_shape(trained)} instead"
-        )
+        return None
     return sizes[0], sizes[1]
 
 
@@ -69,7 +76,7 @@ def _rows_of(trained: Trained, table: Table) -> Samples:
     if columns is None or not isinstance(section, schema.Csv):
         raise InputError(
             f"{table.path}: {trained.checkpoint} was trained on data={trained.data}, not on a "
-            f"table; name an .npz file with x of {_expected_shape(trained)} in its place"
+            f"table; {_instead(trained)}"
         )
     features = columns.features(table)
     labels = None
@@ -92,6 +99,15 @@ def shape_faults(trained: Trained, name: str, features: NDArray[Any]) -> list[st
     return [
         f"{name} is {features.shape}, but {trained.checkpoint} takes {_expected_shape(trained)}"
     ]
+
+
+def _instead(trained: Trained) -> str:
+    """What to name as the input."""
+    if trained.columns is not None:
+        names = ", ".join(column.name for column in trained.columns.columns)
+        return f"name a .csv file with the columns {names[:200]}"
+    pictures = "pictures, or " if _picture_shape(trained) else ""
+    return f"name {pictures}an .npz file with x of {_expected_shape(trained)}"
 
 
 def _expected_shape(trained: Trained) -> str:

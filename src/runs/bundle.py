@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -99,10 +99,12 @@ class Bundle:
     packages: Mapping[str, str]
 
 
-def open_bundle(path: Path, folder: Path, accelerator: str | None = None) -> Bundle:
-    """Writes the files of a bundle into a new folder. `accelerator` replaces the run's. Raises
-    InputError for a wrong configuration, and, before anything is written, for a committee and for
-    other files."""
+def open_bundle(
+    path: Path, folder: Path, accelerator: str | None = None, data: Path | None = None
+) -> Bundle:
+    """Writes the files of a bundle into a new folder. `accelerator` replaces the run's, `data` its
+    data.path. Raises InputError for a wrong configuration and for own data that are not there, and,
+    before anything is written, for a committee and for other files."""
     contents, manifest = _read(path)
     if "committee" in parse_result(contents["result.json"], f"{path}: result.json"):
         raise InputError(
@@ -111,19 +113,35 @@ def open_bundle(path: Path, folder: Path, accelerator: str | None = None) -> Bun
         )
     if NO_COMMITTEES not in contents:
         raise InputError(f"{path}: is not a bundle of this project (it lacks {NO_COMMITTEES})")
-    for name, data in contents.items():
+    for name, content in contents.items():
         target = folder / name
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_bytes(data)
+        target.write_bytes(content)
     run = Run(folder)
     if not run.history:
         raise InputError(f"{path}: is not a bundle of this project (history.csv has no rows)")
-    return Bundle(run, _config_here(run, accelerator), manifest.packages)
-
-
-def _config_here(run: Run, accelerator: str | None) -> Config:
-    """The run's configuration with this machine's data folder and the data set that was used."""
     values = run.config.to_primitives()
+    _move_data(path, values["data"], data)
+    return Bundle(run, _config_here(run, values, accelerator), manifest.packages)
+
+
+def _move_data(bundle: Path, section: dict[str, Any], path: Path | None) -> None:
+    """Replaces the path of the user's own data."""
+    if path is not None and "path" not in section:
+        raise InputError(
+            f"--data {path}: {bundle} was trained on data={section['name']}; leave --data out"
+        )
+    if path is not None:
+        section["path"] = str(path)
+    elif "path" in section and not Path(section["path"]).exists():
+        raise InputError(
+            f"{bundle}: was trained on data.path={section['path']}, which is not in the bundle and "
+            f"not in {Path.cwd()}; type --data PATH"
+        )
+
+
+def _config_here(run: Run, values: dict[str, Any], accelerator: str | None) -> Config:
+    """The run's configuration with this machine's data folder and the data set that was used."""
     name = run.result.get("data", {}).get("name")
     data = values["data"]
     if "fallback" in data and name != data["name"]:  # the run used its fallback

@@ -358,9 +358,10 @@ def table(
             room = width - _without_settings(rows, shown)
             if room >= LEAST_SETTINGS:
                 break
-    rows = [
-        {**row, "settings": _cut(row["settings"], max(room, SHORTEST_SETTINGS))} for row in rows
-    ]
+    if width is not None:  # a pipe gets the settings in full
+        rows = [
+            {**row, "settings": _cut(row["settings"], max(room, SHORTEST_SETTINGS))} for row in rows
+        ]
     right = ("best", "test", "seconds", "size")
     listed = tabulate(
         [[row[key] for key in shown] for row in rows], shown, disable_numparse=True,

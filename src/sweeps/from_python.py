@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from src.config.overrides import parsed
 from src.runs.folder import timestamped
 from src.runs.sweep_folder import Sweep, row_of
 from src.sweeps.command_line import Command, check_command_line
@@ -19,8 +20,9 @@ QUIET = ("hydra/job_logging=none", "hydra/hydra_logging=none")
 def sweep(*overrides: str, folder: "str | os.PathLike[Any] | None" = None) -> list[dict[str, Any]]:
     """Trains every combination of the values, as `python -m src.train -m hydra/launcher=fused`
     does. Returns a dictionary for each trial, the best first: the trial's folder, and what
-    results.csv has. `folder` is that of the sweep, by default sweeps/DATE/TIME. A sweep that was
-    stopped goes on with its folder, the same overrides, and `resume=auto`.
+    results.csv has, with settings as numbers, texts and lists. `folder` is that of the sweep, by
+    default sweeps/DATE/TIME. A sweep that was stopped goes on with its folder, the same overrides,
+    and `resume=auto`.
 
     Raises InputError with all faults before anything trains.
 
@@ -46,4 +48,11 @@ def train(command: Command, where: Path) -> list[dict[str, Any]]:
     """Trains a sweep that was checked for the folder `where`, and returns its trials as `sweep`."""
     train_sweep(command)
     ranked = Sweep(where).ranked()
-    return [{"folder": where / each.run.folder.name, **row_of(each)} for each in ranked]
+    return [
+        {
+            "folder": where / each.run.folder.name,
+            **row_of(each),
+            **{key: parsed(f"{key}={text}").value() for key, text in each.overrides.items()},
+        }
+        for each in ranked
+    ]

@@ -20,6 +20,7 @@ from src.config.compose import MAIN, Composer, job_config
 from src.config.faults import config_error
 from src.config.overrides import key_of
 from src.config.schema import Config
+from src.config.written import counted
 from src.runs.folder import Run, resume_command
 from src.runs.lookup import with_name
 from src.runs.sweep_folder import Sweep
@@ -182,7 +183,8 @@ def _resume(folder: Path, config: Config) -> None:
     run = Run(folder)
     if run.ended and run.config.trainer.max_epochs == config.trainer.max_epochs:
         result = run.result
-        log.info("%s: %s after %s epochs", folder, result["status"], result["epochs"])
+        epochs = counted(result["epochs"], "epoch")
+        log.info("%s: %s after %s", folder, result["status"], epochs)
         if config.checkpoint.keep == "best" and not launch_info().rank:  # killed before that
             run.remove_checkpoints(but_best=True)
         if run.last_checkpoint.exists():

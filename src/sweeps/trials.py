@@ -14,6 +14,7 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from src.config.schema import Config, joint_hash
+from src.config.written import counted
 from src.runs.folder import Run
 from src.runs.sweep_folder import Sweep
 from src.sweeps.executors.base import Executor, InProcess
@@ -46,7 +47,8 @@ def train_trials(
     plan_file = sweep.stacks / f"{joint_hash(configs)}.json"
     groups = _groups(configs, max_trials, plan_file, executor, halving)
     stacked = [len(group.trials) for group in groups if len(group.trials) > 1]
-    log.info("%d trials: %s", len(configs), _overview(stacked, len(groups) - len(stacked)))
+    overview = _overview(stacked, len(groups) - len(stacked))
+    log.info("%s: %s", counted(len(configs), "trial"), overview)
     for reason in dict.fromkeys(group.alone for group in groups if group.alone):
         alone = [trial for group in groups if group.alone == reason for trial in group.trials]
         verb = "train" if len(alone) > 1 else "trains"

@@ -39,7 +39,8 @@ def _in_house_style(message: str, options: Sequence[str], program: str) -> str:
     message = message.removeprefix("argument ")
     ask = f"; type {program} --help for help"
     if found := re.fullmatch(r"(?s)unrecognized arguments: (\S+).*", message):
-        close = difflib.get_close_matches(found[1].partition("=")[0], options, 1)
+        long = [option for option in options if option.startswith("--")]
+        close = difflib.get_close_matches(found[1].partition("=")[0], long, 1)
         return f"{found[1]}: unknown argument" + (f"; did you mean {close[0]}?" if close else ask)
     if found := re.fullmatch(r"(?s)(\S+): invalid (int|float) value: '(.*)'", message):
         message = f"{found[1]} {found[3]}: must be {NUMBERS[found[2]]}"

@@ -31,6 +31,9 @@ from src.training.history import History
 log = logging.getLogger(__name__)
 
 
+BAR = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}"  # fits 80 columns
+
+
 class Progress(ProgressBar):
     """A bar over the batches of the whole run, because an epoch may last only 0.1 s."""
 
@@ -46,6 +49,7 @@ class Progress(ProgressBar):
             unit="batch",
             leave=False,
             dynamic_ncols=True,
+            bar_format=BAR,
             mininterval=0,
             file=sys.stderr,
         )
@@ -63,7 +67,8 @@ class Progress(ProgressBar):
         loss, accuracy = losses.mean().item(), correct.sum().item() / samples
         epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
         self.bar.set_description_str(epoch, refresh=False)
-        shown = f"loss {format_metric('loss', loss)} acc {format_metric('acc', accuracy)}"
+        mean = "mean " if losses[0].numel() > 1 else ""  # of the trials of a stack
+        shown = f"{mean}loss {format_metric('loss', loss)} acc {format_metric('acc', accuracy)}"
         self.bar.set_postfix_str(shown, refresh=False)
         self.bar.update(self.pending)
         self.pending, self.drawn = 0, now

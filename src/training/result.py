@@ -148,8 +148,8 @@ def summary(run: Run) -> str:
     if data["skipped"]:
         rows.append(("!", f"{data['skipped']} broken pictures left out"))
     if result["status"] == "diverged":
-        rows.append(("!", f"diverged at step {result['diverged_step']}"))
-    if _learnt_little(run):
+        rows.append(("!", f"diverged at step {result['diverged_step']}; {REMEDY}"))
+    elif _learnt_little(run):
         rows.append(("!", FEW_SAMPLES))
     elif _no_better_than_a_constant(run):
         share = format_metric("acc", data["val_most_frequent_class"])

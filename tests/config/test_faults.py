@@ -18,7 +18,7 @@ from tests.helpers.faults import faults
         ("+model.hiden_sizes=64", "unknown key; did you mean model.hidden_sizes?"),
         ("+foo.bar=1", "foo.bar=1: unknown key"),
         ("lr=0.1", "did you mean optimizer.lr?"),
-        ("experiment=raschka", "must be one of cnn, cnn_cifar10, few_samples,"),
+        ("experiment=raschka", "must be one of cnn, cnn_cifar10, digits_or_none, few_samples,"),
         ("model=mpl", "must be one of cnn, logistic_regression, mlp; did you mean mlp?"),
         ("optimizer.lr=0", "optimizer.lr=0: must be greater than 0, for example optimizer.lr=0.5"),
         ("optimizer.lr=-1", "must be greater than 0"),

@@ -80,4 +80,6 @@ def test_a_group_has_no_choice_null(text: str) -> None:
     """Hydra would end with a traceback."""
     fault = override_fault(parsed(text))
     assert fault is not None
-    assert fault.startswith("experiment=null: must be one of cnn, cnn_cifar10, few_samples, ")
+    assert fault.startswith(
+        "experiment=null: must be one of cnn, cnn_cifar10, digits_or_none, few_samples, "
+    )

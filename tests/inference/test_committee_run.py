@@ -15,7 +15,7 @@ import torch
 from torch.nn import functional as F
 
 from src.config.compose import compose
-from src.inference.committee_run import greedy_selection, make_committee
+from src.inference.committee_run import greedy_selection, make_committee, summary
 from src.inference.evaluation import compute_logits, consult, evaluate, source_of, validation_of
 from src.inference.exporters import export
 from src.inference.formats import FORMATS, FormatName, plan
@@ -287,3 +287,20 @@ def test_the_checkpoint_holds_plain_values(committee: Run) -> None:
     assert content["kindling"]["format"] == checkpoint.FORMAT
     assert [member["votes"] for member in content["kindling"]["members"]] == [1, 1, 1]
     assert {name.split(".")[2] for name in content["state_dict"]} == {"0", "1", "2"}
+
+
+def test_the_summary_says_how_members_were_found_and_which_are_better(
+    sweep: Path, committee: Run, tmp_path: Path
+) -> None:
+    assert "3 members, chosen by val/acc, " in summary(committee)
+    named = make_committee(read_request([sweep / "0", sweep / "1"], folder=tmp_path / "named"))
+    assert "2 members, " in summary(named)
+    assert "chosen" not in summary(named)
+    made, best = committee.result["committee"], committee.result["best"]
+    for accuracy, told in ((1.0, False), (0.0, True)):
+        result = committee.result | {"best": best | {"val/acc": accuracy}}
+        other = Run(tmp_path / f"{told}")
+        other.folder.mkdir()
+        other.write_result(result)
+        assert ("by val/acc, the best member alone is better" in summary(other)) == told
+    assert made["by"] == "val/acc"

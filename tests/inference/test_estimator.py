@@ -134,3 +134,11 @@ def test_one_class_is_refused(tmp_path: Path) -> None:
     classifier = KindlingClassifier(max_epochs=1, folder=tmp_path / "run").fit(x, _)
     with pytest.raises(ValueError, match="holds a run already"):
         clone(classifier).fit(x, _)
+
+
+def test_one_hidden_layer_may_be_a_number() -> None:
+    x, y = load_iris(return_X_y=True)
+    number, listed = (KindlingClassifier(sizes, max_epochs=1).fit(x, y) for sizes in (5, [5]))
+    assert np.array_equal(number.predict_proba(x), listed.predict_proba(x))
+    with pytest.raises(ValueError, match="y has the one class 2; this classifier needs"):
+        KindlingClassifier().fit(x, np.full(len(x), 2))

@@ -150,7 +150,7 @@ ONES = np.ones((3, 28, 28), np.uint8)
         ({"images": ONES}, "has no array x, it has images"),
         ({}, "has no array x, it has none"),
         ({"x": np.array([None, {}])}, "Object arrays cannot be loaded"),
-        ({"x": np.array(["a", "b"])}, "x is of <U1, must be uint8 from 0 to 255 or floats"),
+        ({"x": np.array(["a", "b"])}, "x is of <U1, must be uint8 or floats, of pictures"),
         ({"x": ONES.astype(int)}, "x is of int64"),
         ({"x": ONES[:0]}, r"x is \(0, 28, 28\), must be \(N, \.\.\.\)"),
         ({"x": np.float32(1)}, r"x is \(\), must be"),

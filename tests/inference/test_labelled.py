@@ -15,8 +15,9 @@ from src.config.compose import compose
 from src.data.sources.catalogue import open_source
 from src.inference.calibration import report
 from src.inference.evaluation import evaluate_path
-from src.inference.inputs import read_inputs, require_labelled
+from src.inference.inputs import read_inputs, read_request, require_labelled
 from src.inference.prediction import predict_inputs
+from src.inference.prediction_output import predict_request
 from src.runs.folder import Run
 from src.runs.loading import open_trained
 from src.system.errors import InputError
@@ -62,6 +63,45 @@ def test_all_rows_of_a_table_are_tested(on_table: Run, tmp_path: Path) -> None:
     labels = torch.tensor([["höch", "low"].index(row.split(",")[0]) for row in rows + wrong])
     loss = torch.nn.functional.cross_entropy(trained.model(features).double(), labels).item()
     assert found.loss == pytest.approx(loss, rel=1e-5)
+
+
+def test_the_own_file_is_predicted_with_a_warning(on_table: Run) -> None:
+    """Most of its rows were trained on, so that the accuracy would deceive."""
+    path = Path(on_table.config.data.path)  # type: ignore[union-attr]
+    request = read_request(on_table.folder, [path], "auto", None, force=False)
+    output = predict_request(request)
+    assert "20 of 20 right" in output.text or "accuracy" in output.text
+    (note,) = (note for note in output.notes if note.startswith(str(path)))
+    assert "was trained on most of these samples" in note
+    assert note.endswith(f"type python -m src.evaluate {on_table.folder}")
+    other = path.with_name("other.csv")
+    other.write_text(path.read_text() + "3,0,low\n")
+    request = read_request(on_table.folder, [other], "auto", None, force=False)
+    assert not [note for note in predict_request(request).notes if "trained on" in note]
+
+
+def test_own_data_that_are_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = [f"{n},{n % 3},{'b' if n >= 10 else 'a'}" for n in range(20)]
+    Path("t.csv").write_text("a,b,kind\n" + "\n".join(rows) + "\n")
+    run = fit(compose("data=csv", "data.path=t.csv", "data.target=kind", *COMMON), "run")
+    run_folder = run.folder.absolute()
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    with pytest.raises(InputError) as caught:
+        evaluate_path(run_folder, None)
+    assert f"was trained on data.path=t.csv, which is not in {Path.cwd()}; put a copy" in str(
+        caught.value
+    )
+    assert evaluate_path(run_folder, str(labelled_copy(tmp_path / "t.csv"))).accuracy > 0
+
+
+def labelled_copy(path: Path) -> Path:
+    """The same rows in another order, which is another file."""
+    header, *rows = path.read_text().splitlines()
+    copy = path.with_name("copy.csv")
+    copy.write_text("\n".join([header, *reversed(rows)]) + "\n")
+    return copy
 
 
 def test_a_single_class_and_a_single_row(on_table: Run, tmp_path: Path) -> None:
@@ -173,7 +213,9 @@ def test_photographs_in_a_folder_for_each_class(tmp_path: Path) -> None:
 
 def test_a_table_takes_no_folder(on_table: Run, tmp_path: Path) -> None:
     write_colours(tmp_path / "new", {"low": (1, 2, 3)}, 1)
-    assert "takes features of shape (2,), not pictures" in fault(on_table, tmp_path / "new")
+    assert "takes rows of a table, not pictures; name a .csv file with the columns a, b" in fault(
+        on_table, tmp_path / "new"
+    )
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_augmented_samples_are_shown(train: Train) -> None:
 def test_many_classes_have_only_averages(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
     model = evaluated(collect([train().folder]).entries[0])
     whole = measure_table(model)
-    assert [row[0] for row in whole[1:]] == [*"0123456789", "mean of classes", "mean of samples"]
+    assert [row[0] for row in whole[1:]] == [*"0123456789", "macro average", "weighted average"]
     assert whole[1][1] == f"{model.evaluation.measures.precision.per_class[0]:.2%}"
     monkeypatch.setattr(model_pictures, "MOST_ROWS", 11)
     assert measure_table(model) == [whole[0], *whole[-2:]]

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from src.config.compose import compose
 from src.runs.bundle import FILE_LIMITS, MANIFEST, open_bundle, write_bundle
 from src.runs.folder import Run
 from src.system.errors import InputError
+from src.training.fit import fit
+from src.training.reproduction import reproduce
 from tests.helpers.bundles import rewritten
 from tests.helpers.commands import Train
 
@@ -79,10 +82,32 @@ def test_a_changed_file_is_noticed(bundle: Path, tmp_path: Path) -> None:
         open_bundle(tmp_path / "absent.zip", tmp_path / "opened")
 
 
+def test_own_data_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("t.csv").write_text("a,b,kind\n" + "".join(f"{n},{n % 3},{n % 2}\n" for n in range(40)))
+    run = fit(compose("data=csv", "data.path=t.csv", "data.target=kind", "trainer=cpu"), "run")
+    write_bundle([run.folder], Path("run.zip"))
+    (tmp_path / "new").mkdir()
+    Path("t.csv").rename("new/t.csv")
+    told = r"run\.zip: was trained on data\.path=t\.csv, which is not in the bundle .*; type --data"
+    with pytest.raises(InputError, match=told):
+        open_bundle(Path("run.zip"), tmp_path / "a")
+    opened = open_bundle(Path("run.zip"), tmp_path / "b", data=Path("new/t.csv"))
+    assert opened.config.data.path == "new/t.csv"  # type: ignore[union-attr]
+    assert reproduce(opened, tmp_path / "again").agrees
+
+
+def test_own_data_for_a_shipped_data_set_are_refused(bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"--data x\.csv: .* was trained on data=digits; leave"):
+        open_bundle(bundle, tmp_path / "a", data=Path("x.csv"))
+
+
 def test_runs_that_cannot_be_bundled(bundle: Path, original: Run, tmp_path: Path) -> None:
     run = Run(shutil.copytree(original.folder, tmp_path / "run"))
     with pytest.raises(InputError, match=r"run\.zip: exists already; .*--force"):
         write_bundle([run.folder], bundle)
+    with pytest.raises(InputError, match=r"there is no folder .*absent; make it first"):
+        write_bundle([run.folder], tmp_path / "absent" / "run.zip")
     with pytest.raises(InputError, match="takes one run, not 2"):
         write_bundle([run.folder, run.folder], tmp_path / "two.zip")
     with pytest.raises(InputError, match="there is no such folder"):

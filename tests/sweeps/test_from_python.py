@@ -34,7 +34,7 @@ def test_the_table_is_that_of_the_command(command: Command, tmp_path: Path) -> N
     values = [row["val/acc"] for row in rows]
     assert values == sorted(values, reverse=True)
     assert {(row["optimizer.lr"], row["seed"]) for row in rows} == {
-        (rate, seed) for rate in ("0.01", "0.3") for seed in "01"
+        (rate, seed) for rate in (0.01, 0.3) for seed in (0, 1)
     }
     line = ("src.train", "-m", "hydra/launcher=fused", "hydra.sweep.dir=there", *SMALL, *swept)
     assert command(*line).returncode == 0
@@ -47,7 +47,20 @@ def test_the_table_is_that_of_the_command(command: Command, tmp_path: Path) -> N
 
 
 def test_the_default_folder_and_another_launcher() -> None:
-    (row,) = kindling.sweep(*SMALL, "hydra/launcher=basic", "seed=3")
+    (row,) = kindling.sweep(
+        *SMALL, "hydra/launcher=basic", "seed=3", "model.hidden_sizes=[8,4]", "optimizer.lr=1e-2",
+        "model.activation=tanh", "optimizer.nesterov=false", "optimizer.momentum=0.5",
+    )  # fmt: skip
+    assert [
+        row[key]
+        for key in (
+            "seed",
+            "model.hidden_sizes",
+            "optimizer.lr",
+            "model.activation",
+            "optimizer.nesterov",
+        )
+    ] == [3, [8, 4], 0.01, "tanh", False]
     assert row["folder"].parts[0] == "sweeps"
     assert row["status"] == "finished"
 

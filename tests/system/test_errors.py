@@ -1,8 +1,10 @@
 """The texts of errors."""
 
+import errno
+
 import pytest
 
-from src.system.errors import FAULTS_SHOWN, all_at_once, first_line
+from src.system.errors import FAULTS_SHOWN, all_at_once, exit_on_error, first_line
 
 
 @pytest.mark.parametrize(
@@ -26,3 +28,25 @@ def test_many_faults_are_shortened_and_counted(count: int) -> None:
     assert lines[0] == f"{count} faults, nothing was read"
     assert lines[1 : FAULTS_SHOWN + 1] == [f"  fault {n}" for n in range(min(count, FAULTS_SHOWN))]
     assert lines[FAULTS_SHOWN + 1 :] == (["  and 1 more"] if count > FAULTS_SHOWN else [])
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (FileNotFoundError(errno.ENOENT, "gone", "a/b"), "a/b: cannot be read or written (gone)"),
+        (PermissionError(errno.EACCES, "no", "a"), "a: cannot be read or written (no)"),
+        (OSError(errno.ENOSPC, "full", "a"), "a: cannot be written (full)"),
+    ],
+)
+def test_an_unusable_disk_is_told_in_one_line(
+    error: OSError, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end, exit_on_error():
+        raise error
+    assert end.value.code == 2
+    assert capsys.readouterr().err == f"error: {told}\n"
+
+
+def test_other_errors_of_the_system_keep_their_traceback() -> None:
+    with pytest.raises(ConnectionResetError), exit_on_error():
+        raise ConnectionResetError(errno.ECONNRESET, "reset")

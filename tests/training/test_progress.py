@@ -4,14 +4,17 @@ import logging
 import os
 import re
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
+from tqdm import tqdm
 
 from src.config.compose import compose
 from src.runs.group_progress import GroupProgress, read_progress
+from src.training import progress
 from src.training.fit import fit, fit_stack
 from src.training.progress import ProgressFile, Utilisation, _device_name
 from tests.helpers.commands import SMALL, Train
@@ -24,6 +27,19 @@ def test_a_bar_on_request(train: Train, capsys: pytest.CaptureFixture[str]) -> N
     assert re.search(r"loss \d\.\d{4} acc \d+\.\d\d%", bar)
     train()
     assert "epoch" not in capsys.readouterr().err
+
+
+def test_a_bar_of_a_stack_fits_and_says_that_it_shows_means(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress, "tqdm", partial(tqdm, ncols=80))
+    overrides = ("trainer.progress_bar=true", "trainer.steps_per_call=3")
+    configs = [compose(*SMALL, *overrides, f"seed={seed}") for seed in (0, 1)]
+    fit_stack(configs, [tmp_path / "0", tmp_path / "1"], tmp_path / "stack")
+    bars = re.split(r"[\r\n]", capsys.readouterr().err)
+    whole = [bar for bar in bars if re.search(r"mean loss \d\.\d{4} acc \d+\.\d\d%$", bar.strip())]
+    assert whole
+    assert max(map(len, whole)) <= 80
 
 
 def test_a_line_per_step(train: Train, caplog: pytest.LogCaptureFixture) -> None:

@@ -17,8 +17,8 @@ from src.runs.loading import open_trained
 from src.training.classifier import Classifier
 from src.training.fit import fit
 from src.training.loggers.callback import Loggers
-from src.training.result import NOTHING_LEARNT
-from tests.helpers.commands import Train
+from src.training.result import NOTHING_LEARNT, REMEDY
+from tests.helpers.commands import SMALL, Train
 
 
 def test_the_result_agrees_with_history_and_checkpoint(train: Train) -> None:
@@ -81,6 +81,17 @@ def test_a_run_that_hardly_learns_says_what_to_type(
     with caplog.at_level("INFO", "src"):
         fit(compose("data=toy", "trainer=cpu"), tmp_path / "toy")
         fit(compose(*few, *default, f"start_from={tmp_path}/default"), tmp_path / "tuned")
+    assert "few_samples" not in caplog.text
+
+
+def test_a_diverged_run_is_advised_about_its_rate(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not about the number of its steps, which is small because it diverged."""
+    with caplog.at_level("INFO", "src"):
+        run = fit(compose(*SMALL, "optimizer.lr=1e6", "optimizer=sgd"), tmp_path / "run")
+    assert run.result["status"] == "diverged"
+    assert f"diverged at step {run.result['diverged_step']}; {REMEDY}" in caplog.text
     assert "few_samples" not in caplog.text
 
 

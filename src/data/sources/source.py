@@ -173,6 +173,11 @@ def split_off_test(everything: Split, fraction: float, seed: int) -> tuple[Split
         members = (everything.labels == label).nonzero().squeeze(1)
         count = min(round(len(members) * fraction), len(members) - 1)
         is_test[members[torch.randperm(len(members), generator=stream)[:count]]] = True
+    if len(torch.unique(everything.labels)) == len(everything):
+        raise InputError(
+            f"each of the {len(everything)} samples has a class of its own, so no class can be "
+            "learnt; name the classes by another column or array"
+        )
     if not is_test.any():
         raise InputError(
             f"data.test_fraction={fraction}: the test set would have none of {len(everything)} "

@@ -71,6 +71,12 @@ def in_groups(names: Sequence[str], labels: Sequence[int]) -> Split:
     return Split(rows, torch.tensor(labels), grouped("data.group", "patient", names))
 
 
+def test_a_class_for_each_sample_is_no_class() -> None:
+    split = Split(torch.zeros(6, 2), torch.arange(6))
+    with pytest.raises(InputError, match="each of the 6 samples has a class of its own"):
+        split_off_test(split, 0.9, 0)
+
+
 def test_groups_are_sorted_as_numbers_if_all_are() -> None:
     assert grouped("data.group", "g", ["10", "9", "10", "-1"]).names == ["-1", "9", "10"]
     assert grouped("data.group", "g", ["10", "9", "nan"]).names == ["10", "9", "nan"]
