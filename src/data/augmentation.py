@@ -11,7 +11,6 @@ new STREAM number, so that the numbers of the other changes stay the same.
 """
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -20,6 +19,7 @@ from torch.nn import functional as F
 
 from src.config import schema
 from src.config.rules import no_pictures
+from src.data.affine import Array, inverse_maps
 from src.data.loader import Block
 from src.data.sources.source import Source
 from src.system.errors import InputError
@@ -29,8 +29,6 @@ from src.system.resources import require_memory
 STREAM = 1  # spawn key; the permutation of an epoch uses the same seed without a spawn key
 UNIFORM = 7  # numbers for a sample: 2 of shift, rotate, 2 of scale, shear, flip
 KEPT = 0.999  # the share of a smooth field's variance that its fields must reproduce
-
-Array = np.ndarray[Any, np.dtype[np.floating[Any]]]
 
 
 class Augmentation:
@@ -137,24 +135,6 @@ def stream(seed: int, epoch: int, batch: int, number: int) -> torch.Generator:
     """The random numbers of a batch; `number` separates the streams of different changes."""
     key = np.random.SeedSequence([seed, epoch, batch], spawn_key=(number,))
     return torch.Generator().manual_seed(int(key.generate_state(1, np.uint64)[0]))
-
-
-def inverse_maps(*, shift: Array, angle: Array, scale: Array, shear: Array) -> Array:
-    """Maps places in the new picture to places in the old, (N, 2, 3): the factors of x and y and a
-    constant, in pixels from the centre, x to the right and y down.
-
-    A picture is scaled by `scale` (2, N: width and height), sheared along x by `shear` degrees
-    (N,), turned clockwise by `angle` degrees (N,), and shifted right and down by `shift` (2, N)
-    pixels, in this order, as in torchvision.transforms.functional.affine.
-    """
-    cos, sin = np.cos(np.radians(angle)), np.sin(np.radians(angle))
-    tan = np.tan(np.radians(shear))
-    maps = np.zeros((len(angle), 2, 3))
-    maps[:, 0, 0], maps[:, 0, 1] = cos - sin * tan, sin + cos * tan
-    maps[:, 1, 0], maps[:, 1, 1] = -sin, cos
-    maps /= scale.T[:, :, None]
-    maps[:, :, 2] = -(maps[:, :, 0] * shift[0, :, None] + maps[:, :, 1] * shift[1, :, None])
-    return maps
 
 
 def affine_fields(height: int, width: int) -> Array:

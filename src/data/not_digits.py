@@ -14,7 +14,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 from torch.nn import functional as F
 
-from src.data.augmentation import inverse_maps
+from src.data.affine import inverse_maps
 from src.system.terminal import progress
 
 SIDE, BOX = 28, 20  # pixels of a picture, and of a drawing's longer side, as in MNIST

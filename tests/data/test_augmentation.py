@@ -17,7 +17,8 @@ from src.benchmarks.crashes import fingerprint
 from src.config import schema
 from src.config.compose import compose
 from src.config.schema import Config
-from src.data.augmentation import Augmentation, build_augmentation, inverse_maps, smooth_fields
+from src.data.affine import inverse_maps
+from src.data.augmentation import Augmentation, build_augmentation, smooth_fields
 from src.data.loader import Batch, Block, BlockSampler
 from src.data.sources.digits import digits
 from src.data.sources.source import Source, Split
