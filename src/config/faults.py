@@ -285,7 +285,9 @@ def _schema_fault(key: str, details: Sequence[Any], values: Mapping[str, Any]) -
         placeholder = details[0]["msg"].rpartition(" ")[2]  # such as PATH, from schema.py
         return f"{key}: {NO_DEFAULT}; type {key}={placeholder}"
     reasons = [_reason(detail, read[key]) for detail in details]
-    text = " or ".join(dict.fromkeys(reasons)).replace(" or must be ", " or ")
+    of_items = all(isinstance(detail["loc"][-1], int) for detail in details)
+    word = "and" if of_items else "or"  # a fault of each item, or one for each type of the value
+    text = f" {word} ".join(dict.fromkeys(reasons)).replace(f" {word} must be ", f" {word} ")
     listed = kinds == {"literal_error"}  # a complete list needs no example
     return f"{given}: {text}{'' if listed else _example(key, name)}"
 

@@ -29,6 +29,7 @@ from src.runs.outcome import (
     read_outcome,
     replicates,
     setting_command,
+    short,
     table_metrics,
 )
 from src.system.colour import with_best
@@ -273,7 +274,7 @@ def _settings_table(trials: Sequence[Outcome], swept: Sequence[str]) -> str:
     for group in groups[:MOST_ROWS]:
         *validated, tested = (format_spread(group.repeats(metric), metric) for metric in metrics)
         interval = format_interval(group.interval(validation), validation)
-        rows.append([*group.values, group.count, *validated, interval, tested])
+        rows.append([*map(short, group.values), group.count, *validated, interval, tested])
     header = [*keys, "trials", *metrics[:-1], INTERVAL, test]
     firsts = [group.trials[0] for group in groups]
     places = best_places(

@@ -181,6 +181,7 @@ def _argument_parser(docstring: str | None) -> Parser:
         add_help=False,
         conflict_handler="resolve",
     )
+    parser.advice = "; settings have no dashes, for example optimizer.lr=0.1"
     version = "\n".join(f"{name} {number}" for name, number in versions().items())
     parser.add_argument("--version", action="version", version=version, help="print versions")
     parser.add_argument(

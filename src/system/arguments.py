@@ -15,6 +15,8 @@ NUMBERS = {"int": "a whole number", "float": "a number"}
 class Parser(argparse.ArgumentParser):
     """Raises InputError, in one line, where argparse would print its usage and end the process."""
 
+    advice = ""  # for an unknown argument that is like no other
+
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         self._answer_shell()
         return super().parse_args(args, namespace)
@@ -31,17 +33,19 @@ class Parser(argparse.ArgumentParser):
             argcomplete.autocomplete(self)
 
     def error(self, message: str) -> NoReturn:
-        raise InputError(_in_house_style(message, [*self._option_string_actions], self.prog))
+        options = [*self._option_string_actions]
+        raise InputError(_in_house_style(message, options, self.prog, self.advice))
 
 
-def _in_house_style(message: str, options: Sequence[str], program: str) -> str:
+def _in_house_style(message: str, options: Sequence[str], program: str, advice: str) -> str:
     """A message of argparse as this project writes it; a message that is not known stays."""
     message = message.removeprefix("argument ")
     ask = f"; type {program} --help for help"
     if found := re.fullmatch(r"(?s)unrecognized arguments: (\S+).*", message):
         long = [option for option in options if option.startswith("--")]
-        close = difflib.get_close_matches(found[1].partition("=")[0], long, 1)
-        return f"{found[1]}: unknown argument" + (f"; did you mean {close[0]}?" if close else ask)
+        close = difflib.get_close_matches(found[1].partition("=")[0], long, 1, 0.7)
+        told = f"; did you mean {close[0]}?" if close else advice or ask
+        return f"{found[1]}: unknown argument{told}"
     if found := re.fullmatch(r"(?s)(\S+): invalid (int|float) value: '(.*)'", message):
         message = f"{found[1]} {found[3]}: must be {NUMBERS[found[2]]}"
     elif found := re.fullmatch(

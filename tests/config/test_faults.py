@@ -18,6 +18,10 @@ from tests.helpers.faults import faults
         ("+model.hiden_sizes=64", "unknown key; did you mean model.hidden_sizes?"),
         ("+foo.bar=1", "foo.bar=1: unknown key"),
         ("lr=0.1", "did you mean optimizer.lr?"),
+        (
+            "model.hidden_sizes=[-4,3.5]",
+            "=[-4,3.5]: must be greater than 0 and a whole number, for e",
+        ),
         ("experiment=raschka", "must be one of cnn, cnn_cifar10, digits_or_none, few_samples,"),
         ("model=mpl", "must be one of cnn, logistic_regression, mlp; did you mean mlp?"),
         ("optimizer.lr=0", "optimizer.lr=0: must be greater than 0, for example optimizer.lr=0.5"),
