@@ -233,7 +233,7 @@ class _Sections:
             "data": data,
             "best": tables.setting_figures(sweep)
             or (best and tables.key_figures(best, f"trial {best.run.folder.name}")),
-            "statuses": list(Counter(trial.status for trial in sweep.trials).items()),
+            "statuses": list(Counter(trial.ending for trial in sweep.trials).items()),
             "seconds": times
             and f"{seconds(sum(times))} s in all, {seconds(statistics.median(times))} s per trial",
             "phases": tables.phases(sweep.trials),

@@ -80,7 +80,7 @@ def run_table(name: str, kind: str, entries: Sequence[Entry], keys: Sequence[str
         table.rows.append(
             [
                 _text_cell(label),
-                _text_cell(entry.status),
+                _text_cell(entry.ending),
                 *[Cell(entry.reason, entry.reason)] * reasons,
                 *(_number_cell(metric, entry.metric(metric)) for metric in first),
                 *(_text_cell(entry.settings.get(key, UNKNOWN)) for key in keys),

@@ -476,6 +476,20 @@ def test_a_sweep_in_which_everything_failed(sweep: Path, tmp_path: Path) -> None
     assert not (copy / "report" / "sweep1-time.png").exists()
 
 
+def test_trials_that_halving_has_dropped_are_counted(sweep: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(sweep, tmp_path / "copy")
+    for number in (2, 5):
+        run = Run(copy / str(number))
+        run.write_result(run.result | {"stopped": "halving", "epochs": 1})
+    page = write_report([copy], models=False).read_text()
+    assert re.search('<p class="soft">(6 finished, 2 dropped|2 dropped, 6 finished);', page)
+    header, *rows = Tables(page).found["sweep1-table"]
+    places = [header.index(name) for name in ("trial", "status", "epochs")]
+    told = {row[places[0]]: tuple(row[place] for place in places[1:]) for row in rows}
+    assert told["2"] == told["5"] == ("dropped", "1")
+    assert told["0"] == ("finished", "2")
+
+
 # --- as people see it --------------------------------------------------------------------------
 
 
