@@ -100,10 +100,12 @@ function legendRows(traces, width) {
 // --- charts: each returns traces and a layout for a width in pixels --------------------------------
 
 function lines(data, means) {
-  if (!means) return data.trials.map((trial, at) => ({...trial, at, name: `${data.noun} ${trial.name}`, texts: settings(data, trial)}));
-  const groups = [];
-  for (const trial of data.trials) (groups[trial.group] ??= []).push(trial);
+  const single = (trial, at = data.trials.indexOf(trial)) => ({...trial, at, name: `${data.noun} ${trial.name}`, texts: settings(data, trial)});
+  if (!means) return data.trials.map(single);
+  const groups = [];  // a run that repeats another one is in no group
+  for (const trial of data.trials) if (trial.group !== null) (groups[trial.group] ??= []).push(trial);
   const found = groups.map(group => {
+    if (group.length === 1) return single(group[0]);
     const epochs = group.reduce((most, trial) => trial.epochs.length > most.length ? trial.epochs : most, []);
     const at = (curve, step) => known(group.map(trial => trial.curves[curve][step] ?? null));
     const each = make => group[0].curves.map((_, curve) => epochs.map((_, step) => make(at(curve, step))));
@@ -121,7 +123,7 @@ function curves(data, state, width) {
   const few = all.length <= FEW, separate = few && !key, labels = key ? key.labels : separate ? all.map(line => line.name) : [""];
   const shades = key || separate ? palette(labels, key && key.numbers) : [colour("faint")], classOf = line => key ? key.of[line.at] : separate ? all.indexOf(line) : 0;
   const columns = width < 640 ? 1 : data.quantities.length, traces = [];
-  const banded = state.means ? all.slice(0, few ? FEW : 1) : [], ranges = [];
+  const banded = all.slice(0, few ? FEW : 1).filter(line => line.deviations), ranges = [];
   data.quantities.forEach((quantity, panel) => {
     const logit = state.scale === "logit" && quantity.fraction, log = state.scale !== "linear" && !logit;
     const place = value => value === null || (log && value <= 0) ? null : logit ? Math.log10(1 / (1 / Math.min(Math.max(value, LOGIT_EDGE), 1 - LOGIT_EDGE) - 1)) : value;
@@ -339,25 +341,28 @@ function parallel(data, state, width) {
 
 // --- the page ---------------------------------------------------------------------------------------
 
-function controls(data, state, draw) {
+function controls(data, state, changed) {
   const bar = document.createElement("div");
   bar.className = "controls";
   const select = (title, options, chosen, change) => {
     if (options.length < 2) return;
     const label = document.createElement("label"), list = document.createElement("select");
     for (const [value, text] of options) list.add(new Option(text, value, false, value === chosen));
-    list.addEventListener("change", () => { change(list.value); draw(); });
+    list.name = title;
+    list.addEventListener("change", () => { change(list.value); changed(); });
     label.append(title + " ", list);
     bar.append(label);
   };
-  const keys = data.keys.filter(key => key.labels.length > 1 && key.labels.length <= MOST_COLOURS).map(key => [key.name, key.name]);
+  const repeated = data.keys.filter(key => key.repeated), grouped = data.trials.filter(trial => trial.group !== null);
+  const several = new Set(grouped.map(trial => trial.group)).size < grouped.length;
+  if (several) state.means ??= data.trials.length > MANY;
+  const keys = data.keys.filter(key => key.labels.length > 1 && key.labels.length <= MOST_COLOURS && !(state.means && key.repeated)).map(key => [key.name, key.name]);
   const few = data.trials.length <= FEW;
   if (few) keys.unshift(["", data.noun]);
   if (!keys.some(([key]) => key === state.key)) state.key = keys.length ? keys[0][0] : null;  // at first, or after a change of the data
   if (data.trials.length > 1) select("colour by", keys, state.key, value => { state.key = value; });
-  const repeated = data.keys.some(key => key.repeated) && new Set(data.trials.map(trial => trial.group)).size < data.trials.length;
-  if (repeated) state.means ??= data.trials.length > MANY;
-  if (repeated) select("lines", [["", `each ${data.noun}`], ["means", "mean ± deviation over seeds"]], state.means ? "means" : "", value => { state.means = value !== ""; });
+  const over = repeated.map(key => key.name.split(".").at(-1) + "s").join(" and ");
+  if (several) select("lines", [["", `each ${data.noun}`], ["means", `mean ± deviation over ${over}`]], state.means ? "means" : "", value => { state.means = value !== ""; });
   select("scale", ["linear", "log", "logit"].map(name => [name, name]), state.scale, value => { state.scale = value; });
   return bar;
 }
@@ -393,10 +398,12 @@ function show(figure) {
   figure.hidden = false;
   figure.prepend(chart);
   const control = () => {  // an open list stays open
-    const next = controls(data, state, draw);
+    const next = controls(data, state, () => { control(); draw(); }), focused = document.activeElement;
     if (bar?.isEqualNode(next)) return;
+    const place = bar?.contains(focused) ? focused.name : null;
     bar?.remove();
     figure.prepend(bar = next);
+    next.querySelector(`[name="${place}"]`)?.focus();
   };
   if (figure.dataset.chart === "curves") control();
   draw();

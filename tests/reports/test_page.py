@@ -403,10 +403,13 @@ def test_an_environment_that_runs_share_is_told_once() -> None:
 
     same: dict[str, object] = {"hardware": {"device": "cpu"}, "versions": {"torch": "2"}}
     assert environments() == environments({}) == []
-    assert environments(same, same, {}) == ["device cpu, torch 2"]
+    unfinished = "runs: not recorded, because they did not finish"
+    assert environments(same, same) == ["device cpu, torch 2"]
+    assert environments(same, {}, same) == ["device cpu, torch 2", f"1 of 3 {unfinished}"]
     other = {**same, "hardware": {"device": "cpu", "threads": 4}}
-    assert environments(same, other, {**other, "commit": "abc"}) == [
-        "device cpu, torch 2", "1 of 3 runs: threads 4", "1 of 3 runs: threads 4, commit abc"
+    assert environments(same, other, {}, {**other, "commit": "abc"}) == [
+        "device cpu, torch 2", "1 of 4 runs: threads 4", "1 of 4 runs: threads 4, commit abc",
+        f"1 of 4 {unfinished}",
     ]  # fmt: skip
     gpu: dict[str, object] = {"hardware": {"device": "cuda"}}
     assert environments({"hardware": {"device": "cpu"}}, gpu, gpu) == [
@@ -573,6 +576,32 @@ def test_charts_answer_the_pointer_and_their_controls(browser: Browser, sweep: P
         text = figure.locator(".hovertext").text_content() or ""
         number, accuracy = re.findall(r"^trial (\d).*epoch 2: (.*%)$", text)[0]
         assert accuracy == f"{Run(sweep / number).history[2]['val/acc']:.2%}"
+
+
+def test_means_over_seeds_count_each_seed_once(
+    browser: Browser, sweep: Path, tmp_path: Path
+) -> None:
+    """Trials 0 and 1 differ in the seed alone; the copy of trial 0 tells nothing more."""
+    for name, number in (("first", 0), ("again", 0), ("second", 1), ("other", 2)):
+        shutil.copytree(sweep / str(number), tmp_path / name)
+    with opened(browser, write_report([tmp_path], models=False).as_uri()) as page:
+        page.wait_for_selector("#runs .main-svg")
+        control = {name: page.locator(f'#runs [name="{name}"]') for name in ("colour by", "lines")}
+        colours = control["colour by"].locator("option")
+        assert colours.all_inner_texts() == ["run", "optimizer.lr", "seed"]
+        texts = control["lines"].locator("option").all_inner_texts()
+        assert texts == ["each run", "mean ± deviation over seeds"]
+        control["lines"].focus()
+        control["lines"].select_option("means")
+        legend = page.locator("#runs .legendtext").all_text_contents()
+        assert {text.partition(",")[0] for text in legend} == {"mean of 2 runs", "run other"}
+        assert colours.all_inner_texts() == ["run", "optimizer.lr"]  # a mean has several seeds
+        assert control["lines"].evaluate("each => each === document.activeElement")
+        curves = page.evaluate(CHART % "data.filter(trace => trace.hovertext)", "#runs")
+    values = [Run(sweep / number).history[2]["val/acc"] or 0 for number in "01"]
+    texts = [text for trace in curves for text in trace["hovertext"] if text]
+    spread = f"{statistics.mean(values):.2%} ± {statistics.stdev(values):.2%}"
+    assert any(re.match(f"<b>mean of 2 .*epoch 2: <b>{spread}</b>", text) for text in texts)
 
 
 CHART = "name => { const {data, layout} = document.querySelector(`${name} .chart`); return %s; }"
