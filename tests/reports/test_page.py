@@ -525,6 +525,27 @@ def test_a_table_is_sorted_and_filtered_in_a_browser(browser: Browser, sweep: Pa
         assert count == f"{len(having)} of 8 rows"
 
 
+def test_a_faded_edge_tells_that_a_table_goes_on(browser: Browser, sweep: Path) -> None:
+    """Below and on the right, until the last row and the last column are in view."""
+    faded = """each => ["--right", "--below"].map(
+        name => parseFloat(getComputedStyle(each).getPropertyValue(name)) > 0)"""
+    with opened(browser, (sweep / "report.html").as_uri(), width=390) as page:
+        table = page.locator("#sweep1-table").locator("..")
+
+        def edges() -> list[bool]:
+            page.wait_for_timeout(100)
+            found: list[bool] = table.evaluate(faded)
+            return found
+
+        assert edges() == [True, False]  # all rows are in view
+        page.add_style_tag(content=".scroll { max-height: 8rem; }")
+        assert edges() == [True, True]
+        table.evaluate("each => each.scrollBy(0, 1000)")
+        assert edges() == [True, False]
+        table.evaluate("each => each.scrollBy(1000, -1000)")
+        assert edges() == [False, True]
+
+
 def test_charts_answer_the_pointer_and_their_controls(browser: Browser, sweep: Path) -> None:
     """The charts take the place of the pictures. Their buttons send nothing anywhere."""
     with opened(browser, (sweep / "report.html").as_uri()) as page:
