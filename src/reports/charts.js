@@ -8,6 +8,7 @@ const GRADIENTS = {  // from blue to yellow, readable on white and on black
 const LOGIT_TICKS = [0.5, 0.9, 0.99, 0.999, 0.9999, 0.1, 0.01, 0.7, 0.3, 0.8, 0.95, 0.98, 0.995, 0.998, 0.97, 0.96, 0.93, 0.92, 0.94, 0.985, 0.975];  // the most welcome first
 const LOGIT_EDGE = 1e-5;  // 0 and 1 lie at infinity
 const FEW = COLOURS.length, MOST_COLOURS = 16, MOST_AXES = 12, MOST_LISTED = 8, MOST_LINES = 6, MANY = 30, GAP = 78;
+const FULL = "~g";  // on a logarithmic axis: by default, a tick between powers of ten has its first digit alone
 const MARGIN = {l: 10, r: 14, t: 34, b: 10};
 // Relative to the whole chart: relative to the plot area, the place may change while Plotly fits the margins.
 const BELOW = {orientation: "h", x: 0, y: 0, yref: "container", yanchor: "bottom"};
@@ -167,7 +168,7 @@ function curves(data, state, width) {
     }
     ranges.push({
       range: ends, type: log ? "log" : "linear",
-      ...(quantity.fraction && !logit ? {tickformat: "~%"} : {}),
+      ...(quantity.fraction && !logit ? {tickformat: "~%"} : log ? {tickformat: FULL} : {}),
       ...(logit ? {tickvals: ticks.map(place), ticktext: ticks.map(value => Number((100 * value).toFixed(2)) + "%")} : {}),
     });
   });
@@ -204,7 +205,7 @@ function slices(data, state, width) {
     traces.push({...axes, ...dots, type: "scatter", mode: "markers", marker: {color: colour("faint"), size: 5, opacity: 0.7}, hoverinfo: "text", showlegend: false});
     traces.push({...axes, x: centres, y: middles, error_y: {array: offs, color: COLOURS[0], thickness: 1.5, width: 3}, type: "scatter", mode: "lines+markers", line: {color: COLOURS[0]}, hoverinfo: "skip", showlegend: false});
     const labels = {tickvals: key.at, ticktext: key.labels.map(plain), range: [labelled[0] - mean(steps) / 2, labelled.at(-1) + mean(steps) / 2]};
-    return {title: {text: plain(key.name)}, type: log ? "log" : "linear", ...(key.numbers ? {} : labels)};
+    return {title: {text: plain(key.name)}, type: log ? "log" : "linear", ...(key.numbers ? log && {tickformat: FULL} : labels)};
   });
   const fitted = range(known(data.trials.map(trial => trial.value)), traces.flatMap(({error_y, y}) => error_y ? y.flatMap((value, at) => [value - error_y.array[at], value + error_y.array[at]]) : []));
   const [axes, height] = panels(keys.length, columns, 210, 0.06, panel => ({

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 
 from src.config.schema import higher_is_better, is_fraction, measure_of
 from src.plots.intervals import Sample
@@ -212,6 +212,8 @@ def effects(found: Sequence[Effect], quantity: str) -> Figure:
         )
         if log:
             axis.set_xscale("log")
+            few_decades = np.ptp(np.concatenate(groups)) < 2
+            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few_decades else (1,)))
             axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
             axis.xaxis.set_minor_formatter(NullFormatter())
         if exact:

@@ -117,6 +117,19 @@ def test_the_axis_of_an_effect_has_the_scale_of_its_key() -> None:
     assert list(name.get_xticks()) == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    ("most", "ticks"), [(0.7, ["0.02", "0.05", "0.1", "0.2", "0.5"]), (7.0, ["0.1", "1"])]
+)
+def test_a_logarithmic_axis_of_drawn_numbers_has_several_ticks(
+    most: float, ticks: list[str]
+) -> None:
+    drawn = Effect("lr", ["a", "b"], [[0.5, 0.6], [0.9]], "log", [[0.02, 0.05], [most]])
+    axis = figures.effects([drawn], "val/acc").axes[0]
+    low, high = axis.get_xlim()
+    pairs = zip(axis.get_xticks(), axis.get_xticklabels(), strict=True)
+    assert [text.get_text() for place, text in pairs if low <= place <= high] == ticks
+
+
 def test_a_heat_map_without_a_trial_in_a_cell_has_no_nan() -> None:
     """JSON has no NaN."""
     grid = Grid("lr", "width", ["0.1", "1"], ["8"], np.array([[0.5], [np.nan]]))

@@ -682,6 +682,33 @@ def test_axes_of_effects_have_the_scale_of_their_key(browser: Browser, sweep: Pa
     assert (width["type"], width["tickvals"], width["range"]) == ("linear", [8, 16], [4, 20])
 
 
+def test_ticks_of_a_logarithmic_axis_are_whole_numbers(browser: Browser, sweep: Path) -> None:
+    """The learning rates are pretended to be those of a search, and the losses to be small."""
+    with opened(browser, (sweep / "report.html").as_uri(), width=390) as page:
+        page.wait_for_selector("#sweep1-effects .main-svg")
+        page.evaluate(
+            """() => { const source = document.getElementById("sweep1-data");
+            const data = JSON.parse(source.textContent);
+            const rate = data.keys.find(key => key.name === "optimizer.lr");
+            const numbers = data.trials.map((_, number) => 0.015 * 1.8 ** number);
+            Object.assign(rate, {scale: "log", at: [0, 1], labels: ["a", "b"], numbers});
+            for (const trial of data.trials) trial.curves[2] = [2, 0.2, 0.02];
+            source.textContent = JSON.stringify(data); showAll(); }"""
+        )
+        panel = page.locator("#sweep1-effects .xaxislayer-above, #sweep1-effects .xaxislayer-below")
+        ticks = panel.locator("text").all_text_contents()
+        page.locator('#sweep1-curves [name="scale"]').select_option("log")
+        losses = page.locator("#sweep1-curves .y2tick text").all_text_contents()
+    assert [text for text in ticks if text.startswith("0.")] == [
+        "0.02",
+        "0.05",
+        "0.1",
+        "0.2",
+        "0.5",
+    ]
+    assert {"0.02", "0.05", "0.1", "0.2"} <= {*losses}
+
+
 def test_a_hidden_chart_is_no_error(browser: Browser, sweep: Path) -> None:
     """Its width is 0."""
     with opened(browser, (sweep / "report.html").as_uri()) as page:
