@@ -306,7 +306,7 @@ def _sweep_pictures(
         yield Picture(
             f"{name}-heat-map",
             f"Mean {monitor} over {grid.row_key} and {grid.column_key}, the keys with the "
-            "strongest effects",
+            f"strongest effects: {figures.colours_in_words(grid, monitor)}",
             partial(figures.heat_map, grid, monitor),
             "heat",
         )

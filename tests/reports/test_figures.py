@@ -1,5 +1,6 @@
 """Figures of runs."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from src.reports import figures
 from src.reports.analysis import Effect, Grid
 from src.reports.collect import Entry
 from src.runs.folder import Result, Row, Run, Values
-from src.runs.outcome import Outcome, Replicates
+from src.runs.outcome import Outcome, Replicates, format_metric
 
 
 @pytest.mark.parametrize("runs", [1, 8])
@@ -128,6 +129,25 @@ def test_a_logarithmic_axis_of_drawn_numbers_has_several_ticks(
     low, high = axis.get_xlim()
     pairs = zip(axis.get_xticks(), axis.get_xticklabels(), strict=True)
     assert [text.get_text() for place, text in pairs if low <= place <= high] == ticks
+
+
+@pytest.mark.parametrize(
+    ("monitor", "means", "told"),
+    [
+        ("val/acc", [0.1, 0.9, 0.92, 0.95, 0.96], "dark is 90.00% or worse, bright is 96.00%"),
+        ("val/acc", [0.93, 0.96, np.nan], "dark is 93.00%, bright is 96.00%"),
+        ("val/loss", [0.1, 0.11, 0.12, 0.5], "dark is 0.1200 or worse, bright is 0.1000"),
+    ],
+)
+def test_a_heat_map_tells_what_its_colours_span(
+    monitor: str, means: list[float], told: str
+) -> None:
+    """A mean that is far worse than most shares the darkest colour."""
+    grid = Grid("lr", "width", ["1"], [str(n) for n in means], np.array([means]))
+    assert figures.colours_in_words(grid, monitor) == told
+    (image,) = figures.heat_map(grid, monitor).axes[0].images
+    ends = [format_metric(monitor, end) for end in image.get_clim()]
+    assert sorted(re.findall(r"is ([\d.%]+)", told)) == sorted(ends)
 
 
 def test_a_heat_map_without_a_trial_in_a_cell_has_no_nan() -> None:

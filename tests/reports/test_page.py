@@ -111,8 +111,12 @@ def test_the_page_of_a_sweep_agrees_with_its_table(sweep: Path) -> None:
     ]
     values = [float(row["test/acc"]) for row in point]
     expected = f"{statistics.mean(values):.2%} ± {statistics.stdev(values):.2%}"
-    settings = Tables(page).found["sweep1-settings-table"]
+    header_of_settings, *_ = settings = Tables(page).found["sweep1-settings-table"]
     assert ["16", "0.1", "2"] in [cells[:3] for cells in settings]
+    brightest = settings[1][header_of_settings.index("val/acc")].split(" ")[0]
+    assert re.search(
+        f"strongest effects: dark is [^%]*%( or worse)?, bright is {brightest}\\.", page
+    )
     assert expected in [cells[-1] for cells in settings]
     assert "seconds" not in header  # equal in all trials
     assert SHARED_TIME.replace("'", "&#39;") not in page
