@@ -12,6 +12,7 @@ const FULL = "~g";  // on a logarithmic axis: by default, a tick between powers 
 const MARGIN = {l: 10, r: 14, t: 34, b: 10};
 // Relative to the whole chart: relative to the plot area, the place may change while Plotly fits the margins.
 const BELOW = {orientation: "h", x: 0, y: 0, yref: "container", yanchor: "bottom"};
+const ABOVE = {orientation: "h", x: 0, y: 1.02, yanchor: "bottom"};
 const dark = matchMedia("(prefers-color-scheme: dark)"), touch = matchMedia("(pointer: coarse)").matches;
 
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
@@ -31,7 +32,7 @@ function wide(values) {
   return low > 0 && high > 30 * low && middle < high / 4;
 }
 
-// The range of most values of many, with a margin; of few values, of all.
+// The range of most values of many and of those to include, with a margin; of few values, of all.
 function range(values, include = []) {
   const sorted = ascending([...values, ...include]), cut = values.length < 20 ? 0 : 0.04;
   if (!sorted.length) return undefined;
@@ -184,8 +185,23 @@ function curves(data, state, width) {
 // The keys whose values are chosen: seeds and folds only repeat.
 const effective = data => data.keys.filter(key => key.labels.length > 1 && !key.repeated).slice(0, MOST_AXES);
 
+// The traces of dots over an axis with these ends. A dot outside lies at the end, as a triangle.
+function cloud({x, y, hovertext, ...common}, size, [low, high] = [-Infinity, Infinity]) {
+  const part = (within, marker, more) => {
+    const chosen = y.map((_, at) => at).filter(at => within(y[at])), pick = values => chosen.map(at => values[at]);
+    return {...common, x: pick(x), y: pick(y), hovertext: pick(hovertext), hoverinfo: "text", type: "scatter", mode: "markers", marker: {color: colour("faint"), size, ...marker}, ...more};
+  };
+  const far = (name, symbol, at, within) => {
+    const trace = part(within, {color: COLOURS[1], size: size + 3, symbol}, {name, legendgroup: name, showlegend: true});
+    return {...trace, y: trace.y.map(() => at)};
+  };
+  const inset = 0.02 * (high - low);
+  const outside = [far("below the axis", "triangle-down", low + inset, value => value < low), far("above the axis", "triangle-up", high - inset, value => value > high)];
+  return [part(value => value >= low && value <= high), ...outside.filter(trace => trace.x.length)];
+}
+
 function slices(data, state, width) {
-  const keys = effective(data), traces = [];
+  const keys = effective(data), clouds = [], traces = [];
   const columns = Math.max(1, Math.min(keys.length, 3, Math.floor(width / 260)));
   const xs = keys.map((key, panel) => {
     const axes = {xaxis: "x" + (panel ? panel + 1 : ""), yaxis: "y" + (panel ? panel + 1 : "")};
@@ -202,16 +218,22 @@ function slices(data, state, width) {
       if (!values.length) return;
       middles.push(mean(values)); offs.push(deviation(values)); centres.push(key.numbers ? back(mean(group.map(at => place(key.numbers[at])))) : key.at[number]);
     });
-    traces.push({...axes, ...dots, type: "scatter", mode: "markers", marker: {color: colour("faint"), size: 5, opacity: 0.7}, hoverinfo: "text", showlegend: false});
+    clouds.push({...axes, ...dots, opacity: 0.7, showlegend: false});
     traces.push({...axes, x: centres, y: middles, error_y: {array: offs, color: COLOURS[0], thickness: 1.5, width: 3}, type: "scatter", mode: "lines+markers", line: {color: COLOURS[0]}, hoverinfo: "skip", showlegend: false});
     const labels = {tickvals: key.at, ticktext: key.labels.map(plain), range: [labelled[0] - mean(steps) / 2, labelled.at(-1) + mean(steps) / 2]};
     return {title: {text: plain(key.name)}, type: log ? "log" : "linear", ...(key.numbers ? log && {tickformat: FULL} : labels)};
   });
-  const fitted = range(known(data.trials.map(trial => trial.value)), traces.flatMap(({error_y, y}) => error_y ? y.flatMap((value, at) => [value - error_y.array[at], value + error_y.array[at]]) : []));
+  const values = known(data.trials.map(trial => trial.value));  // the best is the first
+  const bars = traces.flatMap(({error_y, y}) => y.flatMap((value, at) => [value - error_y.array[at], value + error_y.array[at]]));
+  const fitted = range(values, [...values.slice(0, 1), ...bars]), dotted = clouds.flatMap(each => cloud(each, 5, fitted)), named = new Set();
+  for (const trace of dotted.filter(each => each.showlegend)) {  // once for all panels
+    trace.showlegend = !named.has(trace.name);
+    named.add(trace.name);
+  }
   const [axes, height] = panels(keys.length, columns, 210, 0.06, panel => ({
     x: xs[panel], y: {range: fitted, ...(data.monitor.fraction ? {tickformat: "~%"} : {}), ...(panel ? {matches: "y"} : {}), ...(panel % columns ? {showticklabels: false} : {title: {text: plain(data.monitor.name)}})},
   }));
-  return [traces, layout(height + 100, axes)];
+  return [[...dotted, ...traces], layout(height + 100, {...axes, legend: ABOVE})];
 }
 
 const point = (data, trial) => rows(`${data.noun} ${trial.name}`, settings(data, trial), `${plain(data.monitor.name)}: <b>${shown(trial.value, data.monitor.fraction)}</b>`);
@@ -219,11 +241,10 @@ const point = (data, trial) => rows(`${data.noun} ${trial.name}`, settings(data,
 function history(data, state, width) {
   const trials = data.trials.filter(trial => trial.value !== null).sort((a, b) => a.name - b.name), best = [];
   for (const {value} of trials) best.push(best.length === 0 || (value > best.at(-1)) === data.monitor.higher ? value : best.at(-1));
-  const x = trials.map(trial => Number(trial.name)), common = {x, type: "scatter"};
-  return [[
-    {...common, y: trials.map(trial => trial.value), mode: "markers", marker: {color: colour("faint"), size: 6}, name: "a trial", hoverinfo: "text", hovertext: trials.map(trial => point(data, trial))},
-    {...common, y: best, mode: "lines", line: {color: COLOURS[0], shape: "hv", width: 2}, name: "best so far", hoverinfo: "skip"},
-  ], layout(340, {xaxis: axis({title: {text: "trial"}}), yaxis: axis({title: {text: plain(data.monitor.name)}, range: range(trials.map(trial => trial.value), best.slice(-1)), ...(data.monitor.fraction ? {tickformat: "~%"} : {})}), legend: {orientation: "h", x: 0, y: 1.02, yanchor: "bottom"}})];
+  const x = trials.map(trial => Number(trial.name)), y = trials.map(trial => trial.value), ends = range(y, best.slice(-1));
+  const [near, ...far] = cloud({x, y, hovertext: trials.map(trial => point(data, trial)), name: "a trial"}, 6, ends);
+  const line = {x, y: best, type: "scatter", mode: "lines", line: {color: COLOURS[0], shape: "hv", width: 2}, name: "best so far", hoverinfo: "skip"};
+  return [[near, line, ...far], layout(340, {xaxis: axis({title: {text: "trial"}}), yaxis: axis({title: {text: plain(data.monitor.name)}, range: ends, ...(data.monitor.fraction ? {tickformat: "~%"} : {})}), legend: ABOVE})];
 }
 
 // The lines of a text, of at most so many letters, separated by <br>.

@@ -713,6 +713,34 @@ def test_ticks_of_a_logarithmic_axis_are_whole_numbers(browser: Browser, sweep: 
     assert {"0.02", "0.05", "0.1", "0.2"} <= {*losses}
 
 
+def test_dots_outside_of_an_axis_lie_at_its_end(browser: Browser, sweep: Path) -> None:
+    """Of very many trials, some are far worse than most. No trial is lost, nor its value."""
+    with opened(browser, (sweep / "report.html").as_uri()) as page:
+        page.wait_for_selector("#sweep1-effects .main-svg")
+        charts = page.evaluate(
+            """() => { const source = document.getElementById("sweep1-data");
+            const data = JSON.parse(source.textContent);
+            data.keys = data.keys.filter(key => key.name === "optimizer.lr");
+            data.keys[0].of = Array.from({length: 50}, (_, n) => n % 2);
+            data.trials = data.keys[0].of.map((_, n) =>
+                ({...data.trials[0], name: String(n), value: n < 48 ? 0.98 - n / 1000 : 0.1}));
+            source.textContent = JSON.stringify(data); showAll();
+            return [CHARTS.history(data), CHARTS.slices(data, {}, 800)]; }"""
+        )
+        legend = page.locator("#sweep1-effects .legendtext").all_text_contents()
+    for traces, layout in charts:
+        low, high = layout["yaxis"]["range"]
+        dots = [trace for trace in traces if trace["mode"] == "markers"]
+        near, far = dots[0], dots[-1]
+        assert (len(near["y"]), len(far["y"])) == (48, 2)
+        assert far["name"] == "below the axis"
+        assert far["marker"]["symbol"] == "triangle-down"
+        assert min(near["y"]) == pytest.approx(0.933)
+        assert all(low < y < low + 0.05 * (high - low) for y in far["y"])
+        assert all("<b>10.00%</b>" in text for text in far["hovertext"])
+    assert legend == ["below the axis"]
+
+
 def test_a_hidden_chart_is_no_error(browser: Browser, sweep: Path) -> None:
     """Its width is 0."""
     with opened(browser, (sweep / "report.html").as_uri()) as page:
