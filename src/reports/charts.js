@@ -11,14 +11,15 @@ const FEW = COLOURS.length, MOST_COLOURS = 16, MOST_AXES = 12, MOST_LISTED = 8, 
 const FULL = "~g";  // on a logarithmic axis: by default, a tick between powers of ten has its first digit alone
 const MARGIN = {l: 10, r: 14, t: 34, b: 10};
 // Relative to the whole chart: relative to the plot area, the place may change while Plotly fits the margins.
-const BELOW = {orientation: "h", x: 0, y: 0, yref: "container", yanchor: "bottom"};
+const BELOW = {orientation: "h", x: 0, xref: "container", y: 0, yref: "container", yanchor: "bottom"};
 const ABOVE = {orientation: "h", x: 0, y: 1.02, yanchor: "bottom"};
 const dark = matchMedia("(prefers-color-scheme: dark)"), touch = matchMedia("(pointer: coarse)").matches;
 
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 // A value is at the end of a text, so the middle is left out.
 const clip = text => text.length > 60 ? text.slice(0, 29) + "…" + text.slice(-30) : text;
-const plain = text => clip(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+const escaped = text => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+const plain = text => escaped(clip(text));
 const shown = (value, fraction) => value === null ? "–" : fraction ? (100 * value).toFixed(2) + "%" : String(Number(value.toPrecision(4)));
 const known = values => values.filter(value => value !== null);
 const mean = values => values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
@@ -93,10 +94,34 @@ function panels(count, columns, size, gap, make) {
   return [found, rows * (size + GAP) - GAP];
 }
 
+// The lines of a text, of at most so many letters. A value stays beside its "=".
+function wrapped(text, most) {
+  const lines = [""], words = text.match(/\S+( = \S+)?/g) ?? [];
+  for (const word of words.flatMap(each => each.match(new RegExp(`.{1,${most}}`, "g")))) {
+    if (lines.at(-1) && lines.at(-1).length + word.length >= most) lines.push("");
+    lines.push([lines.pop(), word].filter(Boolean).join(" "));
+  }
+  return lines.length > MOST_LINES ? [...lines.slice(0, MOST_LINES), "…"] : lines;
+}
+
+const inLines = (text, most) => wrapped(text, most).map(escaped).join("<br>");
+
+// An entry of a legend that fits into a chart of so many pixels.
+const entry = (text, width) => inLines(text, Math.max(16, Math.floor((width - 50) / 7)));
+
 // The height in pixels of a legend below a chart, by a guess of the widths of its letters.
 function legendRows(traces, width) {
-  const letters = traces.filter(trace => trace.showlegend).reduce((sum, trace) => sum + trace.name.length * 6.5 + 50, 0);
-  return 20 * Math.ceil(1.1 * letters / width);
+  let height = 0, left = 0, tall = 0;
+  for (const {name} of traces.filter(trace => trace.showlegend)) {
+    const lines = name.split("<br>"), wide = 45 + 6.5 * Math.max(...lines.map(line => line.length));
+    if (left + wide > width) {
+      height += tall;
+      left = tall = 0;
+    }
+    left += wide;
+    tall = Math.max(tall, 14 + 16 * lines.length);
+  }
+  return height + tall;
 }
 
 // --- charts: each returns traces and a layout for a width in pixels --------------------------------
@@ -154,12 +179,12 @@ function curves(data, state, width) {
     labels.forEach((label, number) => {
       const some = all.filter(line => classOf(line) === number), shade = {color: shades[number], width: few ? 2 : 1.3};
       const name = key ? `${key.name} = ${label}` : [label, ...some[0].texts].join(", ");
-      const style = {...common, name: plain(name), legendgroup: String(number), line: separate && !number ? {...shade, width: 3} : shade};
+      const style = {...common, name: entry(name, width), legendgroup: String(number), line: separate && !number ? {...shade, width: 3} : shade};
       const single = some.every(line => line.epochs.length < 3);
       traces.push({...style, ...points(some, 0), mode: few || single ? "lines+markers" : "lines", marker: {size: 5}, opacity: few ? 1 : all.length < 100 ? 0.85 : 0.5, showlegend: all.length > 1 && !panel && some.length > 0 && label !== ""});
       if (few) traces.push({...style, ...points(some, 1), mode: "lines", line: {color: shades[number], width: 1.5, dash: "dash"}, showlegend: false});
     });
-    if (!separate) traces.push({...common, ...points(all.slice(0, 1), 0), mode: "lines", name: `best: ${plain(all[0].name)}`, legendgroup: "best", line: {color: colour("ink"), width: 3}, showlegend: !panel});
+    if (!separate) traces.push({...common, ...points(all.slice(0, 1), 0), mode: "lines", name: entry(`best: ${all[0].name}`, width), legendgroup: "best", line: {color: colour("ink"), width: 3}, showlegend: !panel});
     // As in the pictures, the axes fit epochs from 1 on; of many runs, most of them and the best one.
     const values = (line, split) => line.curves[2 * panel + split].map(place).filter((value, step) => line.epochs[step] > 0 && value !== null).map(log ? Math.log10 : value => value);
     const fitted = few ? all.flatMap(line => [...values(line, 0), ...values(line, 1)]) : [];
@@ -247,21 +272,11 @@ function history(data, state, width) {
   return [[near, line, ...far], layout(340, {xaxis: axis({title: {text: "trial"}}), yaxis: axis({title: {text: plain(data.monitor.name)}, range: ends, ...(data.monitor.fraction ? {tickformat: "~%"} : {})}), legend: ABOVE})];
 }
 
-// The lines of a text, of at most so many letters, separated by <br>.
-function wrapped(text, most) {
-  const lines = [""];
-  for (const word of text.match(new RegExp(`\\S{1,${most}}`, "g")) ?? []) {
-    if (lines.at(-1) && lines.at(-1).length + word.length >= most) lines.push("");
-    lines.push([lines.pop(), word].filter(Boolean).join(" "));
-  }
-  return lines.length > MOST_LINES ? [...lines.slice(0, MOST_LINES), "…"] : lines;
-}
-
 function heat(data, state, width) {
   const {ends} = data.heat, {name, fraction, higher} = data.monitor, turned = width < 640 && data.heat.x.labels.length > data.heat.y.labels.length;
   const [x, y] = turned ? [data.heat.y, data.heat.x] : [data.heat.x, data.heat.y];
   const means = turned ? y.labels.map((_, at) => data.heat.means.map(row => row[at])) : data.heat.means;
-  const place = labels => labels.map((_, number) => number), texts = labels => labels.map(label => wrapped(label, 22).map(plain).join("<br>"));
+  const place = labels => labels.map((_, number) => number), texts = labels => labels.map(label => inLines(label, 22));
   const named = means.map(row => row.map(value => value === null ? "" : shown(value, fraction)));
   return [[{
     type: "heatmap", z: means, x: place(x.labels), y: place(y.labels), zmin: ends[0], zmax: ends[1], colorscale: "Viridis", reversescale: !higher, showscale: false, xgap: 1, ygap: 1,
@@ -287,11 +302,11 @@ function intervals(data, state, width) {
     {
       ...common, x: means.map(sample => sample.mean), y: means.map(({row}) => row), marker: {color: COLOURS[0], size: 9}, name: plain(told), showlegend: true,
       error_x: {array: means.map(sample => ends(sample)[1] - sample.mean), arrayminus: means.map(sample => sample.mean - ends(sample)[0]), color: COLOURS[0], thickness: 2, width: 4},
-      hovertext: means.map(sample => `${wrapped(sample.label, 60).map(plain).join("<br>")}<br>mean: <b>${shown(sample.mean, fraction)}</b>, 95% interval: ${ends(sample).map(end => shown(end, fraction)).join(" to ")}`),
+      hovertext: means.map(sample => `${inLines(sample.label, 60)}<br>mean: <b>${shown(sample.mean, fraction)}</b>, 95% interval: ${ends(sample).map(end => shown(end, fraction)).join(" to ")}`),
     },
   ];
   if (promised.length) traces.push({...common, x: promised.map(sample => sample.promised), y: promised.map(({row}) => row), marker: {color: COLOURS[1], symbol: "diamond-open", size: 9, line: {width: 2}}, name: PROMISED, hovertext: promised.map(sample => `${PROMISED}: ${shown(sample.promised, fraction)}`), showlegend: true});
-  const under = legendRows(traces, width) + 60, text = lines => lines.map(line => line.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;")).join("<br>");
+  const under = legendRows(traces, width) + 60, text = lines => lines.map(escaped).join("<br>");
   return [traces, layout(tall * samples.length + under + 10, {
     xaxis: axis({title: {text: plain(name)}, ...(fraction ? {tickformat: "~%"} : {})}),
     yaxis: {...axis({}), range: [samples.length - 0.5, -0.5], showgrid: false, tickvals: narrow ? [] : samples.map((_, row) => row), ticktext: labels.map(text)},

@@ -603,6 +603,36 @@ def test_charts_answer_the_pointer_and_their_controls(browser: Browser, sweep: P
         assert accuracy == f"{Run(sweep / number).history[2]['val/acc']:.2%}"
 
 
+@pytest.mark.parametrize("width", [390, 800, 1200])
+def test_the_legend_of_curves_is_never_cut(browser: Browser, sweep: Path, width: int) -> None:
+    """Its values are what tells the curves of a few trials apart."""
+    with opened(browser, (sweep / "report.html").as_uri(), width=width) as page:
+        page.wait_for_selector("#sweep1-curves .main-svg")
+        page.evaluate(
+            """() => { const source = document.getElementById("sweep1-data");
+            const data = JSON.parse(source.textContent);
+            data.trials = data.trials.slice(0, 4);
+            source.textContent = JSON.stringify(data); showAll(); }"""
+        )
+        page.locator('#sweep1-curves [name="colour by"]').select_option("")
+        entries = page.locator("#sweep1-curves .legendtext")
+        texts = entries.all_text_contents()
+        edge = "each => each.map(one => one.getBoundingClientRect().%s)"
+        ends, tops = (entries.evaluate_all(edge % side) for side in ("right", "top"))
+        (window,) = page.locator("#sweep1-curves .legend .bg").evaluate_all(edge % "right")
+        titles = page.locator("#sweep1-curves .xtitle, #sweep1-curves .x2title")
+        lowest = max(titles.evaluate_all(edge % "bottom"))
+    rows = csv.DictReader(io.StringIO((sweep / "results.csv").read_text()))
+    ranked = sorted(rows, key=lambda row: -float(row["val/acc"]))[:4]
+    keys = ("model.hidden_sizes", "optimizer.lr", "seed")
+    for row in ranked:
+        (text,) = [text for text in texts if text.startswith(f"trial {row['trial']},")]
+        assert all(f"{key} = {row[key]}" in text for key in keys)
+    assert len(texts) == 4
+    assert max(ends) <= window <= width
+    assert lowest < min(tops)
+
+
 def test_means_over_seeds_count_each_seed_once(
     browser: Browser, sweep: Path, tmp_path: Path
 ) -> None:
