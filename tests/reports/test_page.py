@@ -604,6 +604,30 @@ def test_charts_answer_the_pointer_and_their_controls(browser: Browser, sweep: P
 
 
 @pytest.mark.parametrize("width", [390, 800, 1200])
+def test_cards_of_a_model_leave_no_gap(browser: Browser, train: Train, width: int) -> None:
+    """Two columns end at the same height; the card below has the whole width, and so has a card on
+    a phone."""
+    page = write_report([train("augmentation=digits").folder]).as_uri()
+    with opened(browser, page, width=width) as shown:
+        cards = shown.locator(".model figure")
+        names = cards.evaluate_all("each => each.map(one => one.id.split('-').at(-1))")
+        boxes = cards.evaluate_all("each => each.map(one => one.getBoundingClientRect().toJSON())")
+        cut = "each => each.filter(one => one.scrollWidth > one.clientWidth).length"
+        assert shown.locator(".model .still").evaluate_all(cut) == 0
+    box = dict(zip(names, boxes, strict=True))
+    assert [*box] == ["confusion", "reliability", "weights", "mistakes", "augmented"]
+    columns = [["reliability", "weights"], ["mistakes"]]
+    if width == 390:
+        columns = [["reliability", "weights", "mistakes"]]
+    for column in columns:
+        for above, below in pairwise(["confusion", *column, "augmented"]):
+            assert box[below]["top"] - box[above]["bottom"] == pytest.approx(16, abs=1)
+    for row in ([column[0] for column in columns], ["augmented"]):
+        assert box[row[0]]["left"] == pytest.approx(box["confusion"]["left"], abs=1)
+        assert box[row[-1]]["right"] == pytest.approx(box["confusion"]["right"], abs=1)
+
+
+@pytest.mark.parametrize("width", [390, 800, 1200])
 def test_the_legend_of_curves_is_never_cut(browser: Browser, sweep: Path, width: int) -> None:
     """Its values are what tells the curves of a few trials apart."""
     with opened(browser, (sweep / "report.html").as_uri(), width=width) as page:
