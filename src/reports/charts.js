@@ -8,15 +8,18 @@ const GRADIENTS = {  // from blue to yellow, readable on white and on black
 const LOGIT_TICKS = [0.5, 0.9, 0.99, 0.999, 0.9999, 0.1, 0.01, 0.7, 0.3, 0.8, 0.95, 0.98, 0.995, 0.998, 0.97, 0.96, 0.93, 0.92, 0.94, 0.985, 0.975];  // the most welcome first
 const LOGIT_EDGE = 1e-5;  // 0 and 1 lie at infinity
 const FEW = COLOURS.length, MOST_COLOURS = 16, MOST_AXES = 12, MOST_LISTED = 8, MOST_LINES = 6, MANY = 30, GAP = 78;
+const FULL = "~g";  // on a logarithmic axis: by default, a tick between powers of ten has its first digit alone
 const MARGIN = {l: 10, r: 14, t: 34, b: 10};
 // Relative to the whole chart: relative to the plot area, the place may change while Plotly fits the margins.
-const BELOW = {orientation: "h", x: 0, y: 0, yref: "container", yanchor: "bottom"};
+const BELOW = {orientation: "h", x: 0, xref: "container", y: 0, yref: "container", yanchor: "bottom"};
+const ABOVE = {orientation: "h", x: 0, y: 1.02, yanchor: "bottom"};
 const dark = matchMedia("(prefers-color-scheme: dark)"), touch = matchMedia("(pointer: coarse)").matches;
 
 const colour = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
 // A value is at the end of a text, so the middle is left out.
 const clip = text => text.length > 60 ? text.slice(0, 29) + "…" + text.slice(-30) : text;
-const plain = text => clip(text).replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+const escaped = text => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+const plain = text => escaped(clip(text));
 const shown = (value, fraction) => value === null ? "–" : fraction ? (100 * value).toFixed(2) + "%" : String(Number(value.toPrecision(4)));
 const known = values => values.filter(value => value !== null);
 const mean = values => values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
@@ -30,7 +33,7 @@ function wide(values) {
   return low > 0 && high > 30 * low && middle < high / 4;
 }
 
-// The range of most values of many, with a margin; of few values, of all.
+// The range of most values of many and of those to include, with a margin; of few values, of all.
 function range(values, include = []) {
   const sorted = ascending([...values, ...include]), cut = values.length < 20 ? 0 : 0.04;
   if (!sorted.length) return undefined;
@@ -91,19 +94,45 @@ function panels(count, columns, size, gap, make) {
   return [found, rows * (size + GAP) - GAP];
 }
 
+// The lines of a text, of at most so many letters. A value stays beside its "=".
+function wrapped(text, most) {
+  const lines = [""], words = text.match(/\S+( = \S+)?/g) ?? [];
+  for (const word of words.flatMap(each => each.match(new RegExp(`.{1,${most}}`, "g")))) {
+    if (lines.at(-1) && lines.at(-1).length + word.length >= most) lines.push("");
+    lines.push([lines.pop(), word].filter(Boolean).join(" "));
+  }
+  return lines.length > MOST_LINES ? [...lines.slice(0, MOST_LINES), "…"] : lines;
+}
+
+const inLines = (text, most) => wrapped(text, most).map(escaped).join("<br>");
+
+// An entry of a legend that fits into a chart of so many pixels.
+const entry = (text, width) => inLines(text, Math.max(16, Math.floor((width - 50) / 7)));
+
 // The height in pixels of a legend below a chart, by a guess of the widths of its letters.
 function legendRows(traces, width) {
-  const letters = traces.filter(trace => trace.showlegend).reduce((sum, trace) => sum + trace.name.length * 6.5 + 50, 0);
-  return 20 * Math.ceil(1.1 * letters / width);
+  let height = 0, left = 0, tall = 0;
+  for (const {name} of traces.filter(trace => trace.showlegend)) {
+    const lines = name.split("<br>"), wide = 45 + 6.5 * Math.max(...lines.map(line => line.length));
+    if (left + wide > width) {
+      height += tall;
+      left = tall = 0;
+    }
+    left += wide;
+    tall = Math.max(tall, 14 + 16 * lines.length);
+  }
+  return height + tall;
 }
 
 // --- charts: each returns traces and a layout for a width in pixels --------------------------------
 
 function lines(data, means) {
-  if (!means) return data.trials.map((trial, at) => ({...trial, at, name: `${data.noun} ${trial.name}`, texts: settings(data, trial)}));
-  const groups = [];
-  for (const trial of data.trials) (groups[trial.group] ??= []).push(trial);
+  const single = (trial, at = data.trials.indexOf(trial)) => ({...trial, at, name: `${data.noun} ${trial.name}`, texts: settings(data, trial)});
+  if (!means) return data.trials.map(single);
+  const groups = [];  // a run that repeats another one is in no group
+  for (const trial of data.trials) if (trial.group !== null) (groups[trial.group] ??= []).push(trial);
   const found = groups.map(group => {
+    if (group.length === 1) return single(group[0]);
     const epochs = group.reduce((most, trial) => trial.epochs.length > most.length ? trial.epochs : most, []);
     const at = (curve, step) => known(group.map(trial => trial.curves[curve][step] ?? null));
     const each = make => group[0].curves.map((_, curve) => epochs.map((_, step) => make(at(curve, step))));
@@ -121,7 +150,7 @@ function curves(data, state, width) {
   const few = all.length <= FEW, separate = few && !key, labels = key ? key.labels : separate ? all.map(line => line.name) : [""];
   const shades = key || separate ? palette(labels, key && key.numbers) : [colour("faint")], classOf = line => key ? key.of[line.at] : separate ? all.indexOf(line) : 0;
   const columns = width < 640 ? 1 : data.quantities.length, traces = [];
-  const banded = state.means ? all.slice(0, few ? FEW : 1) : [], ranges = [];
+  const banded = all.slice(0, few ? FEW : 1).filter(line => line.deviations), ranges = [];
   data.quantities.forEach((quantity, panel) => {
     const logit = state.scale === "logit" && quantity.fraction, log = state.scale !== "linear" && !logit;
     const place = value => value === null || (log && value <= 0) ? null : logit ? Math.log10(1 / (1 / Math.min(Math.max(value, LOGIT_EDGE), 1 - LOGIT_EDGE) - 1)) : value;
@@ -150,12 +179,12 @@ function curves(data, state, width) {
     labels.forEach((label, number) => {
       const some = all.filter(line => classOf(line) === number), shade = {color: shades[number], width: few ? 2 : 1.3};
       const name = key ? `${key.name} = ${label}` : [label, ...some[0].texts].join(", ");
-      const style = {...common, name: plain(name), legendgroup: String(number), line: separate && !number ? {...shade, width: 3} : shade};
+      const style = {...common, name: entry(name, width), legendgroup: String(number), line: separate && !number ? {...shade, width: 3} : shade};
       const single = some.every(line => line.epochs.length < 3);
       traces.push({...style, ...points(some, 0), mode: few || single ? "lines+markers" : "lines", marker: {size: 5}, opacity: few ? 1 : all.length < 100 ? 0.85 : 0.5, showlegend: all.length > 1 && !panel && some.length > 0 && label !== ""});
       if (few) traces.push({...style, ...points(some, 1), mode: "lines", line: {color: shades[number], width: 1.5, dash: "dash"}, showlegend: false});
     });
-    if (!separate) traces.push({...common, ...points(all.slice(0, 1), 0), mode: "lines", name: `best: ${plain(all[0].name)}`, legendgroup: "best", line: {color: colour("ink"), width: 3}, showlegend: !panel});
+    if (!separate) traces.push({...common, ...points(all.slice(0, 1), 0), mode: "lines", name: entry(`best: ${all[0].name}`, width), legendgroup: "best", line: {color: colour("ink"), width: 3}, showlegend: !panel});
     // As in the pictures, the axes fit epochs from 1 on; of many runs, most of them and the best one.
     const values = (line, split) => line.curves[2 * panel + split].map(place).filter((value, step) => line.epochs[step] > 0 && value !== null).map(log ? Math.log10 : value => value);
     const fitted = few ? all.flatMap(line => [...values(line, 0), ...values(line, 1)]) : [];
@@ -165,7 +194,7 @@ function curves(data, state, width) {
     }
     ranges.push({
       range: ends, type: log ? "log" : "linear",
-      ...(quantity.fraction && !logit ? {tickformat: "~%"} : {}),
+      ...(quantity.fraction && !logit ? {tickformat: "~%"} : log ? {tickformat: FULL} : {}),
       ...(logit ? {tickvals: ticks.map(place), ticktext: ticks.map(value => Number((100 * value).toFixed(2)) + "%")} : {}),
     });
   });
@@ -181,8 +210,23 @@ function curves(data, state, width) {
 // The keys whose values are chosen: seeds and folds only repeat.
 const effective = data => data.keys.filter(key => key.labels.length > 1 && !key.repeated).slice(0, MOST_AXES);
 
+// The traces of dots over an axis with these ends. A dot outside lies at the end, as a triangle.
+function cloud({x, y, hovertext, ...common}, size, [low, high] = [-Infinity, Infinity]) {
+  const part = (within, marker, more) => {
+    const chosen = y.map((_, at) => at).filter(at => within(y[at])), pick = values => chosen.map(at => values[at]);
+    return {...common, x: pick(x), y: pick(y), hovertext: pick(hovertext), hoverinfo: "text", type: "scatter", mode: "markers", marker: {color: colour("faint"), size, ...marker}, ...more};
+  };
+  const far = (name, symbol, at, within) => {
+    const trace = part(within, {color: COLOURS[1], size: size + 3, symbol}, {name, legendgroup: name, showlegend: true});
+    return {...trace, y: trace.y.map(() => at)};
+  };
+  const inset = 0.02 * (high - low);
+  const outside = [far("below the axis", "triangle-down", low + inset, value => value < low), far("above the axis", "triangle-up", high - inset, value => value > high)];
+  return [part(value => value >= low && value <= high), ...outside.filter(trace => trace.x.length)];
+}
+
 function slices(data, state, width) {
-  const keys = effective(data), traces = [];
+  const keys = effective(data), clouds = [], traces = [];
   const columns = Math.max(1, Math.min(keys.length, 3, Math.floor(width / 260)));
   const xs = keys.map((key, panel) => {
     const axes = {xaxis: "x" + (panel ? panel + 1 : ""), yaxis: "y" + (panel ? panel + 1 : "")};
@@ -199,16 +243,22 @@ function slices(data, state, width) {
       if (!values.length) return;
       middles.push(mean(values)); offs.push(deviation(values)); centres.push(key.numbers ? back(mean(group.map(at => place(key.numbers[at])))) : key.at[number]);
     });
-    traces.push({...axes, ...dots, type: "scatter", mode: "markers", marker: {color: colour("faint"), size: 5, opacity: 0.7}, hoverinfo: "text", showlegend: false});
+    clouds.push({...axes, ...dots, opacity: 0.7, showlegend: false});
     traces.push({...axes, x: centres, y: middles, error_y: {array: offs, color: COLOURS[0], thickness: 1.5, width: 3}, type: "scatter", mode: "lines+markers", line: {color: COLOURS[0]}, hoverinfo: "skip", showlegend: false});
     const labels = {tickvals: key.at, ticktext: key.labels.map(plain), range: [labelled[0] - mean(steps) / 2, labelled.at(-1) + mean(steps) / 2]};
-    return {title: {text: plain(key.name)}, type: log ? "log" : "linear", ...(key.numbers ? {} : labels)};
+    return {title: {text: plain(key.name)}, type: log ? "log" : "linear", ...(key.numbers ? log && {tickformat: FULL} : labels)};
   });
-  const fitted = range(known(data.trials.map(trial => trial.value)), traces.flatMap(({error_y, y}) => error_y ? y.flatMap((value, at) => [value - error_y.array[at], value + error_y.array[at]]) : []));
+  const values = known(data.trials.map(trial => trial.value));  // the best is the first
+  const bars = traces.flatMap(({error_y, y}) => y.flatMap((value, at) => [value - error_y.array[at], value + error_y.array[at]]));
+  const fitted = range(values, [...values.slice(0, 1), ...bars]), dotted = clouds.flatMap(each => cloud(each, 5, fitted)), named = new Set();
+  for (const trace of dotted.filter(each => each.showlegend)) {  // once for all panels
+    trace.showlegend = !named.has(trace.name);
+    named.add(trace.name);
+  }
   const [axes, height] = panels(keys.length, columns, 210, 0.06, panel => ({
     x: xs[panel], y: {range: fitted, ...(data.monitor.fraction ? {tickformat: "~%"} : {}), ...(panel ? {matches: "y"} : {}), ...(panel % columns ? {showticklabels: false} : {title: {text: plain(data.monitor.name)}})},
   }));
-  return [traces, layout(height + 100, axes)];
+  return [[...dotted, ...traces], layout(height + 100, {...axes, legend: ABOVE})];
 }
 
 const point = (data, trial) => rows(`${data.noun} ${trial.name}`, settings(data, trial), `${plain(data.monitor.name)}: <b>${shown(trial.value, data.monitor.fraction)}</b>`);
@@ -216,28 +266,17 @@ const point = (data, trial) => rows(`${data.noun} ${trial.name}`, settings(data,
 function history(data, state, width) {
   const trials = data.trials.filter(trial => trial.value !== null).sort((a, b) => a.name - b.name), best = [];
   for (const {value} of trials) best.push(best.length === 0 || (value > best.at(-1)) === data.monitor.higher ? value : best.at(-1));
-  const x = trials.map(trial => Number(trial.name)), common = {x, type: "scatter"};
-  return [[
-    {...common, y: trials.map(trial => trial.value), mode: "markers", marker: {color: colour("faint"), size: 6}, name: "a trial", hoverinfo: "text", hovertext: trials.map(trial => point(data, trial))},
-    {...common, y: best, mode: "lines", line: {color: COLOURS[0], shape: "hv", width: 2}, name: "best so far", hoverinfo: "skip"},
-  ], layout(340, {xaxis: axis({title: {text: "trial"}}), yaxis: axis({title: {text: plain(data.monitor.name)}, range: range(trials.map(trial => trial.value), best.slice(-1)), ...(data.monitor.fraction ? {tickformat: "~%"} : {})}), legend: {orientation: "h", x: 0, y: 1.02, yanchor: "bottom"}})];
-}
-
-// The lines of a text, of at most so many letters, separated by <br>.
-function wrapped(text, most) {
-  const lines = [""];
-  for (const word of text.match(new RegExp(`\\S{1,${most}}`, "g")) ?? []) {
-    if (lines.at(-1) && lines.at(-1).length + word.length >= most) lines.push("");
-    lines.push([lines.pop(), word].filter(Boolean).join(" "));
-  }
-  return lines.length > MOST_LINES ? [...lines.slice(0, MOST_LINES), "…"] : lines;
+  const x = trials.map(trial => Number(trial.name)), y = trials.map(trial => trial.value), ends = range(y, best.slice(-1));
+  const [near, ...far] = cloud({x, y, hovertext: trials.map(trial => point(data, trial)), name: "a trial"}, 6, ends);
+  const line = {x, y: best, type: "scatter", mode: "lines", line: {color: COLOURS[0], shape: "hv", width: 2}, name: "best so far", hoverinfo: "skip"};
+  return [[near, line, ...far], layout(340, {xaxis: axis({title: {text: "trial"}}), yaxis: axis({title: {text: plain(data.monitor.name)}, range: ends, ...(data.monitor.fraction ? {tickformat: "~%"} : {})}), legend: ABOVE})];
 }
 
 function heat(data, state, width) {
   const {ends} = data.heat, {name, fraction, higher} = data.monitor, turned = width < 640 && data.heat.x.labels.length > data.heat.y.labels.length;
   const [x, y] = turned ? [data.heat.y, data.heat.x] : [data.heat.x, data.heat.y];
   const means = turned ? y.labels.map((_, at) => data.heat.means.map(row => row[at])) : data.heat.means;
-  const place = labels => labels.map((_, number) => number), texts = labels => labels.map(label => wrapped(label, 22).map(plain).join("<br>"));
+  const place = labels => labels.map((_, number) => number), texts = labels => labels.map(label => inLines(label, 22));
   const named = means.map(row => row.map(value => value === null ? "" : shown(value, fraction)));
   return [[{
     type: "heatmap", z: means, x: place(x.labels), y: place(y.labels), zmin: ends[0], zmax: ends[1], colorscale: "Viridis", reversescale: !higher, showscale: false, xgap: 1, ygap: 1,
@@ -263,11 +302,11 @@ function intervals(data, state, width) {
     {
       ...common, x: means.map(sample => sample.mean), y: means.map(({row}) => row), marker: {color: COLOURS[0], size: 9}, name: plain(told), showlegend: true,
       error_x: {array: means.map(sample => ends(sample)[1] - sample.mean), arrayminus: means.map(sample => sample.mean - ends(sample)[0]), color: COLOURS[0], thickness: 2, width: 4},
-      hovertext: means.map(sample => `${wrapped(sample.label, 60).map(plain).join("<br>")}<br>mean: <b>${shown(sample.mean, fraction)}</b>, 95% interval: ${ends(sample).map(end => shown(end, fraction)).join(" to ")}`),
+      hovertext: means.map(sample => `${inLines(sample.label, 60)}<br>mean: <b>${shown(sample.mean, fraction)}</b>, 95% interval: ${ends(sample).map(end => shown(end, fraction)).join(" to ")}`),
     },
   ];
   if (promised.length) traces.push({...common, x: promised.map(sample => sample.promised), y: promised.map(({row}) => row), marker: {color: COLOURS[1], symbol: "diamond-open", size: 9, line: {width: 2}}, name: PROMISED, hovertext: promised.map(sample => `${PROMISED}: ${shown(sample.promised, fraction)}`), showlegend: true});
-  const under = legendRows(traces, width) + 60, text = lines => lines.map(line => line.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;")).join("<br>");
+  const under = legendRows(traces, width) + 60, text = lines => lines.map(escaped).join("<br>");
   return [traces, layout(tall * samples.length + under + 10, {
     xaxis: axis({title: {text: plain(name)}, ...(fraction ? {tickformat: "~%"} : {})}),
     yaxis: {...axis({}), range: [samples.length - 0.5, -0.5], showgrid: false, tickvals: narrow ? [] : samples.map((_, row) => row), ticktext: labels.map(text)},
@@ -339,25 +378,28 @@ function parallel(data, state, width) {
 
 // --- the page ---------------------------------------------------------------------------------------
 
-function controls(data, state, draw) {
+function controls(data, state, changed) {
   const bar = document.createElement("div");
   bar.className = "controls";
   const select = (title, options, chosen, change) => {
     if (options.length < 2) return;
     const label = document.createElement("label"), list = document.createElement("select");
     for (const [value, text] of options) list.add(new Option(text, value, false, value === chosen));
-    list.addEventListener("change", () => { change(list.value); draw(); });
+    list.name = title;
+    list.addEventListener("change", () => { change(list.value); changed(); });
     label.append(title + " ", list);
     bar.append(label);
   };
-  const keys = data.keys.filter(key => key.labels.length > 1 && key.labels.length <= MOST_COLOURS).map(key => [key.name, key.name]);
+  const repeated = data.keys.filter(key => key.repeated), grouped = data.trials.filter(trial => trial.group !== null);
+  const several = new Set(grouped.map(trial => trial.group)).size < grouped.length;
+  if (several) state.means ??= data.trials.length > MANY;
+  const keys = data.keys.filter(key => key.labels.length > 1 && key.labels.length <= MOST_COLOURS && !(state.means && key.repeated)).map(key => [key.name, key.name]);
   const few = data.trials.length <= FEW;
   if (few) keys.unshift(["", data.noun]);
   if (!keys.some(([key]) => key === state.key)) state.key = keys.length ? keys[0][0] : null;  // at first, or after a change of the data
   if (data.trials.length > 1) select("colour by", keys, state.key, value => { state.key = value; });
-  const repeated = data.keys.some(key => key.repeated) && new Set(data.trials.map(trial => trial.group)).size < data.trials.length;
-  if (repeated) state.means ??= data.trials.length > MANY;
-  if (repeated) select("lines", [["", `each ${data.noun}`], ["means", "mean ± deviation over seeds"]], state.means ? "means" : "", value => { state.means = value !== ""; });
+  const over = repeated.map(key => key.name.split(".").at(-1) + "s").join(" and ");
+  if (several) select("lines", [["", `each ${data.noun}`], ["means", `mean ± deviation over ${over}`]], state.means ? "means" : "", value => { state.means = value !== ""; });
   select("scale", ["linear", "log", "logit"].map(name => [name, name]), state.scale, value => { state.scale = value; });
   return bar;
 }
@@ -393,10 +435,12 @@ function show(figure) {
   figure.hidden = false;
   figure.prepend(chart);
   const control = () => {  // an open list stays open
-    const next = controls(data, state, draw);
+    const next = controls(data, state, () => { control(); draw(); }), focused = document.activeElement;
     if (bar?.isEqualNode(next)) return;
+    const place = bar?.contains(focused) ? focused.name : null;
     bar?.remove();
     figure.prepend(bar = next);
+    next.querySelector(`[name="${place}"]`)?.focus();
   };
   if (figure.dataset.chart === "curves") control();
   draw();

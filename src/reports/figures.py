@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
-from matplotlib.ticker import NullFormatter, PercentFormatter, StrMethodFormatter
+from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 
 from src.config.schema import higher_is_better, is_fraction, measure_of
 from src.plots.intervals import Sample
@@ -22,7 +22,14 @@ from src.plots.style import COLOURS, FAINT, INK, LINE, MOST_COLOURED, STYLE
 from src.reports.analysis import Effect, Grid, ends_without_outliers
 from src.reports.collect import Entry
 from src.runs.folder import Row
-from src.runs.outcome import LABEL_LIMIT, Replicates, in_words, known_value, short
+from src.runs.outcome import (
+    LABEL_LIMIT,
+    Replicates,
+    format_metric,
+    in_words,
+    known_value,
+    short,
+)
 from src.system.files import write_durably
 
 MOST_SETTINGS = 20  # rows of a picture
@@ -150,14 +157,30 @@ def _points(history: Sequence[Row], name: str) -> np.ndarray:
     return np.array(found, float).reshape(-1, 2)
 
 
+def _colour_ends(grid: Grid, quantity: str) -> tuple[float, float]:
+    """The least and the largest mean with a colour of its own."""
+    known = grid.means[~np.isnan(grid.means)].tolist()
+    return ends_without_outliers(known, higher=higher_is_better(quantity))
+
+
+def colours_in_words(grid: Grid, quantity: str) -> str:
+    """The means that the darkest and the brightest colour of a heat map stand for."""
+    ends = _colour_ends(grid, quantity)
+    dark, bright = ends if higher_is_better(quantity) else ends[::-1]
+    outside = "" if ends == (np.nanmin(grid.means), np.nanmax(grid.means)) else " or worse"
+    return (
+        f"dark is {format_metric(quantity, dark)}{outside}, "
+        f"bright is {format_metric(quantity, bright)}"
+    )
+
+
 def heat_data(grid: Grid, quantity: str) -> dict[str, Any]:
     """What charts.js draws of a heat map, as primitives without NaN."""
-    known = grid.means[~np.isnan(grid.means)].tolist()
     return {
         "x": {"name": grid.column_key, "labels": grid.columns},
         "y": {"name": grid.row_key, "labels": grid.rows},
         "means": np.where(np.isnan(grid.means), None, grid.means).tolist(),  # type: ignore[call-overload]
-        "ends": ends_without_outliers(known, higher=higher_is_better(quantity)),
+        "ends": _colour_ends(grid, quantity),
     }
 
 
@@ -168,9 +191,7 @@ def heat_map(grid: Grid, quantity: str) -> Figure:
     figure = Figure(figsize=(2 + 0.95 * columns, 1.2 + 0.5 * rows), layout="constrained")
     axis = figure.subplots()
     colours = mpl.colormaps["viridis" if higher_is_better(quantity) else "viridis_r"]
-    known = grid.means[~np.isnan(grid.means)].tolist()
-    ends = ends_without_outliers(known, higher=higher_is_better(quantity))
-    image = axis.imshow(grid.means, cmap=colours, clim=ends, aspect="auto")
+    image = axis.imshow(grid.means, cmap=colours, clim=_colour_ends(grid, quantity), aspect="auto")
     for row, column in np.ndindex(rows, columns):
         value = grid.means[row, column]
         if not np.isnan(value):
@@ -212,6 +233,8 @@ def effects(found: Sequence[Effect], quantity: str) -> Figure:
         )
         if log:
             axis.set_xscale("log")
+            few_decades = np.ptp(np.concatenate(groups)) < 2
+            axis.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if few_decades else (1,)))
             axis.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
             axis.xaxis.set_minor_formatter(NullFormatter())
         if exact:

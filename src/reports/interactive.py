@@ -47,16 +47,21 @@ def chart_data(
     epochs = max(FEWEST_EPOCHS, MOST_POINTS // len(shown))
     others = [key for key in keys if key not in REPLICATED]
     groups: dict[tuple[str, ...], int] = {}  # of runs that differ only in seed and fold
+    seen = set()
     trials = []
     for entry in shown:
         rows = spread(entry.history, epochs)
-        setting = tuple(entry.settings.get(key, UNKNOWN) for key in others)
+        setting, everything = (
+            tuple(entry.settings.get(key, UNKNOWN) for key in of) for of in (others, keys)
+        )
+        repeats = everything in seen  # a second run of a seed tells nothing about other seeds
+        seen.add(everything)
         trials.append(
             {
                 "name": names[entry.name],
                 "settings": [short(entry.settings.get(key, UNKNOWN)) for key in keys],
                 "value": _rounded(entry.value),
-                "group": groups.setdefault(setting, len(groups)),
+                "group": None if repeats else groups.setdefault(setting, len(groups)),
                 "epochs": [row["epoch"] for row in rows],
                 "curves": [
                     [_rounded(row.get(f"{split}/{name}")) for row in rows]

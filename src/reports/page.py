@@ -136,8 +136,7 @@ def title_of(found: Collection) -> str:
     if folders > 1:
         parts.append(f"{folders:,} sweeps on {_listed(map(_data, found.sweeps))}")
     elif found.sweeps:
-        used = dict.fromkeys(key for sweep in found.sweeps for key in sweep.keys)
-        keys = sorted(used, key=lambda key: key in REPLICATED)  # nobody chooses these
+        keys = _seeds_last(dict.fromkeys(key for sweep in found.sweeps for key in sweep.keys))
         about = f"a {found.sweeps[0].kind}"
         if keys:
             about += f" over {_listed(key.rpartition('.')[2] for key in keys)}"
@@ -146,6 +145,11 @@ def title_of(found: Collection) -> str:
         count = "1 trial" if trials == 1 else f"{trials:,} trials"
         parts.append(f"{about} on {_listed(map(_data, found.sweeps))}: {count}")
     return "; ".join(parts)
+
+
+def _seeds_last(keys: Iterable[str]) -> list[str]:
+    """Nobody chooses seeds and folds."""
+    return sorted(keys, key=lambda key: key in REPLICATED)
 
 
 def _at_the_start(text: str) -> str:
@@ -201,7 +205,7 @@ class _Sections:
         ]
 
     def runs(self, name: str, prefix: str, title: str, entries: Sequence[Entry]) -> dict[str, Any]:
-        keys = differing([entry.settings for entry in entries])
+        keys = _seeds_last(differing([entry.settings for entry in entries]))
         ranked = sorted(entries, key=lambda entry: entry.rank)
         chosen = ranked[: MOST_MODELS if len(entries) <= MOST_MODELS else 1]
         trained = [entry for entry in entries if "committee" not in entry.result]
@@ -235,7 +239,7 @@ class _Sections:
             "data": data,
             "best": tables.setting_figures(sweep)
             or (best and tables.key_figures(best, f"trial {best.run.folder.name}")),
-            "statuses": list(Counter(trial.status for trial in sweep.trials).items()),
+            "statuses": list(Counter(trial.ending for trial in ranked).items()),
             "seconds": times
             and f"{seconds(sum(times))} s in all, {seconds(statistics.median(times))} s per trial",
             "phases": tables.phases(sweep.trials),
@@ -304,7 +308,7 @@ def _sweep_pictures(
         yield Picture(
             f"{name}-heat-map",
             f"Mean {monitor} over {grid.row_key} and {grid.column_key}, the keys with the "
-            "strongest effects",
+            f"strongest effects: {figures.colours_in_words(grid, monitor)}",
             partial(figures.heat_map, grid, monitor),
             "heat",
         )

@@ -80,7 +80,7 @@ def run_table(name: str, kind: str, entries: Sequence[Entry], keys: Sequence[str
         table.rows.append(
             [
                 _text_cell(label),
-                _text_cell(entry.status),
+                _text_cell(entry.ending),
                 *[Cell(entry.reason, entry.reason)] * reasons,
                 *(_number_cell(metric, entry.metric(metric)) for metric in first),
                 *(_text_cell(entry.settings.get(key, UNKNOWN)) for key in keys),
@@ -205,11 +205,13 @@ def shared_settings(entries: Sequence[Entry]) -> list[tuple[str, str]]:
 
 def environments(entries: Sequence[Entry]) -> list[str]:
     """Hardware, versions and commit in words: first what all runs have in common, then a line for
-    each different rest, with the number of its runs. Runs without a result are left out."""
+    each different rest, with the number of its runs, and the number of runs without a record."""
     known = [facts for entry in entries if (facts := _environment(entry.result))]
     shared = [fact for fact in known[0] if all(fact in facts for facts in known)] if known else []
     rests = Counter(_in_words(fact for fact in facts if fact not in shared) for facts in known)
-    rest = [f"{n:,} of {len(known):,} runs: {text}" for text, n in rests.items() if text]
+    if known:
+        rests["not recorded, because they did not finish"] = len(entries) - len(known)
+    rest = [f"{n:,} of {len(entries):,} runs: {text}" for text, n in rests.items() if text and n]
     return [text for text in (_in_words(shared), *rest) if text]
 
 

@@ -65,6 +65,12 @@ class Outcome:
         return self.result.get("status", "unfinished")
 
     @property
+    def ending(self) -> str:
+        """The status in tables: `dropped` for a finished trial that halving has ended early."""
+        dropped = self.finished and self.result.get("stopped") == "halving"
+        return "dropped" if dropped else self.status
+
+    @property
     def finished(self) -> bool:
         return self.status == "finished"
 

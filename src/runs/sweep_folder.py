@@ -236,7 +236,7 @@ def row_of(outcome: Outcome) -> dict[str, Any]:
     seconds = outcome.seconds
     return {
         "trial": int(outcome.run.folder.name),
-        "status": outcome.status,
+        "status": outcome.ending,
         **outcome.overrides,
         **{name: outcome.metric(name) for name in all_metrics(outcome.monitor)},
         "epochs": outcome.epochs,
@@ -246,12 +246,14 @@ def row_of(outcome: Outcome) -> dict[str, Any]:
 
 
 def _trial_table(ranked: Sequence[Outcome], swept: Sequence[str]) -> str:
+    rows_of_file = [row_of(outcome) for outcome in ranked]
+    epochs = ["epochs"] * (len({row["epochs"] for row in rows_of_file} - {None}) > 1)
     metrics = table_metrics(ranked)
-    shown = ["trial", "status", *swept, *metrics, "seconds"]
-    numbers = (*metrics, "seconds")
+    numbers = (*metrics, *epochs, "seconds")
+    shown = ["trial", "status", *swept, *numbers]
     rows = [
         [format_metric(key, row.get(key)) if key in numbers else row.get(key) for key in shown]
-        for row in map(row_of, ranked)
+        for row in rows_of_file
     ]
     texts = [shown.index(key) for key in numbers]
     alignment = ["right" if key in numbers else "global" for key in shown]

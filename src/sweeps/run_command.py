@@ -29,7 +29,7 @@ from src.sweeps.hydra_files import adapt_hydra
 from src.system.colour import YELLOW, paint, tell_error
 from src.system.errors import InputError, Interrupted, exit_on_error, exit_on_interruption
 from src.system.launch import launch_info
-from src.system.process import import_for_ranks, importing, log_to
+from src.system.process import import_for_ranks, importing, log_to, only_errors
 
 log = logging.getLogger(__name__)
 
@@ -226,7 +226,9 @@ def finish_sweep(folder: Path, note: str = "") -> None:
     from src.reports.page import write_report
 
     try:
-        print(f"report: {write_report([folder])}")
+        with only_errors():  # training has told already what it found in the data
+            page = write_report([folder])
+        print(f"report: {page}")
     except (InputError, OSError) as error:  # the trials are complete without a report
         print(paint(f"no report: {error}", YELLOW, sys.stderr), file=sys.stderr)
     failures = sweep.failures()

@@ -122,6 +122,17 @@ def log_to(stream: TextIO, level: int = logging.INFO, form: str = "%(message)s")
     logging.basicConfig(format=form, handlers=[LogLines(stream)], level=level)
 
 
+@contextmanager
+def only_errors() -> Iterator[None]:
+    """Drops the lines of the log that are not errors."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+
+
 def open_outputs() -> Output:
     """Replaces the standard output and error by streams that never fail; returns the output.
 

@@ -320,6 +320,21 @@ def test_the_page_is_drawn_in_a_browser(browser: Browser, tmp_path: Path) -> Non
             assert "0.25% better" in shown.locator("table").first.inner_text()
 
 
+def test_tables_of_several_keys_fit_a_wide_window(browser: Browser, tmp_path: Path) -> None:
+    """Names and intervals have several lines before a column would be cut."""
+    keys = ("optimizer.lr", "optimizer.momentum", "optimizer.weight_decay", "model.dropout")
+    points = [([f"{key}={value}" for key in keys], value) for value in (0.25, 0.125)]
+    record = check_command_line(pretended_sweep(tmp_path / "s", *points), 2, 2).record
+    page = write_page(settled(tmp_path / "c", record, [[0.9, 0.8], [0.7, 0.6]]))
+    with opened(browser, page.as_uri()) as shown:
+        widths = "each => each.map(one => [one.scrollWidth, one.clientWidth])"
+        tables = shown.locator(".scroll").evaluate_all(widths)
+        header = shown.locator("th").all_inner_texts()
+    assert len(tables) == 2
+    assert all(content == window for content, window in tables)
+    assert header[1:5] == list(keys)
+
+
 def test_a_mean_as_promised_is_neither_better_nor_worse(tmp_path: Path) -> None:
     found = confirmed(tmp_path, [0.9, 0.8], [[0.9, 0.9], [0.8, NAN]])
     assert describe(found).count("as promised") == 2

@@ -1,5 +1,6 @@
 """Figures of runs."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from src.reports import figures
 from src.reports.analysis import Effect, Grid
 from src.reports.collect import Entry
 from src.runs.folder import Result, Row, Run, Values
-from src.runs.outcome import Outcome, Replicates
+from src.runs.outcome import Outcome, Replicates, format_metric
 
 
 @pytest.mark.parametrize("runs", [1, 8])
@@ -115,6 +116,38 @@ def test_the_axis_of_an_effect_has_the_scale_of_its_key() -> None:
     means = next(line for line in drawn.lines if len(np.asarray(line.get_xdata())) == 3)
     assert np.asarray(means.get_xdata()) == pytest.approx([0.02**0.5 / 10, 0.1, 1])
     assert list(name.get_xticks()) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("most", "ticks"), [(0.7, ["0.02", "0.05", "0.1", "0.2", "0.5"]), (7.0, ["0.1", "1"])]
+)
+def test_a_logarithmic_axis_of_drawn_numbers_has_several_ticks(
+    most: float, ticks: list[str]
+) -> None:
+    drawn = Effect("lr", ["a", "b"], [[0.5, 0.6], [0.9]], "log", [[0.02, 0.05], [most]])
+    axis = figures.effects([drawn], "val/acc").axes[0]
+    low, high = axis.get_xlim()
+    pairs = zip(axis.get_xticks(), axis.get_xticklabels(), strict=True)
+    assert [text.get_text() for place, text in pairs if low <= place <= high] == ticks
+
+
+@pytest.mark.parametrize(
+    ("monitor", "means", "told"),
+    [
+        ("val/acc", [0.1, 0.9, 0.92, 0.95, 0.96], "dark is 90.00% or worse, bright is 96.00%"),
+        ("val/acc", [0.93, 0.96, np.nan], "dark is 93.00%, bright is 96.00%"),
+        ("val/loss", [0.1, 0.11, 0.12, 0.5], "dark is 0.1200 or worse, bright is 0.1000"),
+    ],
+)
+def test_a_heat_map_tells_what_its_colours_span(
+    monitor: str, means: list[float], told: str
+) -> None:
+    """A mean that is far worse than most shares the darkest colour."""
+    grid = Grid("lr", "width", ["1"], [str(n) for n in means], np.array([means]))
+    assert figures.colours_in_words(grid, monitor) == told
+    (image,) = figures.heat_map(grid, monitor).axes[0].images
+    ends = [format_metric(monitor, end) for end in image.get_clim()]
+    assert sorted(re.findall(r"is ([\d.%]+)", told)) == sorted(ends)
 
 
 def test_a_heat_map_without_a_trial_in_a_cell_has_no_nan() -> None:

@@ -75,6 +75,13 @@ def test_runs_that_differ_in_the_seed_alone_form_a_group() -> None:
     assert data["keys"][1]["of"] == [0, 1, 0, 1]
 
 
+def test_a_second_run_of_a_seed_is_in_no_group() -> None:
+    """The mean over seeds would count the seed twice."""
+    entries = [entry(name, 0.9, lr="1", seed=name[0]) for name in ("0", "0 again", "1")]
+    assert [trial["group"] for trial in drawn(entries, "lr", "seed")["trials"]] == [0, None, 0]
+    assert [trial["group"] for trial in drawn(entries[:2], "lr")["trials"]] == [0, None]
+
+
 def test_drawn_numbers_have_ranges_as_labels_and_many_texts_none() -> None:
     numbers = [entry(str(n), n / 40, lr=f"{(n + 1) / 7:.12f}", note=f"text {n}") for n in range(80)]
     rate, note = drawn(numbers, "lr", "note")["keys"]

@@ -111,8 +111,12 @@ def test_the_page_of_a_sweep_agrees_with_its_table(sweep: Path) -> None:
     ]
     values = [float(row["test/acc"]) for row in point]
     expected = f"{statistics.mean(values):.2%} ± {statistics.stdev(values):.2%}"
-    settings = Tables(page).found["sweep1-settings-table"]
+    header_of_settings, *_ = settings = Tables(page).found["sweep1-settings-table"]
     assert ["16", "0.1", "2"] in [cells[:3] for cells in settings]
+    brightest = settings[1][header_of_settings.index("val/acc")].split(" ")[0]
+    assert re.search(
+        f"strongest effects: dark is [^%]*%( or worse)?, bright is {brightest}\\.", page
+    )
     assert expected in [cells[-1] for cells in settings]
     assert "seconds" not in header  # equal in all trials
     assert SHARED_TIME.replace("'", "&#39;") not in page
@@ -403,10 +407,13 @@ def test_an_environment_that_runs_share_is_told_once() -> None:
 
     same: dict[str, object] = {"hardware": {"device": "cpu"}, "versions": {"torch": "2"}}
     assert environments() == environments({}) == []
-    assert environments(same, same, {}) == ["device cpu, torch 2"]
+    unfinished = "runs: not recorded, because they did not finish"
+    assert environments(same, same) == ["device cpu, torch 2"]
+    assert environments(same, {}, same) == ["device cpu, torch 2", f"1 of 3 {unfinished}"]
     other = {**same, "hardware": {"device": "cpu", "threads": 4}}
-    assert environments(same, other, {**other, "commit": "abc"}) == [
-        "device cpu, torch 2", "1 of 3 runs: threads 4", "1 of 3 runs: threads 4, commit abc"
+    assert environments(same, other, {}, {**other, "commit": "abc"}) == [
+        "device cpu, torch 2", "1 of 4 runs: threads 4", "1 of 4 runs: threads 4, commit abc",
+        f"1 of 4 {unfinished}",
     ]  # fmt: skip
     gpu: dict[str, object] = {"hardware": {"device": "cuda"}}
     assert environments({"hardware": {"device": "cpu"}}, gpu, gpu) == [
@@ -476,6 +483,20 @@ def test_a_sweep_in_which_everything_failed(sweep: Path, tmp_path: Path) -> None
     assert not (copy / "report" / "sweep1-time.png").exists()
 
 
+def test_trials_that_halving_has_dropped_are_counted(sweep: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(sweep, tmp_path / "copy")
+    for number in (2, 5):
+        run = Run(copy / str(number))
+        run.write_result(run.result | {"stopped": "halving", "epochs": 1})
+    page = write_report([copy], models=False).read_text()
+    assert re.search('<p class="soft">(6 finished, 2 dropped|2 dropped, 6 finished);', page)
+    header, *rows = Tables(page).found["sweep1-table"]
+    places = [header.index(name) for name in ("trial", "status", "epochs")]
+    told = {row[places[0]]: tuple(row[place] for place in places[1:]) for row in rows}
+    assert told["2"] == told["5"] == ("dropped", "1")
+    assert told["0"] == ("finished", "2")
+
+
 # --- as people see it --------------------------------------------------------------------------
 
 
@@ -506,6 +527,27 @@ def test_a_table_is_sorted_and_filtered_in_a_browser(browser: Browser, sweep: Pa
         assert column("trial") == having
         count = page.locator("[data-filters=sweep1] + .count").inner_text()
         assert count == f"{len(having)} of 8 rows"
+
+
+def test_a_faded_edge_tells_that_a_table_goes_on(browser: Browser, sweep: Path) -> None:
+    """Below and on the right, until the last row and the last column are in view."""
+    faded = """each => ["--right", "--below"].map(
+        name => parseFloat(getComputedStyle(each).getPropertyValue(name)) > 0)"""
+    with opened(browser, (sweep / "report.html").as_uri(), width=390) as page:
+        table = page.locator("#sweep1-table").locator("..")
+
+        def edges() -> list[bool]:
+            page.wait_for_timeout(100)
+            found: list[bool] = table.evaluate(faded)
+            return found
+
+        assert edges() == [True, False]  # all rows are in view
+        page.add_style_tag(content=".scroll { max-height: 8rem; }")
+        assert edges() == [True, True]
+        table.evaluate("each => each.scrollBy(0, 1000)")
+        assert edges() == [True, False]
+        table.evaluate("each => each.scrollBy(1000, -1000)")
+        assert edges() == [False, True]
 
 
 def test_charts_answer_the_pointer_and_their_controls(browser: Browser, sweep: Path) -> None:
@@ -559,6 +601,86 @@ def test_charts_answer_the_pointer_and_their_controls(browser: Browser, sweep: P
         text = figure.locator(".hovertext").text_content() or ""
         number, accuracy = re.findall(r"^trial (\d).*epoch 2: (.*%)$", text)[0]
         assert accuracy == f"{Run(sweep / number).history[2]['val/acc']:.2%}"
+
+
+@pytest.mark.parametrize("width", [390, 800, 1200])
+def test_cards_of_a_model_leave_no_gap(browser: Browser, train: Train, width: int) -> None:
+    """Two columns end at the same height; the card below has the whole width, and so has a card on
+    a phone."""
+    page = write_report([train("augmentation=digits").folder]).as_uri()
+    with opened(browser, page, width=width) as shown:
+        cards = shown.locator(".model figure")
+        names = cards.evaluate_all("each => each.map(one => one.id.split('-').at(-1))")
+        boxes = cards.evaluate_all("each => each.map(one => one.getBoundingClientRect().toJSON())")
+        cut = "each => each.filter(one => one.scrollWidth > one.clientWidth).length"
+        assert shown.locator(".model .still").evaluate_all(cut) == 0
+    box = dict(zip(names, boxes, strict=True))
+    assert [*box] == ["confusion", "reliability", "weights", "mistakes", "augmented"]
+    columns = [["reliability", "weights"], ["mistakes"]]
+    if width == 390:
+        columns = [["reliability", "weights", "mistakes"]]
+    for column in columns:
+        for above, below in pairwise(["confusion", *column, "augmented"]):
+            assert box[below]["top"] - box[above]["bottom"] == pytest.approx(16, abs=1)
+    for row in ([column[0] for column in columns], ["augmented"]):
+        assert box[row[0]]["left"] == pytest.approx(box["confusion"]["left"], abs=1)
+        assert box[row[-1]]["right"] == pytest.approx(box["confusion"]["right"], abs=1)
+
+
+@pytest.mark.parametrize("width", [390, 800, 1200])
+def test_the_legend_of_curves_is_never_cut(browser: Browser, sweep: Path, width: int) -> None:
+    """Its values are what tells the curves of a few trials apart."""
+    with opened(browser, (sweep / "report.html").as_uri(), width=width) as page:
+        page.wait_for_selector("#sweep1-curves .main-svg")
+        page.evaluate(
+            """() => { const source = document.getElementById("sweep1-data");
+            const data = JSON.parse(source.textContent);
+            data.trials = data.trials.slice(0, 4);
+            source.textContent = JSON.stringify(data); showAll(); }"""
+        )
+        page.locator('#sweep1-curves [name="colour by"]').select_option("")
+        entries = page.locator("#sweep1-curves .legendtext")
+        texts = entries.all_text_contents()
+        edge = "each => each.map(one => one.getBoundingClientRect().%s)"
+        ends, tops = (entries.evaluate_all(edge % side) for side in ("right", "top"))
+        (window,) = page.locator("#sweep1-curves .legend .bg").evaluate_all(edge % "right")
+        titles = page.locator("#sweep1-curves .xtitle, #sweep1-curves .x2title")
+        lowest = max(titles.evaluate_all(edge % "bottom"))
+    rows = csv.DictReader(io.StringIO((sweep / "results.csv").read_text()))
+    ranked = sorted(rows, key=lambda row: -float(row["val/acc"]))[:4]
+    keys = ("model.hidden_sizes", "optimizer.lr", "seed")
+    for row in ranked:
+        (text,) = [text for text in texts if text.startswith(f"trial {row['trial']},")]
+        assert all(f"{key} = {row[key]}" in text for key in keys)
+    assert len(texts) == 4
+    assert max(ends) <= window <= width
+    assert lowest < min(tops)
+
+
+def test_means_over_seeds_count_each_seed_once(
+    browser: Browser, sweep: Path, tmp_path: Path
+) -> None:
+    """Trials 0 and 1 differ in the seed alone; the copy of trial 0 tells nothing more."""
+    for name, number in (("first", 0), ("again", 0), ("second", 1), ("other", 2)):
+        shutil.copytree(sweep / str(number), tmp_path / name)
+    with opened(browser, write_report([tmp_path], models=False).as_uri()) as page:
+        page.wait_for_selector("#runs .main-svg")
+        control = {name: page.locator(f'#runs [name="{name}"]') for name in ("colour by", "lines")}
+        colours = control["colour by"].locator("option")
+        assert colours.all_inner_texts() == ["run", "optimizer.lr", "seed"]
+        texts = control["lines"].locator("option").all_inner_texts()
+        assert texts == ["each run", "mean ± deviation over seeds"]
+        control["lines"].focus()
+        control["lines"].select_option("means")
+        legend = page.locator("#runs .legendtext").all_text_contents()
+        assert {text.partition(",")[0] for text in legend} == {"mean of 2 runs", "run other"}
+        assert colours.all_inner_texts() == ["run", "optimizer.lr"]  # a mean has several seeds
+        assert control["lines"].evaluate("each => each === document.activeElement")
+        curves = page.evaluate(CHART % "data.filter(trace => trace.hovertext)", "#runs")
+    values = [Run(sweep / number).history[2]["val/acc"] or 0 for number in "01"]
+    texts = [text for trace in curves for text in trace["hovertext"] if text]
+    spread = f"{statistics.mean(values):.2%} ± {statistics.stdev(values):.2%}"
+    assert any(re.match(f"<b>mean of 2 .*epoch 2: <b>{spread}</b>", text) for text in texts)
 
 
 CHART = "name => { const {data, layout} = document.querySelector(`${name} .chart`); return %s; }"
@@ -616,6 +738,61 @@ def test_axes_of_effects_have_the_scale_of_their_key(browser: Browser, sweep: Pa
     assert (rate["type"], rate["tickvals"], rate["ticktext"]) == ("log", [0.01, 1], ["0.01", "1"])
     assert rate["range"] == pytest.approx([-3, 1])
     assert (width["type"], width["tickvals"], width["range"]) == ("linear", [8, 16], [4, 20])
+
+
+def test_ticks_of_a_logarithmic_axis_are_whole_numbers(browser: Browser, sweep: Path) -> None:
+    """The learning rates are pretended to be those of a search, and the losses to be small."""
+    with opened(browser, (sweep / "report.html").as_uri(), width=390) as page:
+        page.wait_for_selector("#sweep1-effects .main-svg")
+        page.evaluate(
+            """() => { const source = document.getElementById("sweep1-data");
+            const data = JSON.parse(source.textContent);
+            const rate = data.keys.find(key => key.name === "optimizer.lr");
+            const numbers = data.trials.map((_, number) => 0.015 * 1.8 ** number);
+            Object.assign(rate, {scale: "log", at: [0, 1], labels: ["a", "b"], numbers});
+            for (const trial of data.trials) trial.curves[2] = [2, 0.2, 0.02];
+            source.textContent = JSON.stringify(data); showAll(); }"""
+        )
+        panel = page.locator("#sweep1-effects .xaxislayer-above, #sweep1-effects .xaxislayer-below")
+        ticks = panel.locator("text").all_text_contents()
+        page.locator('#sweep1-curves [name="scale"]').select_option("log")
+        losses = page.locator("#sweep1-curves .y2tick text").all_text_contents()
+    assert [text for text in ticks if text.startswith("0.")] == [
+        "0.02",
+        "0.05",
+        "0.1",
+        "0.2",
+        "0.5",
+    ]
+    assert {"0.02", "0.05", "0.1", "0.2"} <= {*losses}
+
+
+def test_dots_outside_of_an_axis_lie_at_its_end(browser: Browser, sweep: Path) -> None:
+    """Of very many trials, some are far worse than most. No trial is lost, nor its value."""
+    with opened(browser, (sweep / "report.html").as_uri()) as page:
+        page.wait_for_selector("#sweep1-effects .main-svg")
+        charts = page.evaluate(
+            """() => { const source = document.getElementById("sweep1-data");
+            const data = JSON.parse(source.textContent);
+            data.keys = data.keys.filter(key => key.name === "optimizer.lr");
+            data.keys[0].of = Array.from({length: 50}, (_, n) => n % 2);
+            data.trials = data.keys[0].of.map((_, n) =>
+                ({...data.trials[0], name: String(n), value: n < 48 ? 0.98 - n / 1000 : 0.1}));
+            source.textContent = JSON.stringify(data); showAll();
+            return [CHARTS.history(data), CHARTS.slices(data, {}, 800)]; }"""
+        )
+        legend = page.locator("#sweep1-effects .legendtext").all_text_contents()
+    for traces, layout in charts:
+        low, high = layout["yaxis"]["range"]
+        dots = [trace for trace in traces if trace["mode"] == "markers"]
+        near, far = dots[0], dots[-1]
+        assert (len(near["y"]), len(far["y"])) == (48, 2)
+        assert far["name"] == "below the axis"
+        assert far["marker"]["symbol"] == "triangle-down"
+        assert min(near["y"]) == pytest.approx(0.933)
+        assert all(low < y < low + 0.05 * (high - low) for y in far["y"])
+        assert all("<b>10.00%</b>" in text for text in far["hovertext"])
+    assert legend == ["below the axis"]
 
 
 def test_a_hidden_chart_is_no_error(browser: Browser, sweep: Path) -> None:

@@ -211,3 +211,14 @@ def test_the_reason_is_one_line() -> None:
         outcome({"status": "finished"}),
     ]
     assert [each.reason for each in found] == ["no data", "SIGTERM", "at step 7", ""]
+
+
+def test_tables_tell_that_halving_has_dropped_a_trial() -> None:
+    found = [
+        outcome({"status": "finished", "stopped": "halving"}),
+        outcome({"status": "finished", "stopped": "early_stopping"}),
+        outcome({"status": "diverged", "stopped": "halving"}),
+        outcome({}),
+    ]
+    assert [each.ending for each in found] == ["dropped", "finished", "diverged", "unfinished"]
+    assert found[0].finished  # it has a best epoch and a test

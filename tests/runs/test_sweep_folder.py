@@ -128,6 +128,29 @@ def test_settings_have_the_mean_of_the_monitored_metric(tmp_path: Path) -> None:
     assert any(line.startswith("best setting by its mean: ") and "lr=0.2" in line for line in lines)
 
 
+def test_the_table_tells_which_trials_halving_has_dropped(tmp_path: Path) -> None:
+    """And after how many epochs: a column that other sweeps lack."""
+    for number, (value, epochs) in enumerate(((0.5, 1), (0.7, 4), (0.6, 2))):
+        stopped = "halving" if epochs < 4 else None
+        typed = f"optimizer.lr={number + 1}"
+        ended(tmp_path / str(number), value, typed, also={"stopped": stopped, "epochs": epochs})
+    sweep = Sweep(tmp_path)
+    sweep.write_results()
+    header, *rows = csv.reader(io.StringIO(sweep.results_file.read_text()))
+    places = [header.index(name) for name in ("trial", "status", "epochs")]
+    assert [[row[place] for place in places] for row in rows] == [
+        ["0", "dropped", "1"], ["1", "finished", "4"], ["2", "dropped", "2"]
+    ]  # fmt: skip
+    lines = sweep.table().splitlines()
+    assert lines[0].split()[-2:] == ["epochs", "seconds"]
+    assert [[line.split()[place] for place in (0, 1, -2)] for line in lines[2:5]] == [
+        ["1", "finished", "4"], ["2", "dropped", "2"], ["0", "dropped", "1"]
+    ]  # fmt: skip
+    for number in range(3):
+        ended(tmp_path / str(number), 0.5, f"optimizer.lr={number + 1}", also={"epochs": 4})
+    assert "epochs" not in Sweep(tmp_path).table()
+
+
 def test_the_table_follows_a_measure(tmp_path: Path) -> None:
     """Its columns and means are those of the measure; another trial may have another monitor."""
     measure = ("checkpoint.keep=1", "checkpoint.monitor=val/f1")

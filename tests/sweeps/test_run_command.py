@@ -20,6 +20,7 @@ from src.sweeps import command_line, run_command, trials
 from src.sweeps.command_line import check_command_line
 from tests.helpers.commands import SMALL, Command
 from tests.helpers.runs import ended
+from tests.helpers.warm import Warm
 
 # How often Hydra composes from files, how many points are checked, and for how many jobs OmegaConf
 # makes a configuration: with hydra/launcher=fused only for the first, for its logging.
@@ -178,3 +179,15 @@ def test_trials_of_other_processes(command: Command, tmp_path: Path) -> None:
         assert run.overrides["seed"] == str(seed)
         settings = f"data=digits trainer=cpu trainer.max_epochs=1 seed={seed}"
         assert f"trial {seed} of 2, in here/{number}: {settings}\n" in done.stdout
+
+
+def test_the_report_of_a_sweep_repeats_nothing_about_its_data(warm: Warm, tmp_path: Path) -> None:
+    """The categories of a table are told when training begins, and not below the results."""
+    rows = [f"{n},{('Rome', 'Oslo')[n % 2]},{n % 3}" for n in range(30)]
+    (tmp_path / "mine.csv").write_text("\n".join(["a,city,class", *rows]))
+    table = ("data=csv", "data.path=mine.csv", "data.target=class", "data.encode=onehot")
+    done = warm(tmp_path, "src.train", "-m", *table, *SMALL[1:], "data.batch_size=4", "seed=1,2")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert "mine.csv: columns of text, and their categories: city (2)" in lines
+    assert [line.split(": ")[0] for line in lines[-2:]] == ["table", "report"]
