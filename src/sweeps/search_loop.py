@@ -133,7 +133,7 @@ class Search:
                 known = f"{known}: {in_full(settings)}"
             done = sum(trial.state.is_finished() for trial in self.study.trials)
             total, what = self.command.settings.trials, "trials" if folds is None else "settings"
-            log.info("batch %d: %d of %d %s done, %s", batch.number + 1, done, total, what, known)
+            log.info("batch %d: %d of %d %s done, %s", batch.number, done, total, what, known)
 
     def _finish(self) -> None:
         with self.sweep.locked():

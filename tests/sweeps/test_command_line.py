@@ -81,10 +81,8 @@ def test_help_shows_the_keys_of_its_command_line() -> None:
 def test_flags_are_checked() -> None:
     for argv, told in {
         ("--foo",): "--foo: unknown argument; did you mean --info?",
-        (
-            "--lr",
-            "0.1",
-        ): "--lr: unknown argument; settings have no dashes, for example optimizer.lr=0",
+        ("--lr=0.1",): "--lr=0.1: unknown argument; settings have no dashes, for example "
+        "optimizer.lr=0.1",
         ("--sumary", "seed=1"): "--sumary: unknown argument; did you mean --summary?",
         ("--cfg", "jobs"): "--cfg/-c jobs: must be one of job, hydra, all; did you mean job?",
         ("-sc", "install=bash"): "--shell-completion: Hydra would complete a script alone; for all "
