@@ -75,6 +75,8 @@ def fit(
     - the folder contains a run with another configuration;
     - another process writes to the folder.
     """
+    if not isinstance(config, Config):
+        raise InputError('fit takes a configuration: fit(compose("optimizer.lr=0.1"))')
     if folder is None and resume:
         raise InputError("fit(config, resume=True): lacks the folder of the run; name the folder")
     run = Run(timestamped("runs") if folder is None else Path(folder))

@@ -159,3 +159,8 @@ def test_a_fault_of_compose_says_nothing_of_a_start() -> None:
     with pytest.raises(InputError) as caught:
         compose("model.hiden=3")
     assert str(caught.value).splitlines()[0] == "1 fault in the configuration"
+
+
+def test_a_list_is_no_text() -> None:
+    with pytest.raises(InputError, match="compose takes texts, such as"):
+        compose(["optimizer.lr=0.1"])  # type: ignore[arg-type]

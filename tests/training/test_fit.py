@@ -90,6 +90,8 @@ def test_a_run_without_a_folder_gets_a_new_one(
         assert re.fullmatch(r"runs/\d{4}-\d\d-\d\d/\d\d-\d\d-\d\d\.\d{6}", str(run.folder))
     with pytest.raises(InputError, match="lacks the folder of the run; name the folder"):
         fit(config, resume=True)
+    with pytest.raises(InputError, match="fit takes a configuration"):
+        fit("data=toy")  # type: ignore[arg-type]
 
 
 OFFLINE = ("digits", "toy", "synthetic")  # of the data; test_data.py has the others
