@@ -1,6 +1,7 @@
 """What a machine is good for."""
 
 import pytest
+import torch
 
 from src.config.compose import compose
 from src.system import machine
@@ -25,3 +26,15 @@ def test_a_mac_computes_64_bit_floats_on_its_cpu(monkeypatch: pytest.MonkeyPatch
         for precision in ("32", "64", "16-mixed")
     }
     assert chosen == {"32": "mps", "64": "cpu", "16-mixed": "mps"}
+
+
+def test_threads_are_given_back() -> None:
+    usual = torch.get_num_threads()
+
+    def fail() -> None:
+        with machine.torch_threads(1):
+            raise ValueError(str(torch.get_num_threads()))
+
+    with pytest.raises(ValueError, match="^1$"):
+        fail()
+    assert torch.get_num_threads() == usual
