@@ -35,6 +35,6 @@ def test_threads_are_given_back() -> None:
         with machine.torch_threads(1):
             raise ValueError(str(torch.get_num_threads()))
 
-    with pytest.raises(ValueError, match="^1$"):
+    with pytest.raises(ValueError, match=r"^1$"):
         fail()
     assert torch.get_num_threads() == usual
