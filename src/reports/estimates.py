@@ -42,9 +42,7 @@ def estimate(
         return Estimate(len(values), values[0] if values else None, None, None)
     mean = statistics.mean(values)
     deviation = statistics.stdev(values, mean)
-    begin, end = t_interval(values, len(set(fold_of)))
-    # Values of a damaged file may lie outside of the bounds: an interval still has its mean in it.
-    interval = min(mean, max(low, begin)), max(mean, min(high, end))
+    interval = t_interval(values, len(set(fold_of)), low=low, high=high)
     return Estimate(len(values), mean, deviation, interval)
 
 

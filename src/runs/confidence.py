@@ -7,9 +7,15 @@ from collections.abc import Hashable, Sequence
 LEVEL = 0.95
 
 
-def t_interval(values: Sequence[float], folds: int = 0) -> tuple[float, float]:
+def t_interval(
+    values: Sequence[float],
+    folds: int = 0,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+) -> tuple[float, float]:
     """The interval around the mean of two or more values that covers the true mean in LEVEL of all
-    cases: Student's t with n - 1 degrees of freedom.
+    cases: Student's t with n - 1 degrees of freedom. It ends at the possible values `low`, `high`.
 
     `folds`: as in `standard_error`; the values are then one of each fold.
     """
@@ -18,7 +24,8 @@ def t_interval(values: Sequence[float], folds: int = 0) -> tuple[float, float]:
     quantile = float(stdtrit(len(values) - 1, (1 + LEVEL) / 2))
     mean = statistics.mean(values)  # exact, so that equal values have an interval without width
     half = quantile * standard_error(values, folds)
-    return mean - half, mean + half
+    # Values of a damaged file may lie outside of the bounds: an interval still has its mean in it.
+    return min(mean, max(low, mean - half)), max(mean, min(high, mean + half))
 
 
 def standard_error(values: Sequence[float], folds: int = 0) -> float:

@@ -250,9 +250,9 @@ class Replicates:
         return max(used, int(asked)) if asked.isdecimal() and len(asked) < 10 else used
 
     def interval(self, metric: str) -> tuple[float, float] | None:
-        """Where the true mean lies; None for fewer than two values."""
-        values = self.repeats(metric)
-        return t_interval(values, self.folds) if len(values) > 1 else None
+        """Where the true mean lies; None for fewer than two values. Ends at possible values."""
+        values, high = self.repeats(metric), 1.0 if is_fraction(metric) else math.inf
+        return t_interval(values, self.folds, low=0, high=high) if len(values) > 1 else None
 
 
 def replicates(

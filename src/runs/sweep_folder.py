@@ -285,6 +285,8 @@ def _settings_table(trials: Sequence[Outcome], swept: Sequence[str]) -> str:
     parts = ["", with_best(tabulate(rows, header, disable_numparse=True), *places)]
     if len(groups) > MOST_ROWS:
         parts.append(f"… and {len(groups) - MOST_ROWS:,} more")
+    if any(trial.ending == "dropped" for trial in trials):
+        parts.append("the means include trials that halving dropped after fewer epochs")
     for best, *_ in comparable(firsts).values():
         parts.append(f"best setting by its mean: {setting_command(best)}")
     return "\n".join(parts)

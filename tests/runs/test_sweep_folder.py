@@ -276,3 +276,13 @@ def test_a_damaged_importance_is_named(content: str, tmp_path: Path) -> None:
         InputError, match=r"importance\.json: (is not the importance|has more than)"
     ):
         read_importance(tmp_path)
+
+
+def test_means_with_dropped_trials_say_so(tmp_path: Path) -> None:
+    for number, stopped in enumerate((None, "halving", None, None)):
+        typed = (f"optimizer.lr={1 + number // 2}", f"seed={number % 2}")
+        ended(tmp_path / str(number), 0.5, *typed, also={"stopped": stopped, "epochs": 4})
+    note = "the means include trials that halving dropped after fewer epochs"
+    assert note in Sweep(tmp_path).table().splitlines()
+    (tmp_path / "1" / "result.json").unlink()
+    assert note not in Sweep(tmp_path).table()
