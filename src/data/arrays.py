@@ -59,7 +59,10 @@ def feature_faults(name: str, x: NDArray[Any]) -> list[str]:
         allowed = "finite" if x.ndim == 2 else "from 0 to 1"
         return [f"{name}[{int(wrong.argmax())}] has NaN or infinite values, must be {allowed}"]
     if x.ndim > 2 and (x.min() < 0 or x.max() > 1):
-        return [f"{name} goes from {x.min():g} to {x.max():g}, floats must be from 0 to 1"]
+        return [
+            f"{name} goes from {x.min():g} to {x.max():g}, floats of pictures must be from 0 to 1; "
+            f"scale them, or make {name} (N, values)"
+        ]
     return []
 
 

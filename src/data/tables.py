@@ -8,7 +8,7 @@ import csv
 import io
 import logging
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +29,7 @@ log = logging.getLogger(__name__)
 
 ALIKE = 1000  # names that an unknown name is compared with
 MOST_CATEGORIES = 100  # of an encoded column; names or ticket numbers are not categories
+EMPTY = ("None", "<NA>", "NaT")  # values of Python and pandas that stand for an empty cell
 GAPS = ("", "?", "na", "n/a", "nan", "null")  # cells that count as empty, in any case
 
 Mask = NDArray[np.bool_]
@@ -331,17 +332,23 @@ class Table:
 
 def as_table(columns: Mapping[str, Sequence[Any]]) -> Table:
     """The table of a dictionary or a pandas DataFrame: a sequence of values for each column. None,
-    NaN and pandas' NA are empty cells. Raises InputError for columns of different lengths."""
-    names = [str(name) for name in columns.keys()]  # noqa: SIM118  # of a DataFrame, too
-    values = [list(columns[name]) for name in columns.keys()]  # noqa: SIM118
-    lengths = {name: len(cells) for name, cells in zip(names, values, strict=True)}
-    if len(set(lengths.values())) != 1 or not values[0]:
-        told = ", ".join(f"{name}: {length}" for name, length in lengths.items())
-        raise InputError(f"the table's columns must be equally long, and not empty; {told[:200]}")
-    missing = ("None", "<NA>", "NaT")
-    cells = [["" if str(value) in missing else str(value) for value in column] for column in values]
-    rows = list(zip(*cells, strict=True))
-    return Table(Path("the table"), names, rows, range(1, len(rows) + 1))
+    NaN and pandas' NA are empty cells. Raises InputError for anything but sequences of one length.
+    """
+    name, texts = Path("the table"), dict[str, list[str]]()
+    for key in columns.keys():  # noqa: SIM118  # a DataFrame has keys, too
+        values = columns[key]
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise InputError(f"{name}: column {key} is {values!r}, must be a list of values")
+        texts[str(key)] = ["" if value in EMPTY else value for value in map(str, values)]
+    lengths = {key: len(cells) for key, cells in texts.items()}
+    if len(set(lengths.values())) != 1 or not any(lengths.values()):
+        told = ", ".join(f"{key} {length}" for key, length in lengths.items())[:200]
+        raise InputError(
+            f"{name}: its columns must have the same number of values, one or more; they have "
+            f"{told or 'none'}"
+        )
+    rows = list(zip(*texts.values(), strict=True))
+    return Table(name, list(texts), rows, range(1, len(rows) + 1))
 
 
 def read_header(path: Path) -> Table:
@@ -373,7 +380,8 @@ def _read(path: Path, *, header_alone: bool) -> Table:
                     lines.append(reader.line_num)
     except (ValueError, csv.Error) as error:
         raise InputError(
-            f"{path}: is not a table in UTF-8 with commas between its cells ({error})"
+            f"{path}: is not a table in UTF-8 with commas between its cells ({error}); save it as "
+            "such a table"
         ) from None
     table = Table(path, names, rows, lines)
     table.refuse(faults)

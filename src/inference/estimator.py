@@ -44,7 +44,7 @@ class KindlingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         batch_size: int = 100,
         val_fraction: float | None = None,
         random_state: int | np.random.RandomState | None = 0,
-        overrides: Sequence[str] = (),
+        overrides: Sequence[str] | str = (),
         folder: str | Path | None = None,
     ) -> None:
         """`val_fraction` of the samples choose the best epoch; None: its loss on all samples."""
@@ -101,7 +101,8 @@ class KindlingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             f"optimizer={self.optimizer}", f"optimizer.lr={self.lr}",
             f"optimizer.weight_decay={self.weight_decay}",
             "checkpoint.monitor=val/loss", "checkpoint.mode=min",
-            f"trainer.max_epochs={self.max_epochs}", f"seed={seed}", *self.overrides,
+            f"trainer.max_epochs={self.max_epochs}", f"seed={seed}",
+            *([self.overrides] if isinstance(self.overrides, str) else self.overrides),
         ]  # fmt: skip
 
     def predict_proba(self, X: ArrayLike) -> NDArray[np.float64]:  # noqa: N803

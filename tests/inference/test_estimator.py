@@ -140,5 +140,9 @@ def test_one_hidden_layer_may_be_a_number() -> None:
     x, y = load_iris(return_X_y=True)
     number, listed = (KindlingClassifier(sizes, max_epochs=1).fit(x, y) for sizes in (5, [5]))
     assert np.array_equal(number.predict_proba(x), listed.predict_proba(x))
+    one = KindlingClassifier(5, max_epochs=1, overrides="model.dropout=0.5").fit(x, y)
+    several = KindlingClassifier(5, max_epochs=1, overrides=["model.dropout=0.5"]).fit(x, y)
+    assert np.array_equal(one.predict_proba(x), several.predict_proba(x))
+    assert not np.array_equal(one.predict_proba(x), number.predict_proba(x))
     with pytest.raises(ValueError, match="y has the one class 2; this classifier needs"):
         KindlingClassifier().fit(x, np.full(len(x), 2))

@@ -156,7 +156,7 @@ ONES = np.ones((3, 28, 28), np.uint8)
         ({"x": np.float32(1)}, r"x is \(\), must be"),
         ({"x": np.full((2, 28, 28), [[[0]], [[np.nan]]])}, r"x\[1\] has NaN or infinite"),
         ({"x": np.full((2, 28, 28), 1e300)}, r"x\[0\] has NaN or infinite"),
-        ({"x": ONES * 255.0}, "x goes from 255 to 255, floats must be from 0 to 1"),
+        ({"x": ONES * 255.0}, "x goes from 255 to 255, floats of pictures must be from 0 to 1"),
         ({"x": ONES, "y": [1, 2]}, r"y is \(2,\), must be \(3,\), a label for each row"),
         ({"x": ONES * 2.0, "y": [1.0, 2, 3]}, "x goes .*; y is of float64, must be whole"),
     ],

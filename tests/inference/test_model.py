@@ -122,10 +122,16 @@ def test_wrong_tables_and_classes(on_table: Run, finished: Run) -> None:
         model.predict([[26.8, 1, 0]])
     with pytest.raises(InputError, match="there is no column city"):
         model.predict({"age": [1, 2]})
-    with pytest.raises(InputError, match="equally long, and not empty; age: 2, city: 1"):
+    with pytest.raises(InputError, match="one or more; they have age 2, city 1"):
         model.predict({"age": [1, 2], "city": ["Rome"]})
-    with pytest.raises(InputError, match="not empty"):
-        model.predict({"age": [], "city": []})
+    for table, told in (
+        ({"age": [], "city": []}, "one or more; they have age 0, city 0$"),
+        ({}, "one or more; they have none$"),
+        ({"age": 5, "city": "Rome"}, "column age is 5, must be a list of values"),
+        ({"age": [5], "city": "Rome"}, "column city is 'Rome', must be a list of values"),
+    ):
+        with pytest.raises(InputError, match=told):
+            model.predict(table)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="the table: column age: 1 of 2 cells is not a number"):
         model.predict({"age": [1, "old"], "city": ["Rome", "Oslo"]})
     pictures = np.zeros((2, 28, 28), np.uint8)

@@ -129,7 +129,10 @@ def test_predict_gives_probabilities_as_its_docstring_shows(
         (np.zeros((5, 8, 8), np.uint8), r"features is \(5, 8, 8\), but .* takes \(N, 1, 28, 28\)"),
         (np.zeros((784,), np.uint8), r"features is \(784,\), must be"),
         (np.zeros((5, 28, 28), np.int64), "features is of int64, must be uint8"),
-        (np.full((5, 28, 28), 2.0), "features goes from 2 to 2, floats must be from 0 to 1"),
+        (
+            np.full((5, 28, 28), 2.0),
+            "features goes from 2 to 2, floats of pictures must be from 0 to 1",
+        ),
     ],
 )
 def test_predict_refuses_features_that_the_model_does_not_take(
