@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from src.config.written import printable
 from src.data.pictures import SUFFIXES, read_picture, resize
 from src.system.errors import InputError, all_at_once, reading
+from src.system.files import sha256
 from src.system.resources import cpu_count
 from src.system.terminal import progress
 
@@ -199,3 +201,13 @@ def decode_all(
                     survey.sizes.add(seen[0])
                     survey.modes.add(seen[1])
     return survey
+
+
+def digest_of(path: Path) -> str | None:
+    """The digest of the user's own data, as their source has it; None for a folder that cannot be
+    trained on."""
+    if path.is_file():
+        return sha256(path)
+    with suppress(InputError):
+        return list_pictures(path).digest
+    return None

@@ -140,7 +140,8 @@ def report(
     found = evaluation.evaluate(trained, tested, top_k, copies)
     calibration = None
     if calibrated:
-        source = tested if data is None else source_of(trained)
+        own = trained.digest is not None and tested.digest == trained.digest
+        source = tested if data is None or own else source_of(trained)
         calibration = calibrate(trained, source, tested.test, copies)
     if as_json:
         more = {} if calibration is None else {"calibration": calibration.to_primitives()}

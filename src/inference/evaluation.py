@@ -14,6 +14,7 @@ from torch.nn import functional as F
 
 from src.config import schema
 from src.data.augmentation import Augmentation
+from src.data.folders import digest_of
 from src.data.loader import CHUNK, Block, Slices
 from src.data.sources.catalogue import open_source
 from src.data.sources.folds import training_and_validation
@@ -86,26 +87,32 @@ def evaluate_path(
 def source_of(trained: Trained, data: str | None = None) -> Source:
     """Opens the data set or the user's own samples that `data` names; by default the data set that
     the model was trained on, which is the fallback if the configured data set was not available for
-    the training.
+    the training. Of the very file or folder that the model was trained on, `test` is the part that
+    was held out.
 
     Raises InputError when the data cannot be loaded, and when the user's own files have changed
     since the training: test samples could then be former training samples.
     """
     section: schema.Data = trained.config.data
     own = None if data is None else require_labelled(data)
-    if own is not None:
+    if own is not None and (trained.digest is None or digest_of(own) != trained.digest):
         return labelled_source(trained, own)
-    if data is not None or section.name != trained.data:
+    if own is not None:  # what the model was trained on, perhaps at another place
+        section = section.model_copy(update={"path": str(own)})
+    elif data is not None or section.name != trained.data:
         from src.config.compose import compose  # imports Hydra, which is seldom needed here
 
         section = compose(f"data={data or trained.data}").data
     path = getattr(section, "path", None)
     if path is not None and not Path(path).exists():
         raise InputError(
-            f"{trained.checkpoint}: was trained on data.path={path}, which is not in {Path.cwd()}; "
-            "put a copy there, or start the command in the folder that the path begins in"
+            f"{trained.checkpoint}: was trained on data.path={path}, which is not "
+            f"{'there' if Path(path).is_absolute() else f'in {Path.cwd()}'}; put it back; "
+            "python -m src.evaluate also takes it from another place, by --data PATH"
         )
     source = open_source(section)
+    if own is not None:
+        return replace(source, name=f"the held-out part of {own}")
     if data is not None:
         return _in_classes_of(trained, source)
     if source.digest != trained.digest:

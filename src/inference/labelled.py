@@ -4,35 +4,28 @@ arrays, or a folder of pictures for each class.
 All samples are tested, and are read as `python -m src.predict` reads them.
 """
 
-from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from src.data.folders import labelled_pictures, list_pictures
+from src.data.folders import labelled_pictures
 from src.data.sources.source import Source, Split
 from src.data.tables import read_table
 from src.inference.inputs import Picture, Samples, Unread, read_inputs, read_samples
 from src.inference.samples import pixels_of, samples_of, takes_whole_pictures
 from src.runs.loading import Trained
 from src.system.errors import InputError, all_at_once
-from src.system.files import sha256
 
 
 def labelled_source(trained: Trained, path: Path) -> Source:
     """A source whose test set is all samples of `path`, which `require_labelled` has checked, with
     the classes of the model. `train` is the same set, and must not be used.
 
-    Raises InputError for damaged files, samples without a class, classes and shapes that the model
-    does not know, and for the very file or folder that the model was trained on.
+    Raises InputError for damaged files, samples without a class, and classes and shapes that the
+    model does not know.
     """
-    if trained.digest is not None and trained.digest == digest_of(path):
-        raise InputError(
-            f"--data {path}: {trained.checkpoint} was trained on it; leave --data out to test on "
-            "the part that was held out"
-        )
     if path.is_dir():
         features, labels = _of_folder(trained, path)
     else:
@@ -42,15 +35,6 @@ def labelled_source(trained: Trained, path: Path) -> Source:
     inputs = torch.from_numpy(np.ascontiguousarray(features)).view(-1, *trained.shape)
     test = Split(inputs, torch.from_numpy(labels.astype(np.int64)))
     return Source(str(path), test, test, trained.labels)
-
-
-def digest_of(path: Path) -> str | None:
-    """As the source of such data makes it; None for a folder that could not be trained on."""
-    if path.is_file():
-        return sha256(path)
-    with suppress(InputError):
-        return list_pictures(path).digest
-    return None
 
 
 def _labels_of(trained: Trained, samples: Samples) -> NDArray[np.int64]:

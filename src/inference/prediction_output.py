@@ -11,12 +11,12 @@ from pathlib import Path
 from tabulate import tabulate
 
 from src.config.written import printable
+from src.data.folders import digest_of
 from src.data.pictures import read_picture
 from src.data.sources.source import NONE
 from src.inference.boxes import draw_boxes
 from src.inference.copies import told
 from src.inference.inputs import Request, require_drawings
-from src.inference.labelled import digest_of
 from src.inference.likeness import likeness_of
 from src.inference.prediction import Guess, Prediction, predict_inputs
 from src.runs.loading import Trained, open_trained

@@ -246,7 +246,7 @@ function slices(data, state, width) {
     clouds.push({...axes, ...dots, opacity: 0.7, showlegend: false});
     traces.push({...axes, x: centres, y: middles, error_y: {array: offs, color: COLOURS[0], thickness: 1.5, width: 3}, type: "scatter", mode: "lines+markers", line: {color: COLOURS[0]}, hoverinfo: "skip", showlegend: false});
     const labels = {tickvals: key.at, ticktext: key.labels.map(plain), range: [labelled[0] - mean(steps) / 2, labelled.at(-1) + mean(steps) / 2]};
-    return {title: {text: plain(key.name)}, type: log ? "log" : "linear", ...(key.numbers ? log && {tickformat: FULL} : labels)};
+    return {title: {text: plain(key.name)}, type: log ? "log" : "linear", ...(key.numbers ? log && {tickformat: FULL, nticks: 3} : labels)};
   });
   const values = known(data.trials.map(trial => trial.value));  // the best is the first
   const bars = traces.flatMap(({error_y, y}) => y.flatMap((value, at) => [value - error_y.array[at], value + error_y.array[at]]));

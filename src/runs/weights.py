@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from src.runs.folder import Run, is_sweep
+from src.runs.folder import Run, is_sweep, resume_command
 from src.runs.sweep_folder import Sweep
 from src.system.errors import InputError, reading
 
@@ -25,8 +25,14 @@ def checkpoint_of(path: Path) -> Path:
     if is_sweep(path):
         runs = (outcome.run for outcome in Sweep(path).ranked())
         best = next((run.folder for run in runs if run.best_checkpoint.exists()), None)
-        told = "none of them has weights" if best is None else f"such as the best one, {best}"
-        raise InputError(f"{path}: is a sweep; name one of its trials, {told}")
+        if best is None:
+            raise InputError(
+                f"{path}: is a sweep of which no trial has weights; to train on, type "
+                f"{resume_command(path)}"
+            )
+        raise InputError(
+            f"{path}: is a sweep; name one of its trials, such as the best one, {best}"
+        )
     raise InputError(
         f"{path}: is not a run folder, it has no checkpoints/best.ckpt; name a folder that "
         "`python -m src.train` wrote (runs/<date>/<time>) or a .ckpt file"

@@ -133,20 +133,21 @@ def run_to_resume(folder: Path, others: Sequence[str], arguments: Namespace) -> 
         )
     require_contained(folder)
     config = run.config
-    _require_settings(folder, others)
+    _require_settings(folder, config, others)
     if others:
         config = _with_more_epochs(folder, config, others)
         if config.trainer.max_epochs > run.config.trainer.max_epochs:
             again = " ".join([run.command, *map(shlex.quote, others)])
             run.require_state(f"to train it again from the start, type {again}")
-    absent = missing_loggers(config.logger.chosen) + path_faults(config.data.model_dump())
+    moved = [f"{fault}; put it back as it was" for fault in path_faults(config.data.model_dump())]
+    absent = missing_loggers(config.logger.chosen) + moved
     if absent:
         raise InputError("\n  ".join([f"resume={folder}: cannot continue here", *absent]))
     require_machine(config)
     return config
 
 
-def _require_settings(folder: Path, others: Sequence[str]) -> None:
+def _require_settings(folder: Path, config: Config, others: Sequence[str]) -> None:
     """Raises InputError for keys that a run cannot be resumed with, whatever their values."""
     hydras = [text for text in others if is_hydras(key_of(text))]
     if hydras:
@@ -157,6 +158,9 @@ def _require_settings(folder: Path, others: Sequence[str]) -> None:
             f"resume={folder}: keeps its name and tags; leave out {' '.join(labels)}, and type "
             f"python -m src.runs label {folder} to change them"
         )
+    own = [text for text in others if key_of(text) == "data.path" and hasattr(config.data, "path")]
+    if own:  # the default data set has no such key
+        raise InputError(f"resume={folder}: keeps its data.path; leave out {' '.join(own)}")
 
 
 def _with_more_epochs(folder: Path, config: Config, overrides: Sequence[str]) -> Config:

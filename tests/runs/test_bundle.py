@@ -95,6 +95,11 @@ def test_own_data_lie_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     opened = open_bundle(Path("run.zip"), tmp_path / "b", data=Path("new/t.csv"))
     assert opened.config.data.path == "new/t.csv"  # type: ignore[union-attr]
     assert reproduce(opened, tmp_path / "again").agrees
+    Path("wrong.csv").write_text("a,b,kind\n" + "".join(f"{n},0,{n % 2}\n" for n in range(40)))
+    other = open_bundle(Path("run.zip"), tmp_path / "c", data=Path("wrong.csv"))
+    with pytest.raises(InputError, match=r"wrong\.csv: its content is not that of the data"):
+        reproduce(other, tmp_path / "never")
+    assert not (tmp_path / "never").exists()
 
 
 def test_own_data_for_a_shipped_data_set_are_refused(bundle: Path, tmp_path: Path) -> None:

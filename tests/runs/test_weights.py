@@ -52,4 +52,6 @@ def test_the_best_trial_of_a_sweep_is_named(tmp_path: Path) -> None:
     )
     for number in range(2):
         (tmp_path / str(number) / "checkpoints" / "best.ckpt").unlink()
-    assert told().endswith("name one of its trials, none of them has weights")
+    assert told().endswith(
+        "no trial has weights; to train on, type " + f"python -m src.train resume={tmp_path}"
+    )
