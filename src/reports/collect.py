@@ -137,6 +137,7 @@ def collect(paths: Sequence[Path], reader: Reader | None = None) -> Collection:
         )
         for sweep in sweeps
     ]
+    sweeps.sort(key=lambda sweep: sweep.kind == "confirmation")  # after what they confirm
     if not runs and not sweeps:
         reasons = "".join(f"\n  {path}: {reason}" for path, reason in skipped)
         raise InputError(f"nothing to report; name runs, sweeps or folders of them{reasons}")

@@ -132,18 +132,20 @@ def title_of(found: Collection) -> str:
         parts.append(run.called or _at_the_start(f"{_model(run)} on {run.data}"))
     elif found.runs:
         parts.append(f"{len(found.runs):,} runs on {_listed(run.data for run in found.runs)}")
-    folders = len({sweep.folder for sweep in found.sweeps})
+    sweeps = [each for each in found.sweeps if each.kind != "confirmation"] or found.sweeps
+    folders = len({sweep.folder for sweep in sweeps})
     if folders > 1:
-        parts.append(f"{folders:,} sweeps on {_listed(map(_data, found.sweeps))}")
-    elif found.sweeps:
-        keys = _seeds_last(dict.fromkeys(key for sweep in found.sweeps for key in sweep.keys))
-        about = f"a {found.sweeps[0].kind}"
+        parts.append(f"{folders:,} sweeps on {_listed(map(_data, sweeps))}")
+    elif sweeps:
+        keys = _seeds_last(dict.fromkeys(key for sweep in sweeps for key in sweep.keys))
+        about = f"a {sweeps[0].kind}"
         if keys:
             about += f" over {_listed(key.rpartition('.')[2] for key in keys)}"
-        about = found.sweeps[0].called or (about if parts else _at_the_start(about))
-        trials = sum(len(sweep.trials) for sweep in found.sweeps)
+        about = sweeps[0].called or (about if parts else _at_the_start(about))
+        trials = sum(len(sweep.trials) for sweep in sweeps)
         count = "1 trial" if trials == 1 else f"{trials:,} trials"
-        parts.append(f"{about} on {_listed(map(_data, found.sweeps))}: {count}")
+        confirmed = ", and a confirmation" if len(sweeps) < len(found.sweeps) else ""
+        parts.append(f"{about} on {_listed(map(_data, sweeps))}: {count}{confirmed}")
     return "; ".join(parts)
 
 

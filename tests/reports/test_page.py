@@ -28,7 +28,7 @@ from src.plots.style import COLOURS, use_style
 from src.reports import figures, tables
 from src.reports.collect import Collection, Entry, SweepEntries, collect
 from src.reports.page import MARK, title_of, write_report
-from src.runs.folder import Run
+from src.runs.folder import CONFIRMATION, Run
 from src.runs.outcome import SHARED_TIME, in_full
 from src.system.errors import InputError
 from tests.helpers.browser import opened
@@ -428,6 +428,16 @@ def test_a_title_names_seeds_and_folds_last() -> None:
     assert (
         title_of(found) == "A sweep over lr, hidden_sizes, dropout, fold, 1 more on digits: 1 trial"
     )
+
+
+def test_a_sweep_and_its_confirmation_are_titled_by_the_sweep(sweep: Path, tmp_path: Path) -> None:
+    alone = title_of(collect([sweep]))
+    confirmed = shutil.copytree(sweep, tmp_path / "s")
+    (shutil.copytree(sweep, confirmed / "confirm") / CONFIRMATION).write_text("{}\n")
+    found = collect([confirmed])
+    assert [each.kind for each in found.sweeps] == ["sweep", "confirmation"]
+    assert title_of(found) == f"{alone}, and a confirmation"
+    assert "confirmation" in title_of(collect([confirmed / "confirm"]))
 
 
 def test_a_model_is_told_with_all_its_settings(train: Train) -> None:

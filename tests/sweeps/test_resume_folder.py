@@ -59,6 +59,17 @@ def test_faults_of_resume_cost_no_torch(
         *SMALL, "model=logistic_regression", "optimizer.lr=0.2", "resume=auto",
         f"hydra.run.dir={folder}",
     )  # fmt: skip
+    (tmp_path / "t.csv").write_text("a,kind\n" + "1,0\n2,1\n" * 9)
+    data = ("data=csv", f"data.path={tmp_path}/t.csv", "data.target=kind")
+    own = train(*data, "trainer.max_epochs=1").folder
+    assert fault(f"resume={own}", "data.path=new.csv").endswith(
+        "keeps its data.path; leave out data.path=new.csv"
+    )
+    (tmp_path / "t.csv").rename(tmp_path / "new.csv")
+    assert fault(f"resume={own}", "trainer.max_epochs=3").endswith(
+        f"cannot continue here\n  data.path={tmp_path}/t.csv: there is no such file or folder; put "
+        "it back as it was"
+    )
     code = (
         "import sys; from src.sweeps.command_line import check_command_line\n"
         f"check_command_line(['resume={folder}', 'trainer.max_epochs=7'])\n"
