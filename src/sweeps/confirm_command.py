@@ -109,7 +109,11 @@ def choose(sweep: Path, top: int, seeds: int | None) -> Record:
     }
     for point in lost & settings.keys():
         settings[point].lost = True
-    ranked = sorted(settings.values(), key=lambda setting: setting.rank(used_folds))
+    halved = any(outcome.ending == "dropped" for outcome in finished.values())
+    if halved:
+        for setting in settings.values():
+            setting.keep_longest()
+    ranked = sorted(settings.values(), key=lambda setting: setting.rank(used_folds, halved=halved))
     used = {config.seed for config in configs.values()}
     repeated = ("seed",) if folds is None else REPLICATED
     return Record(
@@ -159,10 +163,22 @@ class _Setting:
         known = [value for value in map(value_of, self.outcomes) if value is not None]
         return statistics.mean(fold_means(known, self.folds))
 
-    def rank(self, folds: set[int | None]) -> tuple[bool, float]:
-        """`folds`: those that a setting without gaps has."""
+    @property
+    def epochs(self) -> int:
+        return max(outcome.epochs or 0 for outcome in self.outcomes)
+
+    def keep_longest(self) -> None:
+        """Leaves out the trials that halving dropped earlier than others of the setting."""
+        pairs = [*zip(self.outcomes, self.configs, strict=True)]
+        longest = [pair for pair in pairs if (pair[0].epochs or 0) == self.epochs]
+        self.outcomes, self.configs = ([*each] for each in zip(*longest, strict=True))
+
+    def rank(self, folds: set[int | None], *, halved: bool) -> tuple[bool, int, float]:
+        """`folds`: those that a setting without gaps has. `halved`: settings that trained longer
+        come first, because halving has kept them."""
         gaps = self.lost or {*self.folds} < folds
-        return gaps, sort_key(self.configs[0].checkpoint.monitor, self.value)
+        value = sort_key(self.configs[0].checkpoint.monitor, self.value)
+        return gaps, -self.epochs if halved else 0, value
 
     def chosen(self, repeated: Sequence[str]) -> Chosen:
         """`repeated`: the keys that the confirmation sets in each trial."""

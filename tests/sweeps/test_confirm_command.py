@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from src.runs.confirm_record import read_record, trials, write_record
-from src.runs.folder import resume_command
+from src.runs.folder import Run, resume_command
 from src.sweeps.command_line import check_command_line as train_command_line
 from src.sweeps.confirm_command import Command, check_command_line, fresh_seeds, identity
 from src.system.errors import InputError
@@ -57,6 +57,24 @@ def test_settings_are_ranked_by_their_mean_over_seeds(tmp_path: Path) -> None:
     assert [(chosen.promised, chosen.trials) for chosen in every[2:]] == [(0.7, [4])]
     usual = check_command_line(sweep).record
     assert (len(usual.settings), len(usual.seeds)) == (3, 20)
+
+
+def test_of_a_halved_sweep_the_longest_trials_count(tmp_path: Path) -> None:
+    """Values of fewer epochs promise nothing: settings that halving kept come first."""
+    sweep = pretended_sweep(
+        tmp_path / "s",
+        point(0.1, 0, 0.99), point(0.1, 1, 0.20),  # the second is dropped after an epoch
+        point(0.3, 0, 0.60), point(0.3, 1, 0.70),  # both after two epochs
+        point(0.5, 0, 0.65), point(0.5, 1, 0.25),  # after two epochs and one
+    )  # fmt: skip
+    for number, epochs in enumerate((4, 1, 2, 2, 2, 1)):
+        run = Run(sweep / str(number))
+        stopped = "halving" if epochs < 4 else None
+        run.write_result(run.result | {"stopped": stopped, "epochs": epochs})
+    chosen = check_command_line(sweep, 3, 2).record.settings
+    assert [each.promised for each in chosen] == pytest.approx([0.99, 0.65, 0.65])
+    assert sorted(each.trials for each in chosen) == [[0], [2, 3], [4]]
+    assert chosen[0].trials == [0]
 
 
 def test_the_least_loss_is_the_best(tmp_path: Path) -> None:
