@@ -262,8 +262,8 @@ def summary(run: Run) -> str:
         f"{table}\n\n{len(made['members'])} members,{chosen} "
         f"{result['parameters']:,} parameters; "
         f"test accuracy {format_metric('test/acc', result['test/acc'])}, "
-        f"loss {format_metric('test/loss', result['test/loss'])}\n"
-        f"folder {run.folder}{worse}"
+        f"loss {format_metric('test/loss', result['test/loss'])}{worse}\n"
+        f"folder {run.folder}"
     )
 
 

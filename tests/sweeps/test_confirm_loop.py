@@ -279,7 +279,7 @@ def test_a_report_shows_the_sweep_and_its_confirmation(
     sweep = small(tmp_path / "s")
     confirm(check_command_line(sweep, 2, 2))
     page = write_report([sweep], models=False).read_text()
-    assert "2 sweeps" in page
+    assert "3 trials, and a confirmation</h1>" in page
     assert "<h2>Confirmation confirm</h2>" in page
     begun(sweep, 3)
     assert [run.folder.name for run in Sweep(sweep).trials] == ["0", "1", "2"]
