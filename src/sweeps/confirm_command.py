@@ -109,11 +109,9 @@ def choose(sweep: Path, top: int, seeds: int | None) -> Record:
     }
     for point in lost & settings.keys():
         settings[point].lost = True
-    halved = any(outcome.ending == "dropped" for outcome in finished.values())
-    if halved:
-        for setting in settings.values():
-            setting.keep_longest()
-    ranked = sorted(settings.values(), key=lambda setting: setting.rank(used_folds, halved=halved))
+    for setting in settings.values():
+        setting.keep_furthest()
+    ranked = sorted(settings.values(), key=lambda setting: setting.rank(used_folds))
     used = {config.seed for config in configs.values()}
     repeated = ("seed",) if folds is None else REPLICATED
     return Record(
@@ -163,22 +161,20 @@ class _Setting:
         known = [value for value in map(value_of, self.outcomes) if value is not None]
         return statistics.mean(fold_means(known, self.folds))
 
-    @property
-    def epochs(self) -> int:
-        return max(outcome.epochs or 0 for outcome in self.outcomes)
+    def keep_furthest(self) -> None:
+        """Leaves out the trials that halving dropped, if others of the setting got further."""
+        furthest = max(map(_reached, self.outcomes))
+        pairs = zip(self.outcomes, self.configs, strict=True)
+        kept = [pair for pair in pairs if _reached(pair[0]) == furthest]
+        self.outcomes, self.configs = ([*each] for each in zip(*kept, strict=True))
 
-    def keep_longest(self) -> None:
-        """Leaves out the trials that halving dropped earlier than others of the setting."""
-        pairs = [*zip(self.outcomes, self.configs, strict=True)]
-        longest = [pair for pair in pairs if (pair[0].epochs or 0) == self.epochs]
-        self.outcomes, self.configs = ([*each] for each in zip(*longest, strict=True))
-
-    def rank(self, folds: set[int | None], *, halved: bool) -> tuple[bool, int, float]:
-        """`folds`: those that a setting without gaps has. `halved`: settings that trained longer
-        come first, because halving has kept them."""
+    def rank(self, folds: set[int | None]) -> tuple[bool, bool, int, float]:
+        """`folds`: those that a setting without gaps has. Settings that halving dropped later, or
+        not at all, come first."""
         gaps = self.lost or {*self.folds} < folds
+        whole, epochs = _reached(self.outcomes[0])
         value = sort_key(self.configs[0].checkpoint.monitor, self.value)
-        return gaps, -self.epochs if halved else 0, value
+        return gaps, not whole, -epochs, value
 
     def chosen(self, repeated: Sequence[str]) -> Chosen:
         """`repeated`: the keys that the confirmation sets in each trial."""
@@ -189,6 +185,12 @@ class _Setting:
             promised=self.value,
             trials=[int(outcome.run.folder.name) for outcome in self.outcomes],
         )
+
+
+def _reached(outcome: Outcome) -> tuple[bool, int]:
+    """How far halving let a trial train: whether to its end, and else for how many epochs."""
+    dropped = outcome.ending == "dropped"
+    return not dropped, (outcome.epochs or 0) if dropped else 0
 
 
 def _configs(runs: Sequence[Run]) -> dict[Path, Config]:
