@@ -88,7 +88,8 @@ def _neighbours(pictures: Tensor, axis: int) -> tuple[Tensor, Tensor]:
 
 
 def _centred(pictures: Tensor) -> Tensor:
-    """Pictures (N, 28, 28): the drawing scaled to 20 pixels, its centre of mass in the middle."""
+    """Pictures (N, 28, 28): the drawing scaled to 20 pixels, its centre of mass on pixel (14, 14),
+    as in MNIST."""
     places, ink = torch.arange(SIDE, dtype=torch.float32), pictures > EDGE
     sides, centres = [], []
     for axis in (1, 2):  # of rows, of columns
@@ -98,9 +99,8 @@ def _centred(pictures: Tensor) -> Tensor:
         mass = pictures.sum(3 - axis)
         centres.append((mass * places).sum(1) / mass.sum(1).clamp(min=1e-6))
     scale = torch.maximum(*sides).clamp(min=4) / BOX
-    middle = (SIDE - 1) / 2
     rows, columns = (
-        (centre[:, None] + scale[:, None] * (places - middle) - middle) * 2 / SIDE
+        (centre[:, None] + scale[:, None] * (places - SIDE // 2) - (SIDE - 1) / 2) * 2 / SIDE
         for centre in centres
     )
     grid = torch.stack(
