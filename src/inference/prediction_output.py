@@ -66,7 +66,7 @@ def predict_request(request: Request) -> Output:
         likeness = likeness_of(trained)
     except InputError as error:
         reason = str(error).splitlines()[0].removeprefix(f"{trained.checkpoint}: ")
-        notes.append(f"no input is said to be unlike the training data: {reason}")
+        notes.append(f"inputs unlike the training data are not marked: {reason}")
     predictions = predict_inputs(trained, request.inputs, likeness, request.copies)
     notes += _trained_on(trained, request, predictions)
     crowded = [each for each in predictions if (each.drawings or 0) > 1]

@@ -280,6 +280,19 @@ def test_a_damaged_record_of_a_sweep(text: str) -> None:
     assert read_entry(folder).fault
 
 
+def test_a_pipe_gets_all_settings() -> None:
+    typed = (
+        "model.activation=tanh",
+        "optimizer.momentum=0.5",
+        "optimizer.weight_decay=0.01",
+        "seed=3",
+    )
+    run = ended(Path("runs/a"), 0.5, *typed)
+    found = [read_entry(run.folder)]
+    assert ", ".join(typed) in table(found, 9)
+    assert ", ".join(typed) not in table(found, 9, 120)
+
+
 def test_a_strangers_settings_change_no_line_of_the_table() -> None:
     run = ended(Path("runs/a"), 0.5)
     run.overrides_file.write_text('["seed=\\e[2J\\nx"]')

@@ -63,7 +63,7 @@ def test_of_a_halved_sweep_the_longest_trials_count(tmp_path: Path) -> None:
     """Values of fewer epochs promise nothing: settings that halving kept come first."""
     sweep = pretended_sweep(
         tmp_path / "s",
-        point(0.1, 0, 0.99), point(0.1, 1, 0.20),  # the second is dropped after an epoch
+        point(0.1, 0, 0.50), point(0.1, 1, 0.20),  # the second is dropped after an epoch
         point(0.3, 0, 0.60), point(0.3, 1, 0.70),  # both after two epochs
         point(0.5, 0, 0.65), point(0.5, 1, 0.25),  # after two epochs and one
     )  # fmt: skip
@@ -73,7 +73,7 @@ def test_of_a_halved_sweep_the_longest_trials_count(tmp_path: Path) -> None:
         stopped = "halving" if number else "early_stopping"
         run.write_result(run.result | {"stopped": stopped, "epochs": epochs})
     chosen = check_command_line(sweep, 3, 2).record.settings
-    assert [each.promised for each in chosen] == pytest.approx([0.99, 0.65, 0.65])
+    assert [each.promised for each in chosen] == pytest.approx([0.50, 0.65, 0.65])
     assert sorted(each.trials for each in chosen) == [[0], [2, 3], [4]]
     assert chosen[0].trials == [0]
 
