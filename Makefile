@@ -1,7 +1,9 @@
 # make train   sets everything up and trains the default model: make train ARGS="optimizer.lr=0.1"
 # make test    sets everything up and runs the tests
 # make quick   runs the tests that a new Python or machine would fail first
-# make slow    runs the tests that start many processes, and clusters of Slurm and Ray on this machine
+# make hydra   runs the tests of configurations and of commands with the next Hydra
+# make slow    runs the tests that start many processes
+# make clusters runs the tests that start clusters of Slurm and of Ray on this machine
 # make torture kills runs, mutates files and draws configurations, for two hours
 PYTHON ?= python3
 VENV := .venv
@@ -11,10 +13,15 @@ ARGS ?=
 # Empty, so that each module is compiled once, not in every process that imports it.
 export PYTHONDONTWRITEBYTECODE :=
 QUICK := tests/promises/test_environments.py \
-	tests/sweeps/test_search_command.py tests/sweeps/test_search_loop.py tests/sweeps/test_search_study.py \
-	tests/training/test_stopping.py tests/training/test_steps.py tests/inference/test_evaluation.py
+	tests/sweeps/search/test_command.py tests/sweeps/search/test_loop.py tests/sweeps/search/test_study.py \
+	tests/training/test_stopping.py tests/steps/test_steps.py tests/inference/test_evaluation.py
+NEXT_HYDRA := hydra-core==1.4.0rc3 omegaconf==2.4.1rc1
+OF_HYDRA := tests/config/test_compose.py tests/config/test_own_files.py tests/config/test_overrides.py \
+	tests/sweeps/test_run_command.py tests/sweeps/test_zipped.py tests/sweeps/test_from_python.py
 
-.PHONY: setup train test quick slow torture gpu-check lint bench pictures constraints
+OF_CLUSTERS := tests/sweeps/executors/test_slurm.py tests/sweeps/executors/test_ray.py
+
+.PHONY: setup train test quick hydra slow clusters torture gpu-check lint bench pictures constraints
 .DEFAULT_GOAL := setup
 
 setup: $(ENGINE)
@@ -28,7 +35,7 @@ $(READY): pyproject.toml constraints.txt
 
 # The engine for CPUs, by this machine's C compiler, else by the one that PyPI has. Without either,
 # everything works more slowly, and python -m src.devices says why.
-$(ENGINE): $(READY) $(wildcard src/native/*.[ch]) src/native/compiler.py
+$(ENGINE): $(READY) $(wildcard src/kindling/native/*.[ch]) src/kindling/native/compiler.py
 	$(VENV)/bin/python -m src.build || { $(VENV)/bin/python -m pip install --quiet \
 		--disable-pip-version-check -c constraints.txt ziglang && $(VENV)/bin/python -m src.build; } \
 		|| echo "training goes on without the engine"
@@ -43,8 +50,20 @@ test: $(ENGINE)
 quick: $(ENGINE)
 	$(VENV)/bin/python -m pytest $(QUICK) $(ARGS)
 
+# An environment with the packages of $(VENV), but with the next Hydra and its OmegaConf.
+hydra: $(ENGINE)
+	$(VENV)/bin/python -m venv --without-pip $(VENV)-hydra
+	$(VENV)/bin/python -m pip --python $(VENV)-hydra/bin/python install --quiet --no-deps \
+		--disable-pip-version-check $(NEXT_HYDRA)
+	$(VENV)/bin/python -c 'from sysconfig import get_path; print("import site; site.addsitedir(%r)" % get_path("purelib"))' \
+		> "$$($(VENV)-hydra/bin/python -c 'from sysconfig import get_path; print(get_path("purelib"))')/zz_$(VENV).pth"
+	$(VENV)-hydra/bin/python -m pytest $(OF_HYDRA) $(ARGS)
+
 slow: $(ENGINE)
-	$(VENV)/bin/python -m pytest -n3 --dist loadfile -m slow $(ARGS)
+	$(VENV)/bin/python -m pytest -n3 -m slow $(OF_CLUSTERS:%=--ignore %) $(ARGS)
+
+clusters: $(ENGINE)
+	$(VENV)/bin/python -m pytest -n2 --dist loadfile -m slow $(OF_CLUSTERS) $(ARGS)
 
 # Two hundred kills, a hundred thousand mutated files, a thousand random configurations, a rehearsal
 # of the tests for GPUs.

@@ -1,7 +1,7 @@
 """hydra/launcher=fused: the trials of a sweep train together, as stacked networks.
 
 Hydra finds launchers only in a folder of this name, and imports the folder at every start.
-Therefore the imports that take long are in src.sweeps.launcher.
+Therefore the imports that take long are in kindling.sweeps.by_hydra.
 """
 
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ class FusedLauncherConf:
     halving: int | None = None
     # Where stacks train. null: here, one after the other; local: side by side in processes of this
     # machine, each with a GPU, or with a share of the cores; slurm: as jobs of a Slurm cluster;
-    # ray: as tasks of a Ray cluster.
+    # ray: as actors of a Ray cluster.
     executor: str | None = None
     # How many stacks train at the same time; null: local: one for each GPU, without GPUs one for
     # each core; slurm and ray: as many as the cluster has places.
@@ -62,6 +62,6 @@ class FusedLauncher(Launcher):
     def launch(
         self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int
     ) -> Sequence[JobReturn]:
-        from src.sweeps.launcher import launch_fused
+        from kindling.sweeps.by_hydra import launch_fused
 
         return launch_fused(job_overrides, initial_job_idx, self.config, self.context, self.task)

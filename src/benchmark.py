@@ -1,32 +1,8 @@
 # PYTHON_ARGCOMPLETE_OK
-"""Times the contenders of a suite and prints a table. The last line is one JSON object.
+"""The command `python -m src.benchmark`; see benchmarks/benchmark.py."""
 
-python -m src.benchmark suite=loops [rounds=5] [data=mnist_or_digits]
-python -m src.benchmark suite=sweep [full=true] [commands=false]
-python -m src.benchmark suite=search
-python -m src.benchmark suite=tables       accuracy of cross-validations
-python -m src.benchmark suite=checkpoints      (or report, busy, gpu_check)
-python -m src.benchmark suite=devices      (or precision, batch_size, hidden_size, dataset_size,
-                                           transfer, augmentation, ranks, graph; each also writes
-                                           SUITE.png)
-"""
-
-from src.system.arguments import command_parser
-from src.system.process import run
-
-
-def main() -> None:
-    parser = command_parser("benchmark", __doc__)
-    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="as in the examples")
-    arguments = parser.parse_args()
-    from src.benchmarks.settings import read_settings
-
-    settings = read_settings(arguments.settings)
-    from src.benchmarks import run_suite
-
-    table, line = run_suite(settings)
-    print(f"{table}\n\n{line}")
-
+from benchmarks.benchmark import main
+from kindling.system.process import run
 
 if __name__ == "__main__":
     run(main)

@@ -1,56 +1,8 @@
 # PYTHON_ARGCOMPLETE_OK
-"""Tries many learning rates at once, as one stack, and says which are good.
+"""The command `python -m src.lr_find`; see src/kindling/commands/lr_find.py."""
 
-python -m src.lr_find [group=choice] [key=value] ...                  1e-4 to 10, one epoch each
-python -m src.lr_find optimizer=adam --from 1e-5 --to 0.1 --rates 64 --epochs 2
-
-The settings are those of python -m src.train, without optimizer.lr and scheduler. Each rate begins
-with the same weights and stays constant. The command prints the best rates and draws a picture.
-"""
-
-import sys
-
-from src.system.arguments import command_parser, completed_by
-from src.system.process import importing, log_to, run
-from src.system.signals import handled
-
-
-def main() -> None:
-    from src.sweeps.command_line import check_command_line
-    from src.sweeps.completion import complete
-
-    parser = command_parser("lr_find", __doc__)
-    completed_by(
-        parser.add_argument(
-            "overrides", nargs="*", metavar="KEY=VALUE", help="settings of all rates"
-        ),
-        complete,
-    )
-    parser.add_argument(
-        "--from", type=float, default=1e-4, dest="lowest", metavar="RATE",
-        help="the lowest rate; 1e-12 or more, default: 0.0001",
-    )  # fmt: skip
-    parser.add_argument(
-        "--to", type=float, default=10.0, dest="highest", metavar="RATE",
-        help="the highest rate; at most 1e12, default: 10",
-    )  # fmt: skip
-    parser.add_argument(
-        "--rates", type=int, default=32, metavar="N", help="how many; 2 to 1,000, default: 32"
-    )
-    parser.add_argument(
-        "--epochs", type=int, default=1, metavar="N",
-        help="of each rate; 1 to 1,000,000, default: 1",
-    )  # fmt: skip
-    given = parser.parse_args()
-    check_command_line(given.overrides)  # without torch
-    log_to(sys.stdout)
-    with handled(rank=False):
-        with importing():
-            from src.sweeps.lr_find import advice, lr_find
-
-        found = lr_find(given.overrides, given.lowest, given.highest, given.rates, given.epochs)
-    print(advice(found))
-
+from kindling.commands.lr_find import main
+from kindling.system.process import run
 
 if __name__ == "__main__":
     run(main)

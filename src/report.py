@@ -1,74 +1,8 @@
 # PYTHON_ARGCOMPLETE_OK
-"""Writes a page about runs and sweeps: curves, tables, effects of keys, mistakes of the models.
+"""The command `python -m src.report`; see src/kindling/commands/report.py."""
 
-python -m src.report PATH... [--output FILE.html] [--force]
-python -m src.report PATH... --live [--port 8000]    serves a page about what is under way
-python -m src.report RUN --bundle run.zip
-"""
-
-from pathlib import Path
-
-from src.system.arguments import command_parser, completed_by
-from src.system.errors import InputError
-from src.system.process import importing, run
-from src.system.signals import handled
-
-
-def main() -> None:
-    from src.runs.lookup import MODEL, REPORTED, WATCHED, find, typed_folders
-
-    parser = command_parser("report", __doc__)
-    completed_by(
-        parser.add_argument(
-            "paths", nargs="+", metavar="PATH", help="runs, sweeps, or folders of them"
-        ),
-        typed_folders,
-    )  # fmt: skip
-    purpose = parser.add_mutually_exclusive_group()
-    purpose.add_argument(
-        "--output",
-        type=Path,
-        metavar="FILE.html",
-        help="of the page; default: PATH/report.html, or for several paths report-NAMES.html in "
-        "the folder that they share",
-    )
-    purpose.add_argument(
-        "--bundle",
-        type=Path,
-        metavar="FILE.zip",
-        help="write one run into a file from which others can repeat it",
-    )
-    purpose.add_argument(
-        "--live", action="store_true", help="serve a page that shows how far the training is"
-    )
-    parser.add_argument("--force", action="store_true", help="replace an existing file")
-    parser.add_argument(
-        "--port", type=int, metavar="PORT", help="of --live; 0 to 65535, default: a free port"
-    )
-    arguments = parser.parse_args()
-    if arguments.port is not None and not arguments.live:
-        raise InputError(f"--port {arguments.port}: is of --live; type --live too")
-    # The newest run may not have an epoch yet, and be watched all the same.
-    use = MODEL if arguments.bundle else WATCHED if arguments.live else REPORTED
-    paths = [find(text, use) for text in arguments.paths]
-    if arguments.bundle is not None:
-        from src.runs.bundle import write_bundle
-
-        write_bundle(paths, arguments.bundle, force=arguments.force)
-        print(arguments.bundle)
-        return
-    if arguments.live:
-        with handled(rank=False):
-            with importing():
-                from src.reports.live import serve_live
-
-            serve_live(paths, arguments.port or 0)
-        return
-    with importing():
-        from src.reports.page import write_report
-
-    print(write_report(paths, arguments.output, force=arguments.force))
-
+from kindling.commands.report import main
+from kindling.system.process import run
 
 if __name__ == "__main__":
     run(main)

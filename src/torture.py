@@ -1,57 +1,8 @@
 # PYTHON_ARGCOMPLETE_OK
-"""Kills runs at random instants, resumes them, and compares them with an undisturbed run.
+"""The command `python -m src.torture`; see benchmarks/torture.py."""
 
-python -m src.torture --kills 200
-"""
-
-import json
-from pathlib import Path
-
-from src.system.arguments import command_parser
-from src.system.colour import tell_error
-from src.system.errors import InputError
-from src.system.process import importing, run
-
-DEFAULT = ("single", "sweep", "halving", "ranks")
-NAMES = (*DEFAULT, "local", "slurm", "ray")
-
-
-def main() -> None:
-    parser = command_parser("torture", __doc__)
-    parser.add_argument(
-        "--kills", type=int, default=20, metavar="N", help="in all; 1 or more, default: 20"
-    )
-    parser.add_argument(
-        "--scenario",
-        choices=NAMES,
-        action="append",
-        help="only this; repeatable; slurm and ray need a cluster, and address=HOST:PORT; default: "
-        "the first four",
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of the random instants; default: 0"
-    )
-    parser.add_argument(
-        "--keep", type=Path, metavar="FOLDER", help="keep the runs there; default: remove them"
-    )
-    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="for every run")
-    chosen = parser.parse_args()
-    if chosen.kills < 1:
-        raise InputError(f"--kills {chosen.kills}: must be 1 or more")
-    if chosen.keep is not None and chosen.keep.exists():
-        raise InputError(f"--keep {chosen.keep}: exists already; name another folder")
-    with importing():
-        from src.benchmarks.crashes import describe, torture
-    tallies = torture(
-        chosen.kills, chosen.scenario or DEFAULT,
-        seed=chosen.seed, overrides=chosen.overrides, keep=chosen.keep,
-    )  # fmt: skip
-    print(describe(tallies))
-    print(json.dumps([tally.to_primitives() for tally in tallies]))
-    if any(tally.identical < tally.runs for tally in tallies):
-        tell_error("a resumed run differs from the undisturbed one; see `different`")
-        raise SystemExit(1)
-
+from benchmarks.torture import main
+from kindling.system.process import run
 
 if __name__ == "__main__":
     run(main)

@@ -7,20 +7,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.helpers.commands import SMALL, Command, Train, run_command
+import src  # noqa: F401  # messages name a command as python -m src.NAME
+from tests.helpers.commands import PYTHONPATH, SMALL, Command, Train, run_command
 
+os.environ["PYTHONPATH"] = PYTHONPATH
 # Of these small products the second thread saves nothing, and where other programs want the core
 # too, each waits for the other: one test took a hundred times as long.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 
-from src.config.compose import compose
-from src.data.sources.mnist import MNIST_FILES
-from src.runs.folder import Run
-from src.system.resources import cpu_count
-from src.training.fit import fit
+from kindling.config.compose import compose
+from kindling.data.sources.published import MNIST_FILES
+from kindling.records.folder import Run
+from kindling.system.resources import cpu_count
+from kindling.training.fit import fit
 from tests.helpers.browser import launched
+from tests.helpers.once import made_once
 from tests.helpers.warm import Warm
 
 if TYPE_CHECKING:
@@ -61,7 +64,7 @@ def train(tmp_path: Path) -> Train:
 @pytest.fixture(scope="session")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A finished run, which no test writes into."""
-    return fit(compose(*SMALL), tmp_path_factory.mktemp("finished") / "run")
+    return Run(made_once(tmp_path_factory, "finished", partial(fit, compose(*SMALL))))
 
 
 @pytest.fixture(scope="session")
@@ -102,7 +105,7 @@ def browser() -> "Iterator[Browser]":
 def default_run(mnist_root: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """`python -m src.train` on the real MNIST; nobody writes into it."""
     config = compose(f"data.root={mnist_root}", "trainer=cpu")
-    return fit(config, tmp_path_factory.mktemp("default") / "run")
+    return Run(made_once(tmp_path_factory, "default", partial(fit, config)))
 
 
 @pytest.fixture(autouse=True)

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from src.benchmarks import contenders
-from src.benchmarks.contenders import Contender
-from src.benchmarks.stacks import ON_CPU, configure, stack
-from src.config.schema import Config
-from src.data.module import DataModule
-from src.data.sources.source import as_float
+from benchmarks import contenders
+from benchmarks.contenders import Contender
+from benchmarks.stacks import ON_CPU, configure, stack
+from kindling.config.schema import Config
+from kindling.data.module import DataModule
+from kindling.data.sources.source import as_float
 
 EPOCHS = 12  # a multiple of the epochs of each call
 RATE = 0.1  # on so few samples, training with the rate of the suite is not smooth

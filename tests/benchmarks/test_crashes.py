@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from src.benchmarks.crashes import Torture, describe, digest, torture
-from src.runs.folder import Run
-from src.torture import main as torture_main
+from benchmarks.crashes import Torture, describe_tallies, digest, torture
+from benchmarks.torture import main as torture_main
+from kindling.records.folder import Run
 from tests.helpers.commands import Command
 
 QUICK = {
@@ -33,7 +33,7 @@ def test_killed_runs_end_as_an_undisturbed_run(scenario: str, kills: int) -> Non
     assert tally.kills == kills
     assert tally.runs >= 1
     assert (tally.identical, tally.different) == (tally.runs, [])
-    assert scenario in describe([tally])
+    assert scenario in describe_tallies([tally])
 
 
 @pytest.mark.slow

@@ -4,9 +4,9 @@ import numpy as np
 import scipy
 import torch
 
-from src.benchmarks.environment import blas, describe, environment
-from src.native import engine
-from src.system.resources import cpu_flags
+from benchmarks.environment import blas, describe_environment, environment
+from kindling.native import engine
+from kindling.system.resources import cpu_flags
 
 
 def test_a_report_names_the_machine_and_the_libraries() -> None:
@@ -17,7 +17,7 @@ def test_a_report_names_the_machine_and_the_libraries() -> None:
     assert found["versions"]["numpy"] == np.__version__
     assert found["versions"]["scipy"] == scipy.__version__
     assert {*found["blas"]} == {"torch", "numpy", "scipy"}
-    text = describe(found)
+    text = describe_environment(found)
     named = (found["hardware"]["model"], found["engine"], found["versions"], found["blas"])
     for part in named:
         values = part.values() if isinstance(part, dict) else [part]

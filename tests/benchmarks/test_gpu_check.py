@@ -1,18 +1,25 @@
 """The check of a GPU, without one: it refuses, or rehearses."""
 
 import json
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from src.benchmarks import run_suite
-from src.benchmarks.parts import Part
-from src.benchmarks.settings import Settings, read_settings
-from src.benchmarks.suites import gpu_check
-from src.data.module import DataModule
-from src.system.errors import InputError
+from benchmarks import run_suite
+from benchmarks.measure import ROOT
+from benchmarks.parts import Part
+from benchmarks.settings import Settings, read_settings
+from benchmarks.suites import gpu_check
+from kindling.config.schema import Config
+from kindling.data.module import DataModule
+from kindling.steps import kernel
+from kindling.steps.base import StepChoice
+from kindling.system.errors import InputError
+from kindling.training import building
 
 
 def here(name: str, part: Part, log: Path) -> dict[str, Any]:
@@ -83,11 +90,54 @@ def test_a_rehearsal(opened: list[str], tmp_path: Path, monkeypatch: pytest.Monk
     assert figures["test accuracy"] > 0.5
     ratio = figures["epoch of Lightning's default loop"] / figures["epoch"]
     assert figures["Lightning's default loop/ours"] == pytest.approx(ratio)
+    assert figures["step of an epoch"].partition(" ")[0] in ("native", "closed_form")
     assert parts["step"]["auto, 64 trials: kernels a step"] == 0
+    assert parts["step"]["closed_form, 64 trials: step"] == "closed_form"
     stacks = parts["stacks"]
     for name in ("1 trials", "8 trials", "8 trials with own seeds"):
         assert 0 < stacks[f"{name}, until all is queued"] <= stacks[f"{name}, epoch"]
         assert stacks[f"{name}, in kernels"] == 0
+        assert stacks[f"{name}, step"] == figures["step of an epoch"]
+
+
+def test_what_trained_is_told(
+    opened: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A figure of the kernel is not one of the closed form that took over."""
+
+    def chosen(configs: Sequence[Config], *_: Any) -> StepChoice:
+        wanted = configs[0].trainer.step
+        return StepChoice("kernel" if wanted == "auto" else wanted)
+
+    def failing(*_: Any) -> None:
+        raise OSError("no libnvrtc")
+
+    monkeypatch.setattr(building, "choose_step", chosen)
+    monkeypatch.setattr(kernel, "launch", failing)
+    monkeypatch.setattr(gpu_check, "EPOCHS", 3)
+    found = check("data=digits", f"out={tmp_path}", "parts=[figures,step,stacks]")["parts"]
+    told = "closed_form (OSError: no libnvrtc)"
+    assert found["figures"]["found"]["step of an epoch"] == told
+    for count in (1, 64):
+        assert found["step"]["found"][f"auto, {count} trials: step"] == told
+        assert found["step"]["found"][f"closed_form, {count} trials: step"] == "closed_form"
+    assert found["stacks"]["found"]["8 trials with own seeds, step"] == told
+
+
+CALL = 600  # seconds of a call of a machine that is lent by the call
+START = 60  # of them are for the imports before the first part and for what is written at the end
+
+
+def test_the_parts_of_each_call_of_the_documentation_fit_a_call() -> None:
+    text = (ROOT / "docs" / "devices.md").read_text()
+    limits = {name: part.limit for name, part in gpu_check._parts(Settings(suite="loops")).items()}
+    calls = re.findall(r"OUT=(\S+) +ARGS=.parts=\[(\S+)\].+at most (\d+) s", text)
+    for _, parts, seconds in calls:
+        assert sum(limits[part] for part in parts.split(",")) == int(seconds) <= CALL - START
+    named = [part for _, parts, _ in calls for part in parts.split(",")]
+    assert sorted(named) == sorted(limits)
+    assert len({folder for folder, _, _ in calls}) == len(calls) > 1
+    assert f"All limits together are {sum(limits.values()):,.0f} s" in text
 
 
 def test_a_suite_of_it(opened: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

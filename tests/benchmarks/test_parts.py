@@ -4,7 +4,7 @@ import os
 import signal
 from pathlib import Path
 
-from src.benchmarks.parts import Part, run_part
+from benchmarks.parts import Part, run_part
 from tests.helpers import parts
 
 

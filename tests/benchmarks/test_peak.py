@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from src.benchmarks import peak
-from src.benchmarks.measure import Spread
-from src.benchmarks.peak import Peak, large_products, operations, take_peak
+from benchmarks import peak
+from benchmarks.measure import Spread
+from benchmarks.peak import Peak, large_products, operations, take_peak
 
 
 def test_operations_of_an_epoch() -> None:

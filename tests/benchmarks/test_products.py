@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from src.benchmarks.products import products
+from benchmarks.products import products
 
 
 @pytest.mark.parametrize("trials", [1, 3])

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from src.benchmarks import measure, questions
-from src.config.schema import Config
+from benchmarks import measure, questions
+from kindling.config.schema import Config
 
 
 def test_a_question_times_a_run(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,9 +4,9 @@ from importlib import import_module
 
 import pytest
 
-from src.benchmarks.settings import SHARED, SUITES, read_settings
-from src.benchmarks.suites import gpu_check
-from src.system.errors import InputError
+from benchmarks.settings import SHARED, SUITES, read_settings
+from benchmarks.suites import gpu_check
+from kindling.system.errors import InputError
 
 
 @pytest.mark.parametrize(
@@ -27,5 +27,5 @@ def test_a_wrong_argument_tells_the_usage(argument: str, answer: str) -> None:
 def test_every_suite_is_found_and_can_be_run() -> None:
     assert {"loops", "sweep", "search", "checkpoints", "report", "busy", "gpu_check"} < {*SUITES}
     assert {*gpu_check.SUITES} < {*SUITES}
-    modules = {import_module(f"src.benchmarks.suites.{SHARED.get(name, name)}") for name in SUITES}
+    modules = {import_module(f"benchmarks.suites.{SHARED.get(name, name)}") for name in SUITES}
     assert all(callable(module.run) for module in modules)

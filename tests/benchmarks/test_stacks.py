@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 import torch
 
-from src.benchmarks.stacks import ON_CPU, configure, stack, trials
-from src.config.compose import compose
-from src.models import step_choice
-from src.runs.loading import open_trained
-from src.training import learners
-from src.training.fit import fit
+from benchmarks.stacks import ON_CPU, configure, stack, trials
+from kindling.config.compose import compose
+from kindling.records.loading import open_trained
+from kindling.steps import choice as step_choice
+from kindling.steps.base import Learner
+from kindling.training.fit import fit
 from tests.helpers.steps import needs_engine
 
 
@@ -24,13 +24,13 @@ def test_a_stack_takes_the_steps_that_users_get(
     if kind == "closed_form":
         monkeypatch.setattr(step_choice, "why_not_native", lambda _: "the engine is not built")
     built = []
-    learner = learners.LEARNERS[kind]
+    learner = step_choice.LEARNERS[kind]
 
-    def note(*arguments: Any) -> learners.Learner:
+    def note(*arguments: Any) -> Learner:
         built.append(learner(*arguments))
         return built[-1]
 
-    monkeypatch.setitem(learners.LEARNERS, kind, note)
+    monkeypatch.setitem(step_choice.LEARNERS, kind, note)
     config, data = configure(ON_CPU, "data=digits")
     contender = stack(data, trials(config, [0.1, 0.3], [5, 6]), loading=loading)
     assert contender.train() > 0

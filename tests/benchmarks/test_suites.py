@@ -18,24 +18,25 @@ from torch import Tensor
 from torch.nn import functional as F
 from torchvision.transforms.v2 import Compose
 
-from src.benchmarks import peak, questions, run_suite
-from src.benchmarks.contenders import Contender, can_compile
-from src.benchmarks.measure import few_ticks
-from src.benchmarks.settings import SHARED, read_settings
-from src.benchmarks.suites import augmentation, busy, gpu_check, report, search, sweep, tables, vmap
-from src.benchmarks.suites.search import Outcome
-from src.config.compose import compose
-from src.data.augmentation import Augmentation
-from src.data.loader import Block
-from src.data.module import DataModule
-from src.models import build_model
-from src.models.step_choice import choose_step
-from src.runs.confidence import t_interval
-from src.runs.folder import Run
-from src.sweeps.command_line import check_command_line as check_train
-from src.sweeps.search_command import check_command_line as check_search
-from src.training.fit import fit
-from src.training.steps import AutogradSteps, ClosedFormSteps
+from benchmarks import peak, questions, run_suite
+from benchmarks.contenders import Contender, can_compile
+from benchmarks.measure import ROOT, few_ticks, time_command
+from benchmarks.settings import SHARED, read_settings
+from benchmarks.suites import augmentation, busy, gpu_check, report, search, sweep, tables, vmap
+from benchmarks.suites.search import Outcome
+from kindling.config.compose import compose
+from kindling.data.augmentation import Augmentation
+from kindling.data.loader import Block
+from kindling.data.module import DataModule
+from kindling.models import build_model
+from kindling.records.confidence import t_interval
+from kindling.records.folder import Run
+from kindling.steps.autograd import AutogradLearner
+from kindling.steps.choice import choose_step
+from kindling.steps.vmap import VmapLearner
+from kindling.sweeps.command_line import check_command_line as check_train
+from kindling.sweeps.search.command import check_command_line as check_search
+from kindling.training.fit import fit
 from tests.helpers.steps import AUTO
 
 
@@ -56,10 +57,10 @@ def test_loops(monkeypatch: pytest.MonkeyPatch) -> None:
     table, line = run_suite(read_settings(["suite=loops", "rounds=1", "data=digits"]))
     found = json.loads(line)
     contenders = {
-        "tutorial", "bare", "numpy", "lightning", "sklearn", "keras", "ours", "steps alone",
+        "tutorial", "bare", "numpy", "lightning", "sklearn", "ours", "steps alone",
         "products",
     }  # fmt: skip
-    contenders |= {"jax"} if find_spec("jax") else set()
+    contenders |= {name for name in ("jax", "keras") if find_spec(name)}
     contenders |= {"compiled"} if can_compile() else set()
     assert set(found["rows"]) == contenders
     others = contenders - {"bare", "ours", "steps alone", "products"}
@@ -160,7 +161,7 @@ def test_questions(suite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return part
 
     monkeypatch.chdir(tmp_path)
-    module = import_module(f"src.benchmarks.suites.{SHARED.get(suite, suite)}")
+    module = import_module(f"benchmarks.suites.{SHARED.get(suite, suite)}")
     parts = dict.fromkeys(("products", "gathering", "augmenting"), quick_part)
     stacks = {
         "stack": lambda _, configs, **others: Contender(quick_part(str(configs), *others), F.relu)
@@ -205,6 +206,23 @@ def test_checkpoints() -> None:
     ratios = found["ratios"]
     assert ratios["every epoch/none"] == pytest.approx(rows["every epoch"] / rows["none"])
     assert 0 < ratios["write/second"] == rows["one write"] < rows["every epoch"]
+
+
+def test_a_command_has_the_code_of_the_checkout_and_the_packages_of_the_caller(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packages may lie in a folder of their own, which PYTHONPATH names."""
+    code = "import sys, kindling.system.units as m; open(sys.argv[1], 'w').write(m.__file__)"
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "own_probe.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "packages"))
+    assert time_command(tmp_path, "own_probe", "found") > 0
+    assert (tmp_path / "found").read_text() == str(
+        ROOT / "src" / "kindling" / "system" / "units.py"
+    )
+    given = {"PYTHONPATH": str(tmp_path)}
+    with pytest.raises(subprocess.CalledProcessError):
+        time_command(tmp_path, "own_probe", "found", environment=given)
 
 
 def test_report(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -350,12 +368,11 @@ def test_vmap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(vmap, "TRIALS", 3)
     trained: list[tuple[str, int, int]] = []
 
-    def counted(steps: Any, block: Block, *_: int) -> None:
-        models = steps.stack.trial_count if isinstance(steps, ClosedFormSteps) else 1
-        trained.append((type(steps).__name__, models, block.labels.numel()))
+    def counted(learner: Any, block: Block, *_: int) -> None:
+        trained.append((type(learner).__name__, len(learner.models), block.labels.numel()))
 
-    monkeypatch.setattr(ClosedFormSteps, "__call__", counted)
-    monkeypatch.setattr(AutogradSteps, "__call__", counted)
+    monkeypatch.setattr(VmapLearner, "train", counted)
+    monkeypatch.setattr(AutogradLearner, "train", counted)
     table, line = run_suite(read_settings(["suite=vmap", "rounds=1", "accelerators=[cpu]"]))
     found = json.loads(line)
     operations = 2 * 5 * 9 * (16 * 2 + 4 * 2 * 3) + 2 * 5 * 3 * 10
@@ -364,7 +381,7 @@ def test_vmap(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert f"{name}, vmap" in table
     by_kind = {kind: sum(m * n for k, m, n in trained if k == kind) for kind, _, _ in trained}
     # An epoch to warm up and a measured one, of 20 samples and 3 models.
-    assert by_kind == {"AutogradSteps": 120, "ClosedFormSteps": 120}
+    assert by_kind == {"AutogradLearner": 120, "VmapLearner": 120}
     assert (tmp_path / "vmap.png").exists()
 
 

@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from src.config.allowed import allowed_values, describe, search_keys
-from src.config.compose import compose
-from src.config.faults import find_faults, known_keys, options
-from src.config.schema import GROUPS, Config, FusedLauncher, Search
-from src.config.written import flat
+from kindling.config.allowed import allowed_values, describe_keys, search_keys
+from kindling.config.compose import compose
+from kindling.config.faults import find_faults, known_keys, options
+from kindling.config.schema import GROUPS, Config, FusedLauncher, Search
+from kindling.config.written import flat
 from tests.helpers.faults import faults
 
 REQUIRED = {
@@ -79,7 +79,7 @@ def test_each_listed_value_is_taken() -> None:
 def test_the_help_of_a_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "1000")  # a line per key
     values = compose("data=synthetic", "model.hidden_sizes=[3,4]").to_primitives()
-    shown = describe(values)
+    shown = describe_keys(values)
     for group in GROUPS:
         assert re.search(rf"^  {group}= +{', '.join(options(group))}$", shown, re.MULTILINE)
     assert "_common" not in shown
@@ -99,7 +99,7 @@ def test_each_key_has_a_meaning(choice: str, monkeypatch: pytest.MonkeyPatch) ->
     """The comment of the file that has the key."""
     monkeypatch.setenv("COLUMNS", "1000")  # a line per key
     values = compose(choice, *REQUIRED.get(choice, ())).to_primitives()
-    shown = describe(values).partition("keys of hydra")[0]
+    shown = describe_keys(values).partition("keys of hydra")[0]
     rows = [re.split(" {2,}", line.strip()) for line in shown.splitlines() if "." in line]
     assert len(rows) > 30
     for row in rows[1:]:
@@ -109,11 +109,11 @@ def test_each_key_has_a_meaning(choice: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_the_help_is_as_wide_as_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     values = compose("data=synthetic").to_primitives()
     monkeypatch.setenv("COLUMNS", "90")
-    narrow = describe(values)
+    narrow = describe_keys(values)
     assert max(map(len, narrow.splitlines())) <= 90
     assert re.search(r"^  seed=0 {32}0 to [0-9,]+  random seed of initial\n {60}w", narrow, re.M)
     monkeypatch.setenv("COLUMNS", "20")  # too narrow for keys: they are not cut
-    assert "  trainer.early_stopping_patience=null  1 or" in describe(values)
+    assert "  trainer.early_stopping_patience=null  1 or" in describe_keys(values)
 
 
 def test_the_help_of_a_search(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,15 +4,15 @@ from typing import get_args
 
 import pytest
 
-from src.config import schema
-from src.config.closed_form import NOT_COVERED, not_covered
-from src.config.compose import compose
-from src.config.faults import options
-from src.models import construct_model
-from src.models.closed_form import closed_form_of
-from src.models.step_choice import choose_step
-from src.system.errors import InputError
-from src.training.grouping import why_alone
+from kindling.config import schema
+from kindling.config.closed_form import NOT_COVERED, not_covered
+from kindling.config.compose import compose
+from kindling.config.faults import options
+from kindling.models import construct_model
+from kindling.models.closed_form import closed_form_of
+from kindling.steps.choice import choose_step
+from kindling.system.errors import InputError
+from kindling.training.grouping import why_alone
 
 
 @pytest.mark.parametrize(("key", "value"), NOT_COVERED)
@@ -21,7 +21,7 @@ def test_a_setting_that_is_not_covered_is_refused_with_closed_form(
 ) -> None:
     setting = f"{key}={str(value).lower()}"
     config = compose(setting)
-    assert not_covered(config) == {setting: NOT_COVERED[key, value]}
+    assert not_covered(config.read) == {setting: NOT_COVERED[key, value]}
     assert choose_step([config], [construct_model(config.model, (4,), 3)]).kind == "autograd"
     assert why_alone(config) == f"{setting}: a stack {NOT_COVERED[key, value]}"
     with pytest.raises(InputError) as caught:
@@ -35,4 +35,4 @@ def test_sections_and_models_agree_on_who_has_a_closed_form() -> None:
     for name in options("model"):
         config = compose(f"model={name}")
         found = closed_form_of(construct_model(config.model, (1, 8, 8), 3))
-        assert (found is not None) == (not not_covered(config))
+        assert (found is not None) == (not not_covered(config.read))

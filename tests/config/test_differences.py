@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from src.config.compose import compose
-from src.config.differences import changed_overrides, override_text, overrides_of
-from src.config.faults import options
-from src.config.schema import Config
+from kindling.config.compose import changed_overrides, compose, overrides_of
+from kindling.config.faults import options
+from kindling.config.overrides import override_text
+from kindling.config.schema import Config
 
 SMALL = st.floats(1e-9, 0.9)
 # Any text but Hydra's own signs: an interpolation, and a missing value.

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from src.config.compose import compose
-from src.config.faults import read_config
-from src.system.errors import InputError
+from kindling.config.compose import compose
+from kindling.config.faults import read_config
+from kindling.system.errors import InputError
 from tests.helpers.faults import faults
 
 
@@ -39,6 +39,8 @@ from tests.helpers.faults import faults
         ("data.val_fraction=1.5", "must be less than 1"),
         ("trainer.precision=17-mixed", "32, 64, bf16-mixed, 16-mixed; did you mean 16-mixed?"),
         ("trainer.accelerator=gpuu", "must be one of auto, cpu, cuda, mps"),
+        ("trainer.accelerator=gpu", "cuda, mps; did you mean cuda?"),
+        ("trainer=gpu", "; did you mean cuda?"),
         ("trainer.devices=0", "must be greater than 0 or auto"),
         ("trainer.max_time=1h", "must be DD:HH:MM:SS"),
         ("trainer.max_time=00:00:00:00", "trainer.max_time=00:00:00:00: must be a second or more"),
@@ -72,7 +74,15 @@ from tests.helpers.faults import faults
             "must be one of val/acc, val/loss, val/f1, val/precision, "
             "val/recall, val/auroc, val/top5, val/brier, val/ece, train/acc, train/loss",
         ),
-        ("optimizer.lr=0.1,0.2", "type -m too"),
+        ("optimizer.lr=0.1,0.2", "0.1,0.2: several values need a sweep; type -m too"),
+        ("model.hidden_sizes=64,32", "type -m too, or as one list: 'model.hidden_sizes=[64,32]'"),
+        ("tags=a,b", "type -m too, or as one list: 'tags=[a,b]'"),
+        ("name=a,b", "type -m too, or as one text: 'name=\"a,b\"'"),
+        ("scheduler.milestones=3,5", "or as one list: 'scheduler.milestones=[3,5]'"),
+        ("trainer.max_epochs=1e3", "must be a whole number; type trainer.max_epochs=1000"),
+        ("trainer.steps_per_call=1e1", "a whole number or auto; type trainer.steps_per_call=10"),
+        ("trainer.max_epochs=0.5", "must be a whole number, for example"),
+        ('tags=[a,"b c"]', 'tags=[a,"b c"]: must be'),
         ("optimizer.lr=[", "a bracket has no partner"),
         ("~optimizer.lr", "optimizer.lr: is missing"),
         ("hydra.nothing=1", "nothing"),
@@ -80,6 +90,22 @@ from tests.helpers.faults import faults
 )
 def test_a_fault_names_key_value_and_remedy(override: str, answer: str) -> None:
     assert answer in faults(override)
+
+
+@pytest.mark.parametrize("value", ["[64", "64]", "[", "(64"])
+def test_a_list_without_a_bracket_is_advised_no_text(value: str) -> None:
+    """A list of numbers is never a text; a list of texts may be meant as one."""
+    told = "a bracket has no partner; write a list without spaces, or put it in quotes"
+    assert faults(f"model.hidden_sizes={value}").endswith(told)
+    assert "a text in two kinds of quotes" in faults(f"tags={value}")
+
+
+@pytest.mark.parametrize("typed", [("optimizer.lr", "=", "0.1"), ("optimizer.lr=", "0.1")])
+def test_spaces_around_the_sign_are_one_fault(typed: tuple[str, ...]) -> None:
+    assert faults(*typed).splitlines() == [
+        "1 fault in the configuration, nothing was started",
+        f"  {' '.join(typed)}: write no spaces around =; type optimizer.lr=0.1",
+    ]
 
 
 def test_all_faults_come_at_once() -> None:

@@ -1,8 +1,10 @@
 """Every key has a shipped default and a range; one key of the schema is one key of conf/."""
 
-from src.config.compose import compose
-from src.config.faults import check, known_keys, options
-from src.config.schema import CONF, GROUPS
+from kindling.config.compose import compose
+from kindling.config.faults import check, known_keys, options
+from kindling.config.registry import CONFIG_FOLDERS
+from kindling.config.schema import GROUPS
+from kindling.system.installation import CONF
 from tests.helpers.faults import faults
 
 
@@ -42,7 +44,7 @@ def test_every_key_is_shipped_and_every_shipped_key_is_known() -> None:
 
 
 def test_no_shipped_yaml_names_code() -> None:
-    files = sorted(CONF.rglob("*.yaml"))
+    files = sorted(path for folder in (CONF, *CONFIG_FOLDERS) for path in folder.rglob("*.yaml"))
     assert len(files) > 20
     for path in files:
         assert "_target_" not in path.read_text(), path

@@ -4,8 +4,9 @@ import shlex
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Quote, QuotedString
 
-from src.config.written import typed
+from kindling.config.written import typed, unquoted
 
 
 @pytest.mark.parametrize(
@@ -18,3 +19,12 @@ def test_what_is_typed_is_read_as_it_was(name: str, text: str | None) -> None:
     assert text in (None, shown)
     (given,) = shlex.split(shown)
     assert OverridesParser.create().parse_override(given).value() == [name]
+
+
+@pytest.mark.parametrize("quote", Quote)
+@pytest.mark.parametrize("text", ["it's.csv", 'a "b" c', "a\\'b\\\\\"c", "", "'", "plain"])
+def test_a_text_without_its_quotes(text: str, quote: Quote) -> None:
+    typed_text = QuotedString(text, quote).with_quotes()
+    assert OverridesParser.create().parse_override(f"x={typed_text}").value() == text
+    assert unquoted(typed_text) == text
+    assert unquoted("it's") == "it's"

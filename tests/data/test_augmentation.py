@@ -13,21 +13,20 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.functional import affine
 
-from src.benchmarks.crashes import fingerprint
-from src.config import schema
-from src.config.compose import compose
-from src.config.schema import Config
-from src.data.affine import inverse_maps
-from src.data.augmentation import Augmentation, build_augmentation, smooth_fields
-from src.data.loader import Batch, Block, BlockSampler
-from src.data.sources.digits import digits
-from src.data.sources.source import Source, Split
-from src.runs.folder import Run
-from src.sweeps.command_line import check_command_line
-from src.system.errors import InputError
-from src.training.classifier import Classifier
-from src.training.fit import fit, fit_stack
-from src.training.grouping import plan
+from benchmarks.crashes import fingerprint
+from kindling.config import schema
+from kindling.config.compose import compose
+from kindling.config.schema import Config
+from kindling.data.augmentation import Augmentation, build_augmentation, inverse_maps, smooth_fields
+from kindling.data.loader import Batch, Block, BlockSampler
+from kindling.data.sources.digits import digits
+from kindling.data.sources.source import Source, Split
+from kindling.records.folder import Run
+from kindling.sweeps.command_line import check_command_line
+from kindling.system.errors import InputError
+from kindling.training.fit import fit, fit_stack
+from kindling.training.grouping import group_trials
+from kindling.training.module import StackModule
 from tests.helpers.commands import SMALL
 from tests.helpers.faults import faults
 from tests.helpers.kills import Killed, die_after_writing
@@ -384,9 +383,9 @@ def test_only_training_batches_are_augmented(
     assert own is not None
     trained: list[Tensor] = []
     evaluated: list[Tensor] = []
-    step, evaluate = Classifier.training_step, Classifier.validation_step
+    step, evaluate = StackModule.training_step, StackModule.validation_step
 
-    def training_step(self: Classifier, block: Block) -> dict[str, Tensor]:
+    def training_step(self: StackModule, block: Block) -> dict[str, Tensor]:
         expected = augmented(own, block, self.current_epoch, self.batches_done)
         assert not torch.equal(expected, block.features)
         found = step(self, block)
@@ -394,13 +393,13 @@ def test_only_training_batches_are_augmented(
         trained.append(expected)
         return found
 
-    def evaluation_step(self: Classifier, batch: Batch) -> None:
+    def evaluation_step(self: StackModule, batch: Batch) -> None:
         evaluated.append(batch.features)
         evaluate(self, batch)
 
-    monkeypatch.setattr(Classifier, "training_step", training_step)
+    monkeypatch.setattr(StackModule, "training_step", training_step)
     for name in ("validation_step", "test_step"):
-        monkeypatch.setattr(Classifier, name, evaluation_step)
+        monkeypatch.setattr(StackModule, name, evaluation_step)
     run = fit(config, tmp_path / "run")
     assert sum(part.shape[0] * part.shape[2] for part in trained) >= 1150
     assert torch.equal(evaluated[-1], digits().test.features)
@@ -464,7 +463,7 @@ def test_a_trial_of_a_stack_is_its_single_run(tmp_path: Path) -> None:
 
 def test_trials_with_the_same_augmentation_share_a_stack() -> None:
     plain = [compose(*SMALL, f"optimizer.lr={rate}") for rate in (0.05, 0.1)]
-    groups = plan([*_points(), *plain])
+    groups = group_trials([*_points(), *plain])
     assert [group.trials for group in groups] == [[0, 1, 2, 3], [4, 5]]
 
 

@@ -2,15 +2,26 @@
 
 import re
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from sklearn.model_selection import StratifiedKFold
 from sklearn.utils.class_weight import compute_class_weight
 
-from src.data.class_balance import BalancedOrder, class_weights
-from src.data.sources.source import Source, Split
-from src.system.errors import InputError
+from kindling.config.compose import compose
+from kindling.data.class_balance import BalancedOrder, class_weights
+from kindling.data.module import DataModule
+from kindling.data.sources.source import Source, Split
+from kindling.records.folder import Run
+from kindling.records.sweep_folder import Sweep
+from kindling.sweeps.trials import train_trials
+from kindling.system import machine
+from kindling.system.errors import InputError
+from kindling.training.building import build_module
+from kindling.training.fit import fit
+from kindling.training.grouping import group_trials
 
 LABELS = torch.tensor([0] * 60 + [1] * 30 + [2] * 9 + [3])[torch.randperm(100)]
 
@@ -68,3 +79,48 @@ def test_all_classes_and_all_samples_of_a_class_are_drawn_alike() -> None:
     rare = Counter(drawn[LABELS[drawn] == 2].tolist())
     assert set(rare) == set((LABELS == 2).nonzero().flatten().tolist())
     assert all(abs(count / rare.total() - 1 / 9) < 0.01 for count in rare.values())
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_folds_have_the_weights_of_their_training_samples(count: int, tmp_path: Path) -> None:
+    """By scikit-learn's own division and weights: alone, and in each stack of a sweep."""
+    hand = np.random.default_rng(count)
+    y = hand.permutation([0] * 37 + [1] * 16 + [2] * 7)
+    np.savez(tmp_path / "a.npz", x=hand.random((60, 3)), y=y, x_test=np.ones((3, 3)), y_test=y[:3])
+    configs = [
+        compose(
+            "data=npz",
+            f"data.path={tmp_path / 'a.npz'}",
+            f"data.folds={count}",
+            f"data.fold={fold}",
+            f"seed={seed}",
+            "data.split_seed=4",
+            "trainer=cpu",
+            "trainer.class_weights=balanced",
+            "trainer.max_epochs=2",
+        )
+        for fold in range(count)
+        for seed in (0, 1)
+    ]
+    divider = StratifiedKFold(count, shuffle=True, random_state=4)
+    expected = [
+        compute_class_weight("balanced", classes=np.arange(3), y=y[rows]).tolist()
+        for rows, _ in divider.split(y, y)
+    ]
+    assert [group.trials for group in group_trials(configs)] == [
+        [2 * n, 2 * n + 1] for n in range(count)
+    ]
+    for group in [[config] for config in configs] + [
+        configs[2 * n : 2 * n + 2] for n in range(count)
+    ]:
+        data = DataModule(group[0].data)
+        data.setup()
+        classifier = build_module(group, data, machine.resolve(group[0].trainer))
+        assert group[0].data.fold is not None
+        assert classifier.step_plan.class_weights == pytest.approx(
+            expected[group[0].data.fold], rel=1e-15
+        )
+    folders = [tmp_path / str(number) for number in range(len(configs))]
+    train_trials(configs, folders, Sweep(tmp_path), None)
+    alone = fit(configs[-1], tmp_path / "alone")
+    assert Run(folders[-1]).history[-1]["train/loss"] == alone.history[-1]["train/loss"]

@@ -1,12 +1,15 @@
 """The order of samples, and blocks, by their values."""
 
+import gc
+
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from src.config.compose import compose
-from src.data.loader import (
+from kindling.config.compose import compose
+from kindling.data.loader import (
     Block,
     Blocks,
     BlockSampler,
@@ -17,10 +20,10 @@ from src.data.loader import (
     batches_per_block,
     worker_loader,
 )
-from src.data.module import DataModule
-from src.data.sources.digits import digits
-from src.data.sources.source import Split
-from src.data.sources.toy import toy
+from kindling.data.module import DataModule
+from kindling.data.sources.digits import digits
+from kindling.data.sources.source import Split
+from kindling.data.sources.toy import toy
 
 CPU = torch.device("cpu")
 
@@ -88,6 +91,37 @@ def test_the_order_is_a_function_of_seed_and_epoch() -> None:
     state = torch.get_rng_state()
     order(5, 100)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+def _bytes_of_tensors() -> int:
+    """Of all that live, each memory once."""
+    gc.collect()
+    living = [
+        each
+        for each in gc.get_objects()
+        if type(each) is torch.Tensor and each.layout == torch.strided
+    ]
+    memories = [each.untyped_storage() for each in living]
+    return sum({memory.data_ptr(): memory.nbytes() for memory in memories}.values())
+
+
+@pytest.mark.parametrize(("rank", "ranks"), [(0, 1), (1, 3)])
+def test_the_orders_of_many_seeds_take_four_bytes_a_sample(rank: int, ranks: int) -> None:
+    """The blocks are those of the whole permutations."""
+    samples, seeds = 4001, 50
+    orders = [SeededOrder(seed) for seed in range(seeds)]
+    before = _bytes_of_tensors()
+    sampler = BlockSampler(samples, orders, 16, 4, rank=rank, world_size=ranks)
+    blocks = iter(sampler)
+    found = [next(blocks)]
+    held = -(-(samples - rank) // ranks) * seeds * 4
+    assert held <= _bytes_of_tensors() - before <= held + 3 * found[0].nbytes
+    found += blocks
+    assert {block.dtype for block in found} == {torch.int64}
+    for seed, order in enumerate(orders):
+        expected = order(0, samples).numpy()[rank::ranks][: samples // ranks]
+        joined = np.concatenate([block[:, seed].reshape(-1).numpy() for block in found])
+        assert joined.tolist() == expected.tolist()
 
 
 def test_orders_that_are_made_ahead_are_the_same() -> None:
@@ -164,7 +198,7 @@ def test_workers_yield_the_resident_blocks(num_workers: int) -> None:
     epochs = []
     for epoch in range(2):
         sampler.set_epoch(epoch)
-        epochs.append(list(resident))
+        epochs.append([block for block in resident if isinstance(block, Block)])
         assert _equal(list(workers), epochs[-1])
     assert torch.equal(torch.get_rng_state(), state)
     assert not torch.equal(epochs[0][0].labels, epochs[1][0].labels)

@@ -2,12 +2,17 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
-from src.config.compose import compose
-from src.runs.folder import Run
-from src.system.errors import InputError
-from src.training.fit import fit
+from kindling.config.compose import compose
+from kindling.data import loader
+from kindling.data.loader import SeededOrder
+from kindling.data.module import DataModule, repeated
+from kindling.records.folder import Run
+from kindling.system.errors import InputError
+from kindling.training.fit import fit
 from tests.helpers.commands import SMALL
 from tests.helpers.data_files import write_pictures
 
@@ -21,6 +26,28 @@ def test_a_batch_larger_than_the_split_is_an_error(tmp_path: Path) -> None:
     assert "data.batch_size=2000" in result["error"]
 
 
+@pytest.mark.parametrize("orders", [1, 7, 40])
+@pytest.mark.parametrize("trials", [40, 500])
+@pytest.mark.parametrize("bound", [1, 10_000, 100_000, 10**9])
+def test_a_block_of_rows_is_bounded_in_bytes(
+    orders: int, trials: int, bound: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its numbers of samples, and a rate, a loss and a count of each trial and batch. A block has
+    at least one batch, and at most an epoch."""
+    monkeypatch.setattr(loader, "ROWS_BYTES", bound)
+    data = DataModule(compose(*SMALL).data)
+    data.setup()
+    data.set_orders([SeededOrder(seed) for seed in range(orders)], trials)
+    data.use_rows(operations=1)
+    blocks = [block.rows for block in data.train_dataloader()]
+    full = [len(rows) for rows in blocks if rows.shape[-1] == 100]
+    held = [rows.nbytes + 16 * trials * len(rows) for rows in blocks]
+    assert max(held) <= bound or max(map(len, blocks)) == 1
+    one = 8 * 100 * orders + 16 * trials
+    assert full[0] == min(11, max(1, bound // one))
+    assert sum(full) == 11
+
+
 def test_a_class_without_samples_in_a_split_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -31,3 +58,78 @@ def test_a_class_without_samples_in_a_split_is_reported(
     )  # fmt: skip
     fit(config, tmp_path / "run")
     assert "set has no sample of once" in caplog.text
+
+
+# --- samples that a test set shares with the training set, and missing classes ---
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_rows_are_counted_as_by_sets(seed: int) -> None:
+    """Few values make many rows repeat; any shape, bytes and floats, -0.0 as 0.0."""
+    draw = np.random.default_rng(seed)
+    shape = tuple(draw.integers(1, 5, size=draw.integers(1, 4)))
+    few = draw.integers(0, 2 + seed % 3, size=(300, *shape)) - (seed % 2)
+    values = few.astype(np.float32) * -1.0 if seed % 2 else few.astype(np.uint8)
+    split = int(draw.integers(1, 299))
+    samples, among = values[:split], values[split:]
+    known = {tuple(row.ravel() + 0.0) for row in among}
+    expected = sum(tuple(row.ravel() + 0.0) in known for row in samples)
+    assert repeated(torch.from_numpy(samples), torch.from_numpy(among)) == expected
+
+
+def test_a_sample_counts_as_often_as_it_occurs() -> None:
+    assert repeated(torch.tensor([[1.0], [2.0], [2.0]]), torch.tensor([[2.0], [3.0]])) == 2
+
+
+def test_a_run_tells_repeated_samples(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 4))
+    y = np.arange(60) % 2
+    leaked = np.concatenate([x[:7], x[7:10] + 1])
+    np.savez(tmp_path / "a.npz", x=x, y=y, x_test=leaked, y_test=y[:10])
+    config = compose(
+        "data=npz", f"data.path={tmp_path}/a.npz", "data.val_fraction=null", "trainer=cpu",
+        "trainer.max_epochs=1",
+    )  # fmt: skip
+    run = fit(config, tmp_path / "run")
+    assert run.result["data"]["test_in_training"] == 7
+    assert "7 of 10 test samples have the features of a training sample" in caplog.text
+
+
+def test_published_data_sets_are_not_searched() -> None:
+    data = DataModule(compose("data=digits").data)
+    data.setup()
+    assert data.test_in_training is None
+
+
+def test_no_other_seed_mends_a_validation_set_of_the_users_own(tmp_path: Path) -> None:
+    y = np.array([0, 1, 2] * 20)
+    x = np.arange(60.0)[:, None]
+    np.savez(tmp_path / "a.npz", x=x, y=y, x_val=x[:2] + 99, y_val=y[:2])
+    data = DataModule(compose("data=npz", f"data.path={tmp_path}/a.npz").data)
+    data.setup()
+    assert data.warnings() == ["the validation set has no sample of 2; add samples"]
+
+
+@pytest.mark.parametrize("lacking", ["training", "validation", "test"])
+def test_classes_without_a_sample_are_named(lacking: str, tmp_path: Path) -> None:
+    """Class 2 has one sample, which only one of the three sets can have."""
+    y = np.array([0, 1] * 20 + [2])
+    x = np.arange(41.0)[:, None]
+    missing: set[str] = set()
+    for seed in range(12):
+        np.savez(tmp_path / "a.npz", x=x, y=y, x_test=x[:4], y_test=y[:4])
+        data = DataModule(
+            compose(
+                "data=npz", f"data.path={tmp_path}/a.npz", "data.val_fraction=0.5",
+                f"data.split_seed={seed}",
+            ).data
+        )  # fmt: skip
+        data.setup()
+        told = [text for text in data.warnings() if "has no sample of 2;" in text]
+        sets = {"training": data.train, "validation": data.validations[0], "test": data.source.test}
+        expected = {name for name, split in sets.items() if 2 not in split.labels.tolist()}
+        assert {text.split()[1] for text in told} == expected
+        for text in told:
+            assert ("data.val_fraction" in text) == (text.split()[1] != "test")
+        missing |= expected
+    assert lacking in missing

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from src.sweeps.command_line import check_command_line
-from src.system.errors import InputError
+from kindling.data.paths import path_faults
+from kindling.sweeps.command_line import check_command_line
+from kindling.system.errors import InputError
 from tests.helpers.data_files import write_pictures
 
 
@@ -37,3 +38,17 @@ def test_faults_that_are_found_before_torch_is_imported(tmp_path: Path) -> None:
     assert "is a file" in told("data=image_folder", f"data.path={tmp_path}/t.csv")
     assert "is a folder; name a file" in told("data=npz", f"data.path={tmp_path}")
     assert "only the folder a" in told("data=image_folder", f"data.path={tmp_path}/one")
+
+
+def test_a_table_for_validation_is_looked_at_before_training(tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text("a,kind\n1,x\n")
+    given = {"name": "csv", "path": str(tmp_path / "t.csv"), "target": "kind"}
+    given["val_path"] = str(tmp_path / "v.csv")
+    assert path_faults(given) == [
+        f"data.val_path={tmp_path}/v.csv: there is no such file; name a .csv file"
+    ]
+    (tmp_path / "v.csv").write_text("a,sort\n1,x\n")
+    (fault,) = path_faults(given)
+    assert fault.startswith(f"{tmp_path}/v.csv: data.target=kind: there is no such column")
+    (tmp_path / "v.csv").write_text("kind,a\n1,x\n")
+    assert path_faults(given) == []

@@ -4,8 +4,8 @@ from typing import Any
 
 import torch
 
-from src.data.loader import Block
-from src.models.mlp import Mlp
+from kindling.data.loader import Block
+from kindling.models.mlp import Mlp
 
 BATCHES, SIZE = 12, 8
 

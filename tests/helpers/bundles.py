@@ -5,7 +5,7 @@ import json
 import zipfile
 from pathlib import Path
 
-from src.runs.bundle import MANIFEST
+from kindling.records.bundle import MANIFEST
 from tests.helpers.commands import SMALL
 
 RECIPE = (*SMALL, "optimizer.lr=0.1", "model.dropout=0.1")

@@ -7,13 +7,14 @@ import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from src.runs.folder import Run
+from kindling.records.folder import Run
+from kindling.system.installation import PATHS
 
 ROOT = Path(__file__).parent.parent.parent
-COMMANDS = sorted(
-    [path.stem for path in (ROOT / "src").glob("*.py") if "__main__" in path.read_text()]
-    + [path.parent.name for path in (ROOT / "src").glob("*/__main__.py")]
-)
+OWN = (ROOT / "src" / "kindling" / "commands").glob("[!_]*.py")
+COMMANDS = sorted([*(path.stem for path in OWN), "demo"])
+OF_A_CHECKOUT = ["benchmark", "torture"]
+PYTHONPATH = os.pathsep.join(PATHS)
 SMALL = ("data=digits", "trainer=cpu", "trainer.max_epochs=2")
 
 Train = Callable[..., Run]
@@ -26,7 +27,7 @@ def run_command(
     return subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+        env={**os.environ, **environment},
         capture_output=True,
         text=True,
         timeout=300,
@@ -49,7 +50,6 @@ def started(tmp_path: Path, *arguments: str, epoch: int = 2) -> "subprocess.Pope
     process = subprocess.Popen(
         [sys.executable, "-m", "src.train", *arguments],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -66,7 +66,8 @@ def require_told_without_torch(name: str, told: Mapping[tuple[str, ...], str]) -
     """The command src.NAME with each of these arguments prints the message, ends with status 2, and
     has not imported torch."""
     script = (
-        f"import sys; from src.system.errors import exit_on_error; from src.{name} import main\n"
+        "import sys, src; from kindling.system.errors import exit_on_error\n"
+        f"from kindling.commands.{name} import main\n"
         f"for arguments in {list(told)}:\n"
         "    sys.argv[1:] = arguments\n"
         "    try:\n"

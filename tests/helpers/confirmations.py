@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from src.config.compose import compose
-from src.config.schema import Config
-from src.runs.config_files import create_run_folder
-from src.runs.folder import Run
-from src.runs.outcome import all_metrics
-from src.runs.sweep_folder import Sweep
-from src.sweeps.trials import train_trials
+from kindling.config.compose import compose
+from kindling.config.schema import Config
+from kindling.records.config_files import create_run_folder
+from kindling.records.folder import Run
+from kindling.records.outcome import all_metrics
+from kindling.records.sweep_folder import Sweep
+from kindling.sweeps.trials import train_trials
 
 SMALL = (
     *("data=digits", "trainer=cpu", "trainer.max_epochs=2", "model.hidden_sizes=[4]"),

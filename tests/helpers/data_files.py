@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from src.data.sources.mnist import MNIST_FILES, SETS
+from kindling.data.sources.published import MNIST_FILES, SETS
 
 # Of a table with the columns a, b and a class.
 ROWS = "\n".join(f"{n},{10 * n * n},{'red' if n % 3 else 'blue'}" for n in range(20))

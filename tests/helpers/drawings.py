@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw
 
-from src.inference.drawings import prepare
+from kindling_digits.drawings import prepare
 
 Point = tuple[float, float]
 Ink = str | int | tuple[int, ...]

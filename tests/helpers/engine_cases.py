@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from src.native import engine
+from kindling.native import engine
 
 Array = NDArray[Any]
 SAMPLES = 60
@@ -89,7 +89,7 @@ class Case:
         """The sum of the losses of all samples, how many are correct, and the logits."""
         scratch = self.scratch(by, SAMPLES)
         weights = self.weights.ctypes.data
-        logits = np.empty((SAMPLES, self.network.perceptron.widths[-1]), self.weights.dtype)
+        logits = np.empty((SAMPLES, self.network.widths[-1]), self.weights.dtype)
         by.logits(self.network, weights, self.samples(), logits.ctypes.data, scratch.ctypes.data)
         arguments = self.network, weights, self.samples(), scratch.ctypes.data
         again = np.zeros_like(logits)
@@ -110,16 +110,14 @@ def draw(number: int, *, bits: int | None = None, random_numbers: bool = True) -
     bits = bits or chance.choice([32, 64])
     rate = chance.choice([0.0, 0.3, 0.9]) if random_numbers else 0.0
     network = engine.Network(
-        engine.Perceptron(
-            tuple(widths),
-            bits,
-            chance.choice(engine.ACTIVATIONS),
-            chance.choice(engine.NORMS) if depth else None,
-            tuple(rate * chance.choice([0, 1]) for _ in range(depth)),
-            chance.choice([0.0, 0.2]) if random_numbers else 0.0,
-            chance.choice([0.0, 0.3]) if random_numbers else 0.0,
-            chance.choice([None, None, 0.5]) if depth else None,
-        )
+        tuple(widths),
+        bits,
+        chance.choice(engine.ACTIVATIONS),
+        chance.choice(engine.NORMS) if depth else None,
+        tuple(rate * chance.choice([0, 1]) for _ in range(depth)),
+        chance.choice([0.0, 0.2]) if random_numbers else 0.0,
+        chance.choice([0.0, 0.3]) if random_numbers else 0.0,
+        chance.choice([None, None, 0.5]) if depth else None,
     )
     kind = chance.choice(engine.OPTIMIZERS)
     momentum = chance.choice([0.0, 0.5, 0.9]) if kind == "sgd" else 0.0
@@ -140,7 +138,7 @@ def draw(number: int, *, bits: int | None = None, random_numbers: bool = True) -
     if pixels:
         features = numbers.integers(0, 256, shape, dtype=np.uint8)
     weights = np.zeros(network.size, np.float32 if bits == 32 else np.float64)
-    for place in network.places:
+    for place in network.layers:
         matrix = weight_of(place, weights)
         matrix[:] = numbers.normal(size=matrix.shape) / np.sqrt(place.inputs)
         for name, low, high in (
@@ -175,16 +173,16 @@ def draw(number: int, *, bits: int | None = None, random_numbers: bool = True) -
     )
 
 
-def weight_of(place: engine.Places, vector: Array) -> Array:
+def weight_of(place: engine.Layer, vector: Array) -> Array:
     """The weight (inputs, units) of a layer, a view of a flat vector."""
     whole = vector[place.weight : place.weight + place.inputs * place.stride]
     return whole.reshape(place.inputs, place.stride)[:, : place.units]
 
 
-def vector_of(place: engine.Places, name: str, vector: Array) -> Array | None:
+def vector_of(place: engine.Layer, name: str, vector: Array) -> Array | None:
     """The bias, scale, shift, mean or variance of a layer, a view of a flat vector."""
-    start: int | None = getattr(place, name)
-    return None if start is None else vector[start : start + place.units]
+    start: int = getattr(place, name)
+    return None if start < 0 else vector[start : start + place.units]
 
 
 def results(case: Case, by: engine.Engine, blocks: int = 0, threads: int = 1) -> bytes:

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from src.sweeps.command_line import check_command_line
-from src.system.errors import InputError
+from kindling.sweeps.command_line import check_command_line
+from kindling.system.errors import InputError
 
 
 def faults(*argv: str) -> str:

@@ -2,8 +2,8 @@
 
 import itertools
 
-from src.config.compose import compose
-from src.config.schema import Config
+from kindling.config.compose import compose
+from kindling.config.schema import Config
 from tests.helpers.commands import SMALL
 
 

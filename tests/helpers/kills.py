@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from src.benchmarks.crashes import fingerprint
-from src.config.schema import Config
-from src.runs import checkpoint
-from src.runs.checkpoint import CheckpointPair
-from src.runs.folder import Run
-from src.training.fit import fit
+from benchmarks.crashes import fingerprint
+from kindling.config.schema import Config
+from kindling.records import checkpoint
+from kindling.records.checkpoint import CheckpointPair
+from kindling.records.folder import Run
+from kindling.training.fit import fit
 
 
 class Killed(BaseException):
@@ -42,6 +42,31 @@ def die_at_sync(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
         sync(descriptor)
 
     monkeypatch.setattr("os.fsync", fatal)
+
+
+# Where the process dies, its files are not closed; pytest would report them.
+dead_leave_files_open = pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnraisableExceptionWarning"
+)
+CALLS = ("mkdir", "open", "rename", "replace", "unlink", "rmdir", "fsync", "link")
+
+
+def die_at_call(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """The process dies before the call of this number that changes the disk, and does nothing that
+    follows; the first one is number 0."""
+    count, real = itertools.count(), {name: getattr(os, name) for name in CALLS}
+
+    def fatal(name: str) -> Callable[..., Any]:
+        def call(*given: Any, **named: Any) -> Any:
+            reads = name == "open" and not given[1] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT)
+            if not reads and next(count) >= number:
+                raise Killed(name)
+            return real[name](*given, **named)
+
+        return call
+
+    for name in CALLS:
+        monkeypatch.setattr(os, name, fatal(name))
 
 
 def position(run: Run) -> tuple[int, int]:

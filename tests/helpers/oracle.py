@@ -125,8 +125,6 @@ class Loop:
 
     def _class_weights(self, classes: int) -> Tensor | None:
         chosen, labels = self.settings["class_weights"], self.train_set[1].numpy()
-        if self.data["folds"] is not None:  # of the whole training set
-            labels = np.concatenate([labels, self.validation_set[1].numpy()])
         if chosen == "balanced":
             chosen = compute_class_weight("balanced", classes=np.arange(classes), y=labels)
         return None if chosen is None else torch.tensor(chosen, dtype=torch.float64)

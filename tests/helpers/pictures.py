@@ -11,7 +11,7 @@ from typing import Any, Literal
 from PIL import Image
 
 import kindling
-from src.reports.page import write_report
+from kindling.reports.page import write_report
 from tests.helpers.browser import launched, opened
 
 PICTURES = Path(__file__).parents[2] / "docs" / "pictures"

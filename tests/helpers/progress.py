@@ -3,7 +3,7 @@
 import time
 from typing import Any
 
-from src.runs.group_progress import GroupProgress
+from kindling.records.groups import GroupProgress
 
 
 def progress(*, age: float = 0.0, **values: Any) -> GroupProgress:

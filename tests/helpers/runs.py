@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from src.config.compose import compose
-from src.runs.config_files import create_run_folder
-from src.runs.folder import Run
+from kindling.config.compose import compose
+from kindling.records.config_files import create_run_folder
+from kindling.records.folder import Run
 from tests.helpers.commands import SMALL
 
 FILES = ("previous.ckpt", "last.ckpt", "best.ckpt")

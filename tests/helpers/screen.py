@@ -55,7 +55,7 @@ def terminal(columns: int = 100, lines: int = 30) -> Iterator[Terminal]:
     """A terminal as the standard output and error, with the log of the project."""
     found = Terminal()
     size = {"TERM": "xterm", "COLUMNS": str(columns), "LINES": str(lines)}
-    handler, logger = logging.StreamHandler(found), logging.getLogger("src")
+    handler, logger = logging.StreamHandler(found), logging.getLogger("kindling")
     level = logger.level
     with redirect_stdout(found), redirect_stderr(found), patch.dict(os.environ, size):
         logging.getLogger().addHandler(handler)

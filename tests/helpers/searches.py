@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from src.config.schema import Config
-from src.sweeps.search_command import Command, check_command_line
-from src.sweeps.search_loop import Search
-from src.sweeps.search_study import Study, open_study
-from src.system.errors import InputError
+from kindling.config.schema import Config
+from kindling.sweeps.search.command import CheckedSearch, check_command_line
+from kindling.sweeps.search.loop import SearchLoop
+from kindling.sweeps.search.study import Study, open_study
+from kindling.system.errors import InputError
 
 WIDTH = "model.hidden_sizes=choice([2],[3],[2,2])"
 RATE = "optimizer.lr=tag(log,interval(0.01,1))"
@@ -33,13 +33,13 @@ def value_of(config: Config) -> float:
     return float(1 - abs(math.log10(rate) + 1) / 4 - momentum / 4 + fold / 100)
 
 
-def checked(folder: Path, *overrides: str) -> Command:
+def checked(folder: Path, *overrides: str) -> CheckedSearch:
     return check_command_line([*SMALL, *SPACE, f"search.folder={folder}", *overrides])
 
 
 def searched(folder: Path, *overrides: str) -> Told:
     command = checked(folder, *overrides)
-    Search(command, open_study(command)).run()
+    SearchLoop(command, open_study(command)).run()
     return told(folder, *overrides)
 
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from src.native import kernel
-from src.native.compiler import compilers
-from src.native.kernel import Shape, arguments_type
+from kindling.native import kernel
+from kindling.native.compiler import compilers
+from kindling.native.kernel import Shape, arguments_type
 
 needs_compiler = pytest.mark.skipif(next(compilers(), None) is None, reason="no C compiler")
 GUARD = 10_000  # floats beyond the shared memory; whatever reads one of them gets a NaN
@@ -43,6 +43,6 @@ def simulate(shape: Shape, arguments: ctypes.Structure, trials: int, *flags: str
 
 
 def launch(shape: Shape, arguments: Any, trials: int, device: torch.device) -> None:
-    """Stands for src.training.kernel_steps.launch on a CPU."""
+    """Stands for kindling.steps.kernel.launch on a CPU."""
     assert device.type == "cpu"
     simulate(shape, arguments, trials)

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from src.models.logistic_regression import LogisticRegression
-from src.models.mlp import Mlp
-from src.models.stack import Stack
+from kindling.models.closed_form import SegmentBatch
+from kindling.models.logistic_regression import LogisticRegression
+from kindling.models.mlp import Mlp
+from kindling.steps.stack import Stack
 
 INPUTS, CLASSES, BATCH = 12, 5, 9
 
@@ -44,11 +45,11 @@ def accumulate_all(stack: Stack, features: Tensor, labels: Tensor) -> list[Tenso
     for segment in stack.segments:
         segment.make_gradients()
         logits = torch.empty(len(segment.trials), CLASSES, BATCH, dtype=torch.double)
+        batch = SegmentBatch(
+            features[segment.batches], targets[segment.batches], None, 1 / BATCH, logits
+        )
         segment.differentiate(
-            features[segment.batches],
-            targets[segment.batches],
-            1 / BATCH,
-            logits,
+            batch,
             lambda layer, delta, inputs: layer.accumulate(delta, inputs, overwrite=True),
         )
         segment.attach_gradients()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from src.native.engine import why_absent
+from kindling.native.engine import why_absent
 
 needs_engine = pytest.mark.skipif(bool(why_absent()), reason=why_absent() or "the engine is there")
 NATIVE = pytest.param("native", marks=needs_engine)

@@ -8,11 +8,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from src.config.compose import compose
-from src.runs.folder import Run
-from src.runs.sweep_folder import Sweep
-from src.sweeps.trials import train_trials
-from tests.helpers.commands import ROOT
+from kindling.config.compose import compose
+from kindling.records.folder import Run
+from kindling.records.sweep_folder import Sweep
+from kindling.sweeps.trials import train_trials
 from tests.helpers.weights import same
 
 COMMON = ("data=digits", "trainer=cpu", "data.batch_size=5", "trainer.max_epochs=50")
@@ -51,7 +50,7 @@ class SweepCommand:
         with self.log.open("a") as output:
             self.process = subprocess.Popen(
                 [sys.executable, *self.program, *arguments],
-                cwd=self.folder.parent, env={**os.environ, "PYTHONPATH": str(ROOT)},
+                cwd=self.folder.parent,
                 stdout=output, stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
 
@@ -84,8 +83,9 @@ class ClusterCommand(SweepCommand):
 
     program = (
         "-c",
-        "from src.sweeps.executors import cluster; cluster.POLL_SECONDS = 1.0; "
-        "from src.system.process import run; from src.train import main; run(main)",
+        "from kindling.sweeps.executors import cluster; cluster.POLL_SECONDS = 1.0; "
+        "from kindling.system.process import run; from kindling.commands.train import main; "
+        "import src; run(main)",
     )
 
 

@@ -20,6 +20,11 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE = 300.0  # seconds, for one command
+# What commands import of others.
+LIBRARIES = (
+    "torchvision", "lightning.pytorch", "torchmetrics.classification", "hydra.main", "pydantic",
+    "sklearn.datasets", "sklearn.metrics", "optuna", "tabulate", "jinja2", "psutil",
+)  # fmt: skip
 
 
 class Warm:
@@ -28,7 +33,7 @@ class Warm:
     def __init__(self, *modules: str, root: Path = ROOT) -> None:
         """`modules` are imported once for all commands. Without them, these are the libraries: each
         command imports the project's own modules for itself. `root` holds src and this module."""
-        self.modules, self.root = modules or ("torchvision",), root
+        self.modules, self.root = modules or LIBRARIES, root
         self.process: subprocess.Popen[str] | None = None
 
     def __call__(
@@ -69,6 +74,7 @@ class Warm:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.helpers.warm", *self.modules],
             cwd=self.root,
+            env={**os.environ, "PYTHONPATH": f"{self.root / 'src'}{os.pathsep}{self.root}"},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -87,8 +93,8 @@ def serve() -> None:
     """For each line of stdin a child; its exit status becomes a line of stdout."""
     for name in sys.argv[1:]:
         importlib.import_module(name)
-    ours = {name for name in sys.modules if name == "src" or name.startswith("src.")}
-    assert not ours or any(name.startswith("src.") for name in sys.argv[1:]), ours
+    ours = {name for name in sys.modules if name.partition(".")[0] == "kindling"}
+    assert not ours or any(name.startswith("kindling.") for name in sys.argv[1:]), ours
     for line in sys.stdin:
         child = os.fork()
         if not child:

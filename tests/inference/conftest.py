@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from src.config.compose import compose
-from src.inference.committee_run import make_committee
-from src.inference.exporters import export
-from src.inference.formats import FORMATS, FormatName, plan
-from src.inference.members import read_request
-from src.runs.folder import Run
-from src.training.fit import fit
+from kindling.config.compose import compose
+from kindling.inference.committees.making import make_committee
+from kindling.inference.committees.members import read_request
+from kindling.inference.export.export import export
+from kindling.inference.export.formats import FORMATS, FormatName, plan
+from kindling.records.folder import Run
+from kindling.training.fit import fit
 from tests.helpers.commands import SMALL
 
 

@@ -2,12 +2,17 @@
 
 import pickle
 import random
+import re
+import tempfile
+import traceback
+import warnings
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_iris, load_wine
 from sklearn.linear_model import LogisticRegression
@@ -16,15 +21,17 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
-from src.config.compose import compose
-from src.inference.estimator import KindlingClassifier
-from src.inference.model import load
-from src.training.fit import fit
+from kindling.config.compose import compose
+from kindling.inference.estimator import KindlingClassifier
+from kindling.inference.model import load
+from kindling.system import resources
+from kindling.training.fit import fit
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+@pytest.mark.filterwarnings("ignore:column .* of X has values around")
 def test_scikit_learns_own_checks() -> None:
     results = check_estimator(KindlingClassifier(), on_fail=None)
     failed = {r["check_name"]: str(r["exception"]) for r in results if r["status"] == "failed"}
@@ -146,3 +153,125 @@ def test_one_hidden_layer_may_be_a_number() -> None:
     assert not np.array_equal(one.predict_proba(x), number.predict_proba(x))
     with pytest.raises(ValueError, match="y has the one class 2; this classifier needs"):
         KindlingClassifier().fit(x, np.full(len(x), 2))
+
+
+def test_what_other_classifiers_have_is_here_or_says_why_not() -> None:
+    """All of MLPClassifier's methods and results, and those that users of others look for."""
+    x, y = load_iris(return_X_y=True)
+    classifier = KindlingClassifier(max_epochs=3).fit(x, y)
+    history = classifier.history_
+    assert classifier.loss_curve_ == [row["train/loss"] for row in history[1:]]
+    assert len(classifier.loss_curve_) == classifier.n_iter_ == 3
+    assert np.array_equal(
+        np.exp(classifier.predict_log_proba(x)), np.exp(np.log(classifier.predict_proba(x)))
+    )
+    for name, remedy in {
+        "decision_function": "use predict_log_proba",
+        "partial_fit": "a run is trained as a whole; fit all rows, or train on",
+        "coefs_": "the weights are in model_.trained.model.state_dict()",
+        "intercepts_": "the weights are in model_.trained.model.state_dict()",
+    }.items():
+        assert not hasattr(classifier, name)
+        with pytest.raises(
+            AttributeError, match=re.escape(f"KindlingClassifier has no {name}: ")
+        ) as e:
+            getattr(classifier, name)
+        assert remedy in str(e.value)
+    with pytest.raises(
+        TypeError, match=r"fit takes no sample_weight: .* class_weight=…, or repeat"
+    ):
+        classifier.fit(x, y, sample_weight=np.ones(len(x)))
+    with pytest.raises(TypeError, match="fit takes no epochs"):
+        classifier.fit(x, y, epochs=3)
+    with pytest.raises(AttributeError, match=r"KindlingClassifier has no nix$"):
+        classifier.nix  # noqa: B018
+    assert classifier.model_.trained.model.state_dict()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [sparse.csr_matrix, sparse.csc_array, sparse.coo_matrix, sparse.dok_array, sparse.lil_matrix],
+)
+def test_sparse_inputs_are_taken_as_arrays(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = load_iris(return_X_y=True)
+    x[x < 2] = 0
+    dense = KindlingClassifier(max_epochs=2).fit(x, y)
+    thin = KindlingClassifier(max_epochs=2).fit(kind(x), y)
+    assert np.array_equal(thin.predict_proba(kind(x)), dense.predict_proba(x))
+    assert np.array_equal(thin.predict(x), dense.predict(kind(x)))
+    gap = x.copy()
+    gap[3, 1] = np.nan
+    for use in (thin.predict, lambda given: KindlingClassifier().fit(given, y)):
+        with pytest.raises(ValueError, match="X contains NaN"):
+            use(kind(gap))
+    monkeypatch.setattr(resources, "free_memory", lambda: 1000)
+    for use in (thin.predict, lambda given: KindlingClassifier().fit(given, y)):
+        with pytest.raises(
+            ValueError, match=r"X is sparse, and as an array of 150 rows and 4 colu"
+        ):
+            use(kind(x))
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_class_weights(named: bool, tmp_path: Path) -> None:
+    """A dictionary by classes of y, in any order, or balanced: the weights of trainer's key."""
+    x, y = load_iris(return_X_y=True)
+    names = np.array(["a", "b", "c"]) if named else np.array([0, 1, 2])
+    cases: list[tuple[Any, str]] = [
+        ({names[2]: 5, names[0]: 0.5}, "[0.5,1,5]"), ("balanced", "balanced"), (None, "null"),
+    ]  # fmt: skip
+    for number, (weights, written) in enumerate(cases):
+        mine = KindlingClassifier(
+            max_epochs=2, class_weight=weights, folder=tmp_path / str(number)
+        ).fit(x, names[y])  # fmt: skip
+        monitor = "val/loss" if weights is None else "train/loss"
+        overrides = [f"trainer.class_weights={written}", f"checkpoint.monitor={monitor}"]
+        other = KindlingClassifier(max_epochs=2, overrides=overrides)
+        other.fit(x, names[y])
+        assert np.array_equal(mine.predict_proba(x), other.predict_proba(x))
+    for wrong, told in (
+        ({9: 1}, "class_weight has the class 9; y has the classes "),
+        ("even", "class_weight='even': must be a dictionary, 'balanced' or None"),
+        ({names[0]: -1}, "trainer.class_weights"),
+    ):
+        with pytest.raises(ValueError, match=re.escape(told)):
+            KindlingClassifier(class_weight=wrong).fit(x, names[y])  # type: ignore[arg-type]
+
+
+def test_large_inputs_are_told() -> None:
+    x, y = load_wine(return_X_y=True)
+    line = (
+        "column 12 of X has values around 810, which a network learns badly; scale X first: "
+        "make_pipeline(StandardScaler(), KindlingClassifier())"
+    )
+    with pytest.warns(UserWarning, match=re.escape(line)) as told:
+        KindlingClassifier(max_epochs=1).fit(x, y)
+    assert [Path(each.filename).name for each in told] == [Path(__file__).name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make_pipeline(StandardScaler(), KindlingClassifier(max_epochs=1)).fit(x, y)
+        KindlingClassifier(max_epochs=1).fit(*load_iris(return_X_y=True))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"lr": 1e9, "optimizer": "sgd"}, {"overrides": ["data.folds=300", "data.fold=0"]},
+        {"overrides": ["data.folds=3"]}, {"overrides": ["data.drop_last=true"], "batch_size": 500},
+        {"val_fraction": 0.9999}, {"overrides": ["data.group=g"]}, {"overrides": ["data=csv"]},
+        {"overrides": ["data=image_folder"]}, {"overrides": ["data.path=nix.npz"]},
+        {"overrides": ["model=cnn"]}, {"overrides": 3}, {"overrides": None}, {"overrides": [3]},
+        {"hidden_sizes": None}, {"hidden_sizes": "a"}, {"hidden_sizes": 1.5}, {"folder": 3},
+        {"folder": ""}, {"random_state": "x"}, {"class_weight": [1, 1, 1]}, {"lr": "fast"},
+        {"overrides": ["start_from=nix"]}, {"overrides": ["trainer.step=vmap"]},
+        {"overrides": ["trainer.max_time=1"]}, {"max_epochs": None}, {"batch_size": 1.5},
+    ],
+)  # fmt: skip
+def test_no_error_names_a_temporary_folder(settings: dict[str, Any]) -> None:
+    x, y = load_iris(return_X_y=True)
+    try:
+        KindlingClassifier(**{"max_epochs": 1, **settings}).fit(x, y)
+    except ValueError as error:
+        told = "".join(traceback.format_exception(error))
+        assert tempfile.gettempdir() + "/tmp" not in told
+        assert "data.npz" not in told

@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from src.inference import inputs
-from src.inference.inputs import left_out, read_inputs
-from src.inference.prediction import predict_inputs
-from src.inference.prediction_output import to_csv
-from src.runs.loading import open_trained
-from src.system import errors
-from src.system.errors import InputError
+from kindling.inference import inputs
+from kindling.inference.inputs import left_out, read_inputs
+from kindling.inference.prediction import predict_inputs, to_csv
+from kindling.records.loading import open_trained
+from kindling.system import errors
+from kindling.system.errors import InputError
 from tests.helpers.commands import Train
 from tests.helpers.drawings import seven
 
@@ -82,6 +81,12 @@ def test_wrong_paths(tmp_path: Path) -> None:
         read_inputs([Path("/dev/null")])
     with pytest.raises(InputError, match=r"cannot be read \(File name too long\)"):
         read_inputs([tmp_path / ("x" * 300)])
+
+
+def test_a_single_array_is_told_the_way_to_an_archive(tmp_path: Path) -> None:
+    np.save(tmp_path / "a.npy", np.zeros((2, 3)))
+    with pytest.raises(InputError, match=r"a\.npy: is a single array; .* numpy\.savez\(FILE, x="):
+        read_inputs([tmp_path / "a.npy"])
 
 
 def test_all_faults_are_reported_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,19 +10,19 @@ from matplotlib import font_manager
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
-from src.config.compose import compose
-from src.data.sources import downloads
-from src.data.sources.catalogue import open_source
-from src.data.sources.mnist import read_idx_set
-from src.data.sources.source import Split
-from src.inference.drawings import prepare
-from src.inference.evaluation import compute_logits
-from src.inference.inputs import Request, read_inputs
-from src.inference.likeness import Likeness, likeness_of
-from src.inference.prediction_output import predict_request
-from src.runs.folder import Run
-from src.runs.loading import Trained, open_trained
-from src.system.errors import InputError
+from kindling.config.compose import compose
+from kindling.data.sources import published
+from kindling.data.sources.catalogue import open_source
+from kindling.data.sources.published import read_idx_set
+from kindling.data.sources.source import Split
+from kindling.inference.inputs import PredictRequest, read_inputs
+from kindling.inference.likeness import Likeness, likeness_of
+from kindling.inference.logits import compute_logits
+from kindling.inference.prediction import predict_request
+from kindling.records.folder import Run
+from kindling.records.loading import Trained, open_trained
+from kindling.system.errors import InputError
+from kindling_digits.drawings import prepare
 from tests.helpers.commands import Train
 from tests.helpers.drawings import draw
 
@@ -147,7 +147,7 @@ def test_no_comparison_without_the_data(
     with pytest.raises(InputError, match="40 held-out samples are too few, 200 are needed"):
         likeness_of(few)
 
-    monkeypatch.setattr(downloads, "download", lambda *_: pytest.fail("a download"))
+    monkeypatch.setattr(published, "download", lambda *_: pytest.fail("a download"))
     absent = compose("data=mnist", f"data.root={tmp_path / 'nothing'}")
     trained = replace(few, data="mnist", config=absent)
     with pytest.raises(InputError, match="data=mnist is not on this machine"):
@@ -157,7 +157,7 @@ def test_no_comparison_without_the_data(
     np.savez(tmp_path / "mine.npz", x=samples, y=(samples[:, 0] > 0).astype(int))
     np.savez(tmp_path / "new.npz", x=np.array([[0.1, 0.2, 0.3], [50, 50, 50]]))
     run = train("data=npz", f"data.path={tmp_path / 'mine.npz'}", "optimizer.lr=0.1").folder
-    request = Request(run, read_inputs([tmp_path / "new.npz"]), [], None)
+    request = PredictRequest(run, read_inputs([tmp_path / "new.npz"]), [], None)
     compared = predict_request(request)
     assert compared.notes == []
     assert [line.split()[-1] for line in compared.text.splitlines()[4:6]] != ["unlike", "unlike"]

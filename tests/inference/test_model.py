@@ -1,5 +1,7 @@
 """A loaded model in a user's program."""
 
+import itertools
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,11 +10,12 @@ import pytest
 import torch
 
 import kindling
-from src.data.sources.catalogue import open_source
-from src.data.tables import NumberColumn, TextColumn
-from src.inference.model import load
-from src.runs.folder import Run
-from src.system.errors import InputError
+from kindling.data.sources.catalogue import open_source
+from kindling.data.tables import NumberColumn, TextColumn
+from kindling.inference.model import load
+from kindling.records.folder import Run
+from kindling.records.loading import open_trained
+from kindling.system.errors import InputError
 
 
 def test_probabilities_classes_and_accuracy(finished: Run) -> None:
@@ -139,3 +142,77 @@ def test_wrong_tables_and_classes(on_table: Run, finished: Run) -> None:
         load(finished.folder).score(pictures, [1, 11])
     with pytest.raises(InputError, match="the classes have 'one'"):
         load(finished.folder).score(pictures, ["1", "one"])
+
+
+@pytest.mark.parametrize(
+    ("names", "given", "same"),
+    [
+        (["1", "2", "3"], [1, 1, 3, 2], ["1", "1", "3", "2"]),
+        (["1", "2"], [1.0, 2.0, 1.0], ["1", "2", "1"]),
+        (["10", "20", "30"], np.array([30, 10], np.int16), ["30", "10"]),
+        (["-1", "1"], [1, -1, 1], ["1", "-1", "1"]),
+        (["0", "1"], [True, False], ["1", "0"]),
+        (["0", "1", "2"], [2, 1], ["2", "1"]),
+        (["cat", "dog"], [1, 0, 0], ["dog", "cat", "cat"]),
+        (["1", "one"], [1, 0], ["one", "1"]),
+        (["1", "1.0"], [1, 0], ["1.0", "1"]),
+    ],
+)
+def test_numbers_are_names_where_names_are_numbers(
+    names: list[str], given: Any, same: list[str], finished: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Any answers of the model: numbers and names of the same classes have the same score."""
+    trained = replace(open_trained(finished.folder), labels=tuple(names))
+    model = kindling.Model(trained)
+    for answers in itertools.product(range(len(names)), repeat=len(given)):
+        found = np.array(answers)
+        monkeypatch.setattr(model, "predict", lambda _, found=found: found)
+        expected = sum(names[a] == n for a, n in zip(answers, same, strict=True)) / len(same)
+        assert model.score(None, given) == model.score(None, same) == expected  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="the classes have 99, must be numbers from"):
+        model.score(None, [99] * len(given))  # type: ignore[arg-type]
+
+
+PATHS = (3, None, b"x", ["a"], np.int64(3), "", object())
+
+
+def test_odd_arguments_are_told_in_a_line(finished: Run, tmp_path: Path) -> None:
+    config, model = finished.config, load(finished.folder)
+    pictures = np.zeros((2, *model.shape), np.uint8)
+    told: list[tuple[Any, tuple[Any, ...], dict[str, Any], str]] = [
+        *((kindling.compose, (odd,), {}, "compose takes texts, such as")
+          for odd in (None, 3, ["seed=1"], {"seed": 1}, b"seed=1", Path("a"))),
+        *((kindling.sweep, (odd,), {}, "sweep takes texts, such as")
+          for odd in (None, 3, ["seed=1"], {"seed": 1}, b"seed=1", Path("a"))),
+        *((kindling.sweep, ("seed=1,2",), {"folder": odd}, "sweep(…, folder=…): got ")
+          for odd in PATHS if odd is not None),
+        *((kindling.fit, (odd,), {}, "fit takes a configuration: ")
+          for odd in (None, 3, "seed=1", {"seed": 1}, [config])),
+        *((kindling.fit, (config, odd), {}, "fit(config, folder): got ")
+          for odd in PATHS if odd is not None),
+        *((kindling.fit, (config, tmp_path / "a"), {"callbacks": odd},
+           "callbacks: ") for odd in (3, None, [3], [object], "x")),
+        *((load, (odd,), {}, "load(run): got ") for odd in PATHS),
+        *((kindling.Run, (odd,), {}, "Run(folder): got ") for odd in PATHS),
+        *((kindling.Model, (odd,), {}, "a Model is made by load, such as load(")
+          for odd in (None, "runs/a", finished)),
+        *((method, (odd,), {}, "features")
+          for method in (model.predict, model.predict_proba)
+          for odd in (None, 3, "abc", [], [[1, 2], [3]], {"a": [1]}, object(), Path("x"),
+                      np.zeros((2, 1, 8, 8), complex), np.array(["a"]))),
+        *((model.score, (pictures, odd), {}, "the classes ")
+          for odd in (None, 3, "a", ["a", "b"], [1.5, 2], [[1, 2]], [None, 1], [1, "b"], {"a": 1},
+                      object(), [np.nan, 1], [1, {}], [[1], 2])),
+    ]  # fmt: skip
+    for function, arguments, named, start in told:
+        with pytest.raises(InputError) as caught:
+            function(*arguments, **named)
+        assert str(caught.value).startswith(start), (function, arguments, named)
+        assert len(str(caught.value)) < 300
+    assert not list(tmp_path.iterdir())
+
+
+def test_paths_are_texts_or_paths(finished: Run) -> None:
+    for folder in (finished.folder, str(finished.folder)):
+        assert kindling.Run(folder).result == finished.result  # type: ignore[arg-type]
+        assert load(folder).labels == load(finished.folder).labels

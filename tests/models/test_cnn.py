@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from src.config.compose import compose
-from src.config.schema import Cnn as Section
-from src.models import build_model, model_cost, try_model
-from src.models.cnn import Cnn
-from src.system.errors import InputError
+from kindling.config.compose import compose
+from kindling.config.schema import Cnn as Section
+from kindling.models import build_model, model_cost, try_model
+from kindling.models.cnn import Cnn
+from kindling.system.errors import InputError
 
 
 def section(**values: object) -> Section:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from src.models.committee import Committee, log_mean
+from kindling.models.committee import Committee, log_mean
 
 
 def test_the_mean_by_hand() -> None:

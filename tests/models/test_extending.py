@@ -1,6 +1,7 @@
 """A new family with its own closed form is one file, a section and a YAML."""
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -17,9 +18,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from src.config import schema
-from src.models.closed_form import ClosedForm, StackedParameters, UseGradient
-from src.models.stacked_layers import stack_linear, stack_tensors
+from kindling.config import schema
+from kindling.models.closed_form import (
+    ClosedForm, SegmentBatch, StackedParameters, UseGradient, stack_linear, stack_tensors
+)
 
 
 def build(config: schema.Scaled, shape: Sequence[int], classes: int) -> "Scaled":
@@ -40,15 +42,8 @@ class ScaledClosedForm(ClosedForm):
         inputs = self.output.shaped(self.factors.weight * features.flatten(1).mT)
         return self.output.forward(inputs).view(len(self.trials), self.classes, -1)
 
-    def differentiate(
-        self,
-        features: Tensor,
-        targets: Tensor,
-        scale: Tensor | float,
-        logits: Tensor,
-        use: UseGradient,
-        totals: Tensor | None = None,
-    ) -> None:
+    def differentiate(self, batch: SegmentBatch, use: UseGradient) -> None:
+        features, targets, totals, scale, logits = batch
         trials, batches = len(self.trials), len(self.batches)
         own = features.flatten(2).repeat_interleave(trials // batches, 0).mT
         inputs = self.output.shaped(self.factors.weight * own)
@@ -79,7 +74,7 @@ class Scaled(nn.Module):
 
 SECTION = """
 @has_closed_form
-class Scaled(Section):
+class Scaled(ModelSection):
     name: Literal["scaled"]
     initial: PositiveFloat
 
@@ -91,9 +86,9 @@ RUNS = """
 import json, sys
 from pathlib import Path
 import torch
-from src.config.compose import compose
-from src.training.fit import fit, fit_stack
-from src.training.grouping import plan
+from kindling.config.compose import compose
+from kindling.training.fit import fit, fit_stack
+from kindling.training.grouping import group_trials
 
 def weights(run):
     return torch.load(run.last_checkpoint, weights_only=True)["state_dict"]
@@ -114,7 +109,7 @@ found = {}
 for name, recipe in recipes.items():
     configs = [compose(*common, *recipe, f"seed={seed}", f"optimizer.lr={rate}")
                for seed in (0, 1) for rate in (0.01, 0.1)]
-    groups = [group.trials for group in plan(configs)]
+    groups = [group.trials for group in group_trials(configs)]
     folders = [folder / name / str(number) for number in range(4)]
     fused = fit_stack(configs, folders, folder / name / "stack")
     single = {n: fit(configs[n], folder / name / f"single{n}") for n in (1, 2)}
@@ -137,9 +132,9 @@ def test_a_family_in_one_file_trains_in_closed_form_and_in_stacks(tmp_path: Path
     root = tmp_path / "code"
     for name in ("src", "conf"):
         shutil.copytree(ROOT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
-    (root / "src/models/scaled.py").write_text(FAMILY)
+    (root / "src/kindling/models/scaled.py").write_text(FAMILY)
     (root / "conf/model/scaled.yaml").write_text("name: scaled\ninitial: 1.5\n")
-    schema = root / "src/config/schema.py"
+    schema = root / "src/kindling/config/schema.py"
     text = schema.read_text()
     for old, new in (
         ("\nclass Sgd(Section):\n", SECTION),
@@ -153,7 +148,8 @@ def test_a_family_in_one_file_trains_in_closed_form_and_in_stacks(tmp_path: Path
     schema.write_text(text)
     done = subprocess.run(
         [sys.executable, "-c", RUNS, str(tmp_path / "runs")],
-        cwd=root, capture_output=True, text=True, check=False,
+        cwd=root, env={**os.environ, "PYTHONPATH": str(root / "src")},
+        capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     for found in json.loads(done.stdout.splitlines()[-1]).values():

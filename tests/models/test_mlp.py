@@ -7,12 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from src.config.compose import compose
-from src.models import build_model
-from src.models.closed_form import StackedParameters
-from src.models.logistic_regression import LogisticRegression
-from src.models.mlp import Mlp
-from src.models.stack import Stack
+from kindling.config.compose import compose
+from kindling.models import build_model
+from kindling.models.closed_form import SegmentBatch, StackedParameters
+from kindling.models.logistic_regression import LogisticRegression
+from kindling.models.mlp import Mlp
+from kindling.steps.stack import Stack
 from tests.helpers.stacks import BATCH, CLASSES, batches, models_of
 
 
@@ -80,7 +80,8 @@ def test_trials_that_share_a_batch_have_different_input_masks() -> None:
         if part is segment.parts[0]:
             masks.append((second.mT == 0).clone())  # the inputs of the first layer
 
-    segment.differentiate(features, targets, 1.0, torch.empty(3, 3, 5), use)
+    batch = SegmentBatch(features, targets, None, 1.0, torch.empty(3, 3, 5))
+    segment.differentiate(batch, use)
     (dropped,) = masks
     assert dropped.shape == (3, 5, 6)
     assert 0.2 < dropped.double().mean() < 0.8
@@ -96,13 +97,11 @@ def test_dropout_has_the_distribution_of_autograd() -> None:
     (segment,) = stack.segments
     segment.make_gradients()
     logits = torch.empty(1, CLASSES, BATCH, dtype=torch.double)
+    batch = SegmentBatch(features[None], targets, None, 1 / BATCH, logits)
     found, expected = [], []
     for _ in range(3000):
         segment.differentiate(
-            features[None],
-            targets,
-            1 / BATCH,
-            logits,
+            batch,
             lambda layer, delta, inputs: layer.accumulate(delta, inputs, overwrite=True),
         )
         found.append(segment.gradients[0].norm().item())

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from src.config.compose import compose
-from src.models import build_model, construct_model
-from src.system.errors import InputError
+from kindling.config.compose import compose
+from kindling.models import build_model, construct_model
+from kindling.system.errors import InputError
 
 
 class _Unpacks(nn.Module):
@@ -35,7 +35,7 @@ def test_a_model_that_cannot_take_the_samples_is_an_input_error(
     told: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("src.models.construct_model", lambda _, shape, __: make(shape))
+    monkeypatch.setattr("kindling.models.construct_model", lambda _, shape, __: make(shape))
     with pytest.raises(InputError, match=rf"model=mlp: .*{told}"):
         build_model(compose().model, shape, 5)
 

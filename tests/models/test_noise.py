@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from src.config.compose import compose
-from src.models import model_cost
-from src.models.mlp import Mlp
-from src.models.noise import noise_like
-from src.models.stack import Stack
-from src.training.fit import fit
+from kindling.config.compose import compose
+from kindling.models import model_cost
+from kindling.models.mlp import Mlp, noise_like
+from kindling.steps.stack import Stack
+from kindling.training.fit import fit
 from tests.helpers.commands import SMALL
 from tests.helpers.philox import normal_numbers
 from tests.helpers.stacks import BATCH, accumulate_all, batches, models_of
@@ -115,7 +114,7 @@ def test_both_forms_of_the_step_equal_plain_torch(batch_of: list[int], norm: str
 
     by_autograd = _models(count, norm)
     for trial, model in enumerate(by_autograd):
-        with patch("src.models.noise.noise_like", side_effect=noises[trial]) as drawn:
+        with patch("kindling.models.mlp.noise_like", side_effect=noises[trial]) as drawn:
             logits = model(features[batch_of[trial]])
         assert [call.args[1] for call in drawn.call_args_list] == [0.3] * 4
         F.cross_entropy(logits, labels[batch_of[trial]]).backward()  # type: ignore[no-untyped-call]
@@ -131,7 +130,7 @@ def test_both_forms_of_the_step_equal_plain_torch(batch_of: list[int], norm: str
     def next_noise(like: Tensor, *_: object) -> Tensor:
         return stacked.pop(0).reshape(like.shape)
 
-    with patch("src.models.mlp.noise_like", next_noise):
+    with patch("kindling.models.mlp.noise_like", next_noise):
         (found,) = accumulate_all(stack, features, labels)
     assert not stacked
     for trial, (logits, gradients) in enumerate(expected):

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from torch import nn
 
-from src.config.compose import compose
-from src.models.mlp import Mlp
-from src.models.summary import in_a_line, summarise
-from src.training.fit import fit
+from kindling.config.compose import compose
+from kindling.models.mlp import Mlp
+from kindling.models.summary import in_a_line, summarise
+from kindling.training.fit import fit
 from tests.helpers.commands import SMALL, Command
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from src import build
-from src.native import compiler, engine
-from src.system.errors import InputError
+from kindling.commands import build
+from kindling.native import compiler, engine
+from kindling.system.errors import InputError
 from tests.helpers.commands import ROOT
 
 FLAGS = {"avx2", "bmi1", "bmi2", "f16c", "fma", "movbe"}

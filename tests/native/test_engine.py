@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from src.native import compiler, engine
+from kindling.native import compiler, engine
 from tests.helpers.engine_cases import Array, Case, draw, results, vector_of, weight_of
 from tests.helpers.philox import mask, normal_numbers, philox
 
@@ -26,7 +26,7 @@ class Perceptron(nn.Module):
 
     def __init__(self, case: Case) -> None:
         super().__init__()
-        self.case, shape = case, case.network.perceptron
+        self.case, shape = case, case.network
         pairs = list(itertools.pairwise(shape.widths))
         batch = shape.norm == "batch"
         self.linear = nn.ModuleList(
@@ -40,7 +40,7 @@ class Perceptron(nn.Module):
 
     def forward(self, x: Tensor, batch: int | None = None) -> Tensor:
         """`batch` is the number of a training batch in the run; None: no dropout, no noise."""
-        shape = self.case.network.perceptron
+        shape = self.case.network
         x = self._dropped(self._noisy(x, batch, 0), shape.input_dropout, batch, 0)
         *hidden, last = self.linear
         for number, (linear, norm) in enumerate(zip(hidden, self.norm, strict=True), 1):
@@ -54,7 +54,7 @@ class Perceptron(nn.Module):
         return self._noisy(last(x), batch, len(self.linear))
 
     def _noisy(self, x: Tensor, batch: int | None, layer: int) -> Tensor:
-        deviation = self.case.network.perceptron.noise
+        deviation = self.case.network.noise
         if batch is None or not deviation:
             return x
         return x + deviation * normal_numbers(x.shape, self.case.seed, batch, layer)
@@ -66,7 +66,7 @@ class Perceptron(nn.Module):
 
     def pairs(self, vector: Array) -> Iterator[tuple[Array, Tensor]]:
         """The parts of a flat vector with the tensors of this model."""
-        for number, place in enumerate(self.case.network.places):
+        for number, place in enumerate(self.case.network.layers):
             linear: Any = self.linear[number]
             norm: Any = self.norm[number] if number < len(self.norm) else nn.Identity()
             yield weight_of(place, vector).T, linear.weight
@@ -132,7 +132,7 @@ def train_by_torch(
             nn.utils.clip_grad_norm_(model.parameters(), plan.clip)
         optimizer.param_groups[0]["lr"] = case.rates[k]
         optimizer.step()
-        bound = case.network.perceptron.max_norm
+        bound = case.network.max_norm
         hidden: list[Any] = list(model.linear)[:-1] if bound else []
         for linear in hidden:
             norms = linear.weight.data.norm(dim=1, keepdim=True)
@@ -151,7 +151,7 @@ def train_by_torch(
 def _ill_conditioned(case: Case) -> bool:
     """Adam divides a gradient by its size: of one that is zero but for rounding, rounding decides.
     A norm of one unit, or of a batch of two, leaves such gradients."""
-    shape = case.network.perceptron
+    shape = case.network
     return case.optimizer.kind > 0 and shape.norm is not None
 
 
@@ -170,7 +170,7 @@ def test_a_block_equals_autograd(number: int) -> None:
     for vector, other in ((case.weights, model), (case.average, average)):
         for values, tensor in other.pairs(vector):
             assert np.allclose(values, tensor.detach().numpy(), tolerance, tolerance)
-    for place in case.network.places:
+    for place in case.network.layers:
         whole = case.weights[place.weight : place.weight + place.inputs * place.stride]
         assert not whole.reshape(place.inputs, place.stride)[:, place.units :].any()
 
@@ -215,11 +215,10 @@ def test_the_functions_are_as_exact_as_their_type() -> None:
     """Logits of a network without weights but its last: the activations themselves."""
     for bits, bound in ((32, 4e-6), (64, 2e-14)):
         for name, exact in (("tanh", math.tanh), ("gelu", _gelu)):
-            shape = engine.Perceptron((1, 1, 2), bits, name)
-            network = engine.Network(shape)
+            network = engine.Network((1, 1, 2), bits, name)
             weights = np.zeros(network.size, np.float32 if bits == 32 else np.float64)
-            weight_of(network.places[0], weights)[0, 0] = 1
-            weight_of(network.places[1], weights)[0, 0] = 1
+            weight_of(network.layers[0], weights)[0, 0] = 1
+            weight_of(network.layers[1], weights)[0, 0] = 1
             x = np.concatenate([np.linspace(-12, 12, 4001), np.geomspace(1e-30, 1, 500)])
             x = x.astype(np.float32)
             out = np.empty((len(x), 2), weights.dtype)
@@ -240,7 +239,7 @@ def test_the_first_of_equal_logits_is_predicted(number: int) -> None:
     case.plan.class_weights = None
     losses, correct = case.train(engine.engine())
     assert correct.tolist() == (case.labels[case.rows] == 0).sum(1).tolist()
-    assert losses == pytest.approx(math.log(case.network.perceptron.widths[-1]), rel=1e-6)
+    assert losses == pytest.approx(math.log(case.network.widths[-1]), rel=1e-6)
     assert case.evaluate(engine.engine())[1] == (case.labels == 0).sum()
 
 
@@ -249,7 +248,7 @@ def test_a_nan_shows_in_every_later_loss() -> None:
     the engine must pass NaN on."""
     for number in range(40):
         case = draw(number, random_numbers=False)
-        weight_of(case.network.places[number % len(case.network.places)], case.weights)[0, 0] = (
+        weight_of(case.network.layers[number % len(case.network.layers)], case.weights)[0, 0] = (
             np.nan
         )
         losses, _ = case.train(engine.engine())

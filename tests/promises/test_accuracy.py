@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from src.config.compose import compose
-from src.inference.evaluation import evaluate_path
-from src.runs.folder import Run
-from src.training.fit import fit
+from kindling.config.compose import compose
+from kindling.inference.evaluation import evaluate_path
+from kindling.records.folder import Run
+from kindling.training.fit import fit
 
 
 def test_the_default_run(default_run: Run) -> None:

@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from src.runs.bundle import write_bundle
-from src.runs.folder import Run
-from tests.helpers.commands import COMMANDS, SMALL, Command, Train
+from kindling.records.bundle import write_bundle
+from kindling.records.folder import Run
+from tests.helpers.commands import COMMANDS, OF_A_CHECKOUT, SMALL, Command, Train
 from tests.helpers.confirmations import pretended_sweep
 
 
@@ -55,7 +55,7 @@ def test_a_sweep_continues_after_a_failed_trial_and_reports_it(
     )
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+@pytest.mark.parametrize("name", [*COMMANDS, *OF_A_CHECKOUT])
 def test_every_command_has_help(name: str, command: Command, tmp_path: Path) -> None:
     done = command(f"src.{name}", "--help")
     assert (done.returncode, done.stderr) == (0, "")
@@ -106,7 +106,7 @@ def test_evaluate_repeats_what_the_run_recorded(command: Command, train: Train) 
     assert found["loss"] == pytest.approx(run.result["test/loss"], rel=1e-5)
     assert sum(map(sum, found["confusion"])) == 359
     shown = command("src.evaluate", str(run.best_checkpoint))
-    assert f"accuracy {run.result['test/acc']:.2%}, loss" in shown.stdout
+    assert f"accuracy {run.result['test/acc']:.2%} (largest class " in shown.stdout
 
 
 # --- outputs and disks that nothing can be written to ------------------------------------------

@@ -1,5 +1,7 @@
 """The documentation is right: its commands run, its links lead somewhere, its diffs train."""
 
+import argparse
+import importlib
 import json
 import re
 import shlex
@@ -12,18 +14,21 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits, load_iris
 
-from src.benchmarks.settings import read_settings
-from src.config.compose import compose
-from src.runs.bundle import write_bundle
-from src.runs.folder import Run
-from src.runs.labels import Change, write_labels
-from src.sweeps import search_command
-from src.sweeps.command_line import check_command_line
-from src.torture import NAMES
-from src.training.fit import fit
+from benchmarks.settings import read_settings
+from benchmarks.torture import NAMES
+from kindling.config.compose import compose
+from kindling.records.bundle import write_bundle
+from kindling.records.folder import Run
+from kindling.records.labels import write_labels
+from kindling.sweeps.command_line import check_command_line
+from kindling.sweeps.search import command as search_command
+from kindling.system.arguments import Parser
+from kindling.system.errors import InputError
+from kindling.training.fit import fit
 from tests.helpers.commands import ROOT, SMALL, Command, Train
 from tests.helpers.data_files import write_pictures
 from tests.helpers.drawings import draw
+from tests.helpers.once import made_once
 from tests.helpers.warm import Warm
 
 README = ROOT / "README.md"
@@ -92,15 +97,19 @@ def test_links_and_pictures_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_are_named_exist(page: Path) -> None:
-    named = re.findall(r"`((?:src|conf|tests|notebooks|hydra_plugins)/[^\s`]*)`", prose(page))
+    named = re.findall(
+        r"`((?:src|benchmarks|conf|tests|notebooks|hydra_plugins)/[^\s`]*)`", prose(page)
+    )
     assert [name for name in named if "NAME" not in name and not (ROOT / name).exists()] == []
 
 
 @pytest.mark.parametrize("name", ["Makefile", "pyproject.toml", ".ci/run"])
 def test_files_that_the_tools_run_exist(name: str) -> None:
     """pytest's parallel form says of an absent file only that there was no test."""
-    text = (ROOT / name).read_text().replace('"src/conf"', "")  # only a wheel has it
-    named = re.findall(r"(?<![\w./])(?:src|conf|tests|notebooks|hydra_plugins)/[\w./]*", text)
+    text = (ROOT / name).read_text()
+    named = re.findall(
+        r"(?<![\w./])(?:src|benchmarks|conf|tests|notebooks|hydra_plugins)/[\w./]*", text
+    )
     assert [name for name in named if not (ROOT / name).exists()] == []
 
 
@@ -108,17 +117,17 @@ def test_the_tests_of_a_module_are_found_by_its_name() -> None:
     """Or by the table of CONTRIBUTING.md, which lists no module with a test file of its name."""
     listed: list[str] = []
     for line in (ROOT / "CONTRIBUTING.md").read_text().splitlines():
-        if line.startswith("| `src/"):
+        if line.startswith(("| `src/", "| `benchmarks/")):
             modules, tests = line.strip("| ").split("|")
             assert (ROOT / tests.strip(" `")).exists(), tests
-            listed += re.findall("`(src/[^`]+)`", modules)
-    for path in sorted((ROOT / "src").rglob("[!_]*.py")):
-        name, folder = str(path.relative_to(ROOT)), path.parent.relative_to(ROOT / "src")
-        if folder == Path():  # a command
-            continue
-        own = ROOT / "tests" / folder / f"test_{path.name}"
-        excepted = name in listed or f"src/{folder}/" in listed
-        assert own.exists() != excepted, name
+            listed += re.findall("`([^`]+)`", modules)
+    packages = (ROOT / "src" / "kindling", ROOT / "src" / "kindling_digits", ROOT / "benchmarks")
+    for path in sorted(path for package in packages for path in package.rglob("[!_]*.py")):
+        name, folder = str(path.relative_to(ROOT)), path.parent.relative_to(ROOT)
+        own = ROOT / "tests" / name.removeprefix("src/kindling/").replace("src/kindling_", "")
+        own = own.with_name(f"test_{path.name}")
+        if f"{folder}/" not in listed:
+            assert own.exists() != (name in listed), name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
@@ -142,7 +151,10 @@ def is_make_target(words: Sequence[str]) -> None:
 
 def is_extra(words: Sequence[str]) -> None:
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert words[-1].strip(".[]") in extras["optional-dependencies"]
+    named = re.findall(r"\[(.+)\]", words[-1])
+    assert {each for names in named for each in names.split(",")} <= {
+        *extras["optional-dependencies"]
+    }
 
 
 def names_tests(words: Sequence[str]) -> None:
@@ -162,6 +174,14 @@ def is_train(words: Sequence[str]) -> None:
     check_command_line(words[3:])
 
 
+def is_sweep_elsewhere(words: Sequence[str]) -> None:
+    """As `is_train`, on a machine that has what the executor needs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("kindling.config.faults.missing", lambda *_: [])
+        patch.setattr("shutil.which", str)
+        is_train(words)
+
+
 def is_search(words: Sequence[str]) -> None:
     search_command.check_command_line(words[3:])
 
@@ -171,8 +191,38 @@ def has_right_overrides(words: Sequence[str]) -> None:
     compose(*words[words.index("src.train") + 1 :])
 
 
+class ParsedError(Exception):
+    """Ends a command after its arguments were parsed."""
+
+
+def has_right_arguments(words: Sequence[str]) -> None:
+    """Each command parses its arguments in `main`, before it looks at what they name."""
+    name = words[2].removeprefix("src.")
+    folder = "kindling_digits" if name == "demo" else "kindling.commands"
+
+    def parse(parser: Parser, args: None = None) -> None:
+        for action in parser._actions:
+            action.type = action.type if action.type in (int, float) else None
+        argparse.ArgumentParser.parse_args(parser, args)
+        raise ParsedError
+
+    main = importlib.import_module(f"{folder}.{name}").main
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", [name, *words[3:]])
+        patch.setattr(Parser, "parse_args", parse)
+        patch.setattr(Parser, "parse_intermixed_args", parse)
+        with pytest.raises(ParsedError):
+            main()
+
+
+def is_of_a_wheel(words: Sequence[str]) -> None:
+    """`kindling NAME` is checked as `python -m src.NAME`."""
+    check = is_train if words[1] == "train" else has_right_arguments
+    check(("python", "-m", f"src.{words[1]}", *words[2:]))
+
+
 def nothing(words: Sequence[str]) -> None:
-    pass
+    """Of a program that is not ours, or with an edit of docs/extending.md: see the reason."""
 
 
 NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a command begins or looks
@@ -184,11 +234,9 @@ NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a com
     r"source \.venv": ("a command of the shell; `make` makes the environment", nothing),
     r"eval ": ("a command of the shell; tests/sweeps/test_completion.py asks bash", nothing),
     r"(\w+=\w+ )?make": ("installs, and most targets take minutes", is_make_target),
-    r"pip install -e": ("needs a network", is_extra),
-    r"pip wheel|kindling ": (
-        "installs; tests/promises/test_wheel.py builds a wheel and trains with it",
-        nothing,
-    ),
+    r"pip install": ("needs a network", is_extra),
+    r"pip wheel": ("tests/promises/test_wheel.py builds a wheel", nothing),
+    r"kindling ": ("tests/promises/test_wheel.py runs commands of a wheel", is_of_a_wheel),
     r"python -m pytest": ("the suite runs these tests", names_tests),
     r"python -m src\.benchmark": (
         "takes minutes; tests/benchmarks runs each suite on little data",
@@ -199,16 +247,16 @@ NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a com
         is_torture,
     ),
     r"python -m src\.demo": (
-        "serves until it is stopped; tests/inference/test_demo_server.py draws on it",
-        nothing,
+        "serves until it is stopped; tests/digits/test_demo_server.py draws on it",
+        has_right_arguments,
     ),
     r"python -m src\.committee .*--greedy": (
-        "of two trials one may be chosen; tests/inference/test_committee_run.py chooses of three",
-        nothing,
+        "of two trials, one may be chosen; committees/test_making.py chooses of three",
+        has_right_arguments,
     ),
     r"python -m src\.report .*--live": (
         "serves until it is stopped; tests/reports/test_live.py opens the page",
-        nothing,
+        has_right_arguments,
     ),
     r"python -m src\.train.* logger=(mlflow|wandb|\[)": (
         "slow imports; tests/training/test_loggers.py runs them",
@@ -216,20 +264,21 @@ NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a com
     ),
     r"python -m src\.train.* hydra\.launcher\.executor=slurm": (
         "needs a Slurm cluster; tests/sweeps/executors/test_slurm.py starts one",
-        nothing,
+        is_sweep_elsewhere,
     ),
-    r"python -m src\.(train.* hydra\.launcher\.executor=ray|cancel)": (
+    r"python -m src\.train.* hydra\.launcher\.executor=ray": (
         "needs a Ray cluster; tests/sweeps/executors/test_ray.py starts one",
-        nothing,
+        is_sweep_elsewhere,
     ),
+    r"python -m src\.cancel": ("needs a Ray cluster", has_right_arguments),
     r"torchrun": (
-        "tests/training/test_ranks.py starts torchrun, with two nodes too",
+        "tests/ranks/test_processes.py starts torchrun, with two nodes too",
         has_right_overrides,
     ),
     r".* trainer\.accelerator=cuda": ("needs a GPU", has_right_overrides),
     r".* data=(fashion_mnist|kmnist|cifar10)\b": ("needs a network", has_right_overrides),
     r".*( trainer\.strategy=ddp| trainer=fsdp|_ddp)$": (
-        "ranks import the libraries anew; tests/training/test_ranks.py and test_fsdp.py run them",
+        "ranks import the libraries anew; tests/ranks/test_processes.py and test_fsdp.py run them",
         has_right_overrides,
     ),
     r".* experiment=(?!NAME|few_samples|.*_ddp)\w+$": (
@@ -238,7 +287,7 @@ NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a com
     ),
     r".* data\.group=patient data\.folds=5": (
         "trains five models one by one; tests/data/sources/test_csv.py has folds of groups",
-        nothing,
+        is_train,
     ),
     r".* seed=(range|0,1,2,3)": (
         "many trials; smaller sweeps are run",
@@ -256,11 +305,18 @@ def not_run(words: Sequence[str]) -> tuple[str, Callable[[Sequence[str]], None]]
     return next((found for start, found in NOT_RUN.items() if re.match(start, text)), None)
 
 
-def test_commands_that_are_not_run_are_right() -> None:
+def test_commands_that_are_not_run_are_right(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(files)
     for words in COMMANDS:
         found = not_run(words)
         if found is not None:
             found[1](words)
+
+
+def test_a_wrong_argument_is_no_right_one() -> None:
+    for command in ("report sweep --lives", "cancel", "demo RUN --port=x", "committee"):
+        with pytest.raises(InputError):
+            has_right_arguments(["python", "-m", *f"src.{command}".split()])
 
 
 def test_each_reason_for_not_running_is_needed() -> None:
@@ -343,36 +399,47 @@ def test_settings_train(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert fit(config, tmp_path / str(number)).result["status"] == "finished", arguments
 
 
-@pytest.mark.slow
-def test_commands_run(files: Path, tmp_path: Path) -> None:
-    base = tmp_path / "base"
-    shutil.copytree(files, base)
-    named = ("name=wide", "tags=[first]")
-    fit(compose(*DIGITS, "augmentation=digits", *named), base / "runs" / "DATE" / "TIME")
-    table = ("data=csv", f"data.path={base / 'FILE.csv'}", "data.target=COLUMN")
-    fit(compose(*table, *TINY), base / "runs" / "DATE" / "TABLE")
-    shutil.copytree(base / "runs" / "DATE" / "TIME", base / "runs" / "DATE" / "OTHER")
-    write_labels(base / "runs" / "DATE" / "OTHER", Change(name="other"))
-    write_bundle([base / "runs" / "DATE" / "TIME"], base / "run.zip")
-    sweep = ("-m", "hydra/launcher=fused", "seed=0,1", "hydra.sweep.dir=sweeps/DATE/TIME")
-    search = ("optimizer.lr=interval(0.1,1)", "search.trials=1", "search.folder=searches/NAME")
-    runner = Warm("src.training.fit", "src.reports.page")
-    try:
+@pytest.fixture(scope="module")
+def runner() -> Iterator[Warm]:
+    runner = Warm("kindling.training.fit", "kindling.reports.page")
+    yield runner
+    runner.stop()
+
+
+@pytest.fixture(scope="module")
+def base(files: Path, runner: Warm, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The files, and the runs, the sweep and the search that the commands name."""
+
+    def make(base: Path) -> None:
+        shutil.copytree(files, base, dirs_exist_ok=True)
+        named = ("name=wide", "tags=[first]")
+        fit(compose(*DIGITS, "augmentation=digits", *named), base / "runs" / "DATE" / "TIME")
+        table = ("data=csv", f"data.path={base / 'FILE.csv'}", "data.target=COLUMN")
+        fit(compose(*table, *TINY), base / "runs" / "DATE" / "TABLE")
+        shutil.copytree(base / "runs" / "DATE" / "TIME", base / "runs" / "DATE" / "OTHER")
+        write_labels(base / "runs" / "DATE" / "OTHER", name="other")
+        write_bundle([base / "runs" / "DATE" / "TIME"], base / "run.zip")
+        sweep = ("-m", "hydra/launcher=fused", "seed=0,1", "hydra.sweep.dir=sweeps/DATE/TIME")
+        search = ("optimizer.lr=interval(0.1,1)", "search.trials=1", "search.folder=searches/NAME")
         assert runner(base, "src.train", *sweep, *DIGITS).returncode == 0
         assert runner(base, "src.search", *search, *DIGITS).returncode == 0
-        for number, (arguments, words) in enumerate(RUN.items()):
-            if arguments in SETTINGS:
-                continue
-            assert words[:2] == ("python", "-m"), words
-            folder = tmp_path / str(number)
-            shutil.copytree(base, folder)
-            if "--bundle" in words:
-                (folder / "run.zip").unlink()
-            done = runner(folder, *arguments)
-            faulty = "trainer.precision=17-mixed" in words
-            assert done.returncode == (2 if faulty else 0), (words, done.stdout, done.stderr)
-    finally:
-        runner.stop()
+
+    return made_once(tmp_path_factory, "base", make)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [each for each in RUN if each not in SETTINGS], ids=" ".join)
+def test_a_command_runs(
+    arguments: tuple[str, ...], base: Path, runner: Warm, tmp_path: Path
+) -> None:
+    words = RUN[arguments]
+    assert words[:2] == ("python", "-m"), words
+    shutil.copytree(base, tmp_path, dirs_exist_ok=True)
+    if "--bundle" in words:
+        (tmp_path / "run.zip").unlink()
+    done = runner(tmp_path, *arguments)
+    faulty = "trainer.precision=17-mixed" in words
+    assert done.returncode == (2 if faulty else 0), (words, done.stdout, done.stderr)
 
 
 def test_examples_of_faults_are_what_is_printed(command: Command) -> None:
@@ -426,7 +493,7 @@ def apply(diff: str, root: Path) -> None:
 def added(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
     """Runs commands of a copy of the sources, with everything that docs/extending.md adds."""
     root = tmp_path_factory.mktemp("added")
-    for folder in ("src", "conf", "hydra_plugins"):
+    for folder in ("src", "benchmarks", "conf", "hydra_plugins"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / folder, root / folder, ignore=ignored)
     (root / "tests" / "helpers").mkdir(parents=True)
@@ -436,7 +503,7 @@ def added(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
         assert sum(not name.endswith(".yaml") for name, _, _ in parts) <= 2
         assert all(line[:1] in " +-…" for _, _, text in parts for line in text.splitlines())
         apply(diff, root)
-    runner = Warm("src.training.fit", root=root)
+    runner = Warm("kindling.training.fit", root=root)
     yield runner
     runner.stop()
 

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from src.config.compose import compose
-from src.inference.evaluation import evaluate_path
-from src.runs.folder import Run
-from src.sweeps import search_loop as loop
-from src.sweeps.search_command import check_command_line
-from src.sweeps.search_loop import Search
-from src.sweeps.search_study import open_study
-from src.training.fit import fit
+from kindling.config.compose import compose
+from kindling.inference.evaluation import evaluate_path
+from kindling.records.folder import Run
+from kindling.sweeps.search import loop
+from kindling.sweeps.search.command import check_command_line
+from kindling.sweeps.search.loop import SearchLoop
+from kindling.sweeps.search.study import open_study
+from kindling.training.fit import fit
 from tests.helpers.commands import SMALL, Command
 from tests.helpers.warm import Warm
 from tests.helpers.weights import same
@@ -77,7 +77,7 @@ def searched(folder: Path) -> list[Any]:
         [*SMALL, "optimizer.lr=interval(0.1,0.2)", "search.trials=2", f"search.folder={folder}"]
     )
     study = open_study(command)
-    Search(command, study).run()
+    SearchLoop(command, study).run()
     return [(trial.params, trial.value) for trial in study.trials]
 
 
@@ -116,7 +116,7 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command
         "PATH": f"{with_srun(tmp_path)}{os.pathsep}{os.environ['PATH']}",
     }.items():  # fmt: skip
         monkeypatch.setenv(key, value)
-    warm = Warm()
+    warm = Warm("torchvision")  # matplotlib's folder for fonts is each command's own
     yield partial(warm, tmp_path)
     warm.stop()
 
@@ -124,7 +124,9 @@ def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Command
 def test_every_command_in_a_hostile_environment(hostile: Command, tmp_path: Path) -> None:
     """Also with names that the locale cannot encode."""
     picture = tmp_path / "zähl.png"
-    Image.new("L", (8, 8)).save(picture)
+    drawn = Image.new("L", (28, 28))
+    drawn.paste(255, (12, 4, 16, 24))
+    drawn.save(picture)
     folder = "söck"
     commands = {
         "src.search": [

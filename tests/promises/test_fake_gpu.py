@@ -13,17 +13,17 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from src.config.compose import compose
-from src.config.schema import MEASURES
-from src.data.loader import Batch
-from src.models.mlp import Mlp
-from src.models.stack import Stack
-from src.training import steps as steps_module
-from src.training.learners import MIXED_PRECISION_TYPE
-from src.training.metrics import evaluate
-from src.training.optimizers import build_stacked_optimizer
-from src.training.schedule import Schedule
-from src.training.steps import ClosedFormSteps, StepPlan
+from kindling.config.compose import compose
+from kindling.config.measures import TALLIED
+from kindling.data.loader import Batch
+from kindling.models.mlp import Mlp
+from kindling.steps import autograd, closed_form
+from kindling.steps.base import StepPlan
+from kindling.steps.closed_form import ClosedFormLearner
+from kindling.steps.lanes import Lanes
+from kindling.steps.schedule import Schedule
+from kindling.steps.stack import Stack
+from kindling.tasks.measures import evaluate
 
 BATCHES, SIZE, CLASSES = 6, 100, 10
 # Operations that only look at memory in another way.
@@ -60,7 +60,8 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
 @pytest.fixture(autouse=True)
 def no_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fake tensors have no address that could be aligned."""
-    monkeypatch.setattr(steps_module, "aligned", lambda tensor: tensor)
+    for module in (autograd, closed_form):
+        monkeypatch.setattr(module, "aligned", lambda tensor: tensor)
 
 
 @contextmanager
@@ -96,8 +97,8 @@ CASES: dict[str, Case] = {
 }
 
 
-def prepared(case: Case) -> tuple[ClosedFormSteps, tuple[Tensor, Tensor, Tensor]]:
-    """The steps of a case, and the features, labels and rates of a block, on a fake GPU."""
+def prepared(case: Case) -> tuple[ClosedFormLearner, tuple[Tensor, Tensor, Tensor]]:
+    """The learner of a case, and the features, labels and rates of a block, on a fake GPU."""
     overrides, model, widths, batch_of, _ = case
     configs = [
         compose("scheduler=onecycle", *overrides, f"optimizer.lr={0.1 / (number + 1)}")
@@ -109,27 +110,24 @@ def prepared(case: Case) -> tuple[ClosedFormSteps, tuple[Tensor, Tensor, Tensor]
         smoothing=trainer.label_smoothing,
         class_weights=(1.0,) * CLASSES if trainer.label_smoothing else None,
     )  # fmt: skip
-    stack = Stack([Mlp(784, [width], CLASSES, **model) for width in widths], batch_of)
+    models = [Mlp(784, [width], CLASSES, **model) for width in widths]
     schedules = [Schedule(c.scheduler, c.optimizer.lr, 4, plan.steps_per_epoch) for c in configs]
-    optimizer = build_stacked_optimizer([each.optimizer for each in configs], stack)
-    steps = ClosedFormSteps(
-        stack, optimizer, schedules, plan,
-        product_dtype=MIXED_PRECISION_TYPE.get(trainer.precision),
-    )  # fmt: skip
+    learner = ClosedFormLearner(configs, models, batch_of, Lanes(), CLASSES)
+    learner.begin(schedules, plan)
     orders = max(batch_of) + 1
     features = torch.zeros(BATCHES, orders, SIZE, 784)
     labels = torch.zeros(BATCHES, orders, SIZE, dtype=torch.long)
-    return steps, (features, labels, torch.zeros(BATCHES, len(widths)))
+    return learner, (features, labels, torch.zeros(BATCHES, len(widths)))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_no_step_of_a_block_waits(name: str) -> None:
     """A block that is captured must not touch the CPU, and each kernel costs microseconds."""
     with on_a_gpu():
-        steps, inputs = prepared(CASES[name])
-        steps._train(*inputs, 1 / SIZE, 0, 0)  # makes the optimizer's state
+        learner, inputs = prepared(CASES[name])
+        learner._train(*inputs, 1 / SIZE, 0, 0)  # makes the optimizer's state
         with Operations() as seen:
-            results = steps._train(*inputs, 1 / SIZE, 0, 0)
+            results = learner._train(*inputs, 1 / SIZE, 0, 0)
     assert {result.device.type for result in results} == {"cuda"}
     assert not seen.waits
     *_, most = CASES[name]
@@ -140,7 +138,7 @@ def test_an_evaluation_does_not_wait() -> None:
     with on_a_gpu():
         stack = Stack([Mlp(784, [width], CLASSES) for width in (5, 7)], [0, 0])
         batch = Batch(torch.zeros(300, 784), torch.zeros(300, dtype=torch.long))
-        for measure in (None, *MEASURES):
+        for measure in (None, *TALLIED):
             with Operations() as seen:
                 found = evaluate(stack.logits, batch, torch.float32, 2, measure=measure)
             assert not seen.waits, measure

@@ -2,7 +2,6 @@
 `--accelerator=cpu` they run on a CPU, where they only show that nothing is missing."""
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,12 +9,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from src.benchmarks.crashes import fingerprint
-from src.config.compose import compose
-from src.runs.folder import Run
-from src.system.errors import InputError
-from src.training import cuda_graph, ranks, steps
-from src.training.fit import fit, fit_stack
+from benchmarks.crashes import fingerprint
+from kindling.config.compose import compose
+from kindling.ranks import processes as ranks
+from kindling.records.folder import Run
+from kindling.steps import cuda_graph
+from kindling.system.errors import InputError
+from kindling.training.fit import fit, fit_stack
 from tests.helpers.kills import Killed, die_after_writing, position
 from tests.helpers.weights import weights
 
@@ -209,7 +209,7 @@ def test_a_capture_that_fails_changes_nothing(
     cuda: None, here: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dropped = (*here, "model.dropout=0.3")
-    eager = fit(compose(*dropped, NO_GRAPH), tmp_path / "eager")
+    eager, actual = fit(compose(*dropped, NO_GRAPH), tmp_path / "eager"), cuda_graph.capture
 
     def capture(run: Callable[[], tuple[Tensor, ...]]) -> cuda_graph.Replay:
         def wait() -> tuple[Tensor, ...]:
@@ -217,9 +217,9 @@ def test_a_capture_that_fails_changes_nothing(
             outputs[0].sum().item()  # CUDA forbids to wait within a capture
             return outputs
 
-        return cuda_graph.capture(wait)
+        return actual(wait)
 
-    monkeypatch.setattr(steps, "BatchGraph", partial(cuda_graph.BatchGraph, capture=capture))
+    monkeypatch.setattr(cuda_graph, "capture", capture)
     run = fit(compose(*dropped), tmp_path / "run")
     assert TOLD in run.log_file.read_text()
     assert fingerprint(run) == fingerprint(eager)

@@ -4,14 +4,17 @@ Opening any file succeeds or raises one of the project's own errors, within a li
 time. By default a few hundred examples are tried; `make torture` tries a hundred thousand.
 """
 
+import csv
 import hashlib
 import io
 import json
+import logging
 import os
 import pickle
 import resource
 import shutil
 import signal
+import unicodedata
 import zipfile
 import zlib
 from collections import OrderedDict
@@ -29,37 +32,42 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from src.config.compose import compose
-from src.config.faults import read_config
-from src.data.sources.mnist import read_idx, read_idx_set
-from src.data.tables import Columns, NumberColumn, read_table
-from src.inference.committee_run import make_committee
-from src.inference.inputs import read_inputs
-from src.inference.members import read_request
-from src.reports import tables
-from src.reports.collect import collect
-from src.reports.confirmation import describe, read_confirmation, to_primitives
-from src.reports.page import write_report
-from src.runs import checkpoint
-from src.runs.bundle import MANIFEST, open_bundle, write_bundle
-from src.runs.checkpoint import CheckpointPair
-from src.runs.config_files import create_run_folder
-from src.runs.confirm_record import Chosen, Record, read_record, write_record
-from src.runs.folder import HISTORY, HISTORY_LIMIT, Run
-from src.runs.loading import open_trained
-from src.runs.sweep_folder import Sweep
-from src.sweeps.command_line import check_command_line
-from src.sweeps.confirm_command import check_command_line as confirm_command
-from src.sweeps.search_command import Command
-from src.sweeps.search_command import check_command_line as search_command
-from src.sweeps.search_study import open_study
-from src.system.errors import InputError
-from src.system.files import MIB, YAML_LIMIT, read_bounded, read_yaml
-from src.training.fit import fit
-from src.training.resume import check_state
-from tests.helpers.commands import SMALL
+from kindling.config.compose import compose
+from kindling.config.faults import read_config
+from kindling.data.sources.published import read_idx, read_idx_set
+from kindling.data.tables import Columns, NumberColumn, read_table
+from kindling.inference.committees.making import make_committee
+from kindling.inference.committees.members import read_request
+from kindling.inference.inputs import read_inputs
+from kindling.inference.prediction import Guess, Prediction, to_csv
+from kindling.records import checkpoint
+from kindling.records.bundle import MANIFEST, open_bundle, write_bundle
+from kindling.records.checkpoint import CheckpointPair
+from kindling.records.config_files import create_run_folder
+from kindling.records.confirm_record import Chosen, Record, read_record, write_record
+from kindling.records.folder import HISTORY, HISTORY_LIMIT, Run, csv_text
+from kindling.records.loading import open_trained
+from kindling.records.sweep_folder import Sweep
+from kindling.reports import tables
+from kindling.reports.collect import collect
+from kindling.reports.confirmation import describe_confirmation, read_confirmation, to_primitives
+from kindling.reports.page import write_report
+from kindling.sweeps.command_line import check_command_line
+from kindling.sweeps.confirmation.command import check_command_line as confirm_command
+from kindling.sweeps.search.command import CheckedSearch
+from kindling.sweeps.search.command import check_command_line as search_command
+from kindling.sweeps.search.study import open_study
+from kindling.system.colour import cleaned
+from kindling.system.errors import InputError
+from kindling.system.files import MIB, YAML_LIMIT, read_bounded, read_yaml
+from kindling.system.process import LogLines
+from kindling.training.fit import fit
+from kindling.training.result import logging_to
+from kindling.training.resume import check_state
+from tests.helpers.commands import SMALL, Command
 from tests.helpers.faults import own_error
 from tests.helpers.mutations import MANY, MUTATIONS, Mutation, examples, mutated
+from tests.helpers.screen import terminal
 
 GIB = 2**30
 
@@ -348,10 +356,10 @@ def test_sweeps_of_strange_trials(seed: int, base: Run, tmp_path: Path) -> None:
 
 def write_page(folder: Path) -> None:
     """The texts of a report, without its figures."""
-    runs = collect([folder]).runs
-    tables.run_table("runs", "run", sorted(runs, key=lambda entry: entry.rank), [])
-    tables.key_figures(runs[0], None)
-    tables.environments(runs)
+    found = collect([folder])
+    tables.run_table("runs", found.parts["runs"])
+    tables.key_figures(found.runs[0], None)
+    tables.environments(found.runs)
 
 
 @examples(500)
@@ -391,7 +399,7 @@ def test_confirmed_results_that_say_something_else(
 
     def read() -> None:
         found = read_confirmation(to_confirm, read_record(to_confirm))
-        describe(found)
+        describe_confirmation(found)
         json.dumps(to_primitives(found), allow_nan=False)
 
     own_error(read)
@@ -480,7 +488,7 @@ def test_mutated_arrays(mutations: Mutation, packed: bool, inside: bool, tmp_pat
 
 
 @pytest.fixture(scope="module")
-def study(tmp_path_factory: pytest.TempPathFactory) -> Command:
+def study(tmp_path_factory: pytest.TempPathFactory) -> CheckedSearch:
     """A search with one batch proposed and one trial reported."""
     folder = tmp_path_factory.mktemp("search") / "s"
     space = ("optimizer.lr=interval(0.1,1)", "search.trials=2", "search.batch=2")
@@ -492,7 +500,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Command:
 
 @examples(120)
 @given(mutations=MUTATIONS)
-def test_mutated_studies(mutations: Mutation, study: Command) -> None:
+def test_mutated_studies(mutations: Mutation, study: CheckedSearch) -> None:
     file = study.folder / "study.db"
     content = file.read_bytes()
     file.write_bytes(mutated(content, mutations))
@@ -932,3 +940,143 @@ def test_another_model_or_version_is_told_by_its_field(base: Run, tmp_path: Path
         open_trained(path)
     with pytest.raises(InputError, match=r"config\.model\.hidden_sizes: it was \[4\], now \[3\]"):
         check_state(checkpoint.read(path), path, [saved], 1, 9)
+
+
+# --- what a stranger's text does to a terminal and to a spreadsheet ------------------------------
+
+HOSTILE = (
+    "\x1b]0;title\x07", "\x1b[2J", "\x1b[1A\x1b[K", "\x1b]52;c;Y21k\x1b\\", "\x1b[31m", "\x9b31m",
+    "\x90q\x9c", "\x08\x08", "\x00", "\x7f", "\u202e", "\u2066",
+)  # fmt: skip
+
+
+def unsafe(text: str) -> set[str]:
+    """The characters that steer a terminal, by what Unicode calls them."""
+    controls = {c for c in text if unicodedata.category(c) == "Cc" and c not in "\n\t"}
+    turns = {c for c in text if unicodedata.bidirectional(c) in
+             ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")}  # fmt: skip
+    return controls | turns
+
+
+@pytest.fixture(scope="module")
+def hostile_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run whose texts, classes, and names of files have codes for a terminal."""
+    codes = "".join(HOSTILE)
+    name = codes.replace("\0", "").replace("/", "")
+    folder = tmp_path_factory.mktemp("hostile")
+    lines = [f"{n},{n % 7},{'a' if n % 2 else 'b'}{name}" for n in range(60)]
+    table = folder / "table.csv"
+    table.write_text("\n".join([f"x,y{name},class", *lines, ""]))
+    path = (f"data.path={table}", "data.target=class")
+    run = fit(compose("data=csv", *SMALL[1:], *path), folder / f"run{name}")
+    run.overrides_file.write_text(yaml.safe_dump([f"optimizer.lr={codes}"]))
+    result = json.loads(run.result_file.read_text())
+    result |= {"step_reason": codes, "commit": codes, "stopped": codes}
+    result["versions"] = {**result["versions"], "torch": codes, codes: codes}
+    run.write_result(result)
+    (run.folder / f"{name}.csv").write_text(f"x,y{name}\n1,2\n3,4\n")
+    return run
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "status"),
+    [
+        ("src.runs", ["RUN"], 0),
+        ("src.runs", ["compare", "RUN", "BASE"], 0),
+        ("src.runs", ["rm", "RUN/x"], 2),
+        ("src.evaluate", ["RUN"], 0),
+        ("src.evaluate", ["RUN", "--json"], 0),
+        ("src.predict", ["RUN", "TABLE"], 0),
+        ("src.predict", ["RUN", "TABLE", "--csv", "-"], 0),
+        ("src.predict", ["RUN", "TABLE.csv"], 2),
+        ("src.report", ["RUN", "--output", "report.html"], 0),
+        ("src.train", ["resume=RUN"], 0),
+        ("src.train", ["resume=RUN/x"], 2),
+        ("src.train", ["data.path=x\x1b[2J"], 2),
+        ("src.train", ["seed=\x1b]0;x\x07"], 2),
+        ("src.confirm", ["RUN"], 2),
+        ("src.reproduce", ["RUN"], 2),
+    ],
+)
+def test_no_command_prints_codes_of_a_file(
+    module: str, arguments: list[str], status: int, hostile_run: Run, base: Run, command: Command
+) -> None:
+    (table,) = (each for each in hostile_run.folder.glob("*.csv") if each.name != "history.csv")
+    names = {"RUN": hostile_run.folder, "TABLE": table, "BASE": base.folder}
+    for name, path in names.items():
+        arguments = [text.replace(name, str(path)) for text in arguments]
+    done = command(module, *arguments)
+    assert unsafe(done.stdout + done.stderr) == set()
+    assert done.returncode == status, done.stderr
+    assert done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "status"),
+    [
+        ("src.runs", ["RUN"], 0),
+        ("src.runs", ["compare", "RUN", "RUN"], 0),
+        ("src.runs", ["rm", "RUN"], 2),
+        ("src.evaluate", ["RUN"], 0),
+        ("src.evaluate", ["RUN/x"], 2),
+        ("src.evaluate", ["RUN", "--data", "RUN/x"], 2),
+        ("src.predict", ["RUN", "RUN/x"], 2),
+        ("src.export", ["RUN", "--format", "safetensors"], 0),
+        ("src.train", ["resume=RUN"], 0),
+        ("src.train", ["data=csv", "data.target=a", "data.path='RUN'"], 2),
+        ("src.committee", ["RUN"], 2),
+        ("src.confirm", ["RUN"], 2),
+        ("src.reproduce", ["RUN"], 2),
+    ],
+)
+def test_no_name_of_a_folder_begins_a_line(
+    module: str, arguments: list[str], status: int, base: Run, command: Command, tmp_path: Path
+) -> None:
+    name = "a\nerror: b\r\x1b[31mc"
+    shutil.copytree(base.folder, tmp_path / name)
+    done = command(module, *(text.replace("RUN", name) for text in arguments), FORCE_COLOR="1")
+    lines = done.stdout.splitlines() + done.stderr.splitlines()
+    assert not [line for line in lines if line.startswith(("error: b", "\x1b[31mc"))]
+    assert "a\ufffderror: b\ufffd\ufffd[31mc" in "".join(lines)
+    assert done.returncode == status, done.stderr
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_log_has_no_codes(text: str, tmp_path: Path) -> None:
+    """Neither on a terminal, which gets colours, nor in train.log."""
+    record = logging.LogRecord("kindling", logging.WARNING, "", 0, f"a{text}b", None, None)
+    assert unsafe(LogLines(io.StringIO()).format(record)) == set()
+    with logging_to([Run(tmp_path)]):
+        logging.getLogger("kindling").warning("a%sb", text)
+    assert unsafe(Run(tmp_path).log_file.read_text()) == set()
+
+
+@pytest.mark.parametrize("text", [text for text in HOSTILE if text != "\x1b[31m"])
+def test_a_terminal_gets_colours_alone(text: str) -> None:
+    with terminal() as shown:
+        assert not unsafe(cleaned(f"{text}a\r{text}\x1b[31mb\x1b[0m", shown).replace("\x1b[31m", "")
+                          .replace("\x1b[0m", ""))  # fmt: skip
+        assert cleaned(f"\r{text}a", shown)[0] == "\r"  # a bar of progress
+
+
+FORMULAS = ("=1+1", "=cmd|' /C calc'!A0", "+cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1", "\uff1d1+1",
+            "-", "--x")  # fmt: skip
+PLAIN = ("-0.5", "+3", "1e-5", "-1.", "nan", "-inf", "a=b", "x-1", "", "7", "'=1", "ok")
+
+
+@pytest.mark.parametrize("text", [*FORMULAS, *PLAIN])
+def test_a_csv_file_has_no_formula(text: str) -> None:
+    """As classes of predictions, as errors of trials, and as settings in a header."""
+    guess, expected = Guess(0, 1, 0.5, 0.5), text
+    if text in FORMULAS:
+        expected = "'" + text.replace("\r", "\ufffd")
+    predictions = [Prediction(Path("p.csv"), 0, guess)]
+    written = (
+        to_csv(predictions, [text, "other"]),
+        csv_text(["class", "setting"], [{"class": text, "setting": 1}]),
+    )
+    for content in written:
+        (row,) = csv.DictReader(io.StringIO(content))
+        assert row["class"] == expected
+    header = next(csv.reader(io.StringIO(csv_text([text], []))))
+    assert header == [expected]

@@ -18,7 +18,7 @@ def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("KINDLING_RUNS", str(tmp_path / "runs"))
     monkeypatch.setenv("HOME", str(tmp_path))  # Jupyter keeps files there
     notebook = nbformat.read(path, as_version=4)  # type: ignore[no-untyped-call]
-    NotebookClient(notebook, timeout=120, kernel_name="python3").execute(cwd=path.parent)
+    NotebookClient(notebook, timeout=1200, kernel_name="python3").execute(cwd=path.parent)
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     pictures = [
         output for cell in cells for output in cell.outputs if "image/png" in output.get("data", {})

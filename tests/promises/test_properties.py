@@ -14,16 +14,16 @@ import torch
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
 
-from src.config.compose import compose
-from src.config.faults import check, find_faults
-from src.config.schema import Config, Monitor
-from src.data.sources.catalogue import open_source
-from src.data.sources.folds import training_and_validation
-from src.native import engine
-from src.runs.folder import Run
-from src.runs.sweep_folder import Sweep
-from src.sweeps.trials import train_trials
-from src.training.fit import fit
+from kindling.config.compose import compose
+from kindling.config.faults import check, find_faults
+from kindling.config.schema import Config, Monitor
+from kindling.data.sources.catalogue import open_source
+from kindling.data.sources.folds import training_and_validation
+from kindling.native import engine
+from kindling.records.folder import Run
+from kindling.records.sweep_folder import Sweep
+from kindling.sweeps.trials import train_trials
+from kindling.training.fit import fit
 from tests.helpers.oracle import LOWER_IS_BETTER, Loop, Trained
 from tests.helpers.weights import Weights, same
 
@@ -202,8 +202,8 @@ def test_trials_single_runs_and_plain_torch_agree(
     expected = [_by_torch(config) for config in configs]
     with (
         tempfile.TemporaryDirectory() as folder,
-        patch("src.training.fit.available", lambda: threads),
-        patch("src.training.lanes.WORTH", 1.0),  # even these small steps in lanes
+        patch("kindling.training.building.available", lambda: threads),
+        patch("kindling.steps.lanes.WORTH", 1.0),  # even these small steps in lanes
     ):
         base = Path(folder)
         folders = [base / "sweep" / str(number) for number in range(len(configs))]

@@ -15,20 +15,20 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from src.config.compose import compose
-from src.config.faults import known_keys
-from src.config.overrides import parse
-from src.config.schema import GROUPS
-from src.inference.inputs import read_inputs
-from src.reports.page import write_report
-from src.runs.bundle import write_bundle
-from src.runs.folder import Run
-from src.runs.loading import open_trained
-from src.runs.sweep_folder import Sweep
-from src.sweeps.command_line import check_command_line
-from src.sweeps.resume_folder import LAUNCHER_KEYS
-from src.system.errors import InputError
-from src.system.files import (
+from kindling.config.compose import compose
+from kindling.config.faults import known_keys
+from kindling.config.overrides import parse
+from kindling.config.schema import GROUPS
+from kindling.inference.inputs import read_inputs
+from kindling.records.bundle import write_bundle
+from kindling.records.folder import Run
+from kindling.records.loading import open_trained
+from kindling.records.sweep_folder import Sweep
+from kindling.reports.page import write_report
+from kindling.sweeps.command_line import check_command_line
+from kindling.sweeps.resume_folder import LAUNCHER_KEYS
+from kindling.system.errors import InputError
+from kindling.system.files import (
     HARD_LINKS_ALLOWED,
     append_text,
     lock_or_fail,
@@ -39,7 +39,7 @@ from src.system.files import (
     wait_for_lock,
     write_durably,
 )
-from src.training.fit import fit
+from kindling.training.fit import fit
 from tests.helpers.commands import SMALL, Command
 from tests.helpers.data_files import write_pictures
 
@@ -437,7 +437,7 @@ def test_a_folder_is_fixed_before_hydra_is_asked() -> None:
         (["-m", "hydra.sweep.dir=a,b"], "have one value for a whole sweep"),
         (["-m", "seed=range(0,1000000000)"], "a sweep of more than 10,000 trials"),
         (["-m", "seed=range(0,1000)", "data.split_seed=range(0,1000)"], "more than 10,000 trials"),
-        (["seed=" + "1" * 5000], "cannot be read"),
+        (["seed=" + "1" * 5000], "must be a whole number"),
         ([f"model.hidden_sizes=[{'1,' * 20_000}1]"], "at most 10,000 are read"),
         (
             ["-m", "hydra/launcher=fused", "hydra.launcher.max_trials=0"],

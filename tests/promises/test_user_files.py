@@ -10,17 +10,16 @@ import pytest
 import torch
 from PIL import Image
 
-from src.config.compose import compose
-from src.data.sources.catalogue import open_source
-from src.inference.evaluation import evaluate_path
-from src.inference.exporters import export
-from src.inference.formats import plan
-from src.inference.inputs import read_inputs
-from src.inference.prediction import predict_inputs
-from src.inference.prediction_output import describe
-from src.runs.loading import open_trained
-from src.system.errors import InputError
-from src.training.fit import fit
+from kindling.config.compose import compose
+from kindling.data.sources.catalogue import open_source
+from kindling.inference.evaluation import evaluate_path
+from kindling.inference.export.export import export
+from kindling.inference.export.formats import plan
+from kindling.inference.inputs import read_inputs
+from kindling.inference.prediction import describe_predictions, predict_inputs
+from kindling.records.loading import open_trained
+from kindling.system.errors import InputError
+from kindling.training.fit import fit
 from tests.helpers.data_files import ROWS, write_pictures
 
 
@@ -64,7 +63,7 @@ def test_a_run_knows_its_data(kind: str, tmp_path: Path) -> None:
     assert found.accuracy == run.result["test/acc"]
     assert found.to_primitives()["labels"] == list(labels)
     predictions = predict_inputs(trained, read_inputs([new]))
-    text = describe(predictions, trained.labels)
+    text = describe_predictions(predictions, trained.labels)
     assert any(label in text.splitlines()[2].split() for label in labels)
     if kind == "csv":
         assert [prediction.true_class for prediction in predictions] == [1, 0]
@@ -73,8 +72,8 @@ def test_a_run_knows_its_data(kind: str, tmp_path: Path) -> None:
         assert len(predictions) == 1
         assert predictions[0].polarity == ""
     done = export(plan(run.folder, "safetensors", None, force=False))
-    assert tuple(done.description.labels) == labels
-    assert done.description.columns == trained.columns
+    assert tuple(done.metadata.labels) == labels
+    assert done.metadata.columns == trained.columns
     change()
     with pytest.raises(InputError, match="content of its data has changed"):
         evaluate_path(run.folder, None)

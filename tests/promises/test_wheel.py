@@ -11,12 +11,11 @@ import pytest
 
 import kindling
 from tests.helpers.commands import COMMANDS, ROOT
+from tests.helpers.once import made_once
 
 
-@pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the content of the wheel. Its dependencies are those of this environment."""
-    folder = tmp_path_factory.mktemp("wheel")
+def install(folder: Path) -> None:
+    """Builds the wheel into a folder, and puts its content into the folder's `site`."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     built = [*pip, "wheel", "--no-deps", "--no-build-isolation", "-w", str(folder), str(ROOT)]
     subprocess.run(built, check=True, cwd=folder)
@@ -25,15 +24,27 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
         names = archive.namelist()
     tops = {name.split("/")[0] for name in names}
     assert {top for top in tops if not top.endswith(".dist-info")} == {
-        "src", "hydra_plugins", "kindling.py",
+        "kindling", "kindling_digits", "hydra_plugins",
     }  # fmt: skip
     assert not [name for name in names if "/builds/" in name or name.endswith((".so", ".cubin"))]
-    target = folder / "site"
     subprocess.run(
-        [*pip, "install", "--no-deps", "--no-compile", "--target", str(target), str(wheel)],
+        [
+            *pip,
+            "install",
+            "--no-deps",
+            "--no-compile",
+            "--target",
+            str(folder / "site"),
+            str(wheel),
+        ],
         check=True,
     )
-    return target
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the content of the wheel. Its dependencies are those of this environment."""
+    return made_once(tmp_path_factory, "wheel", install) / "site"
 
 
 def started(installed: Path, folder: Path, *command: str) -> "subprocess.CompletedProcess[str]":
@@ -73,13 +84,13 @@ def test_from_any_folder(installed: Path, tmp_path: Path) -> None:
     )
     assert "1 stack of 2" in swept.stdout, swept.stderr
     script = (
-        "import kindling, src; print(src.__file__); print(kindling.load('first').labels[3]);"
+        "import kindling; print(kindling.__file__); print(kindling.load('first').labels[3]);"
         "print(len(kindling.sweep('data=digits', 'trainer.max_epochs=1', 'seed=2,3')))"
     )
     done = started(installed, tmp_path, "-c", script)
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[:2] == [str(installed / "src" / "__init__.py"), "3"]
+    assert lines[:2] == [str(installed / "kindling" / "__init__.py"), "3"]
     assert lines[-1] == "2"
 
 
@@ -105,11 +116,54 @@ def test_the_command(installed: Path, tmp_path: Path) -> None:
     assert wrong.returncode == 2
     assert "did you mean seed" in wrong.stderr
     assert "torch" not in wrong.stderr
+
+
+@pytest.mark.slow
+def test_in_a_project_with_a_folder_src(installed: Path, tmp_path: Path) -> None:
+    """From a script, a test, and that project's own python -m src.train."""
     (tmp_path / "src").mkdir()
     (tmp_path / "src" / "__init__.py").write_text("")
-    hidden = started(installed, tmp_path, "-c", "import kindling; kindling.fit")
-    assert "hides the package src of Kindling" in hidden.stderr
-    assert started(installed, tmp_path, kindling, "devices").returncode == 0
+    program = (
+        "import kindling\n"
+        "from kindling.system.installation import as_command\n"
+        "def test(): print(kindling.compose('data=toy').seed, as_command('train'))\n"
+        "if __name__ == '__main__': test()\n"
+    )
+    for name in ("src/train.py", "script.py", "test_own.py"):
+        (tmp_path / name).write_text(program)
+    for command in (
+        ("-m", "src.train"),
+        ("script.py",),
+        ("-m", "pytest", "-sq", "-p", "no:cacheprovider", "test_own.py"),
+    ):
+        done = started(installed, tmp_path, *command)
+        assert done.returncode == 0, done.stderr
+        assert "0 kindling train" in done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_names_commands_as_they_were_typed(name: str, tmp_path: Path) -> None:
+    """Those of docstrings and of comments in the configurations too."""
+    program = "import sys; from kindling.__main__ import main; sys.argv[0] = 'kindling'; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", program, name, "--help"],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.startswith(f"usage: kindling {name} [")
+    assert "python -m src" not in done.stdout + done.stderr
+
+
+def test_a_checkout_takes_its_own_package_and_hides_no_other(tmp_path: Path) -> None:
+    """src/evaluate.py has the name of a package that many install."""
+    (tmp_path / "evaluate.py").write_text("")
+    (tmp_path / "kindling.py").write_text("")
+    done = subprocess.run(
+        [sys.executable, "-c", "import src, evaluate, kindling; print(evaluate, kindling)"],
+        cwd=ROOT, env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert f"{tmp_path / 'evaluate.py'}" in done.stdout
+    assert f"{ROOT / 'src' / 'kindling' / '__init__.py'}" in done.stdout
 
 
 def test_every_name_of_the_library() -> None:

@@ -8,18 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from src.reports import analysis
-from src.reports.collect import Entry, SweepEntries
-from src.runs.folder import Result, Run
-from src.runs.outcome import short
+from kindling.records.folder import Result, Run
+from kindling.records.outcome import short
+from kindling.reports import analysis
+from kindling.reports.collect import Part, Reported
 
 
-def entry(value: float | None, **settings: str) -> Entry:
+def entry(value: float | None, **settings: str) -> Reported:
     """A trial with this validation accuracy."""
     result: Result = {}
     if value is not None:
         result = {"status": "finished", "best": {"val/acc": value}}
-    return Entry(Run(Path("none")), result, settings, settings, [], str(settings), "")
+    return Reported(Run(Path("none")), result, settings, settings, [], str(settings), "")
 
 
 def test_effects_and_the_grid_of_the_strongest() -> None:
@@ -30,7 +30,7 @@ def test_effects_and_the_grid_of_the_strongest() -> None:
         entry(0.9, lr="0.03", width="16", seed="0"),
         entry(None, lr="1", width="16", seed="0"),
     ]
-    swept = SweepEntries(Path("s"), "s", trials, ["lr", "width", "seed"])
+    swept = Part(Path("s"), "s", trials, ["lr", "width", "seed"])
     lr, width = analysis.effects(swept)  # the seed is the same in all
     assert (lr.key, lr.labels) == ("lr", ["0.03", "0.1"])
     assert lr.means == pytest.approx([0.85, 0.6])
@@ -43,7 +43,17 @@ def test_effects_and_the_grid_of_the_strongest() -> None:
     assert grid is not None
     assert (grid.rows, grid.columns) == (["0.03", "0.1"], ["8", "16"])
     np.testing.assert_allclose(grid.means, [[0.8, 0.9], [0.5, 0.7]])
-    assert analysis.grid(SweepEntries(Path("s"), "s", trials, ["lr"])) is None
+    assert analysis.grid(Part(Path("s"), "s", trials, ["lr"])) is None
+
+
+def test_a_confirmation_has_no_effects(tmp_path: Path) -> None:
+    """Its settings are the best of a sweep, so their differences say nothing about a key."""
+    trials = [entry(0.1 * n, lr=str(n % 2), width=str(n // 2)) for n in range(4)]
+    swept = Part(tmp_path, "s", trials, ["lr", "width"])
+    assert len(analysis.effects(swept)) == 2
+    (tmp_path / "confirm.yaml").write_text("")
+    assert (analysis.effects(swept), analysis.grid(swept)) == ([], None)
+    assert analysis.by_strength(swept) == ["lr", "width"]
 
 
 def test_seeds_and_folds_have_no_effect() -> None:
@@ -52,7 +62,7 @@ def test_seeds_and_folds_have_no_effect() -> None:
         entry(0.1 * number, lr=str(number % 2), **dict.fromkeys(("seed", "data.fold"), str(number)))
         for number in range(4)
     ]
-    swept = SweepEntries(Path("s"), "s", trials, ["seed", "lr", "data.fold"])
+    swept = Part(Path("s"), "s", trials, ["seed", "lr", "data.fold"])
     assert [effect.key for effect in analysis.effects(swept)] == ["lr"]
     assert analysis.grid(swept) is None
     assert analysis.by_strength(swept) == ["lr", "seed", "data.fold"]
@@ -64,7 +74,7 @@ def test_numbers_that_a_sampler_drew_are_shown_as_ranges() -> None:
         entry(number / 12, lr=repr(rate), width=str(8 * (1 + number % 2)))
         for number, rate in enumerate(rates)
     ]
-    swept = SweepEntries(Path("s"), "s", trials, ["lr", "width"])
+    swept = Part(Path("s"), "s", trials, ["lr", "width"])
     (lr,) = [effect for effect in analysis.effects(swept) if effect.key == "lr"]
     assert lr.labels == [
         "0.0123–0.0247", "0.037–0.0494", "0.0617–0.0741", "0.0864–0.0988", "0.111–0.123",
@@ -74,7 +84,7 @@ def test_numbers_that_a_sampler_drew_are_shown_as_ranges() -> None:
     grid = analysis.grid(swept)
     assert grid is not None
     assert (grid.rows, grid.columns) == (lr.labels, ["8", "16"])
-    few = SweepEntries(Path("s"), "s", trials[:3], ["lr"])
+    few = Part(Path("s"), "s", trials[:3], ["lr"])
     assert analysis.effects(few)[0].labels == ["0.01235", "0.02469", "0.03704"]
     assert [short(text) for text in ("0.123456789", "[64,64,64,64]", "123456")] == [
         "0.1235",
@@ -92,7 +102,7 @@ def test_ranges_of_seeds_have_all_digits() -> None:
     }  # fmt: skip
 
 
-def zipped(values: Sequence[tuple[str, str]], decays: int) -> list[Entry]:
+def zipped(values: Sequence[tuple[str, str]], decays: int) -> list[Reported]:
     """A trial with each pair of values and each decay. The value grows with the place."""
     points = itertools.product(enumerate(values), range(decays))
     return [
@@ -103,7 +113,7 @@ def zipped(values: Sequence[tuple[str, str]], decays: int) -> list[Entry]:
 
 def test_keys_that_change_together_have_one_effect() -> None:
     trials = zipped([("0.3", "[8]"), ("0.1", "[32]"), ("0.2", "[16]")], 2)
-    swept = SweepEntries(Path("s"), "s", trials, ["lr", "width", "decay"])
+    swept = Part(Path("s"), "s", trials, ["lr", "width", "decay"])
     together, decay = analysis.effects(swept)
     assert (together.key, decay.key) == ("lr, width", "decay")
     assert together.labels == ["0.1, [32]", "0.2, [16]", "0.3, [8]"]
@@ -113,16 +123,16 @@ def test_keys_that_change_together_have_one_effect() -> None:
     assert (grid.row_key, grid.column_key) == ("lr, width", "decay")
     assert (grid.rows, grid.columns) == (together.labels, ["0", "1"])
     np.testing.assert_allclose(grid.means, [[0.1, 0.11], [0.2, 0.21], [0, 0.01]])
-    assert analysis.grid(SweepEntries(Path("s"), "s", trials, ["lr", "width"])) is None
+    assert analysis.grid(Part(Path("s"), "s", trials, ["lr", "width"])) is None
     # If one value of a key belongs to two values of the other, both have their own effect.
     apart = [*trials, entry(0.5, lr="0.3", width="[32]", decay="0")]
-    keys = [each.key for each in analysis.effects(SweepEntries(Path("s"), "s", apart, swept.keys))]
+    keys = [each.key for each in analysis.effects(Part(Path("s"), "s", apart, swept.keys))]
     assert sorted(keys) == ["decay", "lr", "width"]
 
 
 def test_many_values_that_change_together_are_shown_as_ranges_of_the_first() -> None:
     trials = zipped([(str(place), f"{place / 10:g}") for place in range(20)], 2)
-    (effect,) = analysis.effects(SweepEntries(Path("s"), "s", trials, ["lr", "width"]))
+    (effect,) = analysis.effects(Part(Path("s"), "s", trials, ["lr", "width"]))
     assert effect.key == "lr, width"
     assert effect.labels == ["0–3", "4–7", "8–10", "11–13", "14–16", "17–19"]
 
@@ -131,7 +141,7 @@ def test_numbers_that_a_search_drew_are_not_together(tmp_path: Path) -> None:
     (tmp_path / "search.yaml").write_text("[]")
     for decays, keys in ((1, ["width", "lr"]), (2, ["lr, width"])):
         trials = zipped([("3", "8"), ("1", "32"), ("2", "16")], decays)
-        swept = SweepEntries(tmp_path, "s", trials, ["lr", "width"])
+        swept = Part(tmp_path, "s", trials, ["lr", "width"])
         assert sorted(each.key for each in analysis.effects(swept)) == sorted(keys)
 
 
@@ -169,7 +179,7 @@ def test_numbers_that_were_drawn_have_the_scale_of_the_search() -> None:
     assert (analysis.scale_of(even), analysis.scale_of(even, drawn=True)) == ("linear", "log")
     assert analysis.scale_of(["0", "0.123456789"], drawn=True) == "linear"
     swept = [entry(0.5, lr=small[0]), entry(0.6, lr=small[1]), entry(0.7, lr=small[17])]
-    (effect,) = analysis.effects(SweepEntries(Path("s"), "s", swept, ["lr"], scales={"lr": True}))
+    (effect,) = analysis.effects(Part(Path("s"), "s", swept, ["lr"], scales={"lr": True}))
     assert (effect.scale, effect.numbers) == ("log", [[float(small[n])] for n in (0, 1, 17)])
 
 

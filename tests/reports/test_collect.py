@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from src.inference.committee_run import make_committee
-from src.inference.members import read_request
-from src.reports.collect import collect
-from src.reports.page import write_report
-from src.runs.folder import Run
-from src.runs.sweep_folder import Sweep
-from src.system.errors import InputError
+from kindling.inference.committees.making import make_committee
+from kindling.inference.committees.members import read_request
+from kindling.records.folder import Run
+from kindling.records.sweep_folder import Sweep
+from kindling.reports.collect import collect
+from kindling.reports.page import write_report
+from kindling.system.errors import InputError
 from tests.helpers.commands import Train
 
 
@@ -53,11 +53,11 @@ def test_a_committee_in_the_folder_of_its_sweep_is_not_a_trial(
     assert run.folder == sweep / "committee"
     found = collect([sweep])
     (part,) = found.sweeps
-    assert [trial.run.folder.name for trial in part.trials] == ["0", "1"]
+    assert [trial.run.folder.name for trial in part.entries] == ["0", "1"]
     (entry,) = found.runs
     assert (entry.label, entry.name) == ("committee of 2", "committee")
     assert entry.settings["seed"] == entry.settings["model.hidden_sizes"] == "several"
-    assert entry.settings["optimizer.lr"] == part.trials[0].settings["optimizer.lr"]
+    assert entry.settings["optimizer.lr"] == part.entries[0].settings["optimizer.lr"]
     assert entry.value == run.result["best"]["val/acc"]
     page = write_report([sweep]).read_text()
     assert "<h1>Committee of 2 on digits; a sweep over hidden_sizes, seed on digits: 2" in page

@@ -13,17 +13,17 @@ import pytest
 from playwright.sync_api import Browser
 from scipy import stats
 
-from src.reports.confirmation import (
+from kindling.records.config_files import create_run_folder
+from kindling.records.confirm_record import Record, trials
+from kindling.records.folder import Run
+from kindling.reports.confirmation import (
     Confirmation,
-    describe,
+    describe_confirmation,
     read_confirmation,
     to_primitives,
     write_page,
 )
-from src.runs.config_files import create_run_folder
-from src.runs.confirm_record import Record, trials
-from src.runs.folder import Run
-from src.sweeps.confirm_command import check_command_line
+from kindling.sweeps.confirmation.command import check_command_line
 from tests.helpers.browser import opened
 from tests.helpers.confirmations import pretended_sweep, settle
 
@@ -88,7 +88,7 @@ def test_figures_by_scipy(tmp_path: Path) -> None:
 
 def test_the_text(tmp_path: Path) -> None:
     found = confirmed(tmp_path, [0.96, 0.95, 0.5], VALUES)
-    lines = describe(found).splitlines()
+    lines = describe_confirmation(found).splitlines()
     sweep, first = tmp_path / "s", found.settings[0].trials[0].run
     assert lines[0] == f"2 of 3 settings of {sweep}, each with 4 fresh seeds, 1 to 4"
     header = [
@@ -109,7 +109,7 @@ def test_the_text(tmp_path: Path) -> None:
         "test set, for setting 1 only: test/acc 94.25% (95% interval 92.25% to 96.25%); test/loss "
         "0.9425 (95% interval 0.9225 to 0.9625)"
     )
-    assert "90.50%" not in describe(found)  # the test accuracy of the other setting
+    assert "90.50%" not in describe_confirmation(found)  # the test accuracy of the other setting
     assert lines[13] == f"to train it alone with seed 1: {first.command}"
     assert len(lines) == 14
 
@@ -120,7 +120,7 @@ def test_of_losses_the_least_is_the_best(tmp_path: Path) -> None:
     assert [s.flattered for s in found.settings] == pytest.approx([-0.05, 0.25])
     assert found.differences[0].estimate.mean == pytest.approx(-0.2)
     assert found.chances == [1, 0]
-    text = describe(found)
+    text = describe_confirmation(found)
     assert "0.0500 better" in text  # the loss is lower than promised
     assert "0.2500 worse" in text
     low = found.settings[0].estimate.interval
@@ -136,7 +136,7 @@ def test_a_measure_of_the_classes_is_better_the_higher(tmp_path: Path) -> None:
     high = found.settings[0].estimate.interval
     assert high is not None
     assert high[1] == 1  # no fraction is above 1
-    assert "test/f1 89.00% (95% interval" in describe(found)
+    assert "test/f1 89.00% (95% interval" in describe_confirmation(found)
     assert to_primitives(found)["test_of_first"]["test/f1"]["mean"] == pytest.approx(0.89)
 
 
@@ -145,7 +145,7 @@ def test_seeds_that_diverge_are_told(tmp_path: Path) -> None:
     assert [setting.estimate.count for setting in found.settings] == [3, 2]
     assert found.differences[0].estimate.count == 1
     assert found.differences[0].corrected is None
-    text = describe(found)
+    text = describe_confirmation(found)
     assert (
         "setting 1: 1 of 4 seeds diverged, 2; the mean is over the others\n"
         "setting 2: 2 of 4 seeds diverged, 3, 4; the mean is over the others"
@@ -161,7 +161,7 @@ def test_a_failed_seed_is_told_with_its_reason(tmp_path: Path) -> None:
     run.write_result({"status": "failed", "error": "no memory\nat all"})
     again = read_confirmation(found.folder, found.record)
     assert (again.failures, found.failures) == (1, 0)
-    text = describe(again)
+    text = describe_confirmation(again)
     assert "setting 2: 1 of 4 seeds failed, 3; the mean is over the others" in text
     assert f"trial {run.folder.name} failed: no memory\n" in text
 
@@ -169,7 +169,7 @@ def test_a_failed_seed_is_told_with_its_reason(tmp_path: Path) -> None:
 def test_nothing_confirmed_is_one_sensible_line(tmp_path: Path) -> None:
     found = confirmed(tmp_path, [0.9, 0.8], [[NAN, NAN], [NAN, NAN]])
     assert found.winner is None
-    text = describe(found)
+    text = describe_confirmation(found)
     assert text.endswith("no setting has a value, so none is confirmed")
     assert "nan" not in text.lower()
     assert "test/acc" not in text
@@ -193,7 +193,7 @@ def test_equal_values(
 ) -> None:
     """No warning either: the tests make warnings errors."""
     found = confirmed(tmp_path, [0.9, 0.8], values)
-    text = describe(found)
+    text = describe_confirmation(found)
     assert interval in text
     assert any(line.startswith("1 − 2") and line.endswith(p_value) for line in text.splitlines())
     assert "nan" not in text.lower()
@@ -224,7 +224,7 @@ def test_folds_are_the_values(tmp_path: Path) -> None:
     (difference,) = told["first_minus_others"]
     assert (difference["count"], difference["mean"], difference["p_value"]) == (2, 0.25, 0)
     assert told["test_of_first"]["test/acc"]["count"] == 2
-    lines = describe(found).splitlines()
+    lines = describe_confirmation(found).splitlines()
     assert lines[0] == (
         f"2 of 2 settings of {tmp_path / 's'}, each with 4 fresh seeds, 1 to 4, which take turns "
         "on 2 folds"
@@ -237,7 +237,7 @@ def test_folds_are_the_values(tmp_path: Path) -> None:
     assert "pairs of folds" in lines[9]
     run = found.settings[0].trials[0].run
     create_run_folder(run, {}, ["data.folds=2", "optimizer.lr=0.1", "data.fold=0", "seed=1"])
-    assert describe(found).splitlines()[-1] == (
+    assert describe_confirmation(found).splitlines()[-1] == (
         "to train it without folds, with seed 1: python -m src.train optimizer.lr=0.1 seed=1"
     )
     shown = chart(found)
@@ -247,7 +247,7 @@ def test_folds_are_the_values(tmp_path: Path) -> None:
 
 def test_a_fold_that_lost_all_seeds_is_told(tmp_path: Path) -> None:
     found = cross_validated(tmp_path, [[0.5, 0.75, 0.75, 0.5], [0.25, NAN, NAN, NAN]])
-    text = describe(found)
+    text = describe_confirmation(found)
     assert "setting 2: 3 of 4 seeds diverged, 2 to 4; the mean is over the others" in text
     assert ("setting 2: no seed has a value on fold 1; the mean is over the other folds\n") in text
     told = to_primitives(found)
@@ -262,7 +262,7 @@ def test_without_folds_nothing_is_said_of_them(tmp_path: Path) -> None:
     told = to_primitives(found)
     assert (told["folds"], told["fold_of_seed"]) == (None, None)
     assert [setting["mean_of_fold"] for setting in told["settings"]] == [None, None]
-    assert "fold" not in describe(found).replace(str(tmp_path), "")
+    assert "fold" not in describe_confirmation(found).replace(str(tmp_path), "")
 
 
 def test_labels_have_all_keys(tmp_path: Path) -> None:
@@ -276,7 +276,7 @@ def test_labels_have_all_keys(tmp_path: Path) -> None:
 
 def test_one_setting_has_no_differences(tmp_path: Path) -> None:
     found = confirmed(tmp_path, [0.9], [[0.8, 0.9]])
-    text = describe(found)
+    text = describe_confirmation(found)
     assert text.startswith("1 of 1 settings of")
     assert "difference" not in text
     assert found.chances == [1]
@@ -318,6 +318,11 @@ def test_the_page_is_drawn_in_a_browser(browser: Browser, tmp_path: Path) -> Non
             legend = shown.locator(".legendtext").all_text_contents()
             assert legend == ["a fresh seed", "mean and 95% interval", "promised by the sweep"]
             assert "0.25% better" in shown.locator("table").first.inner_text()
+            if width == 1200:  # the tool bar covers no dot of the best setting
+                edge = "each => each.getBoundingClientRect()"
+                bar = shown.locator("#confirm .modebar").evaluate(edge)
+                plot = shown.locator("#confirm .nsewdrag").evaluate(edge)
+                assert 0 < bar["bottom"] <= plot["top"]
 
 
 def test_tables_of_several_keys_fit_a_wide_window(browser: Browser, tmp_path: Path) -> None:
@@ -337,7 +342,7 @@ def test_tables_of_several_keys_fit_a_wide_window(browser: Browser, tmp_path: Pa
 
 def test_a_mean_as_promised_is_neither_better_nor_worse(tmp_path: Path) -> None:
     found = confirmed(tmp_path, [0.9, 0.8], [[0.9, 0.9], [0.8, NAN]])
-    assert describe(found).count("as promised") == 2
+    assert describe_confirmation(found).count("as promised") == 2
 
 
 def test_missing_trials_have_no_value(tmp_path: Path) -> None:

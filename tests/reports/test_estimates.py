@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from src.reports.estimates import (
+from kindling.records.confidence import standard_error
+from kindling.reports.estimates import (
     RESAMPLES,
     Difference,
     Estimate,
@@ -17,7 +18,6 @@ from src.reports.estimates import (
     holm,
     paired_difference,
 )
-from src.runs.confidence import standard_error
 
 NAN = math.nan
 

@@ -18,13 +18,13 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from src.reports import live
-from src.reports.collect import Reader, collect
-from src.reports.live import LivePage, Server, serve_live
-from src.runs.folder import HISTORY, Row, Run
-from src.runs.group_progress import remove_progress, write_progress
-from src.runs.labels import Change, write_labels
-from src.system.errors import InputError
+from kindling.records.folder import HISTORY, Row, Run
+from kindling.records.groups import remove_progress, write_progress
+from kindling.records.labels import write_labels
+from kindling.reports import live
+from kindling.reports.collect import Reader, collect
+from kindling.reports.live import LivePage, Server, serve_live
+from kindling.system.errors import InputError
 from tests.helpers.browser import opened
 from tests.helpers.commands import ROOT
 from tests.helpers.progress import progress
@@ -75,7 +75,7 @@ def cells(page: str) -> list[list[str]]:
 
 def test_the_page_of_a_sweep(sweep: Path) -> None:
     assert f"<h1>{sweep}</h1>" in content(sweep)
-    write_labels(sweep, Change(name="wide"))
+    write_labels(sweep, name="wide")
     page = content(sweep)
     assert "<h1>wide</h1>" in page
     rows = cells(page)
@@ -89,7 +89,7 @@ def test_the_page_of_a_sweep(sweep: Path) -> None:
     assert results["0"][1:4] == ["finished", f"{best:.2%}", f"{run_test(sweep):.2%}"]
     assert results["1"][1:4] == ["unfinished", f"{best:.2%}", "–"]
     assert page.count('data-chart="curves"') == 1
-    (data,) = re.findall(r'id="part0-data">(.*?)</script>', page)
+    (data,) = re.findall(r'id="sweep1-data">(.*?)</script>', page)
     drawn = {trial["name"]: trial for trial in json.loads(data)["trials"]}
     assert [*drawn] == [row[0] for row in rows[3:]]  # the best first
     assert drawn["1"]["settings"] == ["1"]
@@ -101,6 +101,26 @@ def test_a_committee_is_no_trial(sweep: Path) -> None:
     made = Run(shutil.copytree(sweep / "0", sweep / "committee"))
     made.result_file.write_text(json.dumps({**made.result, "committee": {"members": []}}))
     assert "1 of 4 trials ended" in content(sweep)
+
+
+def test_a_finished_committee_gets_no_curves(tmp_path: Path, finished: Run) -> None:
+    made = Run(shutil.copytree(finished.folder, tmp_path / "committee"))
+    made.result_file.write_text(
+        json.dumps({**made.result, "committee": {"members": [], "differing": []}})
+    )
+    made.history_file.unlink()
+    page = content(tmp_path)
+    assert "committee" in page
+    assert "Curves appear" not in page
+
+
+def test_a_confirmation_inside_a_sweep_is_not_counted(sweep: Path) -> None:
+    """Neither its trials nor its groups; a page of its own counts them."""
+    shutil.copytree(sweep, sweep / "confirm", ignore=shutil.ignore_patterns("confirm"))
+    page = content(sweep)
+    assert "1 of 4 trials ended" in page
+    assert page.count("2 trials: 1–2") == 2
+    assert "1 of 4 trials ended" in content(sweep / "confirm")
 
 
 def run_test(sweep: Path) -> float:
@@ -156,11 +176,27 @@ def test_a_strangers_folder_cannot_inject(sweep: Path, browser: Browser) -> None
     shown.close()
 
 
+def test_without_plotly_the_page_has_no_curves(
+    sweep: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what to install, and its tables are updated."""
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    monkeypatch.setattr(live, "SECONDS", 0.2)
+    monkeypatch.setattr(live, "PAGE_SHARE", 1e9)
+    with served(sweep) as server, opened(browser, server.url) as page:
+        told = "There are no curves, because plotly is not installed; type pip install"
+        assert told in page.inner_text("main")
+        assert page.locator("[data-chart]").count() == 0
+        write_progress(sweep / ".stacks" / "x", progress(epoch=7))
+        page.wait_for_function("() => document.body.innerText.includes('7/10')")
+        assert page.locator("[role=alert]").is_hidden()
+
+
 def test_the_page_updates_itself(
     sweep: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(live, "SECONDS", 0.2)
-    monkeypatch.setattr(live, "SHARE", 1e9)
+    monkeypatch.setattr(live, "PAGE_SHARE", 1e9)
     page = browser.new_page()
     with served(sweep) as server:
         page.goto(server.url)

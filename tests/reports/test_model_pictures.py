@@ -3,11 +3,11 @@
 import pytest
 import torch
 
-from src.data.sources.catalogue import open_source
-from src.data.sources.source import Split
-from src.reports import model_pictures
-from src.reports.collect import collect
-from src.reports.model_pictures import (
+from kindling.data.sources.catalogue import open_source
+from kindling.data.sources.source import Split
+from kindling.reports import model_pictures
+from kindling.reports.collect import collect
+from kindling.reports.model_pictures import (
     augmented_samples,
     evaluated,
     measure_table,
@@ -28,19 +28,19 @@ def test_augmented_samples_are_shown(train: Train) -> None:
     assert len({picture.numpy().tobytes() for picture in seen.flatten(0, 1)}) == 72
     assert augmented_samples(plain.config, source) is None
     names = [
-        [picture.name for picture in pictures(evaluated(collect([each.folder]).entries[0]), "m")]
+        [picture.name for picture in pictures(*evaluated(collect([each.folder]).entries[0]), "m")]
         for each in (plain, run)
     ]
     assert names[1] == [*names[0], "m-augmented"]
 
 
 def test_many_classes_have_only_averages(train: Train, monkeypatch: pytest.MonkeyPatch) -> None:
-    model = evaluated(collect([train().folder]).entries[0])
-    whole = measure_table(model)
+    _, source, found = evaluated(collect([train().folder]).entries[0])
+    whole = measure_table(source.labels, found)
     assert [row[0] for row in whole[1:]] == [*"0123456789", "macro average", "weighted average"]
-    assert whole[1][1] == f"{model.evaluation.measures.precision.per_class[0]:.2%}"
+    assert whole[1][1] == f"{found.measures.precision.per_class[0]:.2%}"
     monkeypatch.setattr(model_pictures, "MOST_ROWS", 11)
-    assert measure_table(model) == [whole[0], *whole[-2:]]
+    assert measure_table(source.labels, found) == [whole[0], *whole[-2:]]
 
 
 def test_the_most_confident_mistakes_come_first() -> None:

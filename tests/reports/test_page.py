@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -21,16 +22,16 @@ from matplotlib.figure import Figure
 from PIL import Image
 from playwright.sync_api import Browser
 
-from src.data.sources import downloads
-from src.data.sources.downloads import UnavailableError
-from src.inference.evaluation import evaluate_path
-from src.plots.style import COLOURS, use_style
-from src.reports import figures, tables
-from src.reports.collect import Collection, Entry, SweepEntries, collect
-from src.reports.page import MARK, title_of, write_report
-from src.runs.folder import CONFIRMATION, Run
-from src.runs.outcome import SHARED_TIME, in_full
-from src.system.errors import InputError
+from kindling.data.sources import published
+from kindling.data.sources.published import UnavailableError
+from kindling.inference.evaluation import evaluate_path
+from kindling.plots.style import COLOURS, use_style
+from kindling.records.folder import CONFIRMATION, Run
+from kindling.records.outcome import SHARED_TIME, in_full
+from kindling.reports import figures, tables
+from kindling.reports.collect import Collection, Part, Reported, collect
+from kindling.reports.page import MARK, title_of, write_report
+from kindling.system.errors import InputError
 from tests.helpers.browser import opened
 from tests.helpers.commands import SMALL, Train
 from tests.helpers.warm import Warm
@@ -147,8 +148,12 @@ def test_the_headline_of_repeated_settings_is_the_best_mean(sweep: Path) -> None
 def test_a_note_about_seconds_needs_a_column_of_seconds(sweep: Path) -> None:
     """A column that is equal in all trials is left out."""
     (found,) = collect([sweep]).sweeps
-    assert tables.notes("trial", found.trials, ["trial", "seconds"]) == SHARED_TIME
-    assert tables.notes("trial", found.trials, ["trial", "val/acc"]) is None
+    table = tables.run_table("t", found)
+    assert ("seconds" in table.rows[0], table.note) == (False, "")
+    longer = found.entries[0].result | {"seconds": {"fit": 9.0}}
+    entries = [replace(found.entries[0], result=longer), *found.entries[1:]]
+    table = tables.run_table("t", replace(found, entries=entries))
+    assert ("seconds" in table.rows[0], table.note) == (True, SHARED_TIME)
 
 
 def test_a_large_sweep_shows_its_first_rows(
@@ -262,7 +267,7 @@ def test_each_data_set_has_its_own_section(
     def unavailable(*_: object) -> None:
         raise UnavailableError("there is no network")
 
-    monkeypatch.setattr(downloads, "download", unavailable)
+    monkeypatch.setattr(published, "download", unavailable)
     monkeypatch.delenv("DATA_ROOT", raising=False)
     monkeypatch.chdir(tmp_path)
     np.savez(tmp_path / "mine.npz", x=np.eye(40, 4), y=np.arange(40) % 2)
@@ -397,8 +402,8 @@ def test_a_report_of_several_paths_replaces_no_other_report(
     assert own.read_bytes() == before
 
 
-def entry(name: str, **result: object) -> Entry:
-    return Entry(Run(Path(name)), result, {}, {}, [], name, "")  # type: ignore[arg-type]
+def entry(name: str, **result: object) -> Reported:
+    return Reported(Run(Path(name)), result, {}, {}, [], name, "")  # type: ignore[arg-type]
 
 
 def test_an_environment_that_runs_share_is_told_once() -> None:
@@ -424,10 +429,28 @@ def test_an_environment_that_runs_share_is_told_once() -> None:
 def test_a_title_names_seeds_and_folds_last() -> None:
     keys = ["data.fold", "seed", "optimizer.lr", "model.hidden_sizes", "model.dropout"]
     trial = replace(entry("0"), settings={"data.name": "digits"})
-    found = Collection([], [SweepEntries(Path("s"), "s", [trial], keys)], [])
+    found = Collection([], [Part(Path("s"), "s", [trial], keys)], [])
     assert (
         title_of(found) == "A sweep over lr, hidden_sizes, dropout, fold, 1 more on digits: 1 trial"
     )
+
+
+@pytest.mark.parametrize(
+    ("called", "model", "title"),
+    [
+        ("wide", {"name": "mlp"}, "wide on csv my.csv"),
+        (None, {"name": "mlp", "hidden_sizes": "[8]"}, "MLP [8] on csv my.csv"),
+        (None, {"name": "cnn", "channels": "[4,8]"}, "CNN [4,8] on csv my.csv"),
+        (None, {"name": "logistic_regression"}, "Logistic regression on csv my.csv"),
+    ],
+)
+def test_the_title_of_a_run_names_its_data(
+    called: str | None, model: dict[str, str], title: str
+) -> None:
+    settings = {"data.name": "csv", "data.path": "my.csv"}
+    settings |= {f"model.{key}": value for key, value in model.items()}
+    run = replace(entry("0"), settings=settings, called=called)
+    assert title_of(Collection([run], [], [])) == title
 
 
 def test_a_sweep_and_its_confirmation_are_titled_by_the_sweep(sweep: Path, tmp_path: Path) -> None:
@@ -452,7 +475,7 @@ def test_a_model_is_told_with_all_its_settings(train: Train) -> None:
 def test_a_run_is_called_by_its_name_else_by_data_and_model(train: Train, tmp_path: Path) -> None:
     named, plain = train("name=wide"), train("model.hidden_sizes=[16]")
     for runs, title in (
-        ([named], "wide"),
+        ([named], "wide on digits"),
         ([plain], "MLP [16] on digits"),
         ([named, plain], "2 runs on digits"),
     ):
@@ -826,6 +849,24 @@ def test_a_page_without_scripts_has_all_pictures(browser: Browser, sweep: Path) 
         assert page.locator(f"#sweep1-{name} svg[role=img]").is_visible()
     assert not page.locator("#sweep1-parallel").is_visible()
     page.close()
+
+
+def test_a_page_without_plotly_has_all_pictures(
+    browser: Browser, sweep: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says what to install, and its tables are sorted as ever."""
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    path = write_report([sweep], tmp_path / "still.html", models=False)
+    assert path.stat().st_size < 1e6
+    with opened(browser, path.as_uri()) as page:
+        told = page.locator("header").inner_text()
+        assert 'not installed; type pip install -e ".[report]" and write the report again' in told
+        for name in ("curves", "effects", "heat-map", "settings"):
+            assert page.locator(f"#sweep1-{name} svg[role=img]").is_visible()
+        assert not page.locator("#sweep1-parallel").is_visible()
+        page.locator("#sweep1-table th button", has_text="trial").click()
+        first = page.locator("#sweep1-table tbody td:first-child").first
+        assert first.inner_text() == "0"
 
 
 @pytest.mark.parametrize("width", [390, 1200])

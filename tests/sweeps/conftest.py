@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from src.config.schema import Config
-from src.runs.folder import Run
-from src.sweeps import search_loop as loop
+from kindling.config.schema import Config
+from kindling.records.folder import Run
+from kindling.sweeps.search import loop
 from tests.helpers.searches import Trained, value_of
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from src import train
-from src.sweeps.command_line import check_command_line
-from src.system.errors import InputError
-from tests.helpers.commands import ROOT
+from kindling.commands import train
+from kindling.sweeps.command_line import check_command_line
+from kindling.system.errors import InputError
+from kindling.system.installation import PATHS
 from tests.helpers.faults import faults
 
 
@@ -34,8 +34,8 @@ def test_a_sweep_gets_its_folder_before_it_starts() -> None:
 def _door(folder: Path, argument: str) -> "subprocess.CompletedProcess[str]":
     """src.train with an argument; the last thing printed is its status and if torch is loaded."""
     script = (
-        f"import sys; sys.path.insert(0, {str(ROOT)!r}); sys.argv = ['train', {argument!r}]\n"
-        "from src import train\n"
+        f"import sys; sys.path[:0] = {PATHS}; sys.argv = ['train', {argument!r}]\n"
+        "from kindling.commands import train; import src\n"
         "try: train.main()\n"
         "except SystemExit as end: print(end.code)\n"
         "print('torch' in sys.modules)"

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from src.config.faults import known_keys, options
-from src.config.schema import GROUPS
-from src.sweeps.completion import complete, complete_search
-from tests.helpers.commands import ROOT
+from kindling.config.faults import known_keys, options
+from kindling.config.schema import GROUPS
+from kindling.sweeps.completion import complete, complete_search
 from tests.helpers.runs import ended
 
 
@@ -91,7 +90,7 @@ def test_bash(tmp_path: Path) -> None:
         ["bash", "--norc", "-c", ASK],
         input="".join(f"{line}\n" for line in asked),
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "PATH": path},
+        env={**os.environ, "PATH": path},
         capture_output=True,
         text=True,
         check=True,

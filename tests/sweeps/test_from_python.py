@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 import kindling
-from src.sweeps import from_python
-from src.system.errors import InputError
+from kindling.system.errors import InputError
 from tests.helpers.commands import SMALL, Command
 
 
@@ -66,11 +65,11 @@ def test_the_default_folder_and_another_launcher() -> None:
 
 
 def test_a_stopped_sweep_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    from_python.sweep(*SMALL, "seed=0,1", folder="a")
+    kindling.sweep(*SMALL, "seed=0,1", folder="a")
     Path("a/1/result.json").unlink()
     with pytest.raises(InputError, match="holds a sweep already"):
-        from_python.sweep(*SMALL, "seed=0,1", folder="a")
-    rows = from_python.sweep(*SMALL, "seed=0,1", "resume=auto", folder="a")
+        kindling.sweep(*SMALL, "seed=0,1", folder="a")
+    rows = kindling.sweep(*SMALL, "seed=0,1", "resume=auto", folder="a")
     assert [row["status"] for row in rows] == ["finished"] * 2
 
 

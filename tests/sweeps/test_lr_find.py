@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from src.config.compose import compose
-from src.runs.listing import read_entry
-from src.runs.lookup import CONFIRMED, find
-from src.sweeps.lr_find import Found, Point, advice, draw, lr_find
-from src.system.errors import InputError
-from src.training.fit import fit
+from kindling.config.compose import compose
+from kindling.records.listing import read_entry
+from kindling.records.lookup import CONFIRMED, find
+from kindling.sweeps.lr_find import Found, Point, advice, draw, lr_find
+from kindling.system.errors import InputError
+from kindling.training.fit import fit
 from tests.helpers.commands import Command
 
 SMALL = ("data=digits", "trainer=cpu")
@@ -91,7 +91,7 @@ def test_rates_that_diverge() -> None:
 
 
 def test_no_rate_gives_a_loss(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("src.sweeps.lr_find._loss", lambda _: None)
+    monkeypatch.setattr("kindling.sweeps.lr_find._loss", lambda _: None)
     with pytest.raises(InputError, match="every rate diverged; type a lower --from"):
         lr_find(SMALL, 0.1, 1.0, 2)
 

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from src.config.compose import compose
-from src.data.paths import FOLDERS
-from src.sweeps.command_line import check_command_line
+from kindling.config.compose import compose
+from kindling.data.paths import FOLDERS
+from kindling.sweeps.command_line import check_command_line
 from tests.helpers.faults import faults
 
 
@@ -36,7 +36,7 @@ def test_a_named_root_must_have_its_data(tmp_path: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("accelerator", ["cuda", "mps"])
 def test_an_absent_accelerator_is_named(accelerator: str) -> None:
-    from src.system import machine
+    from kindling.system import machine
 
     if accelerator == machine.resolve(compose().trainer).accelerator:
         pytest.skip(f"there is {accelerator} here")

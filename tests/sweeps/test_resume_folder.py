@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from src.benchmarks.crashes import fingerprint
-from src.config.compose import compose
-from src.inference.evaluation import evaluate_path
-from src.runs.folder import Run
-from src.sweeps.command_line import check_command_line
-from src.system.errors import InputError
-from src.training.fit import fit, fit_stack
+from benchmarks.crashes import fingerprint
+from kindling.config.compose import compose
+from kindling.inference.evaluation import evaluate_path
+from kindling.records.folder import Run
+from kindling.sweeps.command_line import check_command_line
+from kindling.sweeps.resume_folder import continued, is_execution
+from kindling.system.errors import InputError
+from kindling.training.fit import fit, fit_stack
 from tests.helpers.commands import ROOT, SMALL, Command, Train, started
 
 
@@ -71,7 +72,7 @@ def test_faults_of_resume_cost_no_torch(
         "it back as it was"
     )
     code = (
-        "import sys; from src.sweeps.command_line import check_command_line\n"
+        "import sys; from kindling.sweeps.command_line import check_command_line\n"
         f"check_command_line(['resume={folder}', 'trainer.max_epochs=7'])\n"
         "assert 'torch' not in sys.modules"
     )
@@ -189,3 +190,53 @@ def test_a_sweep_is_resumed_by_its_folder(launcher: str, command: Command, tmp_p
             fit(config, folder)
     for folder in folders:
         assert fingerprint(Run(tmp_path / "sweep" / folder.name)) == fingerprint(Run(folder))
+
+
+# --- the keys of an executor -------------------------------------------------------------------
+
+SECTION = "hydra.launcher"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("hydra.launcher.executor=slurm", True),
+        ("++hydra.launcher.setup=[a]", True),
+        ("hydra.launcher.wait=false", True),
+        ("hydra.launcher.max_trials=3", False),
+        ("search.executor=slurm", False),
+        ("executor=slurm", False),
+        ("seed=", False),
+    ],
+)
+def test_keys_of_an_executor(text: str, expected: bool) -> None:
+    assert is_execution(text, SECTION) == expected
+
+
+def _continued(recorded: list[str], typed: list[str]) -> list[str]:
+    record, now = ([f"{SECTION}.{text}" for text in texts] for texts in (recorded, typed))
+    kept = continued(Path("sweep"), [*record, "seed=1,2"], now, SECTION)
+    assert kept.pop(0) == "seed=1,2"
+    return [text.removeprefix(f"{SECTION}.") for text in kept]
+
+
+def test_the_record_holds_until_something_else_is_typed() -> None:
+    recorded = ["executor=slurm", "partition=a", "minutes=5", "wait=false"]
+    assert _continued(recorded, []) == ["executor=slurm", "partition=a", "minutes=5"]
+    assert _continued(recorded, ["partition=b"]) == ["executor=slurm", "partition=b", "minutes=5"]
+    assert _continued([*recorded, "slots=2"], ["executor=local"]) == ["executor=local", "slots=2"]
+    assert _continued(recorded, ["executor=null"]) == ["executor=null"]
+
+
+def test_what_could_run_code_is_typed_anew() -> None:
+    recorded = ["executor=slurm", "setup=[evil]"]
+    with pytest.raises(InputError) as caught:
+        _continued(recorded, [])
+    assert str(caught.value) == (
+        "resume=sweep: its record has hydra.launcher.setup=[evil], which is not used unread; type "
+        "hydra.launcher.setup=… anew, or hydra.launcher.setup=null"
+    )
+    assert _continued(recorded, ["setup=[good]"]) == ["executor=slurm", "setup=[good]"]
+    assert _continued(recorded, ["executor=local"]) == ["executor=local"]
+    with pytest.raises(InputError, match=r"hydra\.launcher\.address=null$"):
+        _continued(["executor=ray", "address=far:1"], [])

@@ -1,80 +1,55 @@
 """A command is composed and checked once, and what was checked is what trains."""
 
+import csv
+import math
+import os
 import sys
-from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import hydra
 import pytest
-from hydra._internal.config_loader_impl import ConfigLoaderImpl
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.singleton import Singleton
-from hydra.types import RunMode
 
-from src import train
-from src.config.compose import compose, job_config, shared_composer
-from src.config.schema import Config
-from src.runs.folder import Run
-from src.sweeps import command_line, run_command, trials
-from src.sweeps.command_line import check_command_line
+from kindling.commands import train
+from kindling.config.compose import compose, shared_composer
+from kindling.config.schema import Config
+from kindling.records.folder import Run
+from kindling.records.loading import open_trained
+from kindling.sweeps import command_line, run_command, trials
+from kindling.sweeps.command_line import check_command_line
 from tests.helpers.commands import SMALL, Command
 from tests.helpers.runs import ended
+from tests.helpers.sweeps import trained_here
 from tests.helpers.warm import Warm
 
-# How often Hydra composes from files, how many points are checked, and for how many jobs OmegaConf
-# makes a configuration: with hydra/launcher=fused only for the first, for its logging.
+# How often Hydra composes from files, and how many points are checked.
 COMMANDS = {
-    "run": (SMALL, 1, 1, 0),
-    "run in a named folder": ((*SMALL, "hydra.run.dir=here"), 1, 1, 0),
-    "basic": (("-m", *SMALL, "seed=1,2,3", "hydra.sweep.dir=here"), 1, 3, 3),
-    "fused": (("-m", *SMALL, "seed=1,2,3", "hydra/launcher=fused"), 1, 3, 1),
-    "zipped": (("-m", *SMALL, "seed=zip(1,2)", "optimizer.lr=zip(0.1,0.2)"), 1, 2, 2),
+    "run": (SMALL, 1, 1),
+    "run in a named folder": ((*SMALL, "hydra.run.dir=here"), 1, 1),
+    "basic": (("-m", *SMALL, "seed=1,2,3", "hydra.sweep.dir=here"), 1, 3),
+    "fused": (("-m", *SMALL, "seed=1,2,3", "hydra/launcher=fused"), 1, 3),
+    "zipped": (("-m", *SMALL, "seed=zip(1,2)", "optimizer.lr=zip(0.1,0.2)"), 1, 2),
     "zipped and fused": (
-        ("-m", *SMALL, "seed=zip(1,2)", "optimizer.lr=0.1,0.2", "hydra/launcher=fused"),
-        1,
-        4,
-        1,
+        ("-m", *SMALL, "seed=zip(1,2)", "optimizer.lr=0.1,0.2", "hydra/launcher=fused"), 1, 4,
     ),
     # The sweep itself has the default model: a third choice of groups.
-    "models": (("-m", *SMALL, "model=logistic_regression,mlp", "seed=1,2"), 3, 4, 4),
-}
+    "models": (("-m", *SMALL, "model=logistic_regression,mlp", "seed=1,2"), 3, 4),
+}  # fmt: skip
 
 
-@pytest.fixture
-def hydra_again(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Nothing is composed yet, and Hydra's patched parts are put back."""
-    state = Singleton.get_state()
-    monkeypatch.setattr("hydra.core.utils._save_config", None)
-    # By the module itself: Hydra's search for plugins leaves it without a name in its package.
-    sweeper = import_module("hydra._internal.core_plugins.basic_sweeper")
-    monkeypatch.setattr(sweeper, "OmegaConf", sys.modules["omegaconf"].OmegaConf)
-    validate = sweeper.BasicSweeper.validate_batch_is_legal
-    monkeypatch.setattr(sweeper.BasicSweeper, "validate_batch_is_legal", validate)
-    shared_composer.cache_clear()
-    yield
-    Singleton.set_state(state)
-
-
-@pytest.mark.usefixtures("hydra_again")
 @pytest.mark.parametrize("name", COMMANDS)
 def test_composed_and_checked_once(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    argv, composed, checked, jobs = COMMANDS[name]
-    counts = {"composed": 0, "checked": 0, "jobs": 0}
+    argv, composed, checked = COMMANDS[name]
+    counts = {"composed": 0, "checked": 0}
     trained: list[Config] = []
     command = []
-    compose, check = ConfigLoaderImpl._load_configuration_impl, Config.model_validate
-    compose_job = ConfigLoaderImpl.load_sweep_config
+    compose, check = hydra.compose, Config.model_validate
 
     def counting_compose(*given: Any, **named: Any) -> Any:
         counts["composed"] += 1
         return compose(*given, **named)
-
-    def counting_compose_job(*given: Any) -> Any:
-        counts["jobs"] += 1
-        return compose_job(*given)
 
     def counting_check(values: Any) -> Config:
         counts["checked"] += 1
@@ -94,35 +69,69 @@ def test_composed_and_checked_once(
         return [0.5] * len(configs)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(ConfigLoaderImpl, "_load_configuration_impl", counting_compose)
-    monkeypatch.setattr(ConfigLoaderImpl, "load_sweep_config", counting_compose_job)
+    shared_composer.cache_clear()
+    monkeypatch.setattr(hydra, "compose", counting_compose)
     monkeypatch.setattr(Config, "model_validate", counting_check)
-    monkeypatch.setattr("src.sweeps.command_line.check_command_line", checked_command)
-    monkeypatch.setattr("src.training.fit.fit", fit)
+    monkeypatch.setattr("kindling.sweeps.command_line.check_command_line", checked_command)
+    monkeypatch.setattr("kindling.training.fit.fit", fit)
     monkeypatch.setattr(trials, "train_trials", train_trials)
     monkeypatch.setattr(run_command, "finish_sweep", lambda _: None)
     monkeypatch.setattr("sys.argv", ["train", *argv])
     train.main()
-    assert counts == {"composed": composed, "checked": checked, "jobs": jobs}
+    assert counts == {"composed": composed, "checked": checked}
     assert len(trained) == checked
-    assert all(one is other for one, other in zip(trained, command[0].points, strict=True))
+    assert trained == [*command[0].points]
 
 
-def test_a_point_that_a_sweeper_chooses_is_checked_when_it_comes() -> None:
-    command = check_command_line(["-m", *SMALL, "optimizer.lr=interval(0.1,1)"])
-    assert command.points == []
-    composer = command.composer
-    assert composer is not None
-    before = GlobalHydra.instance().hydra
-    GlobalHydra.instance().hydra = composer.hydra
-    try:
-        for rate, faulty in ((0.25, False), (-1, True)):
-            texts = [*SMALL, f"optimizer.lr={rate}"]
-            composed = composer.load_configuration("train", texts, RunMode.RUN)
-            config, found = job_config(composed, texts)
-            assert (config is None) == faulty == ("optimizer.lr=-1" in " ".join(found))
-    finally:
-        GlobalHydra.instance().hydra = before
+def test_a_sweep_from_the_command_line(command: Command, tmp_path: Path) -> None:
+    points = ["model.hidden_sizes=8,16", "optimizer.lr=0.05,0.1", "seed=1,2"]
+    arguments = ["-m", "hydra/launcher=fused", *SMALL, *points, "hydra.sweep.dir=here"]
+    done = command("src.train", *arguments)
+    assert done.returncode == 0, done.stderr
+    assert "8 trials: 1 stack of 8" in done.stdout
+    with (tmp_path / "here" / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["model.hidden_sizes"] for row in rows] == ["8"] * 4 + ["16"] * 4
+    assert [row["seed"] for row in rows] == ["1", "2"] * 4
+    lines = done.stdout.splitlines()
+    summary = next(line for line in lines if line.startswith("16 ") and "±" in line)
+    pair = [float(row["test/acc"]) for row in rows if row["model.hidden_sizes"] == "16"]
+    rates = [row["optimizer.lr"] for row in rows if row["model.hidden_sizes"] == "16"]
+    mine = [a for a, rate in zip(pair, rates, strict=True) if rate == summary.split()[1]]
+    mean = sum(mine) / 2
+    deviation = abs(mine[0] - mine[1]) / math.sqrt(2)
+    assert summary.endswith(f"{mean:.2%} ± {deviation:.2%}")
+    for number in range(8):
+        names = {path.name for path in (tmp_path / "here" / str(number) / ".hydra").iterdir()}
+        assert names == {"config.yaml", "hydra.yaml", "overrides.yaml"}
+    again = command("src.train", "resume=here")
+    assert again.returncode == 0, again.stderr
+    assert "epoch 1/2" not in again.stdout  # nothing is trained twice
+    other = command("src.train", *arguments, "trainer.max_epochs=1", "resume=auto")
+    assert other.returncode == 2
+    assert "here/0: holds a run with other settings" in other.stderr
+    assert "or another folder\n  trainer.max_epochs: it was 2, now 1" in other.stderr
+    assert len(open_trained(tmp_path / "here" / "3").model.state_dict()) == 4
+
+
+def test_a_bad_point_names_itself(command: Command, tmp_path: Path) -> None:
+    done = command("src.train", "-m", "hydra/launcher=fused", "optimizer.lr=0.1,0", "seed=1,2")
+    assert done.returncode == 2
+    assert "trials 2, 3: optimizer.lr=0: must be greater than 0" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_halving_does_not_compare_folds(command: Command, tmp_path: Path) -> None:
+    folds = ["data.folds=3", "data.fold=range(3)", "optimizer.lr=0.1,0.2", "hydra.sweep.dir=here"]
+    done = command(
+        "src.train", "-m", "hydra/launcher=fused", "hydra.launcher.halving=2", *SMALL, *folds
+    )
+    assert done.returncode == 2
+    assert (
+        "hydra.launcher.halving=2: compares trials, and those of data.fold=0,1,2 are validated on "
+        "different samples; leave halving out, or type one fold"
+    ) in done.stderr
+    assert not list(tmp_path.glob("here/*/result.json"))
 
 
 def test_groups_that_cannot_be_divided_end_a_sweep_before_it_trains(
@@ -156,8 +165,8 @@ def test_a_name_that_another_run_has(
         assert bool(told) == warned
         if warned:
             assert told == (
-                "name=wide: runs/a has this name too; to rename it, type python -m src.runs label "
-                "runs/a --name OTHER\n"
+                "name=wide: runs/a has this name too, so the name alone will find none; to rename "
+                "it, type python -m src.runs label runs/a --name OTHER\n"
             )
     ended(Path("runs/b/0"), 0.5, "name=rates")
     Path("runs/b/multirun.yaml").write_text("")
@@ -166,19 +175,17 @@ def test_a_name_that_another_run_has(
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.slow
-def test_trials_of_other_processes(command: Command, tmp_path: Path) -> None:
-    """joblib's processes get a composer that remembers nothing, and check each job."""
-    sweep = ("-m", "hydra/launcher=joblib", "hydra.launcher.n_jobs=2", *SMALL, "seed=1,2")
-    done = command("src.train", *sweep, "trainer.max_epochs=1", "hydra.sweep.dir=here")
-    assert done.returncode == 0, done.stderr
-    for number, seed in enumerate((1, 2)):
-        run = Run(tmp_path / "here" / str(number))
-        assert run.config.seed == seed
-        assert run.result["status"] == "finished"
-        assert run.overrides["seed"] == str(seed)
-        settings = f"data=digits trainer=cpu trainer.max_epochs=1 seed={seed}"
-        assert f"trial {seed} of 2, in here/{number}: {settings}\n" in done.stdout
+def test_the_report_of_a_sweep_has_no_charts_where_plotly_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trained_here(tmp_path, "trainer.max_epochs=1")
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    run_command.finish_sweep(tmp_path)
+    printed = capsys.readouterr()
+    assert printed.err == ""
+    assert f"report: {tmp_path / 'report.html'}" in printed.out
+    told = (tmp_path / "report.html").read_text()
+    assert "The pictures are not interactive, because plotly is not installed; type" in told
 
 
 def test_the_report_of_a_sweep_repeats_nothing_about_its_data(warm: Warm, tmp_path: Path) -> None:
@@ -191,3 +198,42 @@ def test_the_report_of_a_sweep_repeats_nothing_about_its_data(warm: Warm, tmp_pa
     lines = done.stdout.splitlines()
     assert "mine.csv: columns of text, and their categories: city (2)" in lines
     assert [line.split(": ")[0] for line in lines[-2:]] == ["table", "report"]
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [SMALL, (*SMALL, "hydra.run.dir=a/b/c"), ("-m", *SMALL, "seed=1,2"),
+     ("-m", *SMALL, "seed=1,2", "hydra/launcher=fused", "hydra.sweep.dir=a/b")],
+    ids=["run", "run in a named folder", "basic", "fused"],
+)  # fmt: skip
+def test_new_folders_survive_a_power_cut(
+    argv: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each folder that a run or sweep makes is synced in its parent before the first result."""
+    monkeypatch.chdir(tmp_path)
+    unsynced: set[Path] = set()
+    made, mkdir, fsync, replace = [], os.mkdir, os.fsync, os.replace
+
+    def note(path: Any, *others: Any, **named: Any) -> None:
+        mkdir(path, *others, **named)
+        if Path(path).absolute().is_relative_to(tmp_path):
+            unsynced.add(Path(path).absolute())
+            made.append(path)
+
+    def synced(descriptor: int) -> None:
+        fsync(descriptor)
+        status = os.fstat(descriptor)
+        done = {each for each in [*unsynced] if os.path.samestat(each.parent.stat(), status)}
+        unsynced.difference_update(done)
+
+    def written(source: Any, target: Any, **named: Any) -> None:
+        if Path(target).name == "result.json":
+            assert unsynced == set()
+        replace(source, target, **named)
+
+    monkeypatch.setattr(os, "mkdir", note)
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", written)
+    run_command.run_command(check_command_line(argv))
+    assert len(made) >= 5
+    assert len(list(tmp_path.rglob("result.json"))) == (2 if "-m" in argv else 1)

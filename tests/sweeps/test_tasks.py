@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from src.config.compose import compose
-from src.runs.folder import Run
-from src.sweeps.tasks import Task, train_group
-from src.system.files import lock_or_fail
-from src.training.fit import fit
+from kindling.config.compose import compose
+from kindling.records.folder import Run
+from kindling.sweeps.tasks import Task, train_group
+from kindling.system.files import lock_or_fail
+from kindling.training.fit import fit
 from tests.helpers.commands import SMALL
 from tests.helpers.weights import same
 

@@ -14,22 +14,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from src.benchmarks.crashes import digest
-from src.config.compose import compose
-from src.config.schema import Config
-from src.data.sources.catalogue import open_source
-from src.data.sources.folds import Folds
-from src.inference.evaluation import evaluate_path
-from src.models import build_model
-from src.runs import sweep_folder
-from src.runs.checkpoint import CheckpointPair
-from src.runs.folder import Run
-from src.runs.sweep_folder import Sweep
-from src.sweeps import trials
-from src.sweeps.trials import train_trials
-from src.training import checkpoint_callback, history, lanes
-from src.training.fit import fit, fit_stack
-from src.training.grouping import plan
+from benchmarks.crashes import digest
+from kindling.config.compose import compose
+from kindling.config.schema import Config
+from kindling.data.sources.catalogue import open_source, require_divisible
+from kindling.data.sources.folds import Folds
+from kindling.inference.evaluation import evaluate_path
+from kindling.models import build_model
+from kindling.records import sweep_folder
+from kindling.records.checkpoint import CheckpointPair
+from kindling.records.folder import Run
+from kindling.records.sweep_folder import Sweep
+from kindling.steps import lanes
+from kindling.sweeps import trials
+from kindling.sweeps.trials import train_trials
+from kindling.system.errors import InputError
+from kindling.training import checkpoints, history
+from kindling.training.fit import fit, fit_stack
+from kindling.training.grouping import group_trials
 from tests.helpers.commands import SMALL
 from tests.helpers.grids import SEEDS, WIDTHS, grid
 from tests.helpers.kills import Killed
@@ -124,7 +126,7 @@ CASES: dict[str, tuple[list[list[str]], tuple[str, ...]]] = {
 def test_a_trial_is_its_single_run(case: str, tmp_path: Path) -> None:
     axes, common = CASES[case]
     configs = grid(*axes, common=common)
-    assert [len(group.trials) for group in plan(configs)] == [len(configs)]
+    assert [len(group.trials) for group in group_trials(configs)] == [len(configs)]
     for config, run in zip(configs, stack(configs, tmp_path / "fused"), strict=True):
         solo = fit(config, tmp_path / "solo" / run.folder.name)
         fused, alone = checkpoint(run), checkpoint(solo)
@@ -168,7 +170,7 @@ def test_folds_of_groups_are_their_single_runs(tmp_path: Path) -> None:
         compose("data=npz", *data, f"data.fold={fold}", "trainer=cpu", "trainer.max_epochs=2")
         for fold in range(3)
     ]
-    assert [group.trials for group in plan(configs)] == [[0, 1, 2]]
+    assert [group.trials for group in group_trials(configs)] == [[0, 1, 2]]
     train = open_source(configs[0].data).train
     sizes = Folds(train, 3, 0).sizes.tolist()
     assert len(set(sizes)) > 1
@@ -190,7 +192,7 @@ def test_initial_weights_are_those_of_the_single_runs(
         built.append({name: value.clone() for name, value in model.state_dict().items()})
         return model
 
-    monkeypatch.setattr("src.training.fit.build_model", record)
+    monkeypatch.setattr("kindling.training.building.build_model", record)
     configs = grid(WIDTHS, SEEDS)
     stack(configs, tmp_path)
     for config, weights in zip(configs, built, strict=True):
@@ -204,7 +206,7 @@ def test_lanes_end_with_the_same_bits_each_time(
 ) -> None:
     """Whichever thread is faster, and however long a block is; with random numbers of each lane."""
     monkeypatch.setattr(lanes, "WORTH", 1.0)
-    monkeypatch.setattr("src.training.fit.available", lambda: 3)
+    monkeypatch.setattr("kindling.training.building.available", lambda: 3)
     common = ("model.dropout=0.2", "model.input_dropout=0.1", "model.noise=0.1")
     found = []
     for name, block in (("first", "auto"), ("again", "auto"), ("short", "1"), ("odd", "5")):
@@ -274,15 +276,15 @@ def test_a_sweep_goes_on_where_it_stood(tmp_path: Path, monkeypatch: pytest.Monk
             raise KeyboardInterrupt
         append(run, rows)
 
-    monkeypatch.setattr(history, "SHARE", 0)  # rows are written after each epoch
+    monkeypatch.setattr(history, "FILES_SHARE", 1e9)  # rows are written after each epoch
     monkeypatch.setattr(Run, "append_history", append_until_killed)
     with pytest.raises((KeyboardInterrupt, SystemExit)):
         train(tmp_path / "killed")
     monkeypatch.setattr(Run, "append_history", append)
     files = {
         run.folder: run.result_file.stat().st_mtime_ns
-        for run in Sweep(tmp_path / "killed").trials
-        if run.result["status"] == "finished"
+        for run in Sweep(tmp_path / "killed").runs
+        if run.result.get("status") == "finished"
     }
     assert len(files) == 4
     resumed = train(tmp_path / "killed")
@@ -318,12 +320,12 @@ def test_a_stack_that_fails_ends_no_other(tmp_path: Path, monkeypatch: pytest.Mo
     values = train_trials(configs, [tmp_path / "0", tmp_path / "1"], Sweep(tmp_path), None)
     assert values[0] > 0
     assert math.isnan(values[1])
-    assert [run.result["status"] for run in Sweep(tmp_path).trials] == ["finished", "failed"]
+    assert [run.result["status"] for run in Sweep(tmp_path).runs] == ["finished", "failed"]
 
 
 def test_overview_counts_stacks() -> None:
-    assert trials._overview([64, 3], 2) == "2 stacks of 64, 3 and 2 alone"
-    assert trials._overview([], 2) == "2 alone"
+    assert trials._overview([64, 1, 3, 1]) == "2 stacks of 64, 3 and 2 alone"
+    assert trials._overview([1, 1]) == "2 alone"
 
 
 def files_of(folder: Path, count: int) -> list[list[str]]:
@@ -450,8 +452,8 @@ def test_a_stack_without_a_state_that_is_killed_among_its_results(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The trials that have no result train again; those that have one stay as they are."""
-    monkeypatch.setattr(checkpoint_callback, "UNNOTICED", 0)
-    monkeypatch.setattr(checkpoint_callback, "SPEED", 1.0)  # a state would cost too much
+    monkeypatch.setattr(checkpoints, "UNNOTICED", 0)
+    monkeypatch.setattr(checkpoints, "SPEED", 1.0)  # a state would cost too much
     configs = [compose(*SMALL, f"seed={seed}") for seed in range(4)]
     train(configs, tmp_path / "whole", None)
     with monkeypatch.context() as patch:
@@ -469,3 +471,63 @@ def test_a_stack_without_a_state_that_is_killed_among_its_results(
     for run, expected in zip(killed, whole, strict=True):
         assert (result_of(run), len(run.history)) == (result_of(expected), 3)
         assert digest(checkpoint(run)["state_dict"]) == digest(checkpoint(expected)["state_dict"])
+
+
+BROKEN: dict[str, dict[str, bytes | None]] = {
+    "csv": {
+        "cut": b'a,b,y\n1,2\n"',
+        "empty": b"",
+        "one row": b"a,b,y\n1,2,x\n",
+        "one class": b"a,b,y\n" + 20 * b"1,2,x\n",
+        "bytes": b"\xff\xfe\x00\x01\xd8",
+    },
+    "npz": {"cut": b"PK\x03\x04", "empty": b"", "other arrays": None},
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault", "overrides"),
+    [
+        *((kind, fault, ()) for kind, faults in BROKEN.items() for fault in faults),
+        ("npz", "cut", ("model=cnn", "model.channels=[2]")),
+        ("npz", "cut", ("data.batch_size=auto",)),
+        ("csv", "cut", ("data.batch_size=auto",)),
+        ("csv", "cut", ("data.group=b", "data.folds=3", "data.fold=0")),
+    ],
+)
+def test_only_the_trials_of_a_broken_file_fail(
+    kind: str, fault: str, overrides: tuple[str, ...], tmp_path: Path
+) -> None:
+    """The others train as alone; the broken file's trial tells the fault of its single run."""
+    stream = np.random.default_rng(0)
+    for name in ("good", "other"):
+        x, y = stream.random((60, 6, 6), np.float32), np.arange(60) % 2
+        if kind == "npz":
+            np.savez(tmp_path / f"{name}.npz", x=x, y=y)
+        else:
+            rows = [f"{x[n, 0, 0]},{n % 20},{y[n]}" for n in range(60)]
+            (tmp_path / f"{name}.csv").write_text("\n".join(["a,b,y", *rows]))
+    content = BROKEN[kind][fault]
+    if content is None:
+        np.savez(tmp_path / "broken.npz", z=np.zeros(3))
+    else:
+        (tmp_path / f"broken.{kind}").write_bytes(content)
+    target = ("data.target=y",) if kind == "csv" else ()
+    common = (f"data={kind}", *target, "trainer=cpu", "trainer.max_epochs=1", *overrides)
+    configs = [
+        compose(*common, f"data.path={tmp_path / name}.{kind}", f"seed={seed}")
+        for name in ("good", "broken", "other")
+        for seed in (0, 1)
+    ]
+    require_divisible(config.data for config in configs)
+    folders = [tmp_path / "sweep" / str(number) for number in range(6)]
+    train_trials(configs, folders, Sweep(tmp_path / "sweep"), None)
+    for number, config in enumerate(configs):
+        found, alone = Run(folders[number]).result, tmp_path / "alone" / str(number)
+        if number in (2, 3):
+            with pytest.raises(InputError) as caught:
+                fit(config, alone)
+            assert found == {"status": "failed", "error": f"InputError: {caught.value}"}
+        else:
+            assert found["status"] == "finished"
+            assert found["test/loss"] == fit(config, alone).result["test/loss"]

@@ -6,7 +6,6 @@ import pty
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,20 +13,21 @@ from typing import Any
 
 import pytest
 
-from src.config.compose import compose
-from src.config.schema import FusedLauncher
-from src.runs.folder import Result, Run
-from src.runs.group_progress import write_progress
-from src.sweeps import watching
-from src.sweeps.executors.base import InProcess
-from src.sweeps.executors.cluster import Cluster, State
-from src.sweeps.tasks import Task
-from src.sweeps.watching import Watch
-from src.system.errors import Interrupted
-from src.system.terminal import Area
-from tests.helpers.commands import ROOT, SMALL
+from kindling.config.compose import compose
+from kindling.config.schema import FusedLauncher
+from kindling.records.folder import Result, Run
+from kindling.records.groups import State, write_progress
+from kindling.sweeps import watching
+from kindling.sweeps.executors.base import Executor
+from kindling.sweeps.executors.cluster import Cluster
+from kindling.sweeps.tasks import Task
+from kindling.sweeps.watching import Watch
+from kindling.system.errors import Interrupted
+from kindling.system.terminal import Area
+from tests.helpers.commands import SMALL
 from tests.helpers.progress import progress
 from tests.helpers.screen import screen, terminal
+from tests.helpers.sweeps import until
 
 
 def tasks(folder: Path, groups: int, size: int) -> list[Task]:
@@ -52,12 +52,12 @@ def end(task: Task, **result: Any) -> None:
 
 
 @pytest.fixture
-def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "DRAW_SECONDS", 0.0)
-    monkeypatch.setattr(watching, "LINE_SECONDS", 0.0)
+def by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After the first drawing, only the test draws."""
+    monkeypatch.setattr(watching, "DRAW_SECONDS", 3600.0)
 
 
-def test_a_table_in_place(tmp_path: Path, at_once: None) -> None:
+def test_a_table_in_place(tmp_path: Path, by_hand: None) -> None:
     first, second, third = tasks(tmp_path, 3, 4)
     with terminal() as shown:
         with Watch([first, second, third]) as watch:
@@ -99,7 +99,7 @@ def test_a_table_in_place(tmp_path: Path, at_once: None) -> None:
         assert shown.screen == [told, totals]
 
 
-def test_a_table_fits_the_screen(tmp_path: Path, at_once: None) -> None:
+def test_a_table_fits_the_screen(tmp_path: Path, by_hand: None) -> None:
     many = tasks(tmp_path, 30, 1)
     with terminal(lines=12) as shown, Watch(many) as watch:
         for task in many[:20]:
@@ -113,7 +113,7 @@ def test_a_table_fits_the_screen(tmp_path: Path, at_once: None) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\x1b[2J", b'{"host": "x"}', b"{" * 10**6])
-def test_a_strangers_file_shows_as_unknown(tmp_path: Path, content: bytes, at_once: None) -> None:
+def test_a_strangers_file_shows_as_unknown(tmp_path: Path, content: bytes, by_hand: None) -> None:
     (task,) = tasks(tmp_path, 1, 1)
     (task.state_folder / "progress.json").write_bytes(content)
     (row,) = Watch([task]).statuses()
@@ -139,41 +139,55 @@ def test_the_results_of_a_group_are_read_once(
     assert read == ["0", "1", "2"]
 
 
-def test_a_line_a_minute_elsewhere(
+def test_a_line_now_and_then_elsewhere(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     many = tasks(tmp_path, 6, 2)
-    now = [1000.0]
-    monkeypatch.setattr("src.sweeps.watching.time.monotonic", lambda: now[0])
-    with caplog.at_level(logging.INFO, "src"), Watch(many) as watch:
-        for task in many[:5]:
-            watch.note(task, "running")
+    assert watching.LINE_SECONDS == 60
+    monkeypatch.setattr(watching, "LINE_SECONDS", 0.2)
+    with caplog.at_level(logging.INFO, "kindling"):
         write_progress(many[0].state_folder, progress())
-        for seconds in range(0, 150, 10):
-            now[0] = 1000.0 + seconds
-            watch.show()
-        lines = [record.getMessage() for record in caplog.records]
-        assert len(lines) == 2
-        assert lines[0].startswith("0 of 6 groups ended, 0 of 12 trials ended, best val/acc 97.31%")
-        assert lines[0].endswith(
+        with Watch(many) as watch:
+            for task in many[:5]:
+                watch.note(task, "running")
+            until(lambda: len(caplog.records) == 2)
+        *lines, totals = [record.getMessage() for record in caplog.records]
+    for line in lines:
+        assert line.startswith("0 of 6 groups ended, 0 of 12 trials ended, best val/acc 97.31%")
+        assert line.endswith(
             "; 2 trials: 0–1 running, epoch 3/10; 2 trials: 2–3 running, epoch –; "
             "2 trials: 4–5 running, epoch –; 2 more"
         )
-    assert len(caplog.records) == 3
+    assert totals.startswith("0 of 6 groups ended, 0 of 12 trials ended, best val/acc 97.31%")
+    assert "running" not in totals
 
 
-def test_waiting_keeps_the_table_up_to_date(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_process_that_trains_logs_no_lines_between(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """They would get into the logs of the trials."""
+    two = tasks(tmp_path, 2, 1)
+    monkeypatch.setattr(watching, "LINE_SECONDS", 0.0)
+
+    def train(task: Task) -> None:
+        time.sleep(0.05)
+        end(task, status="failed", error="told before")
+
+    monkeypatch.setattr("kindling.sweeps.executors.base.train_group", train)
+    with caplog.at_level(logging.INFO, "kindling"):
+        Executor().run(two)
+    (totals,) = [record.getMessage() for record in caplog.records]
+    assert totals.startswith("2 of 2 groups ended, 2 of 2 trials ended, 2 failed")
+
+
+def test_the_table_is_kept_up_to_date(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (task,) = tasks(tmp_path, 1, 1)
     monkeypatch.setattr(watching, "DRAW_SECONDS", 0.01)
-    with terminal() as shown, Watch([task]) as watch:
-        write_progress(task.state_folder, progress(epoch=1))
-        later = threading.Timer(0.1, lambda: write_progress(task.state_folder, progress(epoch=7)))
-        later.start()
-        watch.wait(0.5)
-        assert "7/10" in shown.screen[2]
-        assert shown.getvalue().count("1/10") > 1
+    write_progress(task.state_folder, progress(epoch=1))
+    with terminal() as shown, Watch([task]):
+        until(lambda: shown.getvalue().count("1/10") > 1)
+        write_progress(task.state_folder, progress(epoch=7))
+        until(lambda: "7/10" in shown.screen[2])
 
 
 def test_groups_that_train_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,8 +198,8 @@ def test_groups_that_train_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
         def train(task: Task) -> None:
             write_progress(task.state_folder, progress())
-            logging.getLogger("src.training.history").info("epoch 1/2")
-            logging.getLogger("src.sweeps.tasks").error("a word")
+            logging.getLogger("kindling.training.history").info("epoch 1/2")
+            logging.getLogger("kindling.sweeps.tasks").error("a word")
             end_of_wait = time.monotonic() + 10
             expected = ("3/10", "a word", f"{len(seen)} of 2 groups ended")
             while not all(text in "".join(shown.screen) for text in expected):
@@ -195,8 +209,8 @@ def test_groups_that_train_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
             end(task)
 
         monkeypatch.setattr(watching, "DRAW_SECONDS", 0.05)
-        monkeypatch.setattr("src.sweeps.executors.base.train_group", train)
-        InProcess().run(two)
+        monkeypatch.setattr("kindling.sweeps.executors.base.train_group", train)
+        Executor().run(two)
         assert [re.split(" {2,}", row)[3] for row in seen[-1][4:6]] == ["running", "ended"]
         totals = "2 of 2 groups ended, 4 of 4 trials ended, best val/acc 53.00%"
         assert shown.screen == ["a word", "a word", totals]
@@ -212,7 +226,7 @@ def test_a_command_on_a_terminal(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "src.train", *arguments],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT), "TERM": "xterm"},
+        env={**os.environ, "TERM": "xterm"},
         stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True,
     )  # fmt: skip
     os.close(theirs)
@@ -254,15 +268,15 @@ class Pretended(Cluster):
             end(self.ending[1])
         return self.told[self.asked - 1]
 
-    def cancel_command(self, jobs: Sequence[str]) -> str:
+    def cancel_command(self, sweep: Path, jobs: Sequence[str]) -> str:
         return f"cancel {' '.join(jobs)}"
 
 
 def test_the_groups_of_a_cluster(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by_hand: None
 ) -> None:
     """Between two questions to the scheduler, the table is drawn without asking."""
-    monkeypatch.setattr("src.sweeps.executors.cluster.POLL_SECONDS", 0.2)
+    monkeypatch.setattr("kindling.sweeps.executors.cluster.POLL_SECONDS", 0.2)
     monkeypatch.setattr(watching, "DRAW_SECONDS", 0.05)
     monkeypatch.setattr(Run, "ended", property(lambda run: run.result.get("status") == "finished"))
     groups = tasks(tmp_path, 3, 2)
@@ -276,7 +290,7 @@ def test_the_groups_of_a_cluster(
     monkeypatch.setattr(Area, "draw", draw)
     keys = dict.fromkeys(FusedLauncher.model_fields)
     execution = FusedLauncher.model_validate({**keys, "executor": "slurm", "wait": True})
-    cluster = Pretended(execution, [groups[0].configs[0]], wait=True)
+    cluster = Pretended(execution, [groups[0].configs[0]])
     cluster.told = [
         {},
         {"0": "running", "1": "queued", "2": "queued"},

@@ -7,19 +7,16 @@ from typing import Any
 
 import pytest
 import yaml
-from hydra._internal.callbacks import Callbacks
-from hydra.core.plugins import Plugins
 from hydra.plugins.launcher import Launcher
-from hydra.types import HydraContext
-from omegaconf import OmegaConf
 
-from src.config.compose import compose, shared_composer
-from src.runs.folder import Run
-from src.sweeps import confirm_command
-from src.sweeps.command_line import check_command_line
-from src.sweeps.zipped import jobs_of, with_zip_sweeper
-from src.system.errors import InputError
-from src.training.fit import fit
+from hydra_plugins.zip_sweeper import ZipSweeper
+from kindling.config.compose import compose
+from kindling.records.folder import Run
+from kindling.sweeps import by_hydra
+from kindling.sweeps.command_line import check_command_line
+from kindling.sweeps.confirmation import command as confirm_command
+from kindling.system.errors import InputError
+from kindling.training.fit import fit
 from tests.helpers.commands import SMALL, Command, require_told_without_torch
 from tests.helpers.faults import faults
 from tests.helpers.weights import same
@@ -75,21 +72,8 @@ def test_faults_cost_no_torch_and_exit_with_2() -> None:
 
 
 def test_the_sweeper_is_chosen_for_zip_alone() -> None:
-    assert with_zip_sweeper(["seed=1,2"]) == ["seed=1,2"]
-    assert with_zip_sweeper([RATES]) == [RATES, "hydra/sweeper=zip"]
     chosen = ["hydra/sweeper=zip", RATES]
-    assert with_zip_sweeper(chosen) == chosen
     assert check_command_line(["-m", *SMALL, *chosen]).argv[1:-1] == [*SMALL, *chosen]
-
-
-def test_jobs_that_were_not_checked_have_their_faults() -> None:
-    assert jobs_of(["seed=zip(1,2)", "a=x,y"]) == [
-        ["seed=1", "a=x"], ["seed=1", "a=y"], ["seed=2", "a=x"], ["seed=2", "a=y"],
-    ]  # fmt: skip
-    with pytest.raises(InputError, match="seed has 2 values, a has 1 value;"):
-        jobs_of(["seed=zip(1,2)", "a=zip(1)"])
-    with pytest.raises(InputError, match="seed=zip"):
-        jobs_of(["seed=zip("])
 
 
 class NotedLauncher(Launcher):
@@ -107,23 +91,19 @@ class NotedLauncher(Launcher):
 
 @pytest.mark.parametrize("size", [None, 3])
 def test_the_sweeper_has_hydras_batches_and_parameters(
-    size: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    size: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    composer = shared_composer()
-    # Hydra has imported its plugins once more.
-    made: Any = Plugins.instance().class_name_to_class["hydra_plugins.zip_sweeper.ZipSweeper"]
-    sweeper, launcher = made(size, {"seed": "zip(1,2)"}), NotedLauncher()
-    sweeper.launcher = launcher
-    sweeper.hydra_context = HydraContext(composer, Callbacks())
-    sweeper.config = OmegaConf.create({"hydra": {"sweep": {"dir": str(tmp_path)}}})
-    monkeypatch.setattr(sweeper, "validate_batch_is_legal", lambda _: None)
-    sweeper.sweep(["a=zip(x,'y z')", "b=3,4"])
+    monkeypatch.setattr(by_hydra, "_zipped", ["a=zip(x,'y z')", "b=3,4"])
+    sweeper = ZipSweeper(size, {"seed": "zip(1,2)"})
+    sweeper.launcher = launcher = NotedLauncher()
+    sweeper.sweep([])
     jobs = [
         [f"seed={seed}", f"a={a}", f"b={b}"]
         for (seed, a), b in itertools.product([(1, "x"), (2, "'y z'")], [3, 4])
     ]
     assert launcher.batches == ([(0, jobs)] if size is None else [(0, jobs[:3]), (3, jobs[3:])])
-    assert (tmp_path / "multirun.yaml").exists()
+    with pytest.raises(InputError, match=r"seed has 1 value, a has 2 values;"):
+        by_hydra.zip_jobs({"seed": "zip(1)"})
 
 
 EXPECTED = [

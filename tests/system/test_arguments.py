@@ -2,8 +2,8 @@
 
 import pytest
 
-from src.system.arguments import Parser, command_parser
-from src.system.errors import InputError
+from kindling.system.arguments import Parser, command_parser
+from kindling.system.errors import InputError
 from tests.helpers.screen import terminal
 
 DOC = """Does a thing.

@@ -8,19 +8,21 @@ from pathlib import Path
 import pytest
 from tabulate import tabulate
 
-from src.runs.listing import listed
-from src.system.colour import (
+from kindling.records.listing import listed
+from kindling.system.colour import (
     BOLD,
     RED,
     RESET,
     YELLOW,
+    cleaned,
     coloured,
     is_terminal,
+    note_name,
     tell_error,
     with_best,
 )
-from src.system.errors import InputError, exit_on_error
-from src.system.process import LogLines
+from kindling.system.errors import InputError, exit_on_error, reading
+from kindling.system.process import LogLines
 from tests.helpers.runs import ended
 from tests.helpers.screen import Terminal, terminal
 
@@ -85,7 +87,7 @@ def test_errors_are_red_on_a_terminal_alone(capsys: pytest.CaptureFixture[str]) 
     ],
 )
 def test_log_lines(level: int, text: str, painted: str) -> None:
-    record = logging.LogRecord("src", level, "", 0, "%s", (text,), None)
+    record = logging.LogRecord("kindling", level, "", 0, "%s", (text,), None)
     with terminal() as shown:
         LogLines(shown).handle(record)
         piped = io.StringIO()
@@ -116,3 +118,37 @@ def test_json_has_no_colours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     found = listed([], [], "began", 30, as_json=True)
     assert "\x1b" not in found
     assert sorted(entry["best"] for entry in json.loads(found)) == [0.7, 0.9]
+
+
+CODES = [*range(1, 32), *range(127, 160), *range(0x2028, 0x202F), *range(0x2066, 0x206A)]
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("name", ["a{}b", "{}a", "a{}", "{}", "a{}  error: b"])
+def test_a_name_stays_in_its_line(code: int, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every message, also with other lines and where the stream has colours."""
+    monkeypatch.setattr("kindling.system.colour._names", {})
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    folder, expected = f"runs/{name.format(chr(code))}", f"runs/{name.format(chr(0xFFFD))}"
+    texts = ("{}: is no run\n  data\n  q\tr", "wrong: {}/0\n\n", "  ({}, {}/1)", "'{}'", "q\nr\n")
+    before = [text.format(*["runs/a"] * 2) for text in texts]
+    assert [cleaned(text) for text in before] == before
+    with reading(Path(folder, "x")):
+        pass
+    for text in texts:
+        written = io.StringIO()
+        assert cleaned(text.format(folder, folder), written) == text.format(expected, expected)
+    assert cleaned(f"{folder}\x1b[31m", written) == f"{expected}\x1b[31m"
+    LogLines(written).handle(
+        logging.makeLogRecord({"msg": f"{folder}: read\n  more", "levelno": 20})
+    )
+    assert written.getvalue() == f"{expected}: read\n  more\n"
+
+
+def test_a_name_that_words_end_with_changes_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kindling.system.colour._names", {})
+    for name in ("a\n", "\n", "\t", "b\n  c"):
+        note_name(Path("runs", name))
+    text = "data\n\nruns:\tb\n"
+    assert cleaned(text) == text
+    assert cleaned("runs/a\n: no\nruns/b\n  c") == "runs/a\ufffd: no\nruns/b\ufffd  c"

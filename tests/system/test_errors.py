@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from src.system.errors import FAULTS_SHOWN, all_at_once, exit_on_error, first_line
+from kindling.system.errors import FAULTS_SHOWN, all_at_once, exit_on_error, first_line
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from src.system.files import (
+from kindling.system.files import (
     WRITERS,
     replace_quickly,
     replacing,
-    write_all_durably,
     write_durably,
+    write_into_folder,
     write_together,
 )
 from tests.helpers.kills import Killed, die_at_sync
@@ -73,11 +73,11 @@ def test_files_of_a_folder_are_replaced_in_order(
     """Killed at any sync: each file is old or new, and none is new after an old one."""
     paths = [tmp_path / name for name in "abc"]
     for number, replaced in enumerate((0, 1, 2, 3)):  # the last sync is that of the folder
-        write_all_durably(dict.fromkeys(paths, "old"))
+        write_into_folder(dict.fromkeys(paths, "old"))
         with monkeypatch.context() as patch:
             die_at_sync(patch, number)
             with pytest.raises(Killed):
-                write_all_durably(dict.fromkeys(paths, b"new"))
+                write_into_folder(dict.fromkeys(paths, b"new"))
         texts = [path.read_text() for path in paths]
         assert texts == ["new"] * replaced + ["old"] * (3 - replaced)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from src.system.launch import LaunchInfo, launch_info
+from kindling.system.launch import LaunchInfo, launch_info
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
 SLURM = {"SLURM_NTASKS": "4", "SLURM_NNODES": "2", "SLURM_PROCID": "1", "SLURM_JOB_NAME": "train"}

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from src.config.compose import compose
-from src.system import machine
+from kindling.config.compose import compose
+from kindling.system import machine
 
 
 def test_missing_bf16_instructions_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:

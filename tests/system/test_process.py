@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from src.runs.folder import Run
+from kindling.records.folder import Run
 from tests.helpers.commands import COMMANDS, ROOT, SMALL, Command
 
 
@@ -53,7 +53,7 @@ def test_exit_functions_that_log_print_nothing() -> None:
     """torch has such a function. Its level of logging is not set in a command that ends early."""
     code = (
         "import atexit, logging\n"
-        "from src.system.process import run\n"
+        "from kindling.system.process import run\n"
         "logging.basicConfig(level=logging.INFO)\n"
         "atexit.register(lambda: logging.info('statistics'))\n"
         "atexit.register(lambda: print('ended'))\n"
@@ -77,21 +77,28 @@ TORCH = {"torch", "lightning", "torchmetrics"}
 # scipy.signal, matplotlib and torchvision are imported by torchmetrics, torch._dynamo by Lightning.
 HEAVY = {"matplotlib", "optuna", "pandas", "scipy", "sklearn", "torch._dynamo", "torchvision"}
 OPTIONAL = {"mlflow", "onnx", "onnxruntime", "onnxscript", "safetensors", "tensorboard", "wandb"}
-UNUSED = {"hydra", "jinja2", "src.inference", "src.plots", "src.reports", "src.sweeps"}
+UNUSED = {
+    "hydra",
+    "jinja2",
+    "kindling.inference",
+    "kindling.plots",
+    "kindling.reports",
+    "kindling.sweeps",
+}
 
 
 @pytest.mark.parametrize(
     ("modules", "unused"),
     [
-        ("src.evaluate, src.train, src.sweeps.command_line", TORCH | HEAVY | OPTIONAL),
-        ("src.sweeps.search_command, src.inference.inputs", TORCH | HEAVY | OPTIONAL),
-        ("src.reports.page", TORCH | OPTIONAL),
+        ("src.evaluate, src.train, kindling.sweeps.command_line", TORCH | HEAVY | OPTIONAL),
+        ("kindling.sweeps.search.command, kindling.inference.inputs", TORCH | HEAVY | OPTIONAL),
+        ("kindling.reports.page", TORCH | OPTIONAL),
         (
-            "src.inference.prediction_output, src.inference.exporters",
+            "kindling.inference.prediction, kindling.inference.export.export",
             TORCH - {"torch"} | HEAVY | OPTIONAL | {"hydra"},
         ),
-        ("src.training.preload", {"optuna", "pandas", "sklearn"} | OPTIONAL | UNUSED),
-        ("src.sweeps.preload", {"optuna", "pandas", "sklearn"} | OPTIONAL),
+        ("kindling.training.preload", {"optuna", "pandas", "sklearn"} | OPTIONAL | UNUSED),
+        ("kindling.sweeps.preload", {"optuna", "pandas", "sklearn"} | OPTIONAL),
     ],
 )
 def test_a_command_imports_nothing_heavy_that_it_may_not_use(
@@ -104,7 +111,7 @@ def test_what_is_imported_is_never_collected() -> None:
     """The objects are in the generation that the collector leaves alone. Later objects are not."""
     code = (
         "import gc\n"
-        "from src.system.process import importing\n"
+        "from kindling.system.process import importing\n"
         "before = gc.get_freeze_count()\n"
         "with importing(): import torch\n"
         "frozen = gc.get_freeze_count()\n"
@@ -117,7 +124,7 @@ def test_what_is_imported_is_never_collected() -> None:
 def test_a_failed_import_leaves_the_collector_on() -> None:
     code = (
         "import gc\n"
-        "from src.system.process import importing\n"
+        "from kindling.system.process import importing\n"
         "try:\n"
         "    with importing(): import nowhere\n"
         "except ImportError: print(gc.isenabled())"
@@ -141,7 +148,7 @@ def test_a_terminal_shows_that_libraries_are_loaded(
 ) -> None:
     """And the line is removed."""
     code = (
-        "from src.system.process import importing, run\n"
+        "from kindling.system.process import importing, run\n"
         "def main():\n"
         "    with importing(): import decimal\n"
         f"{run}"

@@ -9,20 +9,21 @@ from typing import Any
 
 import pytest
 
-from src.benchmarks.crashes import fingerprint
-from src.config.compose import compose
-from src.runs import checkpoint
-from src.runs.checkpoint import CheckpointPair
-from src.runs.folder import Row, Run
-from src.sweeps.run_command import stopped_by_ctrl_c
-from src.system.errors import InputError, Interrupted, exit_on_interruption
-from src.training.checkpoint_callback import Checkpoints
-from src.training.fit import fit
+from benchmarks.crashes import fingerprint
+from kindling.config.compose import compose
+from kindling.records import checkpoint
+from kindling.records.checkpoint import CheckpointPair
+from kindling.records.folder import Row, Run
+from kindling.sweeps.jobs import stopped_by_ctrl_c
+from kindling.system.errors import InputError, Interrupted, exit_on_interruption
+from kindling.system.signals import handled
+from kindling.training.checkpoints import Checkpoints
+from kindling.training.fit import fit
 from tests.helpers.commands import LONG, SMALL, started
 from tests.helpers.kills import position, undisturbed
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP])
 def test_a_signal_ends_after_the_running_block(
     number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -104,7 +105,30 @@ def test_a_signal_when_the_result_is_written(
     assert Run(tmp_path / "run").ended
 
 
-@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_terminal_that_is_closed_and_nohup() -> None:
+    """The terminal and its shell send a SIGHUP each. With nohup neither counts."""
+    with handled(rank=False) as signals:
+        signals.wait_for_block()
+        for _ in range(2):
+            os.kill(os.getpid(), signal.SIGHUP)
+        with pytest.raises(Interrupted) as caught:
+            signals.interrupt_if_received()
+    assert caught.value.number == signal.SIGHUP
+    assert signal.getsignal(signal.SIGHUP) == signal.SIG_DFL
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with handled(rank=False) as signals:
+            signals.wait_for_block()
+            os.kill(os.getpid(), signal.SIGHUP)
+            signals.interrupt_if_received()
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
 def test_the_command_and_a_signal(number: int, status: int, tmp_path: Path) -> None:
     process = started(tmp_path, *LONG, "hydra.run.dir=run")
     process.send_signal(number)

@@ -6,8 +6,8 @@ import os
 import pytest
 import torch
 
-from src.system import survey as hardware
-from src.system.survey import describe, survey
+from kindling.system import machine as hardware
+from kindling.system.machine import describe_survey, survey
 from tests.helpers.commands import Command
 
 ENGINE = {"instruction_set": "x86-64-v4", "reason": None}
@@ -24,7 +24,7 @@ def test_the_survey_of_this_machine() -> None:
     gpu = "cuda" if torch.cuda.is_available() else "mps"
     has_gpu = torch.cuda.is_available() or torch.backends.mps.is_available()
     assert found["auto"]["accelerator"] == (gpu if has_gpu else "cpu")
-    shown = describe(found)
+    shown = describe_survey(found)
     assert found["cpu"]["model"] in shown
     assert f"trainer.accelerator=auto takes {found['auto']['accelerator']}: " in shown
 
@@ -41,7 +41,7 @@ def test_a_gpu_is_described_by_its_properties(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _number: (10 * 2**30, 80 * 2**30))
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda: True)
     monkeypatch.setattr(hardware, "_driver", lambda: "570.1")
-    shown = describe(survey(ENGINE))
+    shown = describe_survey(survey(ENGINE))
     assert "A card, 10.0 GiB of 80.0 GiB free" in shown
     assert "compute capability 9.0, 132 multiprocessors, bf16 yes" in shown
     assert "auto takes cuda: torch sees 1 CUDA device(s), which come first" in shown
@@ -54,6 +54,6 @@ def test_the_command(command: Command) -> None:
 
 
 def test_the_engine_or_its_absence_is_shown() -> None:
-    assert "engine: x86-64-v4\n" in describe(survey(ENGINE))
-    assert "engine: the engine is not built; type X\n" in describe(survey(ABSENT))
+    assert "engine: x86-64-v4\n" in describe_survey(survey(ENGINE))
+    assert "engine: the engine is not built; type X\n" in describe_survey(survey(ABSENT))
     assert survey(ABSENT)["engine"] == ABSENT

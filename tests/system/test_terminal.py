@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from tqdm import tqdm
 
-from src.system.terminal import Area, progress
+from kindling.system.terminal import Area, progress
 from tests.helpers.screen import Terminal, terminal
 
-log = logging.getLogger("src.some.module")
+log = logging.getLogger("kindling.some.module")
 
 
 def test_lines_are_replaced() -> None:
@@ -64,7 +64,7 @@ class Late(tqdm):  # type: ignore[type-arg]
 
 
 def test_progress_tells_the_time_left_and_is_removed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("src.system.terminal.tqdm", Late)
+    monkeypatch.setattr("kindling.system.terminal.tqdm", Late)
     with terminal() as shown:
         assert list(progress([1, 2, 3], "files read")) == [1, 2, 3]
         assert re.search(r"files read:  33%\|.*\| 1/3 \[\d\d:\d\d<\d\d:\d\d, ", shown.getvalue())
@@ -76,7 +76,7 @@ def test_progress_that_nobody_needs(hidden: str, monkeypatch: pytest.MonkeyPatch
     """On another rank, in a pipe, on a terminal without control codes, for a single item, and
     before a second has passed."""
     if hidden != "soon":
-        monkeypatch.setattr("src.system.terminal.tqdm", Late)
+        monkeypatch.setattr("kindling.system.terminal.tqdm", Late)
     if hidden == "rank":
         ranks = {"SLURM_JOB_NAME": "train", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}
         for name, value in {**ranks, "SLURM_PROCID": "1"}.items():
@@ -93,10 +93,10 @@ def test_progress_that_nobody_needs(hidden: str, monkeypatch: pytest.MonkeyPatch
 
 def test_quiet_loggers() -> None:
     with terminal() as shown:
-        with Area(["src.some"]).open():
+        with Area(["kindling.some"]).open():
             log.info("not printed")
             log.warning("printed")
-            logging.getLogger("src.something").info("printed too")
+            logging.getLogger("kindling.something").info("printed too")
         log.info("again")
         assert shown.screen == ["printed", "printed too", "again"]
 

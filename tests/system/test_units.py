@@ -2,7 +2,7 @@
 
 import pytest
 
-from src.system.units import duration, seconds, size
+from kindling.system.units import duration, seconds, size
 
 
 @pytest.mark.parametrize(

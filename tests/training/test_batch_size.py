@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from src.config.compose import compose
-from src.data.loader import batches_per_block
-from src.data.sources.catalogue import open_source
-from src.system.errors import InputError
-from src.training import batch_size, grouping
-from src.training.fit import fit
-from src.training.steps import GRAPH_BATCHES
+from kindling.config.compose import compose
+from kindling.data.loader import batches_per_block
+from kindling.data.sources.catalogue import open_source
+from kindling.steps.closed_form import GRAPH_BATCHES
+from kindling.system.errors import InputError
+from kindling.training import batch_size, grouping
+from kindling.training.fit import fit
 from tests.helpers.commands import SMALL
 
 
@@ -28,7 +28,7 @@ def test_the_largest_batch_that_fits(
     config = compose(*SMALL, "data.batch_size=auto")
     one = grouping.bytes_per_trial(config, (784,), 10, 300)
     monkeypatch.setattr(batch_size, "free_bytes", lambda _config: 2 * one)
-    with caplog.at_level(logging.INFO, "src"):
+    with caplog.at_level(logging.INFO, "kindling"):
         run = fit(config, tmp_path / "run")
     assert (
         "data.batch_size=auto: 256 chosen, more do not fit into memory; an epoch has 5 steps"

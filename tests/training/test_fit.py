@@ -8,15 +8,15 @@ import pytest
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 
-from src.config import schema
-from src.config.compose import compose
-from src.config.faults import options
-from src.data.sources.toy import toy
-from src.models.mlp import Mlp
-from src.runs.folder import Run
-from src.runs.loading import open_trained
-from src.system.errors import InputError
-from src.training.fit import fit
+from kindling.config import schema
+from kindling.config.compose import compose
+from kindling.config.faults import options
+from kindling.data.sources.toy import toy
+from kindling.models.mlp import Mlp
+from kindling.records.folder import Run
+from kindling.records.loading import open_trained
+from kindling.system.errors import InputError
+from kindling.training.fit import fit
 from tests.helpers.commands import SMALL, Train
 
 
@@ -39,7 +39,7 @@ def test_the_run_folder(train: Train) -> None:
 def test_raschkas_toy_to_the_printed_digit(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with caplog.at_level(logging.INFO, "src"):
+    with caplog.at_level(logging.INFO, "kindling"):
         run = fit(compose("experiment=raschka_toy"), tmp_path / "run")
     losses = [
         r.getMessage().rpartition(" ")[2]

@@ -1,15 +1,17 @@
 """Which trials of a sweep train as one stack."""
 
+from dataclasses import replace
+
 import pytest
 
-from src.config.schema import Config
-from src.training import grouping
-from src.training.grouping import plan
+from kindling.config.schema import Config
+from kindling.training import grouping
+from kindling.training.grouping import group_trials
 from tests.helpers.grids import SEEDS, WIDTHS, grid
 
 
 def _sizes(configs: list[Config], most: int | None = None) -> list[int]:
-    return [len(group.trials) for group in plan(configs, most)]
+    return [len(group.trials) for group in group_trials(configs, most)]
 
 
 def test_groups_agree_in_all_but_the_fusible_keys() -> None:
@@ -22,7 +24,7 @@ def test_groups_agree_in_all_but_the_fusible_keys() -> None:
         ["scheduler=none", "scheduler=cosine"],
         ["trainer.max_epochs=2", "trainer.max_epochs=3"],
     ):
-        groups = plan(grid(axis, SEEDS))
+        groups = group_trials(grid(axis, SEEDS))
         assert [group.trials for group in groups] == [[0, 1], [2, 3]], axis
 
 
@@ -39,7 +41,7 @@ def test_groups_agree_in_all_but_the_fusible_keys() -> None:
 )
 def test_trials_that_train_alone_have_a_reason(override: str, reason: str) -> None:
     on_any = () if "16" not in override else ("trainer.accelerator=auto",)
-    groups = plan(grid(SEEDS, common=(*on_any, override)))
+    groups = group_trials(grid(SEEDS, common=(*on_any, override)))
     assert [group.trials for group in groups] == [[0], [1]]
     assert all(group.alone and reason in group.alone for group in groups)
 
@@ -59,8 +61,49 @@ def test_a_stack_on_a_cpu_has_a_thousand_trials(monkeypatch: pytest.MonkeyPatch)
     """More trials would need memory and be no faster. Halving compares all trials of a stack."""
     monkeypatch.setattr(grouping, "free_bytes", lambda _: 10**12)
     configs = grid(["seed=0"]) * 2500
-    assert [len(group.trials) for group in plan(configs)] == [834, 833, 833]
-    assert [len(group.trials) for group in plan(configs, compared=True)] == [2500]
-    assert [len(group.trials) for group in plan(configs, 2000)] == [1250, 1250]
-    gpu = grouping.Place(10**12, on_cpu=False)
-    assert [len(group.trials) for group in plan(configs, place=lambda _: gpu)] == [2500]
+    assert [len(group.trials) for group in group_trials(configs)] == [834, 833, 833]
+    assert [len(group.trials) for group in group_trials(configs, compared=True)] == [2500]
+    assert [len(group.trials) for group in group_trials(configs, 2000)] == [1250, 1250]
+    gpu = grouping.TrainingDevice(10**12, on_cpu=False)
+    assert [len(group.trials) for group in group_trials(configs, device_of=lambda _: gpu)] == [2500]
+
+
+def _on(place: grouping.TrainingDevice, configs: list[Config]) -> list[list[int]]:
+    return [group.trials for group in group_trials(configs, device_of=lambda _: place)]
+
+
+GPU = grouping.TrainingDevice(10**12, on_cpu=False, block_memory=232_448)
+
+
+@pytest.mark.parametrize(
+    ("others", "common", "expected"),
+    [
+        ("model.hidden_sizes=[64]", (), [[0, 2, 4], [1, 3, 5]]),
+        ("optimizer.momentum=0.9", (), [[0, 2, 4], [1, 3, 5]]),
+        ("optimizer.weight_decay=0.1", (), [[0, 2, 4], [1, 3, 5]]),
+        ("model.hidden_sizes=[16]", (), [[*range(6)]]),
+        ("model.hidden_sizes=[64]", ("optimizer=adam",), [[*range(6)]]),
+        ("model.hidden_sizes=[64]", ("trainer.precision=64",), [[*range(6)]]),
+        ("model.hidden_sizes=[64]", ("trainer.step=closed_form",), [[*range(6)]]),
+    ],
+)
+def test_a_trial_keeps_the_kernel_from_no_other(
+    others: str, common: tuple[str, ...], expected: list[list[int]]
+) -> None:
+    """Trials that the kernel trains have a stack of their own, if there are any."""
+    seeds = [f"seed={seed}" for seed in range(3)]
+    name, _, _ = others.partition("=")
+    usual = {"model.hidden_sizes": "[32]"}.get(name, "0.0")
+    configs = grid(seeds, [f"{name}={usual}", others], common=("data=mnist", *common))
+    assert [group.trials for group in group_trials(configs, device_of=lambda _: GPU)] == expected
+    for place in (grouping.TrainingDevice(10**12, on_cpu=True), replace(GPU, block_memory=0)):
+        assert _on(place, configs) == [[*range(6)]]
+    assert len(group_trials(configs, device_of=lambda _: GPU, compared=True)) == 1
+
+
+def test_a_card_decides_what_fits() -> None:
+    widths = [f"model.hidden_sizes=[{width}]" for width in (8, 32, 128)]
+    configs = grid(widths, common=("data=mnist", "data.batch_size=32"))
+    for memory, expected in ((101_376, [[0], [1, 2]]), (166_912, [[0, 1], [2]])):
+        place = replace(GPU, block_memory=memory)
+        assert _on(place, configs) == expected

@@ -25,22 +25,20 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from tensorboard.plugins.hparams import plugin_data_pb2
 from wandb.proto import wandb_internal_pb2
 
-from src.benchmarks.crashes import fingerprint
-from src.config.compose import compose
-from src.config.schema import Config
-from src.data.sources.catalogue import open_source
-from src.inference.evaluation import evaluate_path
-from src.runs.folder import HISTORY, Run
-from src.runs.loading import open_trained
-from src.sweeps.command_line import check_command_line
-from src.system.errors import InputError
-from src.training import ranks
-from src.training.fit import fit
-from src.training.history import History
-from src.training.loggers import base, callback
-from src.training.loggers.base import hyperparameters
-from src.training.loggers.callback import Loggers
-from src.training.loggers.tensorboard import RunTensorBoard
+from benchmarks.crashes import fingerprint
+from kindling.config.compose import compose
+from kindling.config.schema import Config
+from kindling.data.sources.catalogue import open_source
+from kindling.inference.evaluation import evaluate_path
+from kindling.ranks import processes as ranks
+from kindling.records.folder import HISTORY, Run
+from kindling.records.loading import open_trained
+from kindling.sweeps.command_line import check_command_line
+from kindling.system.errors import InputError
+from kindling.training.fit import fit
+from kindling.training.history import History
+from kindling.training.loggers import base, tensorboard
+from kindling.training.loggers.base import Loggers, hyperparameters
 from tests.helpers.commands import ROOT, SMALL, Train
 from tests.helpers.steps import STEPS
 
@@ -236,7 +234,7 @@ def test_the_confusion_matrix_is_that_of_the_best_weights(
     if (step, precision) == ("native", "bf16-mixed"):
         pytest.skip("the engine has no 16-bit products")
     seen: list[base.Tested] = []
-    monkeypatch.setattr(RunTensorBoard, "log_test", lambda _, tested: seen.append(tested))
+    monkeypatch.setattr(tensorboard.Logger, "log_test", lambda _, tested: seen.append(tested))
     run = train("logger=tensorboard", f"trainer.step={step}", f"trainer.precision={precision}")
     (tested,) = seen
     found = evaluate_path(run.folder, None)
@@ -295,9 +293,9 @@ def test_hyperparameters_are_flat() -> None:
 DIE = """
 import os, signal
 from pathlib import Path
-from src.config.compose import compose
-from src.training.checkpoint_callback import Checkpoints
-from src.training.fit import fit
+from kindling.config.compose import compose
+from kindling.training.checkpoints import Checkpoints
+from kindling.training.fit import fit
 
 def die(self, trainer, module):
     if trainer.current_epoch == 2:  # every logger has the third epoch, no checkpoint has
@@ -371,7 +369,7 @@ def test_a_logger_that_fails_ends_no_run(train: Train, monkeypatch: pytest.Monke
     def fails(self: Any, metrics: Any, step: int) -> None:
         raise OSError("the disk is tired")
 
-    monkeypatch.setattr(RunTensorBoard, "log_metrics", fails)
+    monkeypatch.setattr(tensorboard.Logger, "log_metrics", fails)
     run = train("logger=tensorboard")
     assert (run.result["status"], run.result["epochs"]) == ("finished", 2)
     assert run.log_file.read_text().count("logger=tensorboard cannot write (the disk is") == 1
@@ -454,7 +452,7 @@ def test_a_library_that_takes_long_is_announced(
     def opener(*_: object) -> Any:
         told.append(caplog.messages)
 
-    monkeypatch.setattr(callback, "_logger_class", lambda _: opener)
+    monkeypatch.setattr(base, "import_module", lambda _: SimpleNamespace(Logger=opener))
     if not loaded:
         monkeypatch.delitem(sys.modules, "mlflow")
     trainer: Any = SimpleNamespace(is_global_zero=True)

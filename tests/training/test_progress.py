@@ -12,11 +12,11 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from tqdm import tqdm
 
-from src.config.compose import compose
-from src.runs.group_progress import GroupProgress, read_progress
-from src.training import progress
-from src.training.fit import fit, fit_stack
-from src.training.progress import ProgressFile, Utilisation, _device_name
+from kindling.config.compose import compose
+from kindling.records.groups import GroupProgress, read_progress
+from kindling.training import progress
+from kindling.training.fit import fit, fit_stack
+from kindling.training.progress import ProgressFile, Utilisation, _device_name
 from tests.helpers.commands import SMALL, Train
 
 
@@ -43,7 +43,7 @@ def test_a_bar_of_a_stack_fits_and_says_that_it_shows_means(
 
 
 def test_a_line_per_step(train: Train, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, "src"):
+    with caplog.at_level(logging.INFO, "kindling"):
         train("trainer.log_every_step=true", "trainer.accumulate_grad_batches=5")
     steps = [r.getMessage() for r in caplog.records if "step 0" in r.getMessage()]
     assert [line[:29] for line in steps[:4]] == [
@@ -63,13 +63,13 @@ def test_an_idle_gpu_gets_advice(
     monkeypatch.setattr(torch.cuda, "utilization", lambda _device: next(readings))
     monkeypatch.setattr(Utilisation, "INTERVAL", 0.0)
     trainer, module = Trainer(logger=False), LightningModule()
-    with caplog.at_level(logging.INFO, "src"):
+    with caplog.at_level(logging.INFO, "kindling"):
         for _ in range(2):
             meter = Utilisation()
             meter.on_train_batch_end(trainer, module, None, None, 0)
             meter.on_train_batch_end(trainer, module, None, None, 1)
             meter.on_train_end(trainer, module)
-    idle, busy = [r.getMessage() for r in caplog.records if r.name.startswith("src")]
+    idle, busy = [r.getMessage() for r in caplog.records if r.name.startswith("kindling")]
     assert idle.startswith("GPU utilisation 30%; it waited for work: try larger blocks")
     assert busy == "GPU utilisation 90%"
     monkeypatch.delattr(torch.cuda, "utilization")
@@ -79,16 +79,15 @@ def test_an_idle_gpu_gets_advice(
 
 
 class Watched(Callback):
-    """Notes progress.json after each epoch."""
+    """Notes progress.json before each epoch and at the end."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.noted = folder, list[GroupProgress | None]()
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.noted.append(read_progress(self.folder))
 
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.noted.append(read_progress(self.folder))
+    on_train_end = on_train_epoch_start
 
 
 def test_a_file_tells_how_far_a_stack_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from src.training import random_state
+from kindling.training import random_state
 
 
 def draws() -> list[float]:

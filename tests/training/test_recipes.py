@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from src.config.compose import compose
-from src.data.sources.digits import digits
-from src.data.sources.source import split_off_validation
-from src.system.errors import InputError
-from src.training.fit import fit
+from kindling.config.compose import compose
+from kindling.data.sources.digits import digits
+from kindling.data.sources.source import split_off_validation
+from kindling.system.errors import InputError
+from kindling.training.fit import fit
 from tests.helpers.commands import SMALL
 
 

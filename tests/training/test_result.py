@@ -9,15 +9,16 @@ import pytest
 import sklearn.datasets
 import torch
 
-from src.config.compose import compose
-from src.data.sources import mnist
-from src.data.sources.downloads import UnavailableError
-from src.data.sources.source import Source
-from src.runs.loading import open_trained
-from src.training.classifier import Classifier
-from src.training.fit import fit
-from src.training.loggers.callback import Loggers
-from src.training.result import NOTHING_LEARNT, REMEDY
+from kindling.config.compose import compose
+from kindling.data.sources import published
+from kindling.data.sources.published import UnavailableError
+from kindling.data.sources.source import Source
+from kindling.records.folder import Run
+from kindling.records.loading import open_trained
+from kindling.training.fit import fit
+from kindling.training.loggers.base import Loggers
+from kindling.training.module import StackModule
+from kindling.training.result import NOTHING_LEARNT, REMEDY, logging_to
 from tests.helpers.commands import SMALL, Train
 
 
@@ -55,13 +56,13 @@ def test_the_fallback_is_told_everywhere(
     def fail(name: str, root: Path) -> Source:
         raise UnavailableError("the download failed (no network)")
 
-    monkeypatch.setattr(mnist, "read_idx_set", fail)
+    monkeypatch.setattr(published, "read_idx_set", fail)
     monkeypatch.delenv("DATA_ROOT", raising=False)
-    with caplog.at_level(logging.INFO, "src"):
+    with caplog.at_level(logging.INFO, "kindling"):
         run = fit(compose("trainer=cpu", "trainer.max_epochs=1"), tmp_path / "run")
     reason = "mnist, because the download failed (no network)"
     assert run.result["data"]["instead_of"] == reason
-    assert f"Training on digits instead of {reason}" in caplog.records[0].getMessage()
+    assert f"training on digits instead of {reason}; to stop" in caplog.records[0].getMessage()
     assert f"instead of {reason}" in caplog.records[-1].getMessage()
     assert reason in run.log_file.read_text()
     assert open_trained(run.folder).data == "digits"
@@ -74,11 +75,11 @@ def test_a_run_that_hardly_learns_says_what_to_type(
     np.savez(tmp_path / "a.npz", x=features, y=labels)
     few = ["data=npz", f"data.path={tmp_path}/a.npz", "trainer=cpu", "trainer.max_epochs=3"]
     default = ["optimizer=sgd", "optimizer.lr=0.5", "data.batch_size=100"]
-    with caplog.at_level("INFO", "src"):
+    with caplog.at_level("INFO", "kindling"):
         fit(compose(*few, *default), tmp_path / "default")
     assert "type experiment=few_samples" in caplog.text
     caplog.clear()
-    with caplog.at_level("INFO", "src"):
+    with caplog.at_level("INFO", "kindling"):
         fit(compose("data=toy", "trainer=cpu"), tmp_path / "toy")
         fit(compose(*few, *default, f"start_from={tmp_path}/default"), tmp_path / "tuned")
     assert "few_samples" not in caplog.text
@@ -88,7 +89,7 @@ def test_a_diverged_run_is_advised_about_its_rate(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Not about the number of its steps, which is small because it diverged."""
-    with caplog.at_level("INFO", "src"):
+    with caplog.at_level("INFO", "kindling"):
         run = fit(compose(*SMALL, "optimizer.lr=1e6", "optimizer=sgd"), tmp_path / "run")
     assert run.result["status"] == "diverged"
     assert f"diverged at step {run.result['diverged_step']}; {REMEDY}" in caplog.text
@@ -112,7 +113,7 @@ def test_a_run_that_learns_nothing_says_so(
     np.savez(tmp_path / "a.npz", x=np.stack([labels, 1 - labels], 1).astype(float), y=labels)
     recipe = ("data.val_fraction=0.5", "data.test_fraction=0.2", "data.split_seed=1")
     data = ("data=npz", f"data.path={tmp_path}/a.npz", *recipe, "trainer=cpu")
-    with caplog.at_level("INFO", "src"):
+    with caplog.at_level("INFO", "kindling"):
         run = fit(compose(*data, "model=logistic_regression", *settings), tmp_path / "run")
     assert run.result["data"]["val_most_frequent_class"] == 0.5
     assert (NOTHING_LEARNT in caplog.text) == bool(told)
@@ -127,8 +128,27 @@ def test_the_phases_do_not_overlap(train: Train, monkeypatch: pytest.MonkeyPatch
         self.seconds = 1.0
 
     monkeypatch.setattr(Loggers, "on_fit_start", open_slowly)
-    monkeypatch.setattr(Classifier, "on_test_epoch_start", lambda _: time.sleep(1))
+    monkeypatch.setattr(StackModule, "on_test_epoch_start", lambda _: time.sleep(1))
     began = time.perf_counter()
     seconds = train().result["seconds"]
     assert min(seconds["setup"], seconds["test"]) > 1
     assert sum(seconds.values()) <= time.perf_counter() - began
+
+
+def test_lines_go_to_every_run_and_to_the_caller(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs = [Run(tmp_path / name) for name in ("a", "b", "absent")]
+    for run in runs[:2]:
+        run.folder.mkdir()
+    ours = logging.getLogger("kindling")
+    level, handlers = ours.level, list(ours.handlers)
+    with logging_to(runs):
+        logging.getLogger("kindling.training").info("epoch %d", 1)
+        logging.getLogger("other").warning("noise")
+    assert (ours.level, ours.handlers) == (level, handlers)
+    for run in runs[:2]:
+        (line,) = run.log_file.read_text().splitlines()
+        assert line.endswith("[INFO] epoch 1")
+    assert not runs[2].folder.exists()
+    assert [record.getMessage() for record in caplog.records] == ["epoch 1", "noise"]

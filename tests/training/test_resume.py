@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 import torch
 
-from src.benchmarks.crashes import fingerprint
-from src.config.compose import compose
-from src.config.schema import Config
-from src.runs import checkpoint
-from src.runs.checkpoint import CheckpointPair
-from src.runs.folder import Run
-from src.system.errors import InputError
-from src.training.classifier import Classifier
-from src.training.fit import fit, fit_stack
-from src.training.resume import check_state
+from benchmarks.crashes import fingerprint
+from kindling.config.compose import compose
+from kindling.config.schema import Config
+from kindling.records import checkpoint
+from kindling.records.checkpoint import CheckpointPair
+from kindling.records.folder import Run
+from kindling.system.errors import InputError
+from kindling.training.fit import fit, fit_stack
+from kindling.training.module import StackModule
+from kindling.training.resume import check_state
 from tests.helpers.commands import ROOT, SMALL, Train
 from tests.helpers.kills import Killed, die_after_writing, position, undisturbed
 
@@ -124,7 +124,7 @@ def test_a_schedule_that_is_stretched_says_so(
 ) -> None:
     common = (*SMALL, "scheduler=none", "augmentation=digits", key)
     fit(compose(*common), tmp_path / "run")
-    with caplog.at_level(logging.INFO, "src"):
+    with caplog.at_level(logging.INFO, "kindling"):
         run = fit(compose(*common, "trainer.max_epochs=3"), tmp_path / "run", resume=True)
     assert run.result["epochs"] == 3
     lines = [record.getMessage() for record in caplog.records]
@@ -147,12 +147,13 @@ def test_gradients_between_two_steps_are_part_of_it(
     assert own["metrics"][0].shape == (4, 1)  # the losses of four batches
 
 
+@pytest.mark.parametrize("step", ["auto", "closed_form"])
 def test_a_stack_killed_at_every_checkpoint(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recipe = ("model.dropout=0.3", "optimizer=adamw", "checkpoint.monitor=val/precision")
     configs = [
-        compose(*FINE, *recipe, f"optimizer.lr={rate}", f"seed={seed}")
+        compose(*FINE, *recipe, f"trainer.step={step}", f"optimizer.lr={rate}", f"seed={seed}")
         for rate in (0.001, 0.003)
         for seed in (0, 1)
     ]
@@ -250,7 +251,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_used(
         torch.save({"state_dict": {}}, run.last_checkpoint)
     else:
         run.last_checkpoint.write_bytes(changed[damage])
-    with caplog.at_level(logging.INFO, "src"):
+    with caplog.at_level(logging.INFO, "kindling"):
         fit(config, run.folder, resume=True)
     told = "\n".join(record.getMessage() for record in caplog.records)
     assert "going on from epoch 1, batch 0" in told
@@ -360,13 +361,14 @@ def test_out_of_memory_says_what_to_try(tmp_path: Path) -> None:
 def test_a_second_process_is_refused(
     stopped: tuple[Config, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("src.training.fit.LOCK_PATIENCE", 0)
+    monkeypatch.setattr("kindling.training.fit.LOCK_PATIENCE", 0)
     config, run = stopped
     holder = subprocess.Popen(
         [
             sys.executable,
             "-c",
-            "import time; from pathlib import Path; from src.system.files import lock_or_fail\n"
+            "import time; from pathlib import Path\n"
+            "from kindling.system.files import lock_or_fail\n"
             f"with lock_or_fail(Path({str(run.checkpoints / '.lock')!r})):\n"
             "    print('held', flush=True); time.sleep(60)",
         ],
@@ -403,10 +405,10 @@ def test_an_error_of_the_restore_keeps_its_traceback(
 ) -> None:
     config, run = stopped
 
-    def fails(self: Classifier, checkpoint: dict[str, Any]) -> None:
+    def fails(self: StackModule, checkpoint: dict[str, Any]) -> None:
         raise ZeroDivisionError("of the program")
 
-    monkeypatch.setattr(Classifier, "on_load_checkpoint", fails)
+    monkeypatch.setattr(StackModule, "on_load_checkpoint", fails)
     with pytest.raises(
         InputError, match=r"cannot be resumed \(ZeroDivisionError: of the program\)"
     ):

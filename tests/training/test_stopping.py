@@ -9,19 +9,22 @@ from typing import Any
 
 import pytest
 import torch
+from lightning.pytorch import Trainer
 from lightning.pytorch.callbacks import EarlyStopping, Timer
 
-from src.benchmarks.crashes import fingerprint
-from src.config.compose import compose
-from src.config.faults import check
-from src.config.schema import Config, sort_key
-from src.runs.folder import Row, Run
-from src.runs.sweep_folder import Sweep
-from src.sweeps.trials import train_trials
-from src.training import lanes
-from src.training.fit import fit, fit_stack
-from src.training.history import History
-from src.training.stopping import best, out_of_patience, rungs
+from benchmarks.crashes import fingerprint
+from kindling.config.compose import compose
+from kindling.config.faults import check
+from kindling.config.measures import sort_key
+from kindling.config.schema import Config
+from kindling.records.folder import Row, Run
+from kindling.records.sweep_folder import Sweep
+from kindling.steps import lanes
+from kindling.sweeps.trials import train_trials
+from kindling.training.fit import fit, fit_stack
+from kindling.training.history import History
+from kindling.training.module import EARLY_STOPPING, HALVING, TrialStatuses
+from kindling.training.stopping import best, out_of_patience, rungs
 from tests.helpers.commands import SMALL, Command, Train
 from tests.helpers.kills import Killed, die_after_writing
 from tests.helpers.weights import weights
@@ -195,7 +198,7 @@ def test_a_shrinking_stack_that_is_killed_at_every_checkpoint(
 ) -> None:
     """In lanes too; a process that finds other cores keeps to the lanes that there were."""
     monkeypatch.setattr(lanes, "WORTH", 1.0)
-    monkeypatch.setattr("src.training.fit.available", lambda: threads)
+    monkeypatch.setattr("kindling.training.building.available", lambda: threads)
     common = (*UNEVEN, "trainer.steps_per_call=4", "checkpoint.every_n_steps=8", *recipe)
     scale = 0.01 if recipe else 1.0
     configs = [
@@ -211,7 +214,7 @@ def test_a_shrinking_stack_that_is_killed_at_every_checkpoint(
             stack(configs, tmp_path / "killed", halving)
         except Killed:
             died += 1
-            monkeypatch.setattr("src.training.fit.available", lambda: threads % 3 + 1)
+            monkeypatch.setattr("kindling.training.building.available", lambda: threads % 3 + 1)
     assert died >= 8
     for number, run in enumerate(whole):
         assert fingerprint(Run(tmp_path / "killed" / str(number))) == fingerprint(run)
@@ -290,29 +293,30 @@ def test_max_time_ends_a_run_early(train: Train) -> None:
 
 
 @pytest.mark.parametrize("blocks", [0, 1, 5, 6, 7, 12])
-def test_a_part_of_an_epoch_is_no_whole_one(
+def test_a_part_of_an_epoch_counts_and_has_its_own_samples(
     blocks: int, train: Train, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Time is over after so many blocks and one more. An epoch has six: five of two batches, the
     last of one."""
     clock = iter([*[0.0] * blocks, *[99.0] * 100])
     monkeypatch.setattr(History, "seconds", property(lambda self: self.earlier_seconds))
-    trained, now = History.on_train_batch_end, 0.0
+    trained, now = Timer.on_train_batch_end, 0.0
     monkeypatch.setattr(Timer, "time_elapsed", lambda *_: now)
 
-    def tick(self: History, *arguments: Any) -> None:
+    def tick(self: Timer, trainer: Trainer, *arguments: Any) -> None:
         nonlocal now
-        now = self.earlier_seconds = next(clock)
-        trained(self, *arguments)
+        (history,) = [each for each in trainer.callbacks if isinstance(each, History)]  # type: ignore[attr-defined]
+        now = history.earlier_seconds = next(clock)
+        trained(self, trainer, *arguments)
 
-    monkeypatch.setattr(History, "on_train_batch_end", tick)
+    monkeypatch.setattr(Timer, "on_train_batch_end", tick)
     run = train(
         "trainer.max_epochs=9", "trainer.max_time='00:00:00:50'", "trainer.steps_per_call=2",
         "data.drop_last=true",
     )  # fmt: skip
     result, (whole, rest) = run.result, divmod(blocks + 1, 6)
     steps = 11 * whole + 2 * rest
-    assert (result["epochs"], result["steps"]) == (whole, steps)
+    assert (result["epochs"], result["steps"]) == (whole + bool(rest), steps)
     assert result["stopped"] == "max_time"
     assert [row["step"] for row in run.history[1:]] == [
         *(11 * epoch for epoch in range(1, whole + 1)),
@@ -321,3 +325,27 @@ def test_a_part_of_an_epoch_is_no_whole_one(
     assert result["last"]["epoch"] == whole + bool(rest)
     samples = whole * result["data"]["train"] + 200 * rest
     assert result["samples_per_second"] == pytest.approx(samples / 99)
+
+
+# --- the first reason stays ---
+
+
+def test_a_trial_trains_until_it_diverges_or_is_stopped() -> None:
+    statuses = TrialStatuses(4)
+    assert statuses.active_trials == [0, 1, 2, 3]
+    statuses.diverged.setdefault(1, 5)
+    statuses.stop([1, 2], HALVING)
+    statuses.stop([2], EARLY_STOPPING)
+    assert statuses.active_trials == [0, 3]
+    assert statuses.state_dict() == {"diverged": {1: 5}, "stopped": {2: HALVING}}
+
+
+def test_statuses_survive_a_checkpoint() -> None:
+    statuses = TrialStatuses(3)
+    statuses.diverged[0] = 7
+    statuses.stop([2], EARLY_STOPPING)
+    restored = TrialStatuses(3)
+    restored.diverged[1] = 1
+    restored.load_state_dict(statuses.state_dict())
+    assert restored.state_dict() == {"diverged": {0: 7}, "stopped": {2: EARLY_STOPPING}}
+    assert restored.active_trials == [1]

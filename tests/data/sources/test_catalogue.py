@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from src.config.compose import compose
-from src.data.sources.catalogue import FAMILIES, describe, open_source
-from src.data.sources.source import Description, Source, Split
+from kindling.config.compose import compose
+from kindling.data.sources.catalogue import FAMILIES, describe, open_source
+from kindling.data.sources.source import Description, Source, Split
 from tests.helpers.data_files import ROWS, mnist_files, write_pictures
 
 
@@ -60,7 +60,7 @@ def test_a_new_module_needs_no_other_entry(monkeypatch: pytest.MonkeyPatch) -> N
     split = Split(torch.zeros(4, 7), torch.zeros(4, dtype=torch.long))
     module = ModuleType("new")
     module.open_source = lambda config: Source(config.name, split, split, ("a", "b"))  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "src.data.sources.new", module)
+    monkeypatch.setitem(sys.modules, "kindling.data.sources.new", module)
     config = compose("data=digits").data.model_copy(update={"name": "new"})
     assert config.name not in FAMILIES
     assert open_source(config).labels == ("a", "b")

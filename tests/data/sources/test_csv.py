@@ -2,7 +2,10 @@
 
 import csv
 import itertools
+import logging
+import shlex
 import warnings
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,17 +17,20 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder, StandardScaler
 
-from src.config.compose import compose
-from src.data.sources.catalogue import open_source
-from src.data.sources.folds import training_and_validation
-from src.data.sources.source import Source, Split, split_off_test, split_off_validation
-from src.data.tables import NumberColumn, TextColumn, read_table
-from src.inference.evaluation import evaluate_path
-from src.inference.inputs import read_inputs
-from src.inference.prediction import predict_inputs
-from src.runs.loading import open_trained
-from src.system.errors import InputError
-from src.training.fit import fit
+from kindling.config.compose import compose
+from kindling.config.faults import check
+from kindling.config.written import written
+from kindling.data.module import DataModule
+from kindling.data.sources.catalogue import open_source
+from kindling.data.sources.folds import training_and_validation
+from kindling.data.sources.source import Source, Split, split_off_test, split_off_validation
+from kindling.data.tables import Columns, NumberColumn, Table, TextColumn, as_table, read_table
+from kindling.inference.evaluation import evaluate_path
+from kindling.inference.inputs import read_inputs
+from kindling.inference.prediction import predict_inputs
+from kindling.records.loading import open_trained
+from kindling.system.errors import InputError
+from kindling.training.fit import fit
 from tests.helpers.data_files import ROWS
 
 
@@ -50,6 +56,67 @@ def test_a_table_is_standardised_by_its_training_samples(tmp_path: Path) -> None
     np.testing.assert_allclose(raw[:, 1], 10 * raw[:, 0] ** 2, rtol=1e-4, atol=1e-3)
 
 
+def test_a_table_for_validation_is_prepared_by_what_training_taught(tmp_path: Path) -> None:
+    """All training rows train, and teach the columns; the rows of the other table validate."""
+    other = "kind,text,b,a\nred,u,5,100\nblue,v,,7\nred,w,1,0\n"
+    (tmp_path / "v.csv").write_text(other)
+    rows = "\n".join(f"{n},{n % 7},{'uv'[n % 2]},{'red' if n % 3 else 'blue'}" for n in range(20))
+    (tmp_path / "t.csv").write_text(f"a,b,text,kind\n{rows}\n")
+    chosen = (
+        "data=csv", f"data.path={tmp_path}/t.csv", f"data.val_path={tmp_path}/v.csv",
+        "data.target=kind", "data.encode=onehot", "data.fill=median", "trainer=cpu",
+        "trainer.max_epochs=2", "data.batch_size=4",
+    )  # fmt: skip
+    run = fit(compose(*chosen), tmp_path / "run")
+    source = open_source(run.config.data)
+    assert [run.result["data"][part] for part in ("train", "val", "test")] == [16, 3, 4]
+    trained = open_trained(run.folder).columns
+    assert trained is not None
+    first = trained.columns[0]
+    assert isinstance(first, NumberColumn)
+    values = source.train.features[:, 0].double() * first.deviation + first.mean
+    kept = values.round().int().numpy()
+    assert len(set(kept)) == 16
+    raw = np.array([[100, 5], [7, np.median(kept % 7)], [0, 1]])
+    expected = np.hstack([
+        (raw - [kept.mean(), (kept % 7).mean()]) / [kept.std(), (kept % 7).std()],
+        [[1, 0], [0, 1], [0, 0]],
+    ])  # fmt: skip
+    assert source.validation is not None
+    np.testing.assert_allclose(source.validation.features, expected, rtol=1e-5)
+    assert source.validation.labels.tolist() == [1, 0, 1]
+    (tmp_path / "v.csv").write_text(other.replace("100", "101"))
+    with pytest.raises(InputError, match="validation_digest: it was"):
+        fit(run.config.model_copy(update={"trainer": run.config.trainer.model_copy(
+            update={"max_epochs": 3})}), tmp_path / "run", resume=True)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("rows", "typed", "told"),
+    [
+        ("a,b,kind\n1,2,green\n", (), "column kind has the class 'green', which data.path="),
+        ("a,kind\n1,red\n", (), "v.csv: there is no column b"),
+        ("a,b,kind\nx,2,red\n", (), "v.csv: column a: 1 of 1 cells is not a number"),
+        ("a,b,kind\n3,2,red\n", ("data.group=a",), "the group '3' is in the training set and in"),
+        ("a,b\n1,2\n", (), "data.target=kind: there is no such column"),
+        (None, (), "v.csv: cannot be read"),
+        ("a,b,kind\n1,2,red\n", ("data.folds=2", "data.fold=0"), "data.folds=2 would not use"),
+        ("a,b,kind\n1,2,red\n", ("data.val_fraction=null",), "would validate on the training set"),
+    ],
+)
+def test_faults_of_a_table_for_validation(
+    rows: str | None, typed: tuple[str, ...], told: str, tmp_path: Path
+) -> None:
+    if rows is not None:
+        (tmp_path / "v.csv").write_text(rows)
+    data = "\n".join(f"{n},{n},{'red' if n % 2 else 'blue'}" for n in (*range(10), *range(10)))
+    with pytest.raises(InputError, match=told):
+        table(
+            tmp_path / "t.csv", f"a,b,kind\n{data}\n", f"data.val_path={tmp_path}/v.csv",
+            "data.split_seed=1", *typed,
+        )  # fmt: skip
+
+
 def test_numeric_classes_are_sorted_as_numbers(tmp_path: Path) -> None:
     rows = "\n".join(f"{n},{(n % 3) * 5}" for n in range(12))
     source = table(tmp_path / "t.csv", f"a,kind\n{rows}\n")
@@ -67,6 +134,19 @@ def test_numeric_classes_are_sorted_as_numbers(tmp_path: Path) -> None:
             "column b: 1 of 2 cells is empty (line 2); type data.fill=median",
         ),
         ("a,b,kind\n1,NA,x\n2,3,y\n", "column b: 1 of 2 cells is empty (line 2: 'NA'); type"),
+        (
+            "a,b,kind\n1,x,NA\n2,3,y\n3,4,y\n",
+            "column kind: 1 of 3 cells is empty (line 2: 'NA'); write a class there, or leave the "
+            'rows out; if \'NA\' is a class, type \'data.empty=["?",na,"N/A","n/a","NaN",',
+        ),
+        (
+            "a,b,kind\n1,-,x\n2,3,y\n3,4,x\n",
+            "(line 2: '-'); write numbers there, or type data.drop=[b]; if '-' stands for an empty "
+            'cell, type \'data.empty=["?",NA,na,"N/A","n/a","NaN","nan","NULL","null","-"]\' '
+            "data.fill=median",
+        ),
+        ("a,b,kind\n1,1_25,x\n2,12_5,y\n", "column b: 2 of 2 cells are not numbers (the first"),
+        ("a,b,kind\n1,١٢,x\n2,５,y\n", "column b: 2 of 2 cells are not numbers (the first"),
         ("a,b,kind\n1,2,x\n2,3,\n", "column kind: 1 of 2 cells is empty (line 3); write a class"),
         (
             "a,b,kind\n1,2,x\n2,m,y\n3,,z\n",
@@ -80,10 +160,16 @@ def test_numeric_classes_are_sorted_as_numbers(tmp_path: Path) -> None:
         ("a,b,kind\n1,1e39,x\n2,1,y\n", "column b: 1 of 2 cells is not finite (line 2: '1e39')"),
         ("a,b,kind\n1,2\n2,1,y\n", "line 2: has 2 of 3 cells"),
         ("a,a,kind\n1,2,x\n", "has two columns a"),
-        (",a,kind\n1,2,x\n", "column 1 has no name"),
+        (
+            ",a,kind\n1,2,x\n",
+            "column 1 has no name; write one, such as id, into the first line; if the column only "
+            "numbers the rows, type data.drop=[id] too",
+        ),
+        ("5.1,5.1,kind\n1,2,x\n", "own, or write a line of names above the rows"),
         ("a,kind\n1,x\n2,x\n", "column kind has the one class 'x'"),
         ("a,kind\n1,0.5\n2,1\n", "column kind has numbers such as 0.5, which are not classes"),
         ("a,kin\n1,x\n", "data.target=kind: there is no such column; did you mean kin?"),
+        ("5.1,setosa\n1,x\n", "column; it has 5.1, setosa; the first line must name columns"),
         ('a,kind\n1,"x\n', "is not a table in UTF-8"),
     ],
 )
@@ -120,6 +206,44 @@ def test_faults_of_columns_are_a_line_each_and_what_to_type(tmp_path: Path) -> N
     assert table(path, text, 'data.drop=[name,sex,age,"port of call"]').shape == (1,)
     with pytest.raises(InputError, match="leaves no column"):
         table(path, text, 'data.drop=[name,sex,age,"port of call",fare]')
+
+
+def test_the_joint_advice_has_the_cure_of_each_column(tmp_path: Path) -> None:
+    """Words that stand for empty cells are no reason to drop a column of numbers."""
+    rows = [
+        (n if n % 9 else "unknown", n if n % 7 else "-", "MF"[n % 2], f'"{n + 1},000.50"', n % 2)
+        for n in range(40)
+    ]
+    lines = [",".join(map(str, row)) for row in rows]
+    text = "\n".join(["age,income,sex,price,kind", *lines])
+    with pytest.raises(InputError) as caught:
+        table(tmp_path / "t.csv", text)
+    *_, price, together = str(caught.value).splitlines()
+    assert price.endswith("; remove the commas from its numbers, or type data.drop=[price]")
+    advised = shlex.split(together.removeprefix("  all together: type "))
+    empty, *others = advised
+    assert empty.startswith('data.empty=["?",NA,')
+    assert empty.endswith(',unknown,"-"]')
+    assert others == ["data.encode=onehot", "data.fill=median", "data.drop=[price]"]
+    assert table(tmp_path / "t.csv", text, *advised).shape == (1 + 1 + 2,)
+
+
+@pytest.mark.parametrize(
+    ("texts", "mark"),
+    [
+        (("18,394", "12,958.42"), "commas"),
+        (("-1,000,000", "2"), "commas"),
+        (("98%", "9.5 %"), "%"),
+        (("98%", "1,000"), ""),
+        (("1,2", "3,4"), ""),
+    ],
+)
+def test_marks_of_numbers_are_named(texts: tuple[str, str], mark: str, tmp_path: Path) -> None:
+    rows = [f'{n % 5},"{texts[n % 2]}",{n % 2}' for n in range(20)]
+    with pytest.raises(InputError) as caught:
+        table(tmp_path / "t.csv", "\n".join(["n,a,kind", *rows]))
+    told = str(caught.value)
+    assert (f"; remove the {mark} from its numbers, or type data.drop=[a]" in told) == bool(mark)
 
 
 def _mixed_table(path: Path) -> tuple[list[list[str]], str]:
@@ -164,19 +288,21 @@ def test_columns_are_learned_as_by_scikit_learn(fill: str, tmp_path: Path) -> No
         np.testing.assert_allclose(found.features, expected[part.features], rtol=1e-5, atol=1e-6)
 
 
-def test_learned_columns_are_stored_with_the_model(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_learned_columns_are_stored_with_the_model(tmp_path: Path) -> None:
     _mixed_table(tmp_path / "t.csv")
     chosen = ["data=csv", f"data.path={tmp_path}/t.csv", "data.target=kind", "data.encode=onehot"]
     config = compose(*chosen, "data.fill=median", "trainer=cpu", "trainer.max_epochs=1")
     trained = open_trained(fit(config, tmp_path / "run").folder)
     assert trained.columns == open_source(config.data).columns
     new = tmp_path / "new.csv"
-    new.write_text("t,n\n,3\ngreen,\nblue,3\n?,3\n")
-    caplog.clear()
-    found = predict_inputs(trained, read_inputs([new]))
-    assert f"{new}: column t: 1 of 4 cells is a text (line 4: 'blue') that training" in caplog.text
+    new.write_text("t,n\n,3\ngreen,\nred,3\n?,3\n")
+    inputs = read_inputs([new])
+    found = predict_inputs(trained, inputs)
+    assert isinstance(inputs[0], Table)
+    assert [text for _, text in inputs[0].notes] == [
+        f"{new}: 1 empty cell of column n filled with 3.5; 1 empty cell and 1 cell '?' of column t "
+        "read as empty, filled with a, b"
+    ]
     assert len(found) == 4
     assert found[0].guess == found[3].guess
     assert trained.columns is not None
@@ -184,7 +310,7 @@ def test_learned_columns_are_stored_with_the_model(
     assert isinstance(number, NumberColumn)
     assert isinstance(text, TextColumn)
     features = trained.columns.features(read_table(new))
-    one_hot = [[float(c == t) for c in text.categories] for t in (text.fill, "green", "blue")]
+    one_hot = [[float(c == t) for c in text.categories] for t in (text.fill, "green", "red")]
     np.testing.assert_array_equal(features[:3, 1:], one_hot)
     assert features[1, 0] == pytest.approx((number.fill - number.mean) / number.deviation)  # type: ignore[operator]
     new.write_text("t,n\ngreen,many\n")
@@ -270,6 +396,9 @@ def test_a_model_does_not_know_the_group(tmp_path: Path) -> None:
         (["data.group=patent"], "data.group=patent: there is no such column; did you mean patient"),
         (["data.group=all"], "data.group=all: all 60 samples are of group 'x', which is not"),
         (["data.group=gap"], "column gap: 1 of 60 cells is empty (line 2); write a group there"),
+        (["data.group=gap", "data.empty=[1,7]", "data.fill=median"],
+         "column gap: 3 of 60 cells are empty (the first in line 2); write a group there, or leave "
+         "the rows out; if '1' or '7' is a group, type data.empty=[]"),
         (["data.group=patient", "data.folds=13", "data.fold=0"],
          "data.folds=13: data.group=patient has only 10 groups in the training set; type "
          "data.folds=10 or less"),
@@ -291,3 +420,363 @@ def test_faults_of_groups(overrides: list[str], told: str, tmp_path: Path) -> No
         table(tmp_path / "t.csv", text, "data.drop=[patient,all,gap,half]", *overrides)
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def told(source: Source) -> str:
+    """The notes of a table, without its path."""
+    return "\n".join(text.split(".csv: ", 1)[1] for _, text in source.notes)
+
+
+def lines(names: Sequence[str], columns: Iterable[Iterable[object]]) -> str:
+    rows = zip(*columns, strict=True)
+    return "\n".join([",".join(names), *(",".join(map(str, row)) for row in rows)])
+
+
+def training_rows(source: Source, rows: int) -> np.ndarray:
+    """The rows that a table of classes 0, 1, 0, 1, … is trained on."""
+    whole = Split(torch.arange(rows), torch.arange(rows) % 2)
+    train, _ = split_off_test(whole, 0.2, seed=0)
+    return split_off_validation(train, 0.2, 0)[0].features.numpy()
+
+
+def test_numbers_of_all_scales_are_standardised_as_by_scikit_learn(tmp_path: Path) -> None:
+    """Also numbers that are constant but for rounding. Bytes, nanoseconds and farads are units."""
+    stream = np.random.default_rng(0)
+    scales = 10.0 ** np.arange(-36, 37, 3)
+    varied = [scale * stream.normal(stream.normal(), 1, 200) for scale in scales]
+    noises = (0, 1e-16, 1e-15, 1e-14)
+    noisy = [
+        value * (1 + noise * stream.normal(size=200))
+        for value in (1.0, 14.62, -3e5, 1e-9, 1e9)
+        for noise in noises
+    ]
+    shares = stream.dirichlet(np.ones(7), 200).sum(1)
+    columns = [*varied, *noisy, shares, np.zeros(200), 1 + 1e-7 * stream.normal(size=200)]
+    names = [f"c{number}" for number in range(len(columns))]
+    cells = [[repr(float(value)) for value in column] for column in columns]
+    source = table(
+        tmp_path / "t.csv", lines([*names, "kind"], [*cells, ["xy"[n % 2] for n in range(200)]])
+    )
+    rows = training_rows(source, 200)
+    numbers = np.stack(columns, 1)
+    oracle = StandardScaler().fit(numbers[rows])
+    assert source.columns is not None
+    learned = [c for c in source.columns.columns if isinstance(c, NumberColumn)]
+    expected = [
+        1.0 if scale == 1 and not first < len(varied) else scale
+        for first, scale in enumerate(oracle.scale_)
+    ]
+    np.testing.assert_allclose([c.deviation for c in learned], expected, rtol=1e-12)
+    assert sum(c.deviation == 1 for c in learned) >= len(noisy)
+    for number, column in enumerate(learned):
+        assert (column.low, column.high) == (
+            numbers[rows, number].min(),
+            numbers[rows, number].max(),
+        )
+        if number < len(varied):  # as NumPy computes them, to the last bit
+            assert (column.mean, column.deviation) == (
+                numbers[rows, number].mean(), numbers[rows, number].std()
+            )  # fmt: skip
+    scaled = oracle.transform(numbers).astype(np.float32)
+    train, test = split_off_test(Split(torch.arange(200), torch.arange(200) % 2), 0.2, seed=0)
+    for part, found in ((train, source.train), (test, source.test)):
+        np.testing.assert_allclose(found.features, scaled[part.features], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("unit", [2.0**-120, 2.0**-50, 2.0**50, 2.0**120])
+def test_a_unit_changes_no_bit_of_the_features(unit: float, tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(5, 2, 60)
+    found = []
+    for scale in (1.0, unit):
+        cells = [repr(float(value * scale)) for value in values]
+        source = table(
+            tmp_path / "t.csv", lines(["a", "kind"], [cells, ["xy"[n % 2] for n in range(60)]])
+        )
+        found.append(torch.cat([source.train.features, source.test.features]))
+    assert torch.equal(*found)
+
+
+def test_numbers_beyond_those_of_training_are_told_by_column(tmp_path: Path) -> None:
+    stream = np.random.default_rng(0)
+    kinds = ["xy"[n % 2] for n in range(100)]
+    columns = {
+        "a": stream.uniform(-1, 1, 100),
+        "b": np.full(100, 14.62),
+        "c": stream.normal(size=100),
+    }
+    text = lines([*columns, "kind"], [*columns.values(), kinds])
+    source = table(tmp_path / "t.csv", text)
+    rows = training_rows(source, 100)
+    outside = sorted({*range(100)} - {*rows.tolist()})
+    _, test = split_off_test(Split(torch.arange(100), torch.arange(100) % 2), 0.2, seed=0)
+    first = int(test.features[0])
+    columns["a"][outside[0]] = columns["a"][first] = 9
+    columns["b"][first] = 15
+    columns["b"][outside[-1]] += 1e-12  # rounding
+    source = table(tmp_path / "t.csv", lines([*columns, "kind"], [*columns.values(), kinds]))
+    (line,) = (text for level, text in source.notes if level == logging.WARNING)
+    low, high = columns["a"][rows].min(), columns["a"][rows].max()
+    assert line.startswith(
+        f"{tmp_path}/t.csv: test part: numbers that training did not see: column b, always 14.62 "
+        f"in training: 1 of 20 cells is beyond (line {first + 2}: '15.0'); "
+    ), line
+    assert f"column a, {low:g} to {high:g} in training: " in line
+    new = as_table({"a": [0.0, 99, -99], "b": [14.62, 14.62 + 1e-11, 14.63], "c": [0, 0, 0]})
+    assert source.columns is not None
+    source.columns.features(new)
+    assert [text for _, text in new.notes] == [
+        "the table: numbers that training did not see: column b, always 14.62 in training: 1 of 3 "
+        f"cells is beyond (line 3: '14.63'); column a, {low:g} to {high:g} in training: 2 of 3 "
+        "cells are beyond (the first in line 2: '99')"
+    ]
+    huge = as_table({"a": ["3e38"], "b": [14.62], "c": [0]})
+    small = NumberColumn(name="a", fill=None, mean=0.0, deviation=1e-9)
+    with pytest.raises(
+        InputError, match="column a: 1 of 1 cells is too large beside the numbers of"
+    ):
+        Columns(columns=[small]).features(huge)
+
+
+@pytest.mark.parametrize("word", ["NA", "Na", "None", "nan", "?", "-999", "null", "unknown"])
+@pytest.mark.parametrize("empty", [None, [], ["NA", "unknown", -999]])
+def test_one_rule_for_words_that_may_be_gaps(
+    word: str, empty: list[object] | None, tmp_path: Path
+) -> None:
+    """In a feature and in the classes, in a file, a dictionary, and for a new file."""
+    default = ["?", "NA", "na", "N/A", "n/a", "NaN", "nan", "NULL", "null"]
+    words = default if empty is None else [*map(str, empty)]
+    keys = [] if empty is None else [f"data.empty={written([*map(str, empty)])}"]
+    cells = [word if n % 10 == 3 else "EU" if n % 3 else "US" for n in range(100)]
+    kinds = ["xy"[n % 2] for n in range(100)]
+    path = tmp_path / "t.csv"
+    keys += ["data.encode=onehot", "data.fill=median"]
+    source = table(path, lines(["region", "kind"], [cells, kinds]), *keys)
+    assert source.columns is not None
+    (region,) = source.columns.columns
+    assert isinstance(region, TextColumn)
+    gap = word in words
+    assert region.categories == sorted({"EU", "US"} | (set() if gap else {word}))
+    filling = f"10 cells {word!r} of column region read as empty, filled with EU"
+    assert (filling in told(source)) == gap
+    assert ("is a text, type data.empty=[" in told(source).replace("'data", "data")) == gap
+    both = [read_table(path), as_table({"region": cells})]
+    features = [source.columns.features(each) for each in both]
+    np.testing.assert_array_equal(features[0], features[1])
+    for each in both:
+        assert any(filling in text for _, text in each.notes) == gap
+    swapped = lines(["a", "kind"], [range(100), cells])
+    if gap:
+        with pytest.raises(
+            InputError, match=r"column kind: 10 of 100 cells are empty .*data\.empty="
+        ):
+            table(path, swapped, *keys)
+    else:
+        assert table(path, swapped, *keys).labels == tuple(sorted({"EU", "US", word}))
+
+
+def test_values_of_python_that_are_gaps(tmp_path: Path) -> None:
+    cells = ["EU" if n % 3 else "US" for n in range(30)]
+    kinds = ["xy"[n % 2] for n in range(30)]
+    text = lines(["region", "a", "kind"], [cells, np.random.default_rng(0).normal(size=30), kinds])
+    filled, strict = (
+        table(tmp_path / "t.csv", text, "data.encode=onehot", f"data.fill={fill}").columns
+        for fill in ("median", "null")
+    )
+    assert filled is not None
+    assert strict is not None
+    for gap in (None, float("nan"), np.datetime64("NaT"), ""):
+        values = {"region": ["US", gap, gap], "a": [gap, 0.5, 0.25]}
+        new = as_table(values)
+        filled.features(new)
+        assert [text for _, text in new.notes] == [
+            f"the table: 2 empty cells of column region filled with EU; 1 empty cell of column a "
+            f"filled with {filled.columns[1].fill:g}"
+        ]
+        with pytest.raises(InputError) as caught:
+            strict.features(as_table(values))
+        assert "column region: 2 of 3 cells are empty (the first in line 2)" in str(caught.value)
+        assert "column a: 1 of 3 cells is empty (line 1)" in str(caught.value)
+    with pytest.raises(
+        InputError, match=r"column region: 1 of 1 cells is a text \(line 1: 'None'\)"
+    ):
+        filled.features(as_table({"region": ["None"], "a": [1]}))
+
+
+@pytest.mark.parametrize("spelled", ["True", "TRUE", "true"])
+def test_truth_values_are_one_text_in_every_spelling(spelled: str, tmp_path: Path) -> None:
+    no = {"True": "False", "TRUE": "FALSE", "true": "false"}[spelled]
+    cells = [spelled if n % 3 else no for n in range(30)]
+    text = lines(["a", "kind"], [cells, ["xy"[n % 2] for n in range(30)]])
+    columns = table(tmp_path / "t.csv", text, "data.encode=onehot").columns
+    assert columns is not None
+    expected = columns.features(as_table({"a": [spelled, no]}))
+    for yes_and_no in ([True, False], [np.True_, np.False_], ["TRUE", "False"], ["true", "FALSE"]):
+        np.testing.assert_array_equal(columns.features(as_table({"a": yes_and_no})), expected)
+    for other in ("tRUE", "yes", 1, "T"):
+        with pytest.raises(
+            InputError, match=r"column a: 1 of 2 cells is a text .* training did not"
+        ):
+            columns.features(as_table({"a": [spelled, other]}))
+
+
+def test_texts_that_training_did_not_see(tmp_path: Path) -> None:
+    """Refused by column in a prediction; in the other parts of a training run they are told."""
+    dates = [f"2024-01-{1 + n % 5:02}" for n in range(100)]
+    kinds = ["xy"[n % 2] for n in range(100)]
+    path = tmp_path / "t.csv"
+    keys = ["data.encode=onehot", "data.fill=median"]
+    rows = training_rows(table(path, lines(["day", "kind"], [dates, kinds]), *keys), 100)
+    _, test = split_off_test(Split(torch.arange(100), torch.arange(100) % 2), 0.2, seed=0)
+    tested = test.features.tolist()
+    validated = sorted({*range(100)} - {*rows.tolist(), *tested})
+    for row in (*tested[:3], validated[0]):
+        dates[row] = "2025-12-31"
+    source = table(path, lines(["day", "kind"], [dates, kinds]), *keys)
+    for part, row, count, of in (("validation", validated[0], 1, 16), ("test", tested[0], 3, 20)):
+        are = "are texts" if count > 1 else "is a text"
+        assert f"{part} part: column day: {count} of {of} cells {are} (" in told(source)
+        assert (
+            f"line {row + 2}: '2025-12-31') that training did not see: '2025-12-31' ({count}); "
+            in told(source)
+        )
+    zero = (source.test.features == 0).all(1)
+    assert zero.nonzero().squeeze(1).tolist() == [0, 1, 2]
+    assert source.columns is not None
+    new = {"day": ["2024-01-01", "2026-01-01", "2026-01-02", "2026-01-01", None]}
+    with pytest.raises(InputError) as caught:
+        source.columns.features(as_table(new))
+    assert str(caught.value) == (
+        "the table: column day: 3 of 5 cells are texts (the first in line 2: '2026-01-01') that "
+        "training did not see: '2026-01-01' (2), '2026-01-02' (1); correct that, or leave the rows "
+        f"out, or empty the cells to have {source.columns.columns[0].fill!r} read"
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "warned"),
+    [
+        (("Yes", "yes"), "column kind: 'Yes' (10) and 'yes' (10) look like one class, and are"),
+        (("1", "1.0"), "column kind: '1' (10) and '1.0' (10) look like one class"),
+        (("\u00e9", "e\u0301"), "column kind: 'e\\u0301' (10) and '\\xe9' (10) look like one"),
+        (("a\u200cb", "ab"), "column kind: 'ab' (10) and 'a\\u200cb' (10) look like one class"),
+        (("a\u200cb", "a\u200db"), "column kind: 'a\\u200cb' (10) and 'a\\u200db' (10) look like"),
+        (("a b", "a\u00a0b"), "column kind: 'a b' (10) and 'a\\xa0b' (10) look like one class"),
+        (("yes ", "no"), ""),
+        (("a\u0000b", "a\u0001b"), ""),
+    ],
+)
+def test_names_of_classes_are_kept_and_doubtful_ones_told(
+    names: tuple[str, str], warned: str, tmp_path: Path
+) -> None:
+    text = lines(
+        ["a", "kind"], [np.random.default_rng(0).normal(size=20), [names[n % 2] for n in range(20)]]
+    )
+    source = table(tmp_path / "t.csv", text)
+    assert source.labels == tuple(sorted(name.strip() for name in names))
+    assert warned in told(source) if warned else "kind" not in told(source)
+
+
+def test_white_space_that_joins_two_spellings_is_told(tmp_path: Path) -> None:
+    kinds = [("no", "yes", "yes ")[n % 3] for n in range(30)]
+    source = table(
+        tmp_path / "t.csv", lines(["a", "kind"], [np.random.default_rng(0).normal(size=30), kinds])
+    )
+    assert source.labels == ("no", "yes")
+    assert (
+        "column kind: 'yes' (10), 'yes ' (10) differ only in white space, and are read as 'yes'"
+        in told(source)
+    )
+
+
+ROW_NUMBERS = "column id: numbers the rows; if the number says nothing, type data.drop=[id]"
+A_ROW = "looks like a row, and is read as the names of the columns"
+
+
+@pytest.mark.parametrize(
+    ("header", "first", "warned"),
+    [
+        ("id,a,kind", range(20), ROW_NUMBERS),
+        ("id,a,kind", range(1, 21), ROW_NUMBERS),
+        ("id,a,kind", range(1000, 1020), ROW_NUMBERS),
+        ("id,a,kind", [*range(19), 18], ""),
+        ("id,a,kind", [n + 0.5 for n in range(20)], ""),
+        ("id,a,kind", range(20, 0, -1), ""),
+        ("5.1,3.5,kind", [n % 7 for n in range(20)], A_ROW),
+        ("b,a,x", [n % 7 for n in range(20)], A_ROW),  # x is a class
+        ("0,1,kind", [n % 7 for n in range(20)], ""),
+        ("1,2,kind", [n % 7 for n in range(20)], ""),
+        ("1990,a,kind", [n % 7 for n in range(20)], ""),
+    ],
+)
+def test_columns_that_number_the_rows_and_headers_that_are_rows(
+    header: str, first: Sequence[float], warned: str, tmp_path: Path
+) -> None:
+    columns = [first, np.random.default_rng(0).normal(size=20), ["xy"[n % 2] for n in range(20)]]
+    names = header.split(",")
+    source = table(tmp_path / "t.csv", lines(names, columns), f"data.target={names[-1]}")
+    found = [text for level, text in source.notes if level == logging.WARNING]
+    assert warned in "".join(found)
+    assert bool(found) == bool(warned)
+
+
+@pytest.mark.parametrize(
+    ("classes", "rows", "warned"),
+    [(214, 442, True), (21, 209, True), (21, 210, False), (20, 60, False)],
+)
+def test_many_whole_numbers_are_a_quantity_rather_than_classes(
+    classes: int, rows: int, warned: bool, tmp_path: Path
+) -> None:
+    a = np.random.default_rng(0).normal(size=rows)
+    source = table(
+        tmp_path / "t.csv", lines(["a", "kind"], [a, [25 + n % classes for n in range(rows)]])
+    )
+    expected = (
+        f"column kind: has {classes} different whole numbers in {rows} rows, which looks like a"
+    )
+    assert (expected in told(source)) == warned
+    letters = lines(["a", "kind"], [a, [f"c{n % classes}" for n in range(rows)]])
+    assert "quantity" not in told(table(tmp_path / "t.csv", letters))
+
+
+def test_a_run_of_before_learns_as_it_did(tmp_path: Path) -> None:
+    """Without data.empty: gap words in any case, and of a class none; constant columns by their
+    ends alone; and nothing more is stored, so that the run can be resumed."""
+    cells = ["Na" if n % 10 == 3 else "EU" if n % 3 else "US" for n in range(100)]
+    noisy = [14.62 + 1e-12 * (n % 3) for n in range(100)]
+    numbers = ["nAN" if n == 5 else n / 4 for n in range(100)]
+    kinds = [("NA", "y")[n % 2] for n in range(100)]
+    path = tmp_path / "t.csv"
+    path.write_text(
+        lines(["region", "b", "c", "d", "kind"], [cells, noisy, numbers, [0.1] * 100, kinds])
+    )
+    values = compose(
+        "data=csv",
+        f"data.path={path}",
+        "data.target=kind",
+        "data.encode=onehot",
+        "data.fill=median",
+    ).to_primitives()
+    del values["data"]["empty"]
+    data = DataModule(check(values).data)
+    data.setup()
+    source = data.source
+    rows = training_rows(source, 100)
+    assert source.labels == ("NA", "y")
+    b = np.array(noisy)[rows]
+    c = np.array([np.nan if n == 5 else n / 4 for n in range(100)])[rows]
+    median = float(np.nanmedian(c))
+    c = np.where(np.isnan(c), median, c)
+    expected = [
+        {"name": "region", "fill": "EU", "categories": ["EU", "US"]},
+        {"name": "b", "fill": float(np.median(b)), "mean": float(b.mean()),
+         "deviation": float(b.std())},
+        {"name": "c", "fill": median, "mean": float(c.mean()), "deviation": float(c.std())},
+        {"name": "d", "fill": 0.1, "mean": float(np.full(len(rows), 0.1).mean()), "deviation": 1.0},
+    ]  # fmt: skip
+    assert data.origin()["columns"] == {"columns": expected}
+    stored = Columns.model_validate({"columns": expected})
+    assert stored == source.columns
+    new = as_table({"region": ["nA"], "b": [14.62], "c": ["Null"], "d": [5]})
+    old = stored.features(new)
+    assert old[0, :2].tolist() == [1, 0]
+    assert old[0, 3] == pytest.approx((median - c.mean()) / c.std())

@@ -2,7 +2,7 @@
 
 import torch
 
-from src.data.sources.digits import digits
+from kindling.data.sources.digits import digits
 
 
 def test_digits_are_real_handwriting_of_mnists_shape() -> None:

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from sklearn.model_selection import StratifiedGroupKFold
 from torch import Tensor
 
-from src.config.compose import compose
-from src.data.loader import FoldOrder, SeededOrder
-from src.data.module import DataModule
-from src.data.sources.folds import Folds, training_and_validation, training_samples
-from src.data.sources.source import Split, grouped
-from src.system.errors import InputError
-from src.training.grouping import plan
+from kindling.config.compose import compose
+from kindling.data.loader import FoldOrder, SeededOrder
+from kindling.data.module import DataModule
+from kindling.data.sources.folds import Folds, training_and_validation, training_samples
+from kindling.data.sources.source import Split, grouped
+from kindling.system.errors import InputError
+from kindling.training.grouping import group_trials
 from tests.helpers.commands import SMALL
 
 
@@ -72,7 +72,7 @@ def test_a_class_with_fewer_samples_than_folds_is_named() -> None:
 
 
 def in_groups(names: Sequence[str], labels: Sequence[int]) -> Split:
-    groups = grouped("data.group", "patient", names)
+    groups = grouped("patient", names)
     return Split(torch.arange(len(names)), torch.tensor(labels), groups)
 
 
@@ -194,7 +194,7 @@ def test_folds_of_a_table_have_columns_of_their_own() -> None:
         compose("data=csv", "data.path=t.csv", "data.target=y", *keys, f"data.fold={fold}")
         for fold in (0, 1, 0)
     ]
-    groups = plan(table, max_trials=9)
+    groups = group_trials(table, max_trials=9)
     assert [group.trials for group in groups] == [[0, 2], [1]]
     digits = [compose(*SMALL, *keys, f"data.fold={fold}") for fold in (0, 1, 0)]
-    assert [group.trials for group in plan(digits, max_trials=9)] == [[0, 1, 2]]
+    assert [group.trials for group in group_trials(digits, max_trials=9)] == [[0, 1, 2]]

@@ -9,14 +9,15 @@ import pytest
 import torch
 from PIL import Image
 
-from src.config.compose import compose
-from src.data.loader import Block, SeededOrder
-from src.data.module import DataModule
-from src.data.sources.catalogue import open_source, require_divisible
-from src.data.sources.image_folder import PictureSplit
-from src.data.sources.source import Source, split_off_validation
-from src.system.errors import InputError
-from src.training.fit import fit
+from kindling.config.compose import compose
+from kindling.data.folders import labelled_pictures
+from kindling.data.loader import Block, SeededOrder
+from kindling.data.module import DataModule
+from kindling.data.sources.catalogue import open_source, require_divisible
+from kindling.data.sources.image_folder import PictureSplit
+from kindling.data.sources.source import Source, split_off_validation
+from kindling.system.errors import InputError
+from kindling.training.fit import fit
 from tests.helpers.data_files import write_pictures
 
 
@@ -132,8 +133,8 @@ def test_too_little_memory_is_reported_before_decoding(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_pictures(tmp_path, {"a": 3, "b": 3})
-    monkeypatch.setattr("src.system.resources.free_memory", lambda: 6 * 3 * 100 * 100)
-    monkeypatch.setattr("src.data.sources.image_folder.decode_all", None)
+    monkeypatch.setattr("kindling.system.resources.free_memory", lambda: 6 * 3 * 100 * 100)
+    monkeypatch.setattr("kindling.data.sources.image_folder.decode_all", None)
     with pytest.raises(
         InputError, match=r"6 pictures of 3 × 100 × 100 need .* data\.loader=workers"
     ):
@@ -150,12 +151,12 @@ def test_mixed_sizes_and_modes_are_reported_and_unified(
     Image.new("P", (7, 7)).save(tmp_path / "b" / "palette.png")
     Image.new("CMYK", (8, 8)).save(tmp_path / "b" / "print.jpg")
     (tmp_path / "b" / "notes.txt").write_text("x")
-    with caplog.at_level("INFO", "src"):
+    with caplog.at_level("INFO", "kindling"):
         config = compose("data=image_folder", f"data.path={tmp_path}", "data.val_fraction=null")
         source = open_source(config.data)
     told = caplog.text
     assert "pictures from 3 × 5 to 8 × 9 pixels, of modes CMYK, I;16, P, RGB, RGBA" in told
-    assert "not PNG or JPEG, left out: 1" in told
+    assert "not PNG or JPEG, left out: 1" in source.notes[0][1]
     values = torch.cat([source.train.features, source.test.features])
     flat = [x for x in values if x.min() == x.max()]
     assert {int(x.min()) for x in flat} >= {255, 100}  # clear is white, 16 bits are scaled
@@ -203,3 +204,27 @@ def test_pictures_train_well_by_default(tmp_path: Path) -> None:
     write_pictures(tmp_path / "data", {"a": 40, "b": 40, "c": 40})
     config = compose("data=image_folder", f"data.path={tmp_path}/data", "trainer=cpu")
     assert (fit(config, tmp_path / "run").result["test/acc"] or 0) > 0.95
+
+
+def test_names_of_classes_are_those_of_their_folders(tmp_path: Path) -> None:
+    """Two names that print alike are two classes. Models of before have printable names."""
+    names = ["a\u00a0b", "a\u200cb", "a\u200db", "c"]
+    write_pictures(tmp_path, dict.fromkeys(names, 5))
+    labels = pictures(tmp_path, "data.size=4").labels
+    assert labels == tuple(names)
+    paths, classes = labelled_pictures(tmp_path, labels)
+    assert [path.parent.name for path in paths] == [labels[number] for number in classes]
+    shutil.rmtree(tmp_path / names[1])
+    shutil.rmtree(tmp_path / names[2])
+    paths, classes = labelled_pictures(tmp_path, ("a\ufffdb", "c"))
+    assert classes == [0] * 5 + [1] * 5
+    with pytest.raises(InputError, match="b: is no class of the model"):
+        labelled_pictures(tmp_path, ("ab", "c"))
+
+
+def test_a_name_of_a_folder_that_is_not_utf_8_can_be_stored(tmp_path: Path) -> None:
+    try:
+        write_pictures(tmp_path, {"a\udcff": 3, "b": 3})
+    except OSError:
+        pytest.skip("this file system takes UTF-8 alone")
+    assert pictures(tmp_path, "data.size=4").labels == ("a\ufffd", "b")

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from PIL import Image
 from torchvision.transforms import ToTensor
 
-from src.data.sources.source import (
+from kindling.data.sources.source import (
     Split,
     as_float,
     grouped,
     split_off_test,
     split_off_validation,
 )
-from src.system.errors import InputError
+from kindling.system.errors import InputError
 
 
 def test_pixels_are_scaled_as_totensor_does() -> None:
@@ -68,7 +68,7 @@ def test_a_test_set_is_drawn_from_each_class_and_never_all_of_it() -> None:
 
 def in_groups(names: Sequence[str], labels: Sequence[int]) -> Split:
     rows = torch.arange(len(names))
-    return Split(rows, torch.tensor(labels), grouped("data.group", "patient", names))
+    return Split(rows, torch.tensor(labels), grouped("patient", names))
 
 
 def test_a_class_for_each_sample_is_no_class() -> None:
@@ -78,9 +78,9 @@ def test_a_class_for_each_sample_is_no_class() -> None:
 
 
 def test_groups_are_sorted_as_numbers_if_all_are() -> None:
-    assert grouped("data.group", "g", ["10", "9", "10", "-1"]).names == ["-1", "9", "10"]
-    assert grouped("data.group", "g", ["10", "9", "nan"]).names == ["10", "9", "nan"]
-    found = grouped("data.group", "g", ["b", "a", "b"])
+    assert grouped("g", ["10", "9", "10", "-1"]).names == ["-1", "9", "10"]
+    assert grouped("g", ["10", "9", "nan"]).names == ["10", "9", "nan"]
+    found = grouped("g", ["b", "a", "b"])
     assert (found.names, found.numbers.tolist()) == (["a", "b"], [1, 0, 1])
     assert (found.setting, found.sizes().tolist()) == ("data.group=g", [1, 2])
 

@@ -2,8 +2,8 @@
 
 import torch
 
-from src.config.compose import compose
-from src.data.sources.catalogue import open_source
+from kindling.config.compose import compose
+from kindling.data.sources.catalogue import open_source
 
 
 def test_synthetic_has_the_shape_and_classes_asked_for() -> None:

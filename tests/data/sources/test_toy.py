@@ -2,7 +2,7 @@
 
 import torch
 
-from src.data.sources.toy import toy
+from kindling.data.sources.toy import toy
 
 
 def test_toy_is_the_tutorials() -> None:

@@ -7,23 +7,24 @@ from pathlib import Path
 
 import pytest
 
-from src.config.compose import compose
-from src.config.schema import Execution
-from src.runs.config_files import create_run_folder
-from src.runs.folder import Run
-from src.runs.sweep_folder import Sweep
-from src.sweeps.executors import cluster
-from src.sweeps.executors.base import GROUP_KILLS
-from src.sweeps.executors.cluster import Cluster, Jobs, State
-from src.sweeps.tasks import Parcel, Task, train_group
-from src.sweeps.trials import train_trials
-from src.system.errors import InputError, Interrupted
-from src.training.fit import mark_failed
-from src.training.grouping import Place
+from kindling.config.compose import compose
+from kindling.config.schema import FusedLauncher
+from kindling.records.config_files import create_run_folder
+from kindling.records.folder import Run
+from kindling.records.groups import State
+from kindling.records.sweep_folder import Sweep
+from kindling.sweeps.executors import cluster
+from kindling.sweeps.executors.base import GROUP_KILLS
+from kindling.sweeps.executors.cluster import Cluster, SubmittedJobs
+from kindling.sweeps.tasks import Parcel, Task, train_group
+from kindling.sweeps.trials import train_trials
+from kindling.system.errors import InputError, Interrupted
+from kindling.training.grouping import TrainingDevice
+from kindling.training.result import mark_failed
 from tests.helpers.commands import SMALL
 
 Step = Callable[["Scripted"], Mapping[str, State]]
-NOTHING = dict.fromkeys(Execution.model_fields)
+NOTHING = dict.fromkeys(FusedLauncher.model_fields) | {"wait": True}
 
 
 class Scripted(Cluster):
@@ -31,8 +32,8 @@ class Scripted(Cluster):
 
     name = "a scripted cluster"
 
-    def __init__(self, *steps: Step, wait: bool = True, **settings: object) -> None:
-        super().__init__(Execution.model_validate(NOTHING | settings), [], wait)
+    def __init__(self, *steps: Step, **settings: object) -> None:
+        super().__init__(FusedLauncher.model_validate(NOTHING | settings), [])
         self.steps: Iterator[Step] = iter(steps)
         self.sent: list[Task] = []
         self.step: Step = nothing
@@ -49,7 +50,7 @@ class Scripted(Cluster):
         self.step = next(self.steps, self.step)
         return self.step(self)
 
-    def cancel_command(self, jobs: Sequence[str]) -> str:
+    def cancel_command(self, sweep: Path, jobs: Sequence[str]) -> str:
         return f"cancel {' '.join(jobs)}"
 
 
@@ -190,19 +191,19 @@ def test_a_strange_record_of_jobs_is_named(content: bytes, tmp_path: Path) -> No
     file.parent.mkdir()
     file.write_bytes(content)
     with pytest.raises(InputError, match=r"jobs\.json: cannot be read"):
-        Jobs(file)
+        SubmittedJobs(file)
 
 
 def test_a_record_of_jobs_is_no_pipe_and_leads_nowhere(tmp_path: Path) -> None:
     (tmp_path / "jobs").mkdir()
     os.mkfifo(tmp_path / "jobs" / "jobs.json")
     with pytest.raises(InputError, match=r"jobs\.json"):
-        Jobs(tmp_path / "jobs" / "jobs.json")
+        SubmittedJobs(tmp_path / "jobs" / "jobs.json")
     (tmp_path / "elsewhere").mkdir()
     (tmp_path / "sweep").mkdir()
     (tmp_path / "sweep" / "jobs").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(InputError, match="jobs"):
-        Jobs(tmp_path / "sweep" / "jobs" / "jobs.json")
+        SubmittedJobs(tmp_path / "sweep" / "jobs" / "jobs.json")
 
 
 def test_a_group_is_planned_for_the_machine_that_trains_it() -> None:
@@ -210,9 +211,9 @@ def test_a_group_is_planned_for_the_machine_that_trains_it() -> None:
     cpu = compose("data=digits", "trainer.accelerator=cpu")
     assert [Scripted().gpus(config) for config in (gpu, cpu)] == [2, 0]
     assert Scripted(gpus=1).gpus(cpu) == 1
-    assert Scripted().place(gpu) == Place(16 * 10**9, on_cpu=False)
-    assert Scripted().place(cpu) == Place(4 * 10**9, on_cpu=True)
-    assert Scripted(memory=7).place(cpu) == Place(7 * 10**9, on_cpu=True)
+    assert Scripted().place(gpu) == TrainingDevice(16 * 10**9, on_cpu=False)
+    assert Scripted().place(cpu) == TrainingDevice(4 * 10**9, on_cpu=True)
+    assert Scripted(memory=7).place(cpu) == TrainingDevice(7 * 10**9, on_cpu=True)
     assert (Scripted().slots, Scripted(slots=9).slots) == (2, 9)
 
 
@@ -222,7 +223,7 @@ def test_the_code_of_a_parcel_is_compared(tmp_path: Path, monkeypatch: pytest.Mo
             parcel = Parcel.of(task)
             other = {**parcel.code, "commit": "cafe"}
             with monkeypatch.context() as patched:
-                patched.setattr("src.sweeps.tasks.code", other.copy)
+                patched.setattr("kindling.sweeps.tasks.code", other.copy)
                 parcel.train()
         return {}
 

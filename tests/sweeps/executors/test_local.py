@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from src.config.compose import compose
-from src.config.schema import Config
-from src.data.sources.catalogue import describe
-from src.runs.folder import Run
-from src.runs.sweep_folder import Sweep
-from src.sweeps.executors.local import Local, Slot, local
-from src.sweeps.trials import train_trials
-from src.training import grouping
-from src.training.grouping import bytes_per_trial, plan
+from kindling.config.compose import compose
+from kindling.config.schema import Config
+from kindling.data.sources.catalogue import describe
+from kindling.records.folder import Run
+from kindling.records.sweep_folder import Sweep
+from kindling.sweeps.executors.local import Local, Slot, local
+from kindling.sweeps.trials import train_trials
+from kindling.training import grouping
+from kindling.training.grouping import bytes_per_trial, group_trials
 from tests.helpers.commands import SMALL, run_command
 from tests.helpers.steps import needs_engine
 from tests.helpers.sweeps import SweepCommand, lived, require_same, trained_here, until
@@ -87,14 +87,14 @@ def test_a_group_that_fails_ends_no_other(tmp_path: Path) -> None:
     assert (tmp_path / "results.csv").read_text().count("\n") == 3
 
 
-def _abort(_: object) -> None:
+def _abort(_: object, patience: float) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_process_that_is_always_killed_fails_its_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("src.sweeps.executors.local._train", _abort)
+    monkeypatch.setattr("kindling.sweeps.executors.local.train_group", _abort)
     config = compose(*SMALL)
     (tmp_path / "0").mkdir()
     executor = Local([Slot(frozenset(os.sched_getaffinity(0)))])
@@ -117,7 +117,7 @@ def _configs(*widths: int, seeds: int) -> list[Config]:
 )
 def test_a_stack_is_divided_among_slots(slots: int, sizes: list[int]) -> None:
     """Each part has trials of each width."""
-    groups = plan(_configs(8, 64, seeds=4), None, slots)
+    groups = group_trials(_configs(8, 64, seeds=4), None, slots)
     assert sorted((len(group.trials) for group in groups), reverse=True) == sizes
     assert sorted(trial for group in groups for trial in group.trials) == list(range(8))
     if slots == 2:
@@ -130,7 +130,11 @@ def test_the_largest_stack_is_divided_first() -> None:
         c.model_copy(update={"optimizer": compose(*SMALL, "optimizer=adam").optimizer})
         for c in configs[6:]
     ]
-    assert [group.trials for group in plan(configs, None, 3)] == [[0, 2, 4], [1, 3, 5], [6, 7]]
+    assert [group.trials for group in group_trials(configs, None, 3)] == [
+        [0, 2, 4],
+        [1, 3, 5],
+        [6, 7],
+    ]
 
 
 def test_stacks_on_one_device_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -139,10 +143,12 @@ def test_stacks_on_one_device_share_its_memory(monkeypatch: pytest.MonkeyPatch) 
     one = bytes_per_trial(configs[0], data.shape, data.classes, configs[0].data.batch)
     monkeypatch.setattr(grouping, "free_bytes", lambda _: 2 * 4 * one)
     slots = [Slot(frozenset({0}))] * 2
-    assert [len(group.trials) for group in plan(configs, None, 2, Local(slots[:1]).place)] == [
-        4
-    ] * 2
-    assert [len(group.trials) for group in plan(configs, None, 2, Local(slots).place)] == [2] * 4
+    assert [
+        len(group.trials) for group in group_trials(configs, None, 2, Local(slots[:1]).place)
+    ] == [4] * 2
+    assert [len(group.trials) for group in group_trials(configs, None, 2, Local(slots).place)] == [
+        2
+    ] * 4
 
 
 def test_slots_are_parts_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +195,7 @@ def test_a_search_side_by_side_proposes_the_same(tmp_path: Path) -> None:
     assert tables[0] == tables[1]
 
 
-def _print(_: object) -> None:
+def _print(_: object, patience: float) -> None:
     print("\r 10%\r 20%\ra warning\n", file=sys.stderr, end="", flush=True)
     os.write(1, b"undecodable \xff\n")
     assert not sys.stderr.isatty()
@@ -198,7 +204,7 @@ def _print(_: object) -> None:
 def test_what_processes_print_is_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("src.sweeps.executors.local._train", _print)
+    monkeypatch.setattr("kindling.sweeps.executors.local.train_group", _print)
     config = compose(*SMALL)
     (tmp_path / "0").mkdir()
     executor = Local([Slot(frozenset(os.sched_getaffinity(0)))])

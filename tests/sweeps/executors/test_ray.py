@@ -10,24 +10,26 @@ import sys
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from src.config.compose import compose
-from src.config.faults import find_launcher_faults
-from src.runs.folder import Run
-from src.sweeps.tasks import Parcel, Task
-from src.system.errors import InputError, Interrupted
+from kindling.config.compose import compose
+from kindling.config.faults import find_launcher_faults
+from kindling.records.folder import Run
+from kindling.sweeps.tasks import Parcel, Task
+from kindling.system.errors import InputError, Interrupted
 from tests.helpers.commands import ROOT, SMALL, run_command
 from tests.helpers.steps import needs_engine
 from tests.helpers.sweeps import ClusterCommand, lived, require_same, trained_here, until
-from tests.sweeps.executors.test_build import launcher
+from tests.sweeps.executors.test_keys import launcher
 
 pytest.importorskip("ray", reason='needs ray: pip install -e ".[ray]"')
-from src.sweeps.executors import ray_actors, ray_driver
-from src.sweeps.executors.ray import Ray
-from src.sweeps.executors.ray_actors import Group, Known, Order
-from src.sweeps.executors.ray_driver import Driver, prefix_of
+from kindling.sweeps.executors import ray_actors, ray_driver
+from kindling.sweeps.executors.ray import Ray
+from kindling.sweeps.executors.ray_actors import ActorStatus, GroupActor, Order
+from kindling.sweeps.executors.ray_driver import Driver, prefix_of
 
 SCRIPT = ROOT / "tests" / "clusters" / "ray.sh"
 RAY = ("hydra.launcher.executor=ray", "checkpoint.every_n_epochs=1")
@@ -75,7 +77,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
         yield nodes
         driver = Driver(address)
         try:
-            assert {each.state for each in driver.call(ray_actors.known)} == {"ended"}
+            assert {each.state for each in driver.call(ray_actors.known)} <= {"ended", "cancelled"}
         finally:
             driver.close()
     finally:
@@ -84,7 +86,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoNodes]:
             os.environ.pop(key, None)
             if value is not None:
                 os.environ[key] = value
-    assert not nodes.processes()
+    until(lambda: not nodes.processes())  # a killed process takes a moment to give its memory back
 
 
 @pytest.fixture(scope="module")
@@ -232,12 +234,12 @@ def test_ctrl_c_ends_a_ray_of_the_command(alone: None, tmp_path: Path, expected:
 def test_what_a_cluster_knows(cluster: TwoNodes, tmp_path: Path) -> None:
     configs = [compose(*SMALL)]
     address = os.environ["RAY_ADDRESS"]
-    executor = Ray(launcher(executor="ray", address=address), configs, True)
+    executor = Ray(launcher(executor="ray", address=address), configs)
     assert executor.resume_command(Path("s")) == (
         f"python -m src.train resume=s hydra.launcher.address={address}"
     )
     assert executor.slots == 2
-    assert sorted(node.cpus for node in executor.nodes) == [1, 1]
+    assert sorted(node["CPU"] for node in executor.nodes) == [1, 1]
     name = f"{prefix_of(tmp_path)}-unseen"
     unseen = Order(name, tmp_path / "nowhere" / "log", b"", 1, 0, None)
     executor.driver.call(ray_actors.submit, [unseen])
@@ -251,7 +253,7 @@ def test_what_a_cluster_knows(cluster: TwoNodes, tmp_path: Path) -> None:
 def test_a_group_that_no_node_can_hold_is_told(
     cluster: TwoNodes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    executor = Ray(launcher(executor="ray", gpus=2, memory=1), [compose(*SMALL)], True)
+    executor = Ray(launcher(executor="ray", gpus=2, memory=1), [compose(*SMALL)])
     assert "a group needs 1 cores, 2 GPUs and 1 GB, and no node of Ray has so much, only" in (
         caplog.text
     )
@@ -286,7 +288,7 @@ def test_a_process_that_has_lost_its_cluster_is_replaced(cluster: TwoNodes) -> N
 
 def test_too_much_for_a_ray_of_the_command(alone: None) -> None:
     with pytest.raises(InputError, match=r"needs 1 cores, 9 GPUs .* type a smaller gpus, cpus or"):
-        Ray(launcher(executor="ray", gpus=9), [compose(*SMALL)], True)
+        Ray(launcher(executor="ray", gpus=9), [compose(*SMALL)])
 
 
 def test_a_ray_of_the_command_cannot_be_left(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,7 +311,7 @@ class Ended(BaseException):
 
 
 @pytest.fixture
-def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
+def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> GroupActor:
     """An actor with a group of one trial; `restarts` is how often Ray has started it again."""
 
     def ends(status: int = 0) -> None:
@@ -321,7 +323,7 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Group:
     config, folder = compose(*SMALL), tmp_path / "0"
     folder.mkdir()
     task = Task(tmp_path, (0,), (config,), (folder,), tmp_path / ".stacks" / "state")
-    group = Group.__new__(Group)
+    group = GroupActor.__new__(GroupActor)
     group.log, group.cpus = tmp_path / "log", 3
     group.packed = tuple(ray_actors.chunks(zlib.compress(pickle.dumps(Parcel.of(task)))))
     return group
@@ -332,7 +334,7 @@ def restarted(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
 
 
 def test_an_actor_trains_with_its_cores_and_ends(
-    group: Group, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    group: GroupActor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     restarted(monkeypatch, 0)
     with pytest.raises(Ended, match="0"):
@@ -346,7 +348,7 @@ def test_an_actor_trains_with_its_cores_and_ends(
     [(Interrupted(signal.SIGTERM), "143"), (Interrupted(ray_actors.CANCEL), "0"), (OSError(), "1")],
 )
 def test_only_a_cancelled_group_is_not_started_again(
-    error: BaseException, status: str, group: Group, monkeypatch: pytest.MonkeyPatch
+    error: BaseException, status: str, group: GroupActor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(_: object) -> None:
         raise error
@@ -358,7 +360,7 @@ def test_only_a_cancelled_group_is_not_started_again(
 
 
 def test_a_group_that_is_always_killed_fails(
-    group: Group, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    group: GroupActor, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def killed(_: object) -> None:
         raise OSError
@@ -389,17 +391,30 @@ def test_a_large_parcel_is_sent_in_parts() -> None:
     assert b"".join(parts) == data
 
 
+def actor(name: str, state: str, end: int = 0, cause: str = "") -> dict[str, Any]:
+    """An actor as in Ray's own table."""
+    death = SimpleNamespace(
+        WhichOneof=lambda _: "died" if cause else None, died=SimpleNamespace(error_message=cause)
+    )
+    where = {"Address": {"NodeID": "n"}, "Pid": 7}
+    return {"Name": name, "State": state, "EndTime": end, "DeathCause": death, **where}
+
+
 def test_the_last_actor_with_a_name_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
-        {"Name": "a", "State": "ALIVE", "EndTime": 0, "Node": "n", "Pid": 7, "Cause": ""},
-        {"Name": "a", "State": "DEAD", "EndTime": 9, "Cause": "NODE_DIED"},
-        {"Name": "b", "State": "DEAD", "EndTime": 8, "Cause": "killed via ray.kill"},
-        {"Name": "b", "State": "DEAD", "EndTime": 5, "Cause": "out of memory"},
-        {"Name": "c", "State": "RESTARTING", "EndTime": 0, "Cause": ""},
+        actor("a", "ALIVE"),
+        actor("a", "DEAD", 9, "NODE_DIED"),
+        actor("b", "DEAD", 8, "killed via ray.kill"),
+        actor("b", "DEAD", 5, "out of memory"),
+        actor("c", "RESTARTING"),
+        actor("d", "DEPENDENCIES_UNREADY"),
+        actor("e", "DEAD", 8, "out of memory"),
     ]
-    monkeypatch.setattr(ray_actors, "_actors", lambda: rows)
+    monkeypatch.setattr(ray_actors, "list_actors", lambda: dict(enumerate(rows)))
     assert {each.name: each for each in ray_actors.known()} == {
-        "a": Known("a", "running", node="n", process=7),
-        "b": Known("b", "ended", "killed via ray.kill", cancelled=True),
-        "c": Known("c", "queued"),
+        "a": ActorStatus("a", "running", "", "n", 7, False),
+        "b": ActorStatus("b", "cancelled", "killed via ray.kill", "n", 7, False),
+        "c": ActorStatus("c", "queued", "", "n", 7, False),
+        "d": ActorStatus("d", "queued", "", "n", 7, True),
+        "e": ActorStatus("e", "ended", "out of memory", "n", 7, False),
     }

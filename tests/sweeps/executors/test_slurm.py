@@ -13,17 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from src.config.compose import compose
-from src.runs.folder import Run
-from src.system.errors import InputError
-from tests.helpers.commands import ROOT, SMALL, run_command
+from kindling.config.compose import compose
+from kindling.records.folder import Run
+from kindling.system.errors import InputError
+from tests.helpers.commands import PYTHONPATH, ROOT, SMALL, run_command
 from tests.helpers.steps import needs_engine
 from tests.helpers.sweeps import ClusterCommand, lived, require_same, trained_here, until
 from tests.helpers.weights import same
-from tests.sweeps.executors.test_build import launcher
+from tests.sweeps.executors.test_keys import launcher
 
 pytest.importorskip("submitit", reason='needs submitit: pip install -e ".[slurm]"')
-from src.sweeps.executors import slurm
+from kindling.sweeps.executors import slurm
 
 SCRIPT = ROOT / "tests" / "clusters" / "slurm.sh"
 # Long enough for a command to start, and to be killed, while jobs train.
@@ -262,10 +262,10 @@ def test_other_code_is_refused(cluster: Path, tmp_path: Path) -> None:
     (site / "sitecustomize.py").write_text(
         "import os\n"
         "if 'SLURM_JOB_ID' in os.environ:\n"
-        "    import src.system.machine\n"
-        "    src.system.machine.commit = lambda: 'elsewhere'\n"
+        "    import kindling.system.machine\n"
+        "    kindling.system.machine.commit = lambda: 'elsewhere'\n"
     )
-    setup = f"hydra.launcher.setup=['export PYTHONPATH={site}:{ROOT}']"
+    setup = f"hydra.launcher.setup=['export PYTHONPATH={site}:{PYTHONPATH}']"
     done = run_command(
         tmp_path, "src.train", "-m", "hydra/launcher=fused", *SMALL, "seed=0,1",
         "hydra.launcher.executor=slurm", setup, "hydra.sweep.dir=sweep",
@@ -392,7 +392,7 @@ def test_a_node_whose_own_disk_is_full(cluster: Path, tmp_path: Path, expected: 
 
 def test_the_size_of_the_cluster(cluster: Path) -> None:
     configs = [compose(*SMALL)]
-    assert slurm.Slurm(launcher(executor="slurm"), configs, True).slots == 2
-    assert slurm.Slurm(launcher(executor="slurm", slots=5), configs, True).slots == 5
+    assert slurm.Slurm(launcher(executor="slurm"), configs).slots == 2
+    assert slurm.Slurm(launcher(executor="slurm", slots=5), configs).slots == 5
     with pytest.raises(InputError, match="nowhere"):
-        slurm.Slurm(launcher(executor="slurm", partition="nowhere"), configs, True)
+        slurm.Slurm(launcher(executor="slurm", partition="nowhere"), configs)

@@ -1,0 +1,49 @@
+"""Trains the best settings of a sweep again with fresh seeds, and estimates how good they are.
+
+python -m src.confirm SWEEP --top 3 --seeds 20    SWEEP: the folder of a sweep or a search
+python -m src.confirm SWEEP --json                for other programs
+python -m src.confirm SWEEP/confirm               continues a confirmation
+
+If the sweep is cross-validated, the seeds take turns on the folds. The same command continues a
+confirmation that was stopped. The folder of the confirmation gets the figures, confirm.json, and a
+report, confirm.html.
+"""
+
+import sys
+from pathlib import Path
+
+from kindling.system.arguments import command_parser
+from kindling.system.process import import_for_ranks, importing, log_to
+from kindling.system.signals import handled
+
+
+def main() -> None:
+    from kindling.records.confirm_record import MOST_SEEDS, MOST_SETTINGS
+    from kindling.records.lookup import CONFIRMED, finder, typed_folders
+    from kindling.sweeps.confirmation.command import check_command_line
+
+    parser = command_parser("confirm", __doc__)
+    parser.add_argument(
+        "sweep", type=finder(CONFIRMED), metavar="SWEEP", completer=typed_folders,
+        help="the folder of a sweep, a search or a confirmation",
+    )  # fmt: skip
+    parser.add_argument(
+        "--top", type=int, metavar="N", help=f"settings; 1 to {MOST_SETTINGS}, default: 3"
+    )
+    parser.add_argument(
+        "--seeds", type=int, metavar="K",
+        help=f"of each setting; 2 to {MOST_SEEDS:,}, default: 20, or the folds if there are more",
+    )  # fmt: skip
+    parser.add_argument("--output", type=Path, metavar="FOLDER", help="default: SWEEP/confirm")
+    parser.flag("--json", "print one JSON object")
+    given = parser.parse_args()
+    with handled(rank=False):
+        command = check_command_line(given.sweep, given.top, given.seeds, given.output)
+        if any(c.config.trainer.devices not in (1, "auto") for c in command.record.settings):
+            import_for_ranks()
+        log_to(sys.stderr if given.json else sys.stdout)
+        with importing():
+            from kindling.sweeps.confirmation.loop import confirm, show
+
+        found = confirm(command)
+    show(found, as_json=given.json)

@@ -1,0 +1,70 @@
+"""The measures of a model on some data, without torch. A measure is one entry here."""
+
+import math
+from typing import NamedTuple
+
+
+class Measure(NamedTuple):
+    words: str  # as people write it
+    tally: str | None = None  # where its `Tally` lies; of loss and accuracy, which have none, None
+    highest: float = 1.0  # the lowest value is 0
+    higher_is_better: bool = True
+    least_classes: int = 2
+    with_fewer_classes: str = ""  # why there is nothing to measure
+
+
+# Accuracy and loss are always computed; of the others, the one that checkpoint.monitor names. F1,
+# precision, recall and AUROC are means over the classes.
+MEASURES = {
+    "acc": Measure("accuracy"),
+    "loss": Measure("loss", highest=math.inf, higher_is_better=False),
+    "f1": Measure("F1", "kindling.tasks.measures:F1"),
+    "precision": Measure("precision", "kindling.tasks.measures:PRECISION"),
+    "recall": Measure("recall", "kindling.tasks.measures:RECALL"),
+    "auroc": Measure("AUROC", "kindling.tasks.measures:AUROC"),
+    "top5": Measure(
+        "top-5 accuracy",
+        "kindling.tasks.measures:TOP5",
+        least_classes=6,
+        with_fewer_classes="every label is among the five best",
+    ),
+    "brier": Measure(
+        "Brier score", "kindling.tasks.measures:BRIER", highest=2.0, higher_is_better=False
+    ),
+    "ece": Measure("calibration error", "kindling.tasks.measures:ECE", higher_is_better=False),
+}
+TALLIED = [name for name, entry in MEASURES.items() if entry.tally]
+MONITORS = (*(f"val/{name}" for name in MEASURES), "train/acc", "train/loss")
+
+
+def _entry(metric: str) -> Measure:
+    """The entry of a metric such as `val/acc` or `acc`."""
+    name = metric.rpartition("/")[2]
+    return MEASURES.get(name, Measure(name, highest=math.inf, higher_is_better=False))
+
+
+def measure_of(monitor: str) -> str | None:
+    """The name of a monitored measure that is tallied; None for loss and accuracy."""
+    name = monitor.rpartition("/")[2]
+    return name if name in TALLIED else None
+
+
+def is_fraction(metric: str) -> bool:
+    """Whether a metric lies between 0 and 1."""
+    return _entry(metric).highest == 1
+
+
+def higher_is_better(metric: str) -> bool:
+    return _entry(metric).higher_is_better
+
+
+def in_words(metric: str) -> str:
+    """The quantity of a metric as people write it, without the data: `accuracy` for `test/acc`."""
+    return _entry(metric).words
+
+
+def sort_key(monitor: str, value: float | None) -> float:
+    """A number to sort by; smaller is better. NaN, infinities and None sort last."""
+    if value is None or not math.isfinite(value):
+        return math.inf
+    return -value if higher_is_better(monitor) else value

@@ -1,0 +1,248 @@
+"""The rules that look at several keys at once. Rules for one key are in config/schema.py."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any, get_args
+
+from kindling.config.closed_form import not_covered, not_vmapped
+from kindling.config.measures import MONITORS, higher_is_better
+from kindling.config.schema import AUGMENTATIONS, MODEL_SECTIONS, Data
+from kindling.config.section import MOST
+from kindling.config.written import shortened, written
+from kindling.system.resources import cpu_count
+
+MOST_WEIGHTS = 2**40  # in a layer: four terabytes
+MOST_FEATURES = 2**24  # in a sample
+ARRAYS = ("x", "y", "x_val", "y_val", "x_test", "y_test")  # of data=npz
+
+
+class Values:
+    """Reads dotted keys from values that may have wrong types. A missing key is None."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def __getitem__(self, key: str) -> Any:
+        value: Any = self._values
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    def number(self, key: str) -> float:
+        value = self[key]
+        return value if isinstance(value, int | float) else 0
+
+
+def broken_rules(values: Mapping[str, Any]) -> Iterator[str]:
+    """A message for each broken rule. Wrong types are tolerated: the schema reports them."""
+    v = Values(values)
+    yield from _model_and_optimizer(v)
+    yield from _data(v)
+    yield from _splits(v)
+    yield from _trainer(v)
+    if v["freeze"] and v["start_from"] is None:
+        yield f"freeze={written(v['freeze'])} would keep random weights; type start_from=RUN too"
+    if v["logger.mlflow_file"] is not None and v["logger.mlflow"] is False:
+        yield (
+            f"logger.mlflow_file={v['logger.mlflow_file']} has no use without MLflow; "
+            "type logger=mlflow too"
+        )
+    monitor, mode = v["checkpoint.monitor"], v["checkpoint.mode"]
+    best = "max" if higher_is_better(str(monitor)) else "min"
+    if monitor in MONITORS and mode in ("min", "max") and mode != best:
+        yield (
+            f"checkpoint.mode={mode} would keep the worst {monitor}; type checkpoint.mode={best}"
+        )
+
+
+def _model_and_optimizer(v: Values) -> Iterator[str]:
+    if v["optimizer.nesterov"] and v.number("optimizer.momentum") <= 0:
+        yield (
+            "optimizer.nesterov=true needs a momentum, not "
+            f"optimizer.momentum={v['optimizer.momentum']}; type optimizer.momentum=0.9"
+        )
+    milestones = v["scheduler.milestones"]
+    if isinstance(milestones, list) and all(isinstance(epoch, int) for epoch in milestones):
+        increasing = sorted(set(milestones))
+        if milestones != increasing:
+            yield (
+                f"scheduler.milestones={written(milestones)}: epochs must increase, "
+                f"for example scheduler.milestones={written(increasing)}"
+            )
+    for section in MODEL_SECTIONS.values():
+        sizes = v[f"model.{section.sizes_key}"]
+        for key in section.keys_per_layer:
+            given = v[f"model.{key}"]
+            if isinstance(given, list) and isinstance(sizes, list) and len(given) != len(sizes):
+                yield (
+                    f"model.{key}={written(given)}: must be one number, or one for each of the "
+                    f"{len(sizes)} hidden layers"
+                )
+        if _whole_numbers(sizes):
+            pairs = pairwise(sizes)
+            weights = max(
+                (section.weights_between(*pair, v.__getitem__) for pair in pairs), default=0
+            )
+            if weights > MOST_WEIGHTS:
+                yield (
+                    f"model.{section.sizes_key}={shortened(sizes)}: a {section.layer} of "
+                    f"{weights:,} weights, at most {MOST_WEIGHTS:,}"
+                )
+    if v["model.norm"] == "batch":
+        if max(v.number("trainer.devices"), v.number("trainer.num_nodes")) > 1:
+            yield (
+                "model.norm=batch: each device would use the statistics of its own part of a "
+                "batch; type model.norm=layer"
+            )
+        if v["data.batch_size"] == 1:
+            yield (
+                "model.norm=batch: one sample has no variance, and data.batch_size=1; "
+                "type data.batch_size=2 or more, or model.norm=layer"
+            )
+
+
+def _data(v: Values) -> Iterator[str]:
+    if v["data.loader"] == "resident":
+        unused = "has no use with data.loader=resident; type data.loader=workers too"
+        if v["data.num_workers"] not in (0, None):
+            yield f"data.num_workers={v['data.num_workers']} {unused}"
+        if v["data.pin_memory"]:
+            yield f"data.pin_memory=true {unused}"
+    if v["data.sampler"] is not None and v["data.order"] == "stream":
+        yield (
+            f"data.sampler={v['data.sampler']} has an order of its own, and does not go with "
+            "data.order=stream; type data.order=seeded"
+        )
+    if v["data.persistent_workers"] and v.number("data.num_workers") <= 0:
+        yield "data.persistent_workers=true needs workers; type data.num_workers=2 too"
+    target, dropped = v["data.target"], v["data.drop"]
+    columns = dropped if isinstance(dropped, list) else [dropped]
+    if target is not None and str(target) in map(str, columns):
+        yield (
+            f"data.drop={written(dropped)}: has data.target={target}, the column of classes; "
+            "leave it out of data.drop"
+        )
+    shape = v["data.shape"]
+    shape = [shape] if type(shape) is int else shape
+    if _whole_numbers(shape) and math.prod(shape) > MOST_FEATURES:
+        yield (
+            f"data.shape={shortened(shape)}: {math.prod(shape):,} features in a sample, at most "
+            f"{MOST_FEATURES:,}"
+        )
+    known = None  # before the data are read
+    for section in get_args(Data):
+        if v["data.name"] in get_args(section.model_fields["name"].annotation):
+            known = shape if "shape" in section.model_fields else section.known_shape
+    moved = any(v[f"augmentation.{name}"] for name in AUGMENTATIONS)
+    if moved and isinstance(known, list) and len(known) != 3:
+        yield no_pictures(v["augmentation"], known, v["data.name"])
+    if v["augmentation.anneal"] and not moved:
+        yield (
+            f"augmentation.anneal={written(v['augmentation.anneal'])} has no use without "
+            "augmentation; type augmentation=digits too"
+        )
+
+
+def _splits(v: Values) -> Iterator[str]:
+    folds, fold = v["data.folds"], v["data.fold"]
+    if isinstance(folds, int) and fold is None:
+        yield (
+            f"data.folds={folds}: name the fold too, data.fold=0 or, with -m, "
+            f"'data.fold=range({folds})'"
+        )
+    elif isinstance(fold, int) and folds is None:
+        yield f"data.fold={fold} has no use without data.folds; type data.folds=5 too"
+    elif isinstance(fold, int) and isinstance(folds, int) and fold >= folds:
+        yield f"data.fold={fold}: the folds of data.folds={folds} are 0 to {folds - 1}"
+    if folds is not None and v["data.order"] == "stream":
+        yield "data.order=stream has no order for a fold; type data.order=seeded"
+    own = v["data.val_path"]
+    if own is not None and folds is not None:
+        yield (
+            f"data.folds={folds} would not use data.val_path={own}; type data.folds=null "
+            "data.fold=null, or data.val_path=null"
+        )
+    elif own is not None and v["data.val_fraction"] is None:
+        yield (
+            "data.val_fraction=null would validate on the training set, not on "
+            f"data.val_path={own}; leave one of them out"
+        )
+    group = v["data.group"]
+    if group is not None and str(group) == str(v["data.target"]):
+        yield (
+            f"data.group={group}: is data.target, the column of classes; name another column, or "
+            "type data.group=null"
+        )
+    if v["data.name"] == "npz" and group in ARRAYS:
+        yield (
+            f"data.group={group}: is an array of {'features' if 'x' in group else 'classes'}; name "
+            "another array of the file, or type data.group=null"
+        )
+
+
+def _trainer(v: Values) -> Iterator[str]:
+    step = v["trainer.step"]
+    if step in ("native", "closed_form", "vmap"):
+        reasons = (not_vmapped if step == "vmap" else not_covered)(v.__getitem__)
+        for setting, reason in (reasons | _not_native(v) if step == "native" else reasons).items():
+            yield (
+                f"trainer.step={step} {reason}, and does not go with {setting}; "
+                "type trainer.step=auto"
+            )
+    if v["trainer.strategy"] == "fsdp":
+        if v["trainer.compile"]:
+            yield (
+                "trainer.compile=true compiles whole models, trainer.strategy=fsdp shards them; "
+                "type trainer.strategy=ddp or trainer.compile=false"
+            )
+        for setting, reason in (
+            ("model.max_norm", "needs whole rows of weights"),
+            ("trainer.ema_decay", "averages whole weights"),
+        ):
+            if v[setting] is not None:
+                yield (
+                    f"{setting}={v[setting]} {reason}, trainer.strategy=fsdp shards them; "
+                    "type trainer.strategy=ddp"
+                )
+    precision, accelerator = v["trainer.precision"], v["trainer.accelerator"]
+    devices = v.number("trainer.devices")
+    if precision == "16-mixed" and accelerator == "cpu":
+        yield "trainer.precision=16-mixed needs a GPU; on a CPU type trainer.precision=bf16-mixed"
+    if str(precision) == "64" and accelerator == "mps":
+        yield "trainer.precision=64: MPS has no float64; type trainer.precision=32"
+    if accelerator == "mps" and devices > 1:
+        yield f"trainer.devices={devices}: MPS has one device; type trainer.devices=1"
+    if accelerator == "cpu" and devices > cpu_count():
+        yield (
+            f"trainer.devices={devices}: this program may use {cpu_count()} CPU cores; "
+            f"type trainer.devices={cpu_count()} or less"
+        )
+
+
+def _not_native(v: Values) -> dict[str, str]:
+    """The settings that the engine does not cover though the closed form does, with the reasons."""
+    accelerator, precision = v["trainer.accelerator"], v["trainer.precision"]
+    found = {}
+    if accelerator in ("cuda", "mps"):
+        found[f"trainer.accelerator={accelerator}"] = "trains on a CPU"
+    if precision == "bf16-mixed":
+        found[f"trainer.precision={precision}"] = "has no 16-bit products"
+    for key in ("trainer.devices", "trainer.num_nodes"):
+        if v.number(key) > 1:
+            found[f"{key}={v[key]}"] = "exchanges no gradients"
+    return found
+
+
+def _whole_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is int and 0 < item <= MOST for item in value)
+
+
+def no_pictures(augmentation: Mapping[str, Any], shape: Sequence[int], data: str) -> str:
+    """The fault of an augmentation of samples that are not (channels, height, width)."""
+    name = next(name for name in AUGMENTATIONS if augmentation.get(name))
+    return (
+        f"augmentation.{name}={written(augmentation[name])} moves pixels, and data={data} has "
+        f"samples of shape {written(list(shape))}, not [channels,height,width]; "
+        "type augmentation=none"
+    )

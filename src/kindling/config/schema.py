@@ -1,0 +1,526 @@
+"""Every section and key of a configuration, with its type and range.
+
+The default values are in conf/. A key with a default here is younger than some runs: the default
+is what these runs have. Rules that look at several keys are in config/rules.py. To add
+a model, an optimizer or a data set, write its section here and add it to the union of its kind.
+Nothing in config/ imports torch, so that a wrong key is reported within a second.
+"""
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_args
+
+from pydantic import AfterValidator, BeforeValidator, Field
+
+from kindling.config import registry
+from kindling.config.closed_form import has_closed_form
+from kindling.config.measures import MONITORS
+from kindling.config.section import (
+    DRAWING,
+    DataSection,
+    Factor,
+    Folds,
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    Section,
+    Seed,
+)  # fmt: skip
+
+GROUPS = (
+    "data", "augmentation", "model", "optimizer", "scheduler", "trainer", "logger", "experiment",
+)  # fmt: skip
+NO_DEFAULT = "has no default"
+LATEST = "latest"  # in place of a folder: the newest one
+MAX_EPOCHS = 10**6  # also the largest number of rows of a history
+MOST_LAYERS = 256
+MOST_MILESTONES = 100
+MOST_CLASSES = 2**20
+MOST_POINTS = 10_000  # of a sweep: all are composed and checked before the first trains
+
+if TYPE_CHECKING:
+    Monitor = str  # mypy knows no values that are computed
+else:
+    Monitor = Literal[MONITORS]
+
+
+def _as_list(value: Any) -> Any:
+    return [value] if type(value) is int else value
+
+
+def _as_text(value: Any) -> Any:
+    return str(value) if type(value) is int else value
+
+
+def _as_texts(value: Any) -> Any:
+    return [_as_text(item) for item in (value if isinstance(value, list) else [value])]
+
+
+def _required(placeholder: str) -> BeforeValidator:
+    """For a key without a default; the placeholder stands for its value in the message."""
+
+    def check(value: Any) -> Any:
+        if value is None or value == "":
+            raise ValueError(f"{NO_DEFAULT}; type {placeholder}")
+        return _as_text(value)
+
+    return BeforeValidator(check)
+
+
+def _must(be: str, holds: Callable[[Any], object], when: Any = AfterValidator) -> Any:
+    """Refuses a value for which `holds` does not hold: it must BE. {} in BE is the value."""
+
+    def check(value: Any) -> Any:
+        if not holds(value):
+            raise ValueError(f"must {be.format(value)}")
+        return value
+
+    return when(check)
+
+
+def _matching(pattern: str, allowed: str) -> Any:
+    return _must(f"be {allowed}", lambda text: len(text) <= 1000 and re.fullmatch(pattern, text))
+
+
+Duration = Annotated[
+    str,
+    _matching("[0-9]{2}(:[0-9]{2}){3}", "DD:HH:MM:SS"),
+    _must("be a second or more", lambda text: set(text) - set("0:")),
+    Field(examples=["DD:HH:MM:SS"]),
+]
+GroupName = Annotated[str, _matching("(?s).+", "a name"), BeforeValidator(_as_text)]
+GroupLevel = Annotated[
+    int,
+    Field(ge=1, le=16),
+    _must(
+        "be the level of the folders that name the groups, counted from the folder of a class; "
+        "type data.group=1",
+        lambda level: type(level) is int and level >= 1,
+        BeforeValidator,
+    ),
+]
+Start = Annotated[
+    str, _must(f"be a folder or a name; {LATEST} would soon be another run", LATEST.__ne__)
+]
+Sizes = Annotated[
+    list[PositiveInt],
+    Field(min_length=1, max_length=MOST_LAYERS),
+    BeforeValidator(_as_list),
+]
+Layers = Annotated[
+    list[Annotated[str, _matching(r"(?a)\w[\w.]*", "the name of a layer")]],
+    Field(max_length=MOST_LAYERS),
+    BeforeValidator(_as_texts),
+]
+# A name stands in place of a folder, so it has no slash and does not begin as an option.
+Label = Annotated[
+    str,
+    _matching(r"(?a)\w[\w.+-]{0,63}", "1 to 64 letters, digits and _ . + -, no . + - at the start"),
+    _must(
+        "not be {}, which has a meaning in place of a folder", lambda t: t not in (LATEST, "auto")
+    ),
+    BeforeValidator(_as_text),
+]
+Tags = Annotated[list[Label], Field(max_length=32), BeforeValidator(_as_texts)]
+
+
+class Mnist(DataSection):
+    pictures: ClassVar = DRAWING
+    name: Literal["mnist"]
+    fallback: Literal["digits"] | None  # the data set to use where MNIST is not available
+
+
+class Torchvision(DataSection):
+    name: Literal["fashion_mnist", "kmnist", "cifar10", "cifar100"]
+
+
+class Digits(DataSection):
+    pictures: ClassVar = DRAWING
+    name: Literal["digits"]
+
+
+class Toy(DataSection):
+    pictures: ClassVar = None
+    known_shape: ClassVar = [2]
+    name: Literal["toy"]
+    factor: PositiveInt
+
+
+class Synthetic(DataSection):
+    pictures: ClassVar = DRAWING
+    name: Literal["synthetic"]
+    samples: PositiveInt
+    test_samples: PositiveInt
+    shape: Annotated[
+        list[PositiveInt], Field(min_length=1, max_length=8), BeforeValidator(_as_list)
+    ]
+    classes: Annotated[int, Field(ge=2, le=MOST_CLASSES)]
+
+
+class _Files(DataSection):
+    path: Annotated[str, _required("PATH")]
+    test_fraction: Fraction  # of each class, if the files have no test set
+
+
+class ImageFolder(_Files):
+    name: Literal["image_folder"]
+    # The level of the folders that name the groups; 1: those in the folders of the classes.
+    group: GroupLevel | None = None
+    size: Annotated[int, Field(gt=0, le=2**12)]  # pixels, width and height
+    channels: Literal[1, 3]
+    skip_broken: bool
+
+
+class Npz(_Files):
+    pictures: ClassVar = DRAWING
+    name: Literal["npz"]
+    group: GroupName | None = None  # an array
+    # How x is read; see data/arrays.py. None: as before there was this key.
+    kind: Literal["auto", "pictures", "numbers"] | None = None
+
+
+class Csv(_Files):
+    pictures: ClassVar = None
+    name: Literal["csv"]
+    target: Annotated[str, _required("COLUMN")]
+    val_path: str | None = None  # a table for validation
+    group: GroupName | None = None  # a column
+    drop: Annotated[list[str], BeforeValidator(_as_texts)]
+    encode: Literal["onehot"] | None  # for columns of text; see data/tables.py
+    fill: Literal["mean", "median", "most_frequent"] | None  # for empty cells
+    # The texts that count as empty cells. None: columns are learnt as before there was this key.
+    empty: Annotated[list[str], BeforeValidator(_as_texts)] | None = None
+
+
+class ModelSection(Section):
+    words: ClassVar[str | None] = None  # as people write it; None: as `name`
+    # The key of the sizes of the hidden layers, whether models of a stack may differ in them, and
+    # the keys that have one value, or one for each hidden layer.
+    sizes_key: ClassVar[str | None] = None
+    widths_differ_in_stacks: ClassVar[bool] = False
+    keys_per_layer: ClassVar[tuple[str, ...]] = ()
+    layer: ClassVar[str] = "layer"
+
+    @property
+    def sizes(self) -> list[int]:
+        """The sizes of the hidden layers; none for a family that has no such list."""
+        found = getattr(self, self.sizes_key) if self.sizes_key else []
+        return found if isinstance(found, list) else []
+
+    @classmethod
+    def weights_between(cls, before: int, after: int, read: Callable[[str], Any]) -> int:
+        """The weights of a hidden layer. `read` returns the unchecked value of a key."""
+        del read
+        return before * after
+
+
+@has_closed_form
+class LogisticRegression(ModelSection):
+    name: Literal["logistic_regression"]
+
+
+@has_closed_form
+class Mlp(ModelSection):
+    words, sizes_key, widths_differ_in_stacks = "MLP", "hidden_sizes", True
+    keys_per_layer = ("dropout",)
+    name: Literal["mlp"]
+    hidden_sizes: Sizes
+    activation: Literal["relu", "tanh", "gelu"]
+    dropout: (
+        Probability | Annotated[list[Probability], Field(max_length=MOST_LAYERS)]
+    )  # one for all hidden layers, or one for each
+    input_dropout: Probability
+    noise: NonNegativeFloat = 0.0  # standard deviation
+    norm: Literal["batch", "layer"] | None
+    max_norm: PositiveFloat | None
+    gradient_checkpointing: bool
+
+
+class Cnn(ModelSection):
+    words, sizes_key, layer = "CNN", "channels", "convolution"
+    name: Literal["cnn"]
+    channels: Sizes  # of each convolution
+    kernel_size: Annotated[  # pixels
+        int,
+        Field(ge=1, le=31),
+        _must("be odd, so that pictures keep their size", lambda size: size % 2),
+    ]
+    norm: Literal["batch", "layer"] | None
+    dropout: Probability
+
+    @classmethod
+    def weights_between(cls, before: int, after: int, read: Callable[[str], Any]) -> int:
+        size = read("model.kernel_size")
+        return before * after * size**2 if type(size) is int else 0
+
+
+class Sgd(Section):
+    name: Literal["sgd"]
+    lr: PositiveFloat
+    weight_decay: NonNegativeFloat
+    momentum: Probability
+    nesterov: bool
+
+
+class Adam(Section):
+    name: Literal["adam", "adamw"]
+    lr: PositiveFloat
+    weight_decay: NonNegativeFloat
+
+
+class _Scheduler(Section):
+    depends_on_max_epochs: ClassVar[bool] = False  # whether trainer.max_epochs changes the rates
+    warmup_epochs: NonNegativeFloat
+
+
+class NoScheduler(_Scheduler):
+    name: Literal["none"]
+
+
+class MultiStep(_Scheduler):
+    name: Literal["multistep"]
+    milestones: Annotated[list[PositiveInt], Field(max_length=MOST_MILESTONES)]
+    # At most 10, so that gamma ** number_of_milestones stays finite.
+    gamma: Annotated[PositiveFloat, Field(le=10)]
+
+
+class Cosine(_Scheduler):
+    depends_on_max_epochs = True
+    name: Literal["cosine"]
+    eta_min: NonNegativeFloat
+
+
+class Plateau(_Scheduler):
+    name: Literal["plateau"]
+    factor: Fraction
+    patience: NonNegativeInt  # epochs
+    min_lr: NonNegativeFloat
+
+
+class OneCycle(Section):
+    depends_on_max_epochs: ClassVar[bool] = True
+    name: Literal["onecycle"]
+    pct_start: Fraction
+    div_factor: Factor
+    final_div_factor: Factor
+
+
+class Trainer(Section):
+    accelerator: Literal["auto", "cpu", "cuda", "mps"]
+    devices: PositiveInt | Literal["auto"]  # per node
+    num_nodes: PositiveInt
+    strategy: Literal["auto", "ddp", "fsdp"]
+    max_restarts: NonNegativeInt
+    precision: Annotated[Literal["32", "64", "bf16-mixed", "16-mixed"], BeforeValidator(_as_text)]
+    max_epochs: Annotated[int, Field(gt=0, le=MAX_EPOCHS)]
+    max_time: Duration | None
+    accumulate_grad_batches: PositiveInt
+    gradient_clip_val: PositiveFloat | None
+    label_smoothing: Probability
+    # Weights of the classes in the loss of training.
+    class_weights: (
+        Literal["balanced"]
+        | Annotated[list[PositiveFloat], Field(min_length=2, max_length=MOST_CLASSES)]
+        | None
+    ) = None
+    ema_decay: Fraction | None
+    early_stopping_patience: PositiveInt | None
+    deterministic: bool
+    step: Literal["auto", "native", "closed_form", "vmap", "autograd"]
+    steps_per_call: PositiveInt | Literal["auto"]
+    compile: bool
+    cuda_graph: bool
+    log_every_step: bool
+    progress_bar: bool | Literal["auto"]
+    profiler: Literal["simple", "pytorch"] | None
+
+
+class Checkpoint(Section):
+    every_n_epochs: PositiveInt | None
+    every_n_steps: PositiveInt | None
+    every_seconds: PositiveFloat | None
+    monitor: Monitor
+    mode: Literal["min", "max"]
+    # The files that stay after the end: all; the best weights; in a sweep, all files of the best N
+    # trials.
+    keep: Literal["all", "best"] | PositiveInt = "all"
+
+
+class Logger(Section):
+    tensorboard: bool
+    mlflow: bool
+    wandb: bool
+    project: Annotated[
+        str,
+        _must(
+            "have 1 to 128 characters, none of / \\ # ? % :",  # W&B's own rule
+            lambda text: 1 <= len(text) <= 128 and not set(text) & set("/\\#?%:"),
+        ),
+    ]
+    mlflow_file: str | None  # None: mlflow.db in the run folder
+
+    @property
+    def chosen(self) -> list[str]:
+        return [name for name in ("tensorboard", "mlflow", "wandb") if getattr(self, name)]
+
+
+class Augmentation(Section):
+    """The largest change of each kind: a sample draws uniformly from -value to value. 0 is off."""
+
+    shift: NonNegativeFloat  # pixels, along each axis
+    rotate: Annotated[float, Field(ge=0, le=180)]  # degrees
+    scale: Probability  # a fraction; width and height draw separate numbers
+    shear: Annotated[float, Field(ge=0, lt=90)]  # degrees, along the rows
+    flip: bool  # left to right, with probability 1/2
+    elastic: NonNegativeFloat  # pixels, the standard deviation of a smooth random displacement
+    elastic_sigma: PositiveFloat  # pixels, the smoothness; see data/augmentation.py
+    # The last share of the epochs, in which the changes become weaker.
+    anneal: Annotated[float, Field(ge=0, le=1)] = 0.0
+
+    @property
+    def chosen(self) -> list[str]:
+        return [name for name in AUGMENTATIONS if getattr(self, name)]
+
+
+AUGMENTATIONS = ("shift", "rotate", "scale", "shear", "flip", "elastic")
+Data = Mnist | Torchvision | Digits | Toy | Synthetic | ImageFolder | Npz | Csv
+Model = LogisticRegression | Mlp | Cnn
+MODEL_SECTIONS: dict[str, type[ModelSection]] = {
+    name: section
+    for section in get_args(Model)
+    for name in get_args(section.model_fields["name"].annotation)
+}
+Optimizer = Sgd | Adam
+Scheduler = NoScheduler | MultiStep | Cosine | Plateau | OneCycle
+if not TYPE_CHECKING:
+    registry.load_extensions()
+    Data = Union[Data, *registry.DATA_SECTIONS]
+
+
+# A line of a batch script holds these, so they must not begin an option or another line.
+Word = Annotated[str, _matching("[A-Za-z0-9][A-Za-z0-9_.,:=+@/-]*", "a name")]
+Line = Annotated[str, _matching(r"[^\n\r]+", "a line of a shell script")]
+Address = Annotated[str, _matching(r"(ray://)?[A-Za-z0-9_.:\[\]-]+", "HOST:PORT")]
+
+
+class Execution(Section):
+    """Where the stacks of a sweep train: keys of `hydra.launcher` and `search`. Their defaults
+    are in hydra_plugins/fused_launcher.py and in conf/search.yaml."""
+
+    executor: Literal["local", "slurm", "ray"] | None  # None: in the process of the sweep
+    slots: Annotated[int, Field(gt=0, le=10_000)] | None  # stacks that train at the same time
+    # What each stack gets.
+    gpus: Annotated[int, Field(ge=0, le=64)] | None
+    cpus: Annotated[int, Field(gt=0, le=1024)] | None
+    memory: Annotated[int, Field(gt=0, le=100_000)] | None  # GB
+    minutes: Annotated[int, Field(gt=0, le=100_000)] | None
+    partition: Word | None
+    account: Word | None
+    setup: list[Line] | None
+    address: Address | None
+
+    @property
+    def ray_address(self) -> str | None:
+        """The cluster of executor=ray. None: a Ray that starts and ends with the command."""
+        address = self.address or os.environ.get("RAY_ADDRESS")
+        return None if address == "local" else address or None
+
+
+class FusedLauncher(Execution):
+    """The keys of hydra/launcher=fused, which hydra_plugins/fused_launcher.py describes."""
+
+    max_trials: Annotated[int, Field(gt=0, le=10_000)] | None
+    halving: Annotated[int, Field(ge=2, le=10_000)] | None
+    wait: bool
+
+
+class Search(Execution):
+    """The keys `search.KEY` of `python -m src.search`; their defaults are in conf/search.yaml."""
+
+    trials: PositiveInt  # proposals of the sampler; with folds, each is so many runs
+    batch: Annotated[int, Field(gt=0, le=10_000)]
+    sampler: Literal["tpe", "random"]
+    seed: Seed
+    folds: Folds | None
+    halving: Annotated[int, Field(ge=2)] | None
+    folder: str | None  # None: a folder in searches/, named after the space
+
+
+# Keys that are younger than the hashes of some runs, and the value that stands for their absence.
+YOUNGER: tuple[tuple[str, str, float | None], ...] = (
+    ("trainer", "class_weights", None), ("data", "sampler", None), ("data", "folds", None),
+    ("data", "fold", None), ("data", "group", None), ("data", "kind", None),
+    ("data", "val_path", None),
+    ("model", "noise", 0.0), ("augmentation", "anneal", 0.0),
+)  # fmt: skip
+
+
+# Keys that do not change the training, with the values of a run that has none of them.
+UNTRAINED: dict[str, Any] = {"resume": None, "name": None, "tags": []}
+
+
+class Config(Section):
+    seed: Seed
+    data: Annotated[Data, Field(discriminator="name")]
+    augmentation: Augmentation
+    model: Annotated[Model, Field(discriminator="name")]
+    optimizer: Annotated[Optimizer, Field(discriminator="name")]
+    scheduler: Annotated[Scheduler, Field(discriminator="name")]
+    trainer: Trainer
+    checkpoint: Checkpoint
+    logger: Logger
+    resume: str | None  # "auto", or the folder of a run or sweep
+    start_from: Start | None = None
+    freeze: Layers = Field(default=[])
+    name: Label | None = None
+    tags: Tags = Field(default=[])
+
+    def read(self, key: str) -> Any:
+        """The value of a dotted key; None if the choice of its group has no such key."""
+        section, _, name = key.partition(".")
+        return getattr(getattr(self, section), name, None) if name else getattr(self, section)
+
+    def to_primitives(self) -> dict[str, Any]:
+        """Nested dicts, lists and scalars, for a checkpoint, a YAML or a JSON file."""
+        return self.model_dump(mode="json")
+
+    def unlabelled(self) -> "Config":
+        """Without what does not change the training: two runs that train the same are equal."""
+        return self.model_copy(update=UNTRAINED)
+
+    def identity_values(self) -> dict[str, Any]:
+        """All values except data.root, checkpoint.keep and those of UNTRAINED. They identify a run.
+        Keys of YOUNGER are left out where they have the value of old runs."""
+        values = self.to_primitives()
+        del values["data"]["root"], values["checkpoint"]["keep"]
+        for key in UNTRAINED:
+            del values[key]
+        for key in ("start_from", "freeze"):  # old runs had neither
+            if not values[key]:
+                del values[key]
+        for section, key, absent in YOUNGER:
+            if values[section].get(key, absent) == absent:
+                values[section].pop(key, None)
+        return values
+
+    def hash(self) -> str:
+        """12 hex digits over the identity values."""
+        text = json.dumps(self.identity_values(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def joint_hash(configs: Sequence[Config]) -> str:
+    """12 hex digits over several configurations in their order."""
+    text = "".join(config.hash() for config in configs)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def with_batch_size(config: Config, size: int) -> Config:
+    data = config.data.model_copy(update={"batch_size": size})
+    return config.model_copy(update={"data": data})

@@ -1,0 +1,72 @@
+"""Sections of a configuration and their numbers: what a new section is made of.
+
+An extension writes its sections with these, before config/schema.py joins all sections. A key with
+a default is younger than some runs, as in config/schema.py.
+"""
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+# Every number has a lower and an upper limit. A value beyond them is a typing mistake or comes from
+# a stranger's file, and would cost hours or all memory before it failed.
+MOST = 2**31 - 1
+LEAST_FLOAT, MOST_FLOAT = 1e-12, 1e12  # float32 holds their squares
+
+
+def _in_range(value: float) -> float:
+    if value and not LEAST_FLOAT <= value <= MOST_FLOAT:
+        raise ValueError(f"must lie between {LEAST_FLOAT:g} and {MOST_FLOAT:g}")
+    return value
+
+
+PositiveInt = Annotated[int, Field(gt=0, le=MOST)]
+NonNegativeInt = Annotated[int, Field(ge=0, le=MOST)]
+Seed = Annotated[int, Field(ge=0, lt=2**32)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False), AfterValidator(_in_range)]
+NonNegativeFloat = Annotated[float, Field(ge=0, allow_inf_nan=False), AfterValidator(_in_range)]
+Factor = Annotated[float, Field(ge=1, allow_inf_nan=False), AfterValidator(_in_range)]
+Fraction = Annotated[float, Field(gt=0, lt=1)]
+Probability = Annotated[float, Field(ge=0, lt=1)]
+Folds = Annotated[int, Field(ge=2, le=1000)]  # of a cross-validation
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    def __hash__(self) -> int:  # pydantic's fails for lists
+        return hash(self.model_dump_json())
+
+
+# How a picture becomes features of a model, by the data that it was trained on: the picture is
+# resized; or the drawing in it is found, scaled and centred, by an extension.
+WHOLE, DRAWING = "whole", "drawing"
+
+
+class DataSection(Section):
+    pictures: ClassVar[str | None] = WHOLE  # None: the samples are not pictures
+    known_shape: ClassVar[list[int] | None] = None  # of a sample, before the data are read
+    root: str | None  # None: $DATA_ROOT if it is set, else the folder "data"
+    batch_size: PositiveInt | Literal["auto"]  # per device
+    val_fraction: Fraction | None  # None: validation uses the whole training set
+    split_seed: Seed
+    folds: Folds | None = None
+    fold: Annotated[int, Field(ge=0, lt=1000)] | None = None
+    drop_last: bool
+    order: Literal["seeded", "stream"]  # see data/loader.py
+    sampler: Literal["balanced"] | None = None
+    loader: Literal["resident", "workers"]
+    num_workers: Annotated[int, Field(ge=0, le=256)]  # processes
+    pin_memory: bool
+    persistent_workers: bool
+
+    @property
+    def holds_out_validation(self) -> bool:
+        """Whether no sample for validation is trained on."""
+        return self.folds is not None or self.val_fraction is not None
+
+    @property
+    def batch(self) -> int:
+        """The batch size, after `auto` was replaced by a number."""
+        assert self.batch_size != "auto"
+        return self.batch_size

@@ -1,0 +1,178 @@
+"""Cells of a table as texts: which are numbers, which are empty, and which look like one text.
+Imports no torch.
+
+Files, dictionaries and DataFrames, training and prediction share these rules.
+"""
+
+import functools
+import itertools
+import re
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Mask = NDArray[np.bool_]
+Floats = NDArray[np.float64]
+
+# A number as spreadsheets write it. Python's `float` also takes 1_25 and the digits of other
+# scripts. An infinite number is read, so that its fault can say so.
+NUMBER = re.compile(
+    r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf(inity)?", re.ASCII | re.IGNORECASE
+)
+# What makes texts of numbers: 12,958.42 and 98%.
+MARKS = {
+    "commas": re.compile(r"(?a)[+-]?\d{1,3}(,\d{3})+(\.\d*)?"),
+    "%": re.compile(r"(?a)[+-]?[\d.]+ ?%"),
+}
+OTHER_CHARACTER = re.compile("[^0-9eE.+-]")  # `float` takes what is left just as NUMBER does
+# The empty cells of models and runs that were trained before data.empty: these words in any case.
+FORMERLY_EMPTY = frozenset(
+    "".join(letters)
+    for word in ("?", "na", "n/a", "nan", "null")
+    for letters in itertools.product(*zip(word, word.upper(), strict=True))
+)
+
+
+def as_numbers(texts: Sequence[str]) -> Floats:
+    """The texts as numbers; NaN for a text that is not a number."""
+    if not OTHER_CHARACTER.search("".join(texts)):
+        with suppress(ValueError):
+            return np.array(texts, np.float64)
+    return np.array([float(text) if NUMBER.fullmatch(text) else np.nan for text in texts])
+
+
+def as_text(value: object) -> str:
+    """A value of Python, NumPy or pandas as a file would have it; "" for a missing value."""
+    if isinstance(value, str):
+        return value
+    missing = value is None or type(value).__name__ == "NAType"
+    with suppress(TypeError, ValueError, ArithmeticError):
+        missing = missing or bool(value != value)  # noqa: PLR0124, NaN and NaT
+    return "" if missing else str(value)
+
+
+@functools.lru_cache  # the words are the same for all columns, of which a table may have many
+def _numbers_among(words: frozenset[str]) -> Floats:
+    numbers = as_numbers([*words])
+    return numbers[~np.isnan(numbers)]
+
+
+@dataclass(frozen=True)
+class Cells:
+    """The cells of one column as texts, with the line number of each row. `empty` are the words
+    that count as empty; a word that is a number stands for all spellings of the number."""
+
+    name: str
+    texts: Sequence[str]
+    lines: Sequence[int]
+    empty: Collection[str] = ()
+
+    @functools.cached_property
+    def gaps(self) -> Mask:
+        words = frozenset(self.empty)
+        gaps: Mask = np.array([not text or text in words for text in self.texts], bool)
+        numbers = _numbers_among(words)
+        if len(numbers):
+            gaps |= np.isin(as_numbers(self.texts), numbers)
+        return gaps
+
+    @functools.cached_property
+    def numbers(self) -> Floats:
+        """The cells as numbers; NaN for empty cells and texts."""
+        numbers = np.full(len(self.texts), np.nan)
+        numbers[~self.gaps] = as_numbers([*itertools.compress(self.texts, ~self.gaps)])
+        return numbers
+
+    @functools.cached_property
+    def strange(self) -> Mask:
+        """The cells that are neither empty nor a number."""
+        return np.isnan(self.numbers) & ~self.gaps
+
+    @property
+    def mark(self) -> str:
+        """A name of MARKS, if each strange cell would be a number without such marks; else ""."""
+        texts = self.counts(self.strange)
+        marks = (mark for mark, shape in MARKS.items() if all(map(shape.fullmatch, texts)))
+        return next(marks, "") if texts else ""
+
+    @property
+    def infinite(self) -> Mask:
+        with np.errstate(over="ignore"):
+            return np.isinf(self.numbers.astype(np.float32))
+
+    @property
+    def counting(self) -> bool:
+        """Whether the cells are consecutive whole numbers, as an index of the rows is."""
+        return (
+            len(self.texts) > 1
+            and float(self.numbers[0]).is_integer()
+            and bool((np.diff(self.numbers) == 1).all())
+        )
+
+    def filled(self, value: float | None) -> Floats:
+        """The numbers, with `value` in place of empty cells."""
+        return self.numbers if value is None else np.where(self.gaps, value, self.numbers)
+
+    def counts(self, chosen: Mask) -> Counter[str]:
+        """The number of times each text occurs in the chosen cells."""
+        return Counter(itertools.compress(self.texts, chosen))
+
+    @property
+    def empty_words(self) -> list[str]:
+        """The different texts that were read as empty, without the empty text."""
+        return sorted(self.counts(self.gaps).keys() - {""})
+
+    def counted(self, chosen: Mask, one: str, several: str, among: Mask | None = None) -> str:
+        """A text with the number of chosen cells, by default among all, what they are, and the
+        first of them."""
+        first, count = int(chosen.argmax()), int(chosen.sum())
+        place = f"{'the first in ' if count > 1 else ''}line {self.lines[first]}"
+        if self.texts[first]:
+            place += f": {self.texts[first][:40]!r}"
+        total = len(self.texts) if among is None else int(among.sum())
+        return f"{count:,} of {total:,} cells {several if count > 1 else one} ({place})"
+
+    def fault(self, *, texts: bool, gaps: bool) -> str:
+        """The faults of the column, "" for none. `texts` allows texts, `gaps` empty cells."""
+        refused = []
+        if not texts:
+            refused += [(self.strange, "is not a number", "are not numbers")]
+            refused += [(self.infinite, "is not finite", "are not finite")]
+        if not gaps:
+            refused += [(self.gaps, "is empty", "are empty")]
+        told = [self.counted(*each) for each in refused if each[0].any()]
+        return f"column {self.name}: {', '.join(told)}" if told else ""
+
+
+def listed(counts: Mapping[str, int], most: int = 5) -> str:
+    """The texts with their counts, the frequent ones first."""
+    ordered = sorted(counts, key=lambda text: (-counts[text], text))
+    more = [f"{len(ordered) - most:,} more"] if ordered[most:] else []
+    return ", ".join([*(f"{text[:40]!r} ({counts[text]:,})" for text in ordered[:most]), *more])
+
+
+def alike(counts: Mapping[str, int]) -> list[str]:
+    """A text for each group of names that are probably meant as one, with their counts: names that
+    differ only in case, white space, invisible characters, Unicode's forms of one letter, or the
+    way in which a number is written."""
+    groups: dict[str, list[str]] = {}
+    for name in sorted(counts):
+        groups.setdefault(_skeleton(name), []).append(name)
+    told = []
+    for names in (names for names in groups.values() if len(names) > 1):
+        look_equal = len({unicodedata.normalize("NFC", name) for name in names}) < len(names)
+        shown = ascii if look_equal else repr  # repr escapes invisible characters
+        told.append(" and ".join(f"{shown(name)[:80]} ({counts[name]:,})" for name in names))
+    return told
+
+
+def _skeleton(name: str) -> str:
+    """The same text for names that are probably meant as one."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+    seen = "".join(c for c in folded if not c.isspace() and unicodedata.category(c) != "Cf")
+    return str(float(seen)) if NUMBER.fullmatch(seen) else seen

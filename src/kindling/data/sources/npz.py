@@ -1,0 +1,171 @@
+"""The user's own arrays in a .npz file.
+
+x (N, ...) has the samples, y (N,) the classes, integers 0, 1, … C - 1; each of them must occur.
+x_val and y_val, a validation set, and x_test and y_test are optional. With data.group=NAME, the
+array NAME (N,) has the groups; x_val and x_test then need NAME_val and NAME_test. Other arrays are
+refused or told. data/arrays.py reads and checks the arrays.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kindling.config import schema
+from kindling.config.rules import ARRAYS
+from kindling.config.written import printable
+from kindling.data import arrays
+from kindling.data.sources.source import COPIES, Groups, Source, Split, grouped, split_off_test
+from kindling.system.errors import InputError
+from kindling.system.files import sha256
+from kindling.system.resources import free_memory
+
+PARTS = {"": "training", "_val": "validation", "_test": "test"}  # by the ends of the names
+
+
+def open_source(config: schema.Npz) -> Source:
+    """Pictures (N, H, W) get a channel: (N, 1, H, W). Raises InputError with all faults at once."""
+    path = Path(config.path)
+    ends = [end for end in PARTS if end != "_val" or config.kind is not None]
+    names = [f"{name}{end}" for end in ends for name in filter(None, ("x", "y", config.group))]
+    found, unused = arrays.read_arrays(path, names, limit=free_memory() // COPIES)
+    parts = [end for end in ends if f"x{end}" in found]
+    faults = _pair_faults(found, ends)
+    if config.kind is not None:
+        faults += _unused_faults(unused)
+    for end in parts:
+        x = found[f"x{end}"] = arrays.as_float32(found[f"x{end}"])
+        samples = len(x) if x.ndim else 0
+        faults += arrays.feature_faults(f"x{end}", x, config.kind)
+        faults += arrays.label_faults(f"y{end}", found.get(f"y{end}"), samples)
+    reading, lines = None, list[str]()
+    if not faults and config.kind is not None:
+        reading = arrays.ArrayReading.guess(found["x"], config.kind)
+        lines = _told(found["x"], reading, guessed=config.kind == "auto", unused=unused)
+        for name in [f"x{end}" for end in parts]:
+            faults += arrays.feature_faults(name, found[name], reading.kind)
+            found[name] = reading.features(found[name])
+    faults += _difference_faults(found, parts)
+    if config.group is not None:
+        faults += _group_faults(found, config.group, parts)
+    if not faults:
+        faults += _class_faults(found, parts)
+    if faults:
+        raise InputError(f"{path}: {'; '.join(faults)}")
+    splits = {end: _split(found, end, config.group) for end in parts}
+    train, test = splits[""], splits.get("_test")
+    if test is None:
+        train, test = split_off_test(train, config.test_fraction, config.split_seed)
+    labels = tuple(str(number) for number in range(int(found["y"].max()) + 1))
+    return Source(
+        config.name, train, test, labels,
+        validation=splits.get("_val"), digest=sha256(path), arrays=reading,
+        notes=[(logging.INFO, printable(f"{path}: {line}")) for line in lines],
+    )  # fmt: skip
+
+
+def _told(
+    x: NDArray[Any], reading: arrays.ArrayReading, *, guessed: bool, unused: Sequence[str]
+) -> list[str]:
+    """A line for each thing that was guessed, is doubtful or is not used."""
+    lines = reading.guesses(x) if guessed else []
+    if reading.kind == "numbers" and (line := arrays.unscaled(x)):
+        lines.append(line)
+    if unused:
+        told = arrays.unused_line(unused)
+        lines.append(f"{told}; data.group=NAME takes one as the groups of samples")
+    return lines
+
+
+def _difference_faults(found: Mapping[str, NDArray[Any]], parts: Sequence[str]) -> list[str]:
+    """The faults of samples of other types or shapes than those of the training."""
+    faults, x = [], found["x"]
+    for name in [f"x{end}" for end in parts[1:]]:
+        other = found[name]
+        if x.dtype != other.dtype:
+            faults.append(f"x is of {x.dtype}, {name} of {other.dtype}; make their types equal")
+        if x.shape[1:] != other.shape[1:]:
+            shapes = f"x is {x.shape}, {name} {other.shape}"
+            faults.append(f"{shapes}; samples of both must have the same shape")
+    return faults
+
+
+def _pair_faults(found: Mapping[str, NDArray[Any]], ends: Sequence[str]) -> list[str]:
+    faults = ["has no array y, the label of each row of x"] if "y" not in found else []
+    for end in filter(None, ends):
+        for name, other in ((f"x{end}", f"y{end}"), (f"y{end}", f"x{end}")):
+            if name in found and other not in found:
+                faults.append(
+                    f"has {name}, but no {other}; add {other}, or remove {name} to draw the "
+                    f"{PARTS[end]} set from x"
+                )
+    return faults
+
+
+def _unused_faults(unused: Sequence[str]) -> list[str]:
+    """The faults of arrays whose names say that the training should use them."""
+    meant = [name for name in unused if arrays.MEANT.fullmatch(name)]
+    if not meant:
+        return []
+    return [
+        f"has {', '.join(meant)[:100]}, which would not be used; rename it to one of "
+        f"{', '.join(ARRAYS)}, or remove it (the weights of classes are trainer.class_weights)"
+    ]
+
+
+def _class_faults(found: Mapping[str, NDArray[Any]], parts: Sequence[str]) -> list[str]:
+    classes = np.unique(found["y"])
+    if len(classes) < 2:
+        return [f"y has the one class {classes[0]}, must have two or more"]
+    missing = np.setdiff1d(np.arange(len(classes)), classes)
+    if missing.size:
+        return [
+            f"y has {len(classes)} classes from {classes[0]} to {classes[-1]}, but no class "
+            f"{missing[0]}; they must be 0, 1, … {len(classes) - 1}: write y = "
+            "numpy.unique(y, return_inverse=True)[1]"
+        ]
+    for name in [f"y{end}" for end in parts[1:]]:
+        strange = found[name][~np.isin(found[name], classes)]
+        if strange.size:
+            return [f"{name} has the class {strange[0]}, y has only 0 to {classes[-1]}"]
+    return []
+
+
+def _group_faults(found: Mapping[str, NDArray[Any]], group: str, parts: Sequence[str]) -> list[str]:
+    """The faults of the arrays that data.group names."""
+    known = {}
+    for end in parts:
+        name, x = f"{group}{end}", f"x{end}"
+        if name not in found:
+            return [
+                f"data.group={group}: there is no array {name}; add the group of each row of {x}"
+            ]
+        array, shape = found[name], found[x].shape[:1]
+        if array.dtype.kind not in "iuUS" or array.shape != shape:
+            return [
+                f"data.group={group}: {name} is {array.shape} of {array.dtype}, must be {shape} of "
+                f"whole numbers or texts, a group for each row of {x}"
+            ]
+        known[name] = set(map(str, array.tolist()))
+    return [
+        f"data.group={group}: the group {min(shared)[:80]!r} is in {one} and in {other}; move "
+        "its samples into one of the two sets"
+        for one, other in combinations(known, 2)
+        if (shared := known[one] & known[other])
+    ]
+
+
+def _split(found: Mapping[str, NDArray[Any]], end: str, group: str | None) -> Split:
+    features = torch.from_numpy(np.ascontiguousarray(found[f"x{end}"]))
+    if features.ndim == 3:
+        features = features.unsqueeze(1)
+    groups: Groups | None = None
+    if group is not None:
+        names = [*map(str, found[f"{group}{end}"].tolist())]
+        groups = grouped(group, names)
+    return Split(features, torch.from_numpy(found[f"y{end}"].astype(np.int64)), groups)

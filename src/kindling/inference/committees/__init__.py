@@ -1,0 +1,1 @@
+"""Committees: several trained models that answer as one."""

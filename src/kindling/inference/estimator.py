@@ -1,0 +1,235 @@
+"""A classifier of scikit-learn, trained by `fit` like any run."""
+
+import tempfile
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self, TypeAlias, cast
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import issparse, sparray, spmatrix
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from kindling.config.compose import compose
+from kindling.config.overrides import quoted
+from kindling.data.sources.source import COPIES
+from kindling.inference.model import Model
+from kindling.records.folder import Run
+from kindling.records.loading import open_trained
+from kindling.system.arguments import as_path
+from kindling.system.errors import InputError, Interrupted
+from kindling.system.resources import require_memory
+from kindling.training import random_state
+from kindling.training.fit import fit
+
+Inputs: TypeAlias = "ArrayLike | spmatrix | sparray"
+LARGE = 30  # the root of a column's mean square, beyond which training is told to suffer
+WHY_NOT = {  # what other classifiers have
+    "sample_weight": (
+        ": a training step knows weights of classes alone; type class_weight=…, or repeat rows"
+    ),
+    "partial_fit": (
+        ": a run is trained as a whole; fit all rows, or train on with fit(config, folder, "
+        "resume=True) and a larger trainer.max_epochs"
+    ),
+    "decision_function": ": use predict_log_proba, or predict_proba",
+    "coefs_": ": the weights are in model_.trained.model.state_dict()",
+    "intercepts_": ": the weights are in model_.trained.model.state_dict()",
+}
+
+
+class KindlingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """A network for tables of numbers, which works in pipelines and searches of scikit-learn.
+
+    Without hidden layers it is a logistic regression. `overrides` sets any other key, as typed on
+    the command line, such as `["model.dropout=0.2", "scheduler=cosine"]`. `folder` is that of the
+    run; without it, the files of the run are removed after the training. Inputs should be scaled,
+    for example by StandardScaler; `fit` warns of large ones. Sparse inputs become arrays.
+
+    After `fit`: `classes_`, `n_features_in_`, `model_` (a Model), `history_` (a row for each epoch,
+    as in history.csv), `loss_curve_` (the training loss of each epoch), `n_iter_` (their number).
+    """
+
+    def __init__(
+        self,
+        hidden_sizes: Sequence[int] | int = (32,),
+        *,
+        lr: float = 0.01,
+        optimizer: Literal["sgd", "adam", "adamw"] = "adam",
+        weight_decay: float = 0.0,
+        max_epochs: int = 50,
+        batch_size: int = 100,
+        val_fraction: float | None = None,
+        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
+        random_state: int | np.random.RandomState | None = 0,
+        overrides: Sequence[str] | str = (),
+        folder: str | Path | None = None,
+    ) -> None:
+        """`val_fraction` of the samples choose the best epoch, by their loss; None: the loss on all
+        samples. `class_weight` has the weight of each class in the training loss, by default 1;
+        `balanced`: as scikit-learn's compute_class_weight gives them for the samples that train.
+        With class weights and without `val_fraction`, the training loss chooses the epoch."""
+        self.hidden_sizes = hidden_sizes
+        self.lr = lr
+        self.optimizer = optimizer
+        self.weight_decay = weight_decay
+        self.max_epochs = max_epochs
+        self.batch_size = batch_size
+        self.val_fraction = val_fraction
+        self.class_weight = class_weight
+        self.random_state = random_state
+        self.overrides = overrides
+        self.folder = folder
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def __getattr__(self, name: str) -> Any:
+        """Says why there is not what other classifiers of scikit-learn have."""
+        raise AttributeError(
+            f"{type(self).__name__} has no {name}{WHY_NOT.get(name, '')}", name=name, obj=self
+        )
+
+    def fit(self, X: Inputs, y: ArrayLike, **others: Any) -> Self:  # noqa: N803, scikit-learn's names
+        """Trains on X (N, features) and the classes y (N,), numbers or texts. Raises ValueError for
+        other arrays, and with all faults of the settings."""
+        for name in others:
+            raise TypeError(f"{type(self).__name__}.fit takes no {name}{WHY_NOT.get(name, '')}")
+        features, classes = validate_data(
+            self, X, y, dtype=np.float32, accept_sparse="csr", accept_large_sparse=False
+        )
+        features = _dense(features)
+        check_classification_targets(classes)
+        self.classes_, numbers = np.unique(classes, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ValueError(
+                f"y has the one class {self.classes_[0]}; this classifier needs two or more"
+            )
+        _warn_of_scale(features)
+        with tempfile.TemporaryDirectory() as temporary:
+            data = Path(temporary) / "data.npz"
+            # A run has a test set; nobody reads its metrics here.
+            np.savez(data, x=features, y=numbers, x_test=features[:1], y_test=numbers[:1])
+            folder = Path(temporary, "run")
+            try:
+                if self.folder is not None:
+                    folder = as_path(self.folder, "folder")
+                run = self._run(self._settings(data), folder)
+                self.model_ = Model(open_trained(run.folder))
+            except (InputError, Interrupted) as error:
+                # The files are gone before anyone could look at them.
+                text = str(error)
+                for path, name in ((data, "X and y"), (Path(temporary, "run"), "the run")):
+                    text = text.replace(f"data.path={path}", name).replace(str(path), name)
+                if isinstance(error, Interrupted):
+                    told = "stopped; nothing was kept" if self.folder is None else text
+                    raise Interrupted(error.number, told) from None
+                raise ValueError(text) from None
+            self.history_ = run.history
+        self.loss_curve_ = [row["train/loss"] for row in self.history_[1:]]
+        self.n_iter_ = len(self.history_) - 1
+        return self
+
+    def _run(self, settings: Sequence[str], folder: Path) -> Run:
+        streams = random_state.capture()  # `fit` seeds them
+        try:
+            run = fit(compose(*settings), folder)
+        finally:
+            random_state.restore(streams)
+        if not run.best_checkpoint.exists():
+            raise InputError(f"lr={self.lr}: training diverged; try a smaller lr, or scale X")
+        return run
+
+    def _settings(self, data: Path) -> list[str]:
+        given = self.hidden_sizes
+        if not isinstance(given, Iterable | int | np.integer):
+            raise InputError(f"hidden_sizes={given!r:.80}: must be a list of numbers, or a number")
+        if not isinstance(self.overrides, Iterable):
+            raise InputError(
+                f"overrides={self.overrides!r:.80}: must be a list of texts, or a text"
+            )
+        sizes = ",".join(map(str, [given] if isinstance(given, int | np.integer) else given))
+        fraction = "null" if self.val_fraction is None else self.val_fraction
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(2**31)
+        # The loss on all samples has no class weights.
+        weighted = self.class_weight is not None and self.val_fraction is None
+        monitor = "train/loss" if weighted else "val/loss"
+        return [
+            "data=npz", f"data.path={quoted(str(data))}", f"data.val_fraction={fraction}",
+            f"data.batch_size={self.batch_size}",
+            *([f"model.hidden_sizes=[{sizes}]"] if sizes else ["model=logistic_regression"]),
+            f"optimizer={self.optimizer}", f"optimizer.lr={self.lr}",
+            f"optimizer.weight_decay={self.weight_decay}",
+            *self._class_weights(), f"checkpoint.monitor={monitor}", "checkpoint.mode=min",
+            f"trainer.max_epochs={self.max_epochs}", f"seed={seed}",
+            *([self.overrides] if isinstance(self.overrides, str) else self.overrides),
+        ]  # fmt: skip
+
+    def _class_weights(self) -> list[str]:
+        given = self.class_weight
+        if given is None:
+            return []
+        if isinstance(given, Mapping):
+            unknown = [each for each in given if each not in self.classes_.tolist()]
+            if unknown:
+                raise ValueError(
+                    f"class_weight has the class {unknown[0]!r}; y has the classes "
+                    f"{', '.join(map(str, self.classes_))[:200]}"
+                )
+            weights = ",".join(str(given.get(each, 1)) for each in self.classes_.tolist())
+            return [f"trainer.class_weights=[{weights}]"]
+        if given != "balanced":
+            raise ValueError(f"class_weight={given!r}: must be a dictionary, 'balanced' or None")
+        return ["trainer.class_weights=balanced"]
+
+    def predict_proba(self, X: Inputs) -> NDArray[np.float64]:  # noqa: N803
+        """The probability of each class of `classes_`, (N, classes)."""
+        check_is_fitted(self)
+        features = validate_data(self, X, dtype=np.float32, reset=False, accept_sparse="csr")
+        return self.model_.predict_proba(_dense(features))
+
+    def predict_log_proba(self, X: Inputs) -> NDArray[np.float64]:  # noqa: N803
+        """The logarithm of `predict_proba`; minus infinity of a probability of 0."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def predict(self, X: Inputs) -> NDArray[Any]:  # noqa: N803
+        """The most probable class of each sample, (N,)."""
+        numbers = self.predict_proba(X).argmax(1)
+        classes: NDArray[Any] = self.classes_[numbers]
+        return classes
+
+
+def _dense(features: Any) -> NDArray[np.float32]:
+    """Sparse features as an array. Raises ValueError if it does not fit into the memory."""
+    if not issparse(features):
+        return cast(NDArray[np.float32], features)
+    rows, columns = features.shape
+    try:
+        require_memory(
+            f"X is sparse, and as an array of {rows:,} rows and {columns:,} columns it needs",
+            4 * COPIES * rows * columns,
+            "fewer rows, or fewer columns, as TruncatedSVD makes them",
+        )
+    except InputError as error:
+        raise ValueError(str(error)) from None
+    return cast(NDArray[np.float32], features.toarray())
+
+
+def _warn_of_scale(features: NDArray[np.float32]) -> None:
+    sizes = np.sqrt(np.mean(np.square(features, dtype=np.float64), axis=0))
+    column = int(sizes.argmax())
+    if sizes[column] > LARGE:
+        warnings.warn(
+            f"column {column} of X has values around {sizes[column]:,.0f}, which a network learns "
+            "badly; scale X first: make_pipeline(StandardScaler(), KindlingClassifier())",
+            stacklevel=3,
+        )

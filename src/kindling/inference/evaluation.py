@@ -1,0 +1,339 @@
+"""A trained model on a test set: loss, accuracy and mistakes, measures of each class, and how well
+its probabilities agree with how often it is right.
+
+The numbers are those of a monitored validation; tasks/measures.py has their definitions. The
+temperature scaling is that of Guo, Pleiss, Sun and Weinberger, On Calibration of Modern Neural
+Networks, 2017.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from tabulate import tabulate
+from torch import Tensor
+
+from kindling.config.measures import in_words
+from kindling.config.written import printable, same_classes
+from kindling.data.sources.source import Source, Split
+from kindling.inference.logits import averaging, compute_logits
+from kindling.inference.samples import source_of, validation_of
+from kindling.records.loading import Trained, open_trained
+from kindling.records.outcome import format_metric, largest_class
+from kindling.system.errors import InputError
+from kindling.tasks import classification, measures
+
+MEASURES = ("precision", "recall", "f1", "auroc")
+TOP_K = 5  # by default, if there are more classes
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 100.0
+
+
+@dataclass(frozen=True)
+class ByClass:
+    """A measure for each class, None where the class has none, and averages over the others: the
+    plain mean, and the mean weighted by the classes' samples. None if no class has the measure."""
+
+    macro: float | None
+    weighted: float | None
+    per_class: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Measures:
+    """The measures of a model on a test set; `samples` has the number of each class.
+
+    As in scikit-learn, a class that has samples, but is never predicted, has precision 0; a class
+    that is predicted, but has no samples, has recall 0. Only a class with neither has no precision,
+    recall and F1.
+    """
+
+    samples: tuple[int, ...]
+    precision: ByClass
+    recall: ByClass
+    f1: ByClass
+    auroc: ByClass  # one class against the rest, by probability; None for a class without samples
+    top_k: int | None  # None: not measured
+    top_k_accuracy: float | None  # how often the label is among the k most probable classes
+
+
+@dataclass(frozen=True)
+class Scores:
+    """`ece`, expected calibration error: the mean distance, over samples, of the accuracy in a bin
+    of confidence from the mean confidence in the bin. `brier`: the mean over samples of the squared
+    distance of the probabilities from the true class, from 0 to 2. `loss`: mean cross entropy."""
+
+    ece: float
+    brier: float
+    loss: float
+
+
+@dataclass(frozen=True)
+class Bins:
+    """BINS equal bins of the highest probability of each sample; 0 for an empty bin."""
+
+    counts: tuple[int, ...]
+    confidence: tuple[float, ...]  # the mean highest probability
+    accuracy: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """The calibration on the test set, as trained and with the fitted temperature."""
+
+    temperature: float
+    fitted_on: int  # validation samples
+    before: Scores
+    after: Scores
+    bins: Bins  # as trained
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The loss and the mistakes of a model on a test set."""
+
+    checkpoint: Path
+    data: str  # the name of the data set
+    labels: tuple[str, ...]  # the names of the classes
+    loss: float  # mean cross entropy
+    confusion: Tensor  # (classes, classes): [i, j] counts samples of class i predicted as j
+    measures: Measures
+    augmented_copies: int = 0  # of each sample, besides the sample; see `averaging`
+    calibration: Calibration | None = None
+
+    @property
+    def accuracy(self) -> float:
+        return int(self.confusion.trace()) / int(self.confusion.sum())
+
+    @property
+    def largest_class(self) -> float:
+        """The accuracy of always answering the most frequent class."""
+        counts = self.confusion.sum(1)
+        return int(counts.max()) / int(counts.sum())
+
+    @property
+    def per_class(self) -> list[float | None]:
+        """Accuracy within each class; None for a class without samples."""
+        counts = self.confusion.sum(1).tolist()
+        hits = self.confusion.diag().tolist()
+        return [hit / count if count else None for hit, count in zip(hits, counts, strict=True)]
+
+    def to_primitives(self) -> dict[str, Any]:
+        measured = asdict(self.measures)
+        del measured["samples"]
+        found = {
+            "checkpoint": str(self.checkpoint),
+            "data": self.data,
+            "augmented_copies": self.augmented_copies,
+            "loss": self.loss,
+            "accuracy": self.accuracy,
+            "largest_class": self.largest_class,
+            "labels": list(self.labels),
+            "per_class_accuracy": self.per_class,
+            "confusion": self.confusion.tolist(),
+            **measured,
+        }
+        return found | ({"calibration": asdict(self.calibration)} if self.calibration else {})
+
+
+def evaluate_path(
+    path: Path,
+    data: str | None,
+    top_k: int | None = None,
+    copies: int = 0,
+    *,
+    calibrated: bool = False,
+) -> Evaluation:
+    """Tests the model of a run folder or checkpoint file on the test set of `source_of(…, data)`.
+    Logs the notes of the data. Raises InputError when the path holds no model, when the data do not
+    fit the model, when `top_k` is not between 1 and the number of classes, for `copies` as
+    `averaging`, and with `calibrated` as `calibrate`."""
+    trained = averaging(open_trained(path), copies)
+    source = source_of(trained, data)
+    source.tell()
+    found = evaluate(trained, source, top_k)
+    if not calibrated:
+        return found
+    own = data is None or (trained.digest is not None and source.digest == trained.digest)
+    trained_on = source if own else source_of(trained)
+    return replace(found, calibration=calibrate(trained, trained_on, source.test))
+
+
+def evaluate(trained: Trained, source: Source, top_k: int | None = None) -> Evaluation:
+    """Tests the model on the test set of a source, in the precision of its training. Raises
+    InputError when the shape of samples or the classes differ from the model's, and for `top_k` as
+    `measure`."""
+    if source.shape != trained.shape or source.classes != trained.classes:
+        raise InputError(
+            f"{trained.checkpoint}: takes features {trained.shape} of {trained.classes} classes, "
+            f"but data={source.name} has {source.shape} of {source.classes}; it was trained on "
+            f"data={trained.data}"
+        )
+    if not same_classes(trained.labels, source.labels):
+        raise InputError(
+            f"{trained.checkpoint}: its classes are {_listed(trained.labels)}, but "
+            f"data={source.name} has {_listed(source.labels)}"
+        )
+    logits = compute_logits(trained, source.test)
+    labels = source.test.labels
+    loss = classification.loss(logits.double(), labels).item()
+    pairs = labels * source.classes + classification.decide(logits)
+    counts = torch.bincount(pairs, minlength=source.classes**2)
+    confusion = counts.view(source.classes, source.classes)
+    measured = measure(logits, labels, top_k)
+    return Evaluation(
+        trained.checkpoint, source.name, trained.labels, loss, confusion, measured, trained.copies
+    )
+
+
+def _listed(labels: tuple[str, ...]) -> str:
+    return f"{', '.join(labels[:5])}{', …' if labels[5:] else ''}"
+
+
+def measure(logits: Tensor, labels: Tensor, top_k: int | None = None) -> Measures:
+    """The measures of logits (N, classes) for labels (N,). `top_k` is by default TOP_K, if there
+    are more classes. Raises InputError if it is not between 1 and the number of classes."""
+    classes = logits.shape[1]
+    if top_k is not None and not 1 <= top_k <= classes:
+        raise InputError(
+            f"--top-k {top_k}: the model has {classes} classes; type a number from 1 to {classes}"
+        )
+    if top_k is None and classes > TOP_K:
+        top_k = TOP_K
+    stacked = logits.mT[None]
+    counts = measures.count_classes(stacked.argmax(1), labels, classes)[0]
+    areas = measures.areas(measures.probabilities(stacked), labels)[0]
+    by_name = {**measures.by_class(counts), "auroc": areas}
+    accuracy = None
+    if top_k is not None:
+        accuracy = measures.among_best(stacked, labels, top_k).double().mean().item()
+    return Measures(
+        samples=tuple(counts[0].tolist()),
+        **{name: _by_class(found, counts[0].double()) for name, found in by_name.items()},
+        top_k=top_k,
+        top_k_accuracy=accuracy,
+    )
+
+
+def _by_class(measured: Tensor, samples: Tensor) -> ByClass:
+    """A measure with values (classes,), NaN where a class has none."""
+    known = ~measured.isnan()
+    per_class = tuple(None if math.isnan(value) else value for value in measured.tolist())
+    if not known.any():
+        return ByClass(None, None, per_class)
+    measured, weights = measured[known], samples[known]
+    weighted = (measured * weights).sum() / weights.sum()
+    return ByClass(measured.mean().item(), weighted.item(), per_class)
+
+
+def calibrate(trained: Trained, source: Source, test: Split) -> Calibration:
+    """Fits a temperature on the validation set of a model and scores the model on `test`; `source`
+    is the data set of its training. Raises InputError if the model has no validation set of its
+    own, because on training samples the temperature would be too low."""
+    if not trained.config.data.holds_out_validation:
+        raise InputError(
+            f"{trained.checkpoint}: was trained with data.val_fraction=null, without a validation "
+            "set of its own; train with data.val_fraction=0.1 to calibrate"
+        )
+    splits = (validation_of(trained, source), test)
+    fitted, tested = (compute_logits(trained, split).double() for split in splits)
+    if not (fitted.isfinite().all() and tested.isfinite().all()):
+        raise InputError(f"{trained.checkpoint}: its logits are not finite; name another run")
+    temperature = fit_temperature(fitted, splits[0].labels)
+    return Calibration(
+        temperature,
+        len(fitted),
+        score(tested, test.labels),
+        score(tested / temperature, test.labels),
+        bins(tested, test.labels),
+    )
+
+
+def fit_temperature(logits: Tensor, labels: Tensor) -> float:
+    """The temperature by which logits (N, classes) are divided for the least mean cross entropy, at
+    least 0.01 and at most 100. The loss is a convex function of its inverse, so a local minimum is
+    the minimum."""
+    from scipy.optimize import minimize_scalar
+
+    exact = logits.double()
+    found = minimize_scalar(
+        lambda log: classification.loss(exact / math.exp(log), labels).item(),
+        bounds=(math.log(LEAST_TEMPERATURE), math.log(MOST_TEMPERATURE)),
+        method="bounded",
+        options={"xatol": 1e-6},
+    )
+    return math.exp(found.x)
+
+
+def score(logits: Tensor, labels: Tensor) -> Scores:
+    """The scores of the probabilities of logits (N, classes)."""
+    tallies = {name: measures.tally(name, logits.mT[None], labels) for name in ("ece", "brier")}
+    values = {name: measures.values(name, found, len(labels))[0] for name, found in tallies.items()}
+    return Scores(**values, loss=classification.loss(logits.double(), labels).item())
+
+
+def bins(logits: Tensor, labels: Tensor) -> Bins:
+    """The samples by their highest probability, as `calibration_tally` divides them."""
+    counts, hits, sums = measures.calibration_tally(logits.mT[None], labels)[0]
+    filled = counts.clamp(min=1)
+    columns = (counts, sums * measures.UNIT / filled, hits / filled)
+    return Bins(*(tuple(each.tolist()) for each in columns))
+
+
+# --- as texts ------------------------------------------------------------------------------------
+
+
+def describe_evaluation(evaluation: Evaluation) -> str:
+    """Accuracy and loss, the measures of each class, a table with the accuracy and the predictions
+    of each class, and the calibration, if there is one."""
+    labels, measured = [*map(printable, evaluation.labels)], evaluation.measures
+    head = (
+        f"{evaluation.checkpoint} on {int(evaluation.confusion.sum()):,} test samples of "
+        f"{evaluation.data}\n{averaged_over(evaluation.augmented_copies)}"
+        f"accuracy {format_metric('acc', evaluation.accuracy)} "
+        f"({largest_class(evaluation.largest_class)}), "
+        f"loss {format_metric('loss', evaluation.loss)}"
+    )
+    if measured.top_k is not None:
+        accuracy = format_metric("acc", measured.top_k_accuracy)
+        head += f"\ntop-{measured.top_k} accuracy {accuracy}"
+    accuracies = [format_metric("acc", accuracy) for accuracy in evaluation.per_class]
+    rows = zip(labels, accuracies, *evaluation.confusion.T.tolist(), strict=True)
+    confusion = tabulate([*rows], ["class", "accuracy", *(f"as {label}" for label in labels)])
+    parts = [head, aligned(*table_of_measures(measured, evaluation.labels)), confusion]
+    if (found := evaluation.calibration) is not None:
+        temperature = f"temperature {format_metric('temperature', found.temperature)}"
+        before = "mean over copies" if evaluation.augmented_copies else "as trained"
+        scores = [
+            [name, *(format_metric(key, value) for key, value in asdict(each).items())]
+            for name, each in ((before, found.before), (temperature, found.after))
+        ]
+        fitted = f"the temperature was fitted on {found.fitted_on:,} validation samples"
+        parts.append(f"{aligned(['calibration', 'ECE', 'Brier', 'loss'], *scores)}\n{fitted}")
+    return "\n\n".join(parts)
+
+
+def averaged_over(copies: int) -> str:
+    """A line about the probabilities; "" without copies."""
+    line = f"probabilities are means over each sample and {copies} augmented copies\n"
+    return line if copies else ""
+
+
+def table_of_measures(measured: Measures, labels: Sequence[str]) -> list[list[str]]:
+    """Texts: a header, a row for each class, and the rows of both averages."""
+    columns = [
+        [format_metric("f1", value) for value in (*each.per_class, each.macro, each.weighted)]
+        for each in (getattr(measured, name) for name in MEASURES)
+    ]
+    names = [*map(printable, labels), "macro average", "weighted average"]
+    counts = [*measured.samples, *[sum(measured.samples)] * 2]
+    rows = zip(names, *columns, (f"{count:,}" for count in counts), strict=True)
+    return [["class", *map(in_words, MEASURES), "samples"], *map(list, rows)]
+
+
+def aligned(header: Sequence[str], *rows: Sequence[object]) -> str:
+    """A table whose first column has names, and the others numbers."""
+    sides = ("left", *["right"] * (len(header) - 1))
+    return tabulate(rows, header, disable_numparse=True, colalign=sides)

@@ -1,0 +1,1 @@
+"""Exported models: their formats, and the comparison with the model."""

@@ -1,0 +1,305 @@
+"""Exports a trained model as a file, and compares the file with the model on the whole test set.
+
+ONNX is for every runtime, torch.export's archive for torch without this project, safetensors for
+this project. The first two contain the scaling, so they take pictures as bytes.
+"""
+
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from kindling.config.faults import check
+from kindling.data.loader import CHUNK
+from kindling.data.sources.source import Split, as_float
+from kindling.inference.export.formats import (
+    ANOTHER,
+    FORMATS,
+    INPUT,
+    MEMBERS,
+    OUTPUT,
+    ExportPlan,
+    FormatName,
+    Metadata,
+    input_shape,
+    open_onnx,
+)
+from kindling.inference.samples import source_of
+from kindling.models.committee import Committee, log_mean, logits_dtype
+from kindling.records.loading import Trained, open_trained, rebuild, rebuild_committee
+from kindling.records.outcome import format_metric
+from kindling.system.errors import InputError, first_line, parsing
+from kindling.system.files import MIB, open_regular, replacing, sha256
+from kindling.system.process import status_line
+from kindling.system.resources import versions
+from kindling.system.units import size
+from kindling.tasks import classification
+
+if TYPE_CHECKING:
+    import onnx
+
+# The largest allowed difference of two logits, as a share of the largest logit, or of 1 where all
+# are smaller: about a thousand roundings. A wrong weight or scale shows in the first digits.
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-12}
+DTYPES = {torch.uint8: "uint8", torch.float32: "float32", torch.float64: "float64"}
+SAFETENSORS_LIMIT = 16 * 1024 * MIB  # bytes
+HEADER_LIMIT = MIB  # bytes of a safetensors file's own description
+ARCHIVE_NOTE = "kindling.json"  # the metadata, within torch.export's archive
+
+Outputs = Tensor | tuple[Tensor, Tensor]  # a committee has a second output, of its members
+Runner = Callable[[Tensor], Outputs]
+
+
+@dataclass(frozen=True)
+class Exported:
+    """A file that was written, and its comparison with the model on the test set."""
+
+    output: Path
+    metadata: Metadata
+    bytes: int
+    samples: int
+    difference: float  # of two logits, at most
+    allowed: float
+    accuracy: float  # of the exported model
+
+
+def export(plan: ExportPlan) -> Exported:
+    """Writes a temporary file, compares it with the model, and moves it to its target. Raises
+    InputError when the checkpoint is damaged, the test set cannot be loaded, the logits differ, or
+    onnxruntime lacks an operation. The target is then unchanged."""
+    digest = sha256(plan.checkpoint)  # before it is opened: a resumed run may replace it
+    trained = open_trained(plan.checkpoint)
+    source = source_of(trained)
+    if source.name != trained.data:
+        reason = (source.instead_of or source.name).partition(", because ")[2]
+        raise InputError(
+            f"data={trained.data}: the test set is needed for a comparison, but cannot be loaded: "
+            f"{reason}; type DATA_ROOT=FOLDER before the command, with the folder that has it"
+        )
+    test = source.test
+    metadata = metadata_of(trained, test, digest)
+    write, load = WRITERS[plan.format]
+    with replacing(plan.output) as temporary:
+        with status_line(f"writing {plan.output} ..."):
+            write(trained, metadata, temporary)
+        try:
+            run = load(temporary)
+        except InputError as error:
+            reason = str(error).removeprefix(f"{temporary}: ")
+            raise InputError(f"{plan.output}: was not written: {reason}{ANOTHER}") from None
+        difference, allowed, accuracy = compare(trained, test, run)
+        if not difference <= allowed:  # also for NaN
+            raise InputError(
+                f"{plan.output}: was not written: the logits of --format {plan.format} differ "
+                f"from the model's by up to {difference:.2g} on {len(test):,} test samples "
+                f"of {source.name}, allowed is {allowed:.2g}{ANOTHER}"
+            )
+        count = temporary.stat().st_size
+    return Exported(plan.output, metadata, count, len(test), difference, allowed, accuracy)
+
+
+def metadata_of(trained: Trained, test: Split, digest: str) -> Metadata:
+    """`digest` is the checksum of the checkpoint file."""
+    more = {
+        "version": versions().get("kindling", "unknown"),
+        "config_hash": trained.config.hash(),
+        "checkpoint_sha256": digest,
+        "input_shape": input_shape(trained.shape),
+        "input_dtype": DTYPES[test.take(slice(1)).features.dtype],
+        "dtype": DTYPES[logits_dtype(trained.model)],
+    }
+    return Metadata.model_validate(facts_of(trained) | more)
+
+
+def facts_of(trained: Trained) -> dict[str, Any]:
+    """What the file of a model says of it and of its data, in primitives."""
+    members = None
+    if isinstance(trained.model, Committee):
+        pairs = zip(trained.members, trained.model.votes, strict=True)
+        members = [{"config": each.config.to_primitives(), "votes": votes} for each, votes in pairs]
+    return {
+        "config": trained.config.to_primitives(),
+        "members": members,
+        "data": trained.data,
+        "shape": list(trained.shape),
+        "labels": list(trained.labels),
+        "digest": trained.digest,
+        "columns": None if trained.columns is None else trained.columns.model_dump(),
+    }
+
+
+def compare(trained: Trained, test: Split, run: Runner) -> tuple[float, float, float]:
+    """The largest difference of the logits, the allowed difference, and the accuracy of `run`.
+
+    The model computes in the precision of its weights. The first batch has one sample, so that two
+    batch sizes are tried. Raises InputError for infinite or NaN logits, and for another shape.
+    """
+    bounds = sorted({0, 1, *range(0, len(test), CHUNK), len(test)})
+    difference, largest, hits = 0.0, 1.0, 0
+    dtype = logits_dtype(trained.model)
+    with torch.inference_mode():
+        for first, last in pairwise(bounds):
+            batch = test.take(slice(first, last))
+            expected = trained.model(as_float(batch.features).to(dtype))
+            if not expected.isfinite().all():
+                raise InputError(
+                    f"{trained.checkpoint}: its logits on {trained.data} are not all finite, the "
+                    "run diverged; name another run"
+                )
+            outputs = run(batch.features.reshape(-1, *input_shape(trained.shape)))
+            actual = outputs[0] if isinstance(outputs, tuple) else outputs
+            if actual.shape != expected.shape or actual.dtype != expected.dtype:
+                raise InputError(
+                    f"{trained.checkpoint}: its export gives {actual.dtype} {tuple(actual.shape)}, "
+                    f"expected {expected.dtype} {tuple(expected.shape)}{ANOTHER}"
+                )
+            differences = (actual - expected).abs()
+            difference = max(difference, differences.nan_to_num(torch.inf).max().item())
+            largest = max(largest, expected.abs().max().item())
+            hits += int((classification.decide(actual) == batch.labels).sum())
+    return difference, TOLERANCE[dtype] * largest, hits / len(test)
+
+
+def report(exported: Exported) -> str:
+    """The file, its inputs and outputs, and the comparison, in three lines."""
+    about = exported.metadata
+    sizes = ", ".join(map(str, about.input_shape))
+    second = ""
+    if about.members is not None and exported.output.suffix != FORMATS["safetensors"].suffix:
+        second = f"; {MEMBERS} {about.dtype} (N, {len(about.members)}, {len(about.labels)})"
+    scaled = "0 to 255" if about.input_dtype == "uint8" else "as in the data set"
+    if about.columns is not None:
+        scaled = "the table's columns prepared as the metadata `columns` say"
+    return (
+        f"{exported.output}: {size(exported.bytes)}\n"
+        f"{INPUT} {about.input_dtype} (N, {sizes}), {scaled}; "
+        f"{OUTPUT} {about.dtype} (N, {len(about.labels)}){second}\n"
+        f"equal to the model on {exported.samples:,} test samples of {about.data}: logits differ "
+        f"by at most {exported.difference:.2g} (allowed {exported.allowed:.2g}), "
+        f"accuracy {format_metric('acc', exported.accuracy)}"
+    )
+
+
+# --- the formats ---------------------------------------------------------------------------------
+
+
+class Raw(nn.Module):
+    """A model with its input scaling, as it is exported. Takes inputs (N, *input_shape) in the data
+    set's own type; returns logits (N, classes). A committee also returns the logarithm of its
+    members' probabilities, (N, members, classes)."""
+
+    def __init__(self, model: nn.Module, metadata: Metadata) -> None:
+        super().__init__()
+        self.model, self.adds_channel = model, metadata.input_shape != metadata.shape
+        self.dtype = logits_dtype(model)
+
+    def forward(self, inputs: Tensor) -> Outputs:
+        features = as_float(inputs).to(self.dtype)
+        features = features.unsqueeze(1) if self.adds_channel else features
+        if isinstance(self.model, Committee):
+            members = self.model.log_probabilities(features)
+            return log_mean(members, self.model.votes), members
+        logits: Tensor = self.model(features)
+        return logits
+
+
+def _program(trained: Trained, metadata: Metadata) -> torch.export.ExportedProgram:
+    """The graph of the model with its input scaling, for any number of samples."""
+    raw = Raw(trained.model, metadata).eval()
+    example = torch.zeros(2, *metadata.input_shape, dtype=getattr(torch, metadata.input_dtype))
+    with torch.no_grad():
+        program = torch.export.export(
+            raw, (example,), dynamic_shapes={INPUT: {0: torch.export.Dim("N")}}
+        )
+    for module in program.graph_module.modules():
+        if isinstance(module, torch.fx.GraphModule):
+            for node in module.graph.nodes:
+                node.meta.pop("stack_trace", None)  # it names files of this machine
+    return program
+
+
+def _write_onnx(trained: Trained, metadata: Metadata, path: Path) -> None:
+    program = torch.onnx.export(
+        _program(trained, metadata),
+        dynamo=True,
+        verbose=False,
+        input_names=[INPUT],
+        output_names=[OUTPUT, *[MEMBERS] * (metadata.members is not None)],
+        dynamic_shapes={INPUT: {0: torch.export.Dim("N")}},
+    )
+    assert program is not None
+    model: onnx.ModelProto = program.model_proto
+    for node in model.graph.node:
+        del node.metadata_props[:]  # torch's own notes, longer than the graph itself
+    del model.metadata_props[:]
+    for key, value in metadata.to_texts().items():
+        model.metadata_props.add(key=key, value=value)
+    path.write_bytes(model.SerializeToString())
+
+
+def _write_torch(trained: Trained, metadata: Metadata, path: Path) -> None:
+    archive = io.BytesIO()
+    notes = {ARCHIVE_NOTE: json.dumps(metadata.to_texts())}
+    torch.export.save(_program(trained, metadata), archive, extra_files=notes)
+    path.write_bytes(archive.getvalue())
+
+
+def _write_safetensors(trained: Trained, metadata: Metadata, path: Path) -> None:
+    from safetensors.torch import save
+
+    weights = {name: value.contiguous() for name, value in trained.model.state_dict().items()}
+    path.write_bytes(save(weights, metadata.to_texts()))
+
+
+def open_safetensors(path: Path) -> tuple[Raw, Metadata]:
+    """The model in eval mode and the metadata of an exported .safetensors file. Raises InputError
+    when the file is too large or was not exported by this project."""
+    from safetensors import safe_open
+
+    with parsing(f"{path}: cannot be read as safetensors"):
+        with open_regular(path) as file:
+            header = int.from_bytes(file.read(8), "little")
+        if path.stat().st_size > SAFETENSORS_LIMIT or header > HEADER_LIMIT:
+            raise ValueError(f"a header of {header:,} bytes")
+        with safe_open(path, "pt") as content:
+            texts = content.metadata() or {}
+            weights = {name: content.get_tensor(name) for name in content.keys()}  # noqa: SIM118
+    metadata = Metadata.from_texts(texts, path)
+    try:
+        config = check(metadata.config)
+        shape, classes = tuple(metadata.shape), len(metadata.labels)
+        model: nn.Module
+        if metadata.members is None:
+            model = rebuild(config, shape, classes, weights)
+        else:
+            _, model = rebuild_committee(metadata.members, shape, classes, weights)
+    except (KeyError, TypeError, ValueError, RuntimeError, InputError) as error:
+        reason = first_line(error)
+        raise InputError(f"{path}: was not exported by this project ({reason})") from None
+    return Raw(model, metadata).eval(), metadata
+
+
+Writer = Callable[[Trained, Metadata, Path], None]
+
+
+def _run_onnx(path: Path) -> Runner:
+    model = open_onnx(path)
+    return lambda inputs: torch.from_numpy(model.logits(inputs.numpy()))
+
+
+def _run_torch(path: Path) -> Runner:
+    """Only for an archive that was just written: torch may unpickle parts of it."""
+    return torch.export.load(io.BytesIO(path.read_bytes())).module()
+
+
+WRITERS: dict[FormatName, tuple[Writer, Callable[[Path], Runner]]] = {
+    "onnx": (_write_onnx, _run_onnx),
+    "torch": (_write_torch, _run_torch),
+    "safetensors": (_write_safetensors, lambda path: open_safetensors(path)[0]),
+}

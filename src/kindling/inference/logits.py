@@ -1,0 +1,134 @@
+"""Logits of trained models, alone or as a committee, also averaged over augmented copies."""
+
+import copy
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from kindling.data.augmentation import Augmentation
+from kindling.data.loader import CHUNK, Block, Slices
+from kindling.data.sources.source import Split, as_float
+from kindling.inference.inputs import require_augmentation
+from kindling.models.committee import Committee
+from kindling.records.loading import Trained
+from kindling.steps.base import AUTOGRAD, CLOSED_FORM, NATIVE
+from kindling.steps.choice import LEARNERS, choose_step
+from kindling.steps.lanes import Lanes
+from kindling.system.terminal import progress
+from kindling.tasks import classification
+
+Forward = Callable[[Tensor], Tensor]  # features (N, *shape) to logits (N, classes)
+COPIES_SEED = 0  # the same copies for all models with the same augmentation
+
+
+def averaging(trained: Trained, copies: int) -> Trained:
+    """The model, whose probabilities are means over each sample and `copies` augmented copies of
+    the sample. Copy i of all samples is deformed in the same way, which depends only on i and on
+    the augmentation that the model was trained with: a sample has the same copies in any company.
+    Raises InputError unless the model, or each member of a committee, can have so many copies; 0
+    are always possible."""
+    for number, model in enumerate(trained.members or (trained,), 1) if copies else ():
+        member = f"member {number} of " if trained.members else ""
+        name, pictures = f"{member}{trained.checkpoint}", len(model.shape) == 3
+        require_augmentation(copies, name, model.config, pictures=pictures)
+    members = tuple(replace(member, copies=copies) for member in trained.members)
+    return replace(trained, members=members, copies=copies)
+
+
+def compute_logits(trained: Trained, split: Split) -> Tensor:
+    """Logits (N, classes), in the precision of the training and by the same products. Those of a
+    committee, and of a model that averages over copies, are the logarithm, in float64, of the mean
+    probabilities."""
+    if isinstance(trained.model, Committee):
+        return consult(trained, split).logits
+    forward = _averaged(trained) if trained.copies else _forward(trained)
+    chunks = Slices(split, CHUNK)
+    numbers = progress(range(len(chunks)), "batches")
+    return torch.cat([forward(chunks[number].features) for number in numbers])
+
+
+def _forward(trained: Trained) -> Forward:
+    """The logits of a model that is not a committee, by the products of its training."""
+    config, model = trained.config, trained.model
+    kind = choose_step([config], [model]).kind
+    if kind not in (NATIVE, CLOSED_FORM):
+        kind = AUTOGRAD
+    if kind == NATIVE:  # the engine moves the weights
+        model = copy.deepcopy(model)
+    learner = LEARNERS[kind]([config], [model], [0], Lanes(), trained.classes)
+    mixed = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(config.trainer.precision)
+
+    def logits(features: Tensor) -> Tensor:
+        autocasts = kind == AUTOGRAD and mixed is not None
+        with torch.no_grad(), torch.autocast("cpu", mixed, enabled=autocasts):
+            return learner.logits(features)
+
+    return logits
+
+
+def _averaged(trained: Trained) -> Forward:
+    """The logarithm of the mean probabilities of samples and their augmented copies. Only one copy
+    of a chunk of samples is in memory at a time."""
+    forward, copies = _forward(trained), trained.copies
+    augmentation = Augmentation(trained.config.augmentation, trained.shape, [COPIES_SEED], 1)
+    _, height, width = trained.shape
+
+    def logits(features: Tensor) -> Tensor:
+        total = classification.log_probabilities(forward(features).double())
+        for number in progress(range(copies), "augmented copies"):
+            changed = as_float(features).clone(memory_format=torch.contiguous_format)
+            # One picture with the channels of all: the same deformation for each sample.
+            joined = changed.view(1, 1, 1, -1, height, width)
+            augmentation(Block(joined, torch.zeros(1, 1, 1)), epoch=0, first=number)
+            more = classification.log_probabilities(forward(changed).double())
+            total = total.logaddexp(more)
+        return total - math.log(copies + 1)
+
+    return logits
+
+
+def log_probabilities(trained: Trained, split: Split) -> Tensor:
+    """The logarithm of the probabilities, (N, classes) in float64."""
+    return classification.log_probabilities(compute_logits(trained, split).double())
+
+
+@dataclass(frozen=True)
+class Opinions:
+    """What a committee says of N samples, in float64."""
+
+    logits: Tensor  # (N, classes): the logarithm of the mean of the members' probabilities
+    tally: Tensor  # (N, classes): the share of votes whose members predict the class
+    disagreement: Tensor  # (N,), in bits; see `consult`
+
+
+def consult(trained: Trained, split: Split) -> Opinions:
+    """The opinions of a committee, each member in its own precision and by its own products, and if
+    it averages over copies, by its own augmentation.
+
+    The disagreement is the mutual information of the class and the member: the entropy of the mean
+    probabilities less the mean entropy of the members. 0 if all members give the same
+    probabilities; at most log2 of the number of members or of classes, whichever is smaller. This
+    is the part of the uncertainty that more training data could remove (Gal, Uncertainty in Deep
+    Learning, 2016; Depeweg et al., Decomposition of Uncertainty in Bayesian Deep Learning, 2018).
+    """
+    model = trained.model
+    assert isinstance(model, Committee)
+    mean = torch.full((len(split), trained.classes), -torch.inf, dtype=torch.float64)
+    tally = torch.zeros_like(mean)
+    entropy = torch.zeros(len(split), dtype=torch.float64)
+    for member, votes in progress(list(zip(trained.members, model.votes, strict=True)), "members"):
+        share = votes / sum(model.votes)
+        found = log_probabilities(member, split)
+        mean = mean.logaddexp(found + math.log(share))
+        tally.scatter_add_(1, found.max(-1, keepdim=True).indices, torch.full_like(found, share))
+        entropy += share * _bits(found)
+    return Opinions(mean, tally, (_bits(mean) - entropy).clamp(min=0))
+
+
+def _bits(log_probabilities: Tensor) -> Tensor:
+    """The entropy (N,) in bits; a probability of 0 adds 0."""
+    nats: Tensor = torch.special.entr(log_probabilities.exp()).sum(-1)
+    return nats / math.log(2)

@@ -1,0 +1,225 @@
+"""What a trained model takes: pictures, rows of tables and arrays as its features; with classes, as
+a test set. And the data set that it was trained on, opened again."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from kindling.config import schema
+from kindling.config.written import place_of_class
+from kindling.data.arrays import as_float32, feature_faults
+from kindling.data.folders import digest_of, labelled_pictures
+from kindling.data.paths import has_data
+from kindling.data.sources.catalogue import open_source
+from kindling.data.sources.folds import training_and_validation
+from kindling.data.sources.source import Source, Split
+from kindling.data.tables import Table, read_table
+from kindling.inference.inputs import Samples, Unread, read_inputs, read_samples, require_labelled
+from kindling.inference.pictures import Picture, reader_of
+from kindling.records.loading import Trained
+from kindling.system.errors import InputError, all_at_once
+from kindling.system.installation import as_command
+from kindling.system.terminal import progress
+
+
+def picture_shape(trained: Trained) -> tuple[int, int] | None:
+    """(H, W) of the pictures that a model takes; None if it takes none."""
+    numbers = trained.arrays is not None and trained.arrays.kind == "numbers"
+    if numbers or trained.config.data.pictures is None:  # pixels have another scale than numbers
+        return None
+    return reader_of(trained.config.data.pictures).picture_shape(trained.shape)
+
+
+def pixels_of(trained: Trained, pictures: Sequence[Picture]) -> NDArray[np.uint8]:
+    """The samples of pictures, (N, *shape), grey ones perhaps (N, H, W). Raises InputError when the
+    model takes no pictures."""
+    if picture_shape(trained) is None:
+        takes = "rows of a table" if trained.columns else f"features of shape {trained.shape}"
+        raise InputError(
+            f"{trained.checkpoint}: this model was trained on data={trained.data}; it takes "
+            f"{takes}, not pictures; {_instead(trained)}"
+        )
+    reader = reader_of(trained.config.data.pictures)
+    shown = progress(pictures, "pictures read")
+    return np.stack([reader.features(picture, trained.shape) for picture in shown])
+
+
+def samples_of(trained: Trained, item: Table | Samples) -> Samples:
+    """The features of the rows, and their classes if the table or archive has them. Raises
+    InputError for a table when the model takes none, for other shapes, and for classes that the
+    model does not know."""
+    if isinstance(item, Table):
+        return _rows_of(trained, item)
+    labels = item.labels
+    features = features_of(trained, f"{item.path}: x", item.features)
+    if labels is not None and (labels.min() < 0 or labels.max() >= trained.classes):
+        raise InputError(
+            f"{item.path}: y goes from {labels.min()} to {labels.max()}, must be from 0 to "
+            f"{trained.classes - 1}"
+        )
+    return replace(item, features=features)
+
+
+def features_of(trained: Trained, name: str, x: NDArray[Any]) -> NDArray[Any]:
+    """The features of samples (N, ...), read as the training samples were, uint8 or float32. Raises
+    InputError for other types, ranges and shapes; `name` is for the message."""
+    x, reading = as_float32(x), trained.arrays
+    faults = feature_faults(name, x, None if reading is None else reading.kind)
+    if faults:
+        raise InputError(faults[0])
+    return _fitting(trained, name, x if reading is None else reading.features(x, trained.shape))
+
+
+def _fitting(trained: Trained, name: str, features: NDArray[Any]) -> NDArray[Any]:
+    shape = features.shape[1:]
+    if trained.shape not in (shape, (1, *shape)):
+        raise InputError(
+            f"{name} is {features.shape}, but {trained.checkpoint} takes {_expected_shape(trained)}"
+        )
+    return features
+
+
+def _rows_of(trained: Trained, table: Table) -> Samples:
+    section, columns = trained.config.data, trained.columns
+    if columns is None or not isinstance(section, schema.Csv):
+        raise InputError(
+            f"{table.path}: {trained.checkpoint} was trained on data={trained.data}, not on a "
+            f"table; {_instead(trained)}"
+        )
+    features = _fitting(trained, f"{table.path}: x", columns.features(table))
+    labels = None
+    if section.target in table.names:
+        targets = table.texts(section.target, "class", section)
+        place_of = {target: place_of_class(trained.labels, target) for target in set(targets)}
+        unknown = sorted(target for target, place in place_of.items() if place is None)
+        if unknown:
+            raise InputError(
+                f"{table.path}: column {section.target} has the class {unknown[0][:80]!r}, which "
+                f"{trained.checkpoint} does not know; leave the rows out, or to predict, the column"
+            )
+        labels = np.array([place_of[target] for target in targets])
+    return Samples(table.path, features, labels, table.notes, table.lines)
+
+
+def _instead(trained: Trained) -> str:
+    """What to name as the input."""
+    if trained.columns is not None:
+        names = ", ".join(column.name for column in trained.columns.columns)
+        return f"name a .csv file with the columns {names[:200]}"
+    pictures = "pictures, or " if picture_shape(trained) else ""
+    return f"name {pictures}an .npz file with x of {_expected_shape(trained)}"
+
+
+def _expected_shape(trained: Trained) -> str:
+    return f"(N, {', '.join(map(str, trained.shape))})"
+
+
+def as_split(trained: Trained, features: NDArray[Any], labels: NDArray[Any] | None = None) -> Split:
+    """Features (N, ...) that fit the model, as (N, *shape); without labels, of class 0."""
+    inputs = torch.from_numpy(np.ascontiguousarray(features)).view(-1, *trained.shape)
+    if labels is None:
+        labels = np.zeros(len(inputs))
+    return Split(inputs, torch.from_numpy(labels.astype(np.int64)))
+
+
+# --- test sets -----------------------------------------------------------------------------------
+
+
+def source_of(trained: Trained, data: str | None = None) -> Source:
+    """Opens the data set or the user's own samples that `data` names; by default the data set that
+    the model was trained on, which is the fallback if the configured data set was not available for
+    the training. Of the very file or folder that the model was trained on, `test` is the part that
+    was held out.
+
+    Raises InputError when the data cannot be loaded, and when the user's own files have changed
+    since the training: test samples could then be former training samples.
+    """
+    section: schema.Data = trained.config.data
+    if not has_data(section):  # a stranger's file must not choose where to download
+        section = section.model_copy(update={"root": None})
+    own = None if data is None else require_labelled(data)
+    if own is not None and (trained.digest is None or digest_of(own) != trained.digest):
+        return labelled_source(trained, own)
+    if own is not None:  # what the model was trained on, perhaps at another place
+        section = section.model_copy(update={"path": str(own)})
+    elif data is not None or section.name != trained.data:
+        from kindling.config.compose import compose  # imports Hydra, which is seldom needed here
+
+        section = compose(f"data={data or trained.data}").data
+    path = getattr(section, "path", None)
+    if path is not None and not Path(path).exists():
+        raise InputError(
+            f"{trained.checkpoint}: was trained on data.path={path}, which is not "
+            f"{'there' if Path(path).is_absolute() else f'in {Path.cwd()}'}; put it back; "
+            f"{as_command('evaluate')} also takes it from another place, by --data PATH"
+        )
+    source = open_source(section)
+    if own is not None:
+        return replace(source, name=f"the held-out part of {own}")
+    if data is not None:
+        return _in_classes_of(trained, source)
+    if source.digest != trained.digest:
+        raise InputError(
+            f"{trained.checkpoint}: the content of its data has changed since it was trained; "
+            "train a new model, or restore the former content"
+        )
+    return source
+
+
+def _in_classes_of(trained: Trained, source: Source) -> Source:
+    """The source with the classes of the model, if the model knows all classes of the source."""
+    labels = trained.labels
+    if source.shape != trained.shape or not set(source.labels) <= set(labels):
+        return source
+    places = torch.tensor([labels.index(label) for label in source.labels])
+    splits = {
+        name: replace(split, labels=places[split.labels])
+        for name in ("train", "validation", "test")
+        if (split := getattr(source, name)) is not None
+    }
+    return replace(source, labels=labels, **splits)
+
+
+def validation_of(trained: Trained, source: Source) -> Split:
+    """The validation set of the training of a model: that of its data set, or drawn from it."""
+    section = trained.config.data
+    return training_and_validation(source.train, section, source.labels, source.validation)[1]
+
+
+def labelled_source(trained: Trained, path: Path) -> Source:
+    """A source whose test set is all samples of `path`, a table, an archive of arrays, or a folder
+    of pictures for each class, which `require_labelled` has checked; with the classes of the model.
+    `train` is the same set, and must not be used.
+
+    Raises InputError for damaged files, samples without a class, and classes and shapes that the
+    model does not know.
+    """
+    if path.is_dir():
+        samples = _of_folder(trained, path)
+    else:
+        is_table = path.suffix.lower() == ".csv"
+        samples = samples_of(
+            trained, read_table(path) if is_table else read_samples(path, any_arrays=True)
+        )
+        if samples.labels is None:
+            target = getattr(trained.config.data, "target", None)
+            what = f"no column {target}" if is_table else "no array y"
+            raise InputError(f"{path}: has {what}, the class of each sample; add it")
+    test = as_split(trained, samples.features, samples.labels)
+    return Source(str(path), test, test, trained.labels, notes=samples.notes)
+
+
+def _of_folder(trained: Trained, folder: Path) -> Samples:
+    paths, classes = labelled_pictures(folder, trained.labels)
+    inputs = read_inputs(paths, pictures=trained.config.data.pictures)
+    faults = [item.fault for item in inputs if isinstance(item, Unread)]
+    pictures = [item for item in inputs if isinstance(item, Picture)]
+    faults += [f"{item.path}: is blank; remove it" for item in pictures if item.drawings == 0]
+    if faults:
+        raise all_at_once(faults, "nothing was tested")
+    return Samples(folder, pixels_of(trained, pictures), np.array(classes))

@@ -1,0 +1,112 @@
+"""Models: plain torch modules from features (N, *shape) to logits (N, classes).
+
+A new family of models is one file here, a section in config/schema.py and a YAML in conf/model,
+all of the same name. The file has `build(config, shape, classes)`, which returns a model, and may
+have `cost(config, shape, classes)`, which returns the memory that a model takes
+(models/closed_form.py). Models with a closed form train without autograd. In stacks, other
+models train by torch.func.vmap (steps/vmap.py).
+"""
+
+import importlib
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from kindling.config import schema
+from kindling.config.written import written
+from kindling.models.closed_form import MemoryCost
+from kindling.system.errors import InputError, first_line
+from kindling.system.resources import out_of_memory
+
+
+def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.Module:
+    """A model with weights from torch's global random stream. Raises InputError if it cannot take
+    two samples of zeros, or does not return logits (2, classes)."""
+    try:
+        model = construct_model(config, shape, classes).eval()
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            logits = model(torch.zeros(2, *shape))
+    except (RuntimeError, ValueError, IndexError) as error:  # torch's errors for wrong shapes
+        if out_of_memory(error):
+            raise
+        raise InputError(
+            f"model={config.name}: cannot take samples of shape {written(list(shape))} "
+            f"({first_line(error)}); type model=logistic_regression or model=mlp, which take any "
+            "shape, or choose other data"
+        ) from error
+    if logits.shape != (2, classes):
+        raise InputError(
+            f"model={config.name}: gives {tuple(logits.shape)} for 2 samples of {classes} classes, "
+            f"must give logits (2, {classes})"
+        )
+    return model.train()
+
+
+def construct_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.Module:
+    """As build_model, but does not try the model. On the meta device it allocates no weights."""
+    return _family(config).build(config, shape, classes)  # type: ignore[no-any-return]
+
+
+def model_cost(config: schema.Model, shape: Sequence[int], classes: int) -> MemoryCost:
+    """The memory that a model takes. Of a family without `cost`, a model is built and tried."""
+    family = _family(config)
+    if hasattr(family, "cost"):
+        return family.cost(config, shape, classes)  # type: ignore[no-any-return]
+    tried, inputs = try_model(config, tuple(shape), classes), math.prod(shape)
+    # A layer's output, its gradient, and as much again for what a layer keeps, such as places of
+    # maxima.
+    trained = 3 * tried.outputs + 2 * inputs
+    return MemoryCost(tried.weights, tried.outputs + inputs, trained)
+
+
+def _family(config: schema.Model) -> Any:
+    return importlib.import_module(f"{__name__}.{config.name}")
+
+
+class ForwardPass(NamedTuple):
+    """Counts of a model, and of its forward pass of a sample."""
+
+    weights: int  # parameters and running statistics
+    operations: int  # multiplications and additions, in layers whose weights are matrices or more
+    outputs: int  # numbers that layers return
+
+
+@lru_cache
+def try_model(config: schema.Model, shape: tuple[int, ...], classes: int) -> ForwardPass:
+    """Builds a model and evaluates it. Draws no random numbers."""
+    with torch.random.fork_rng(devices=[]):
+        return forward_pass(build_model(config, shape, classes), shape)
+
+
+def forward_pass(model: nn.Module, shape: Sequence[int]) -> ForwardPass:
+    """Evaluates a model on two samples of zeros, and counts. torch's FlopCounterMode counts all
+    operations, but takes six seconds to begin."""
+    operations, outputs = 0, 0
+
+    def count(layer: nn.Module, _: Any, output: Any) -> None:
+        nonlocal operations, outputs
+        numbers = output.numel() // 2 if isinstance(output, Tensor) else 0
+        weight = getattr(layer, "weight", None)
+        outputs += numbers
+        if isinstance(weight, Tensor) and weight.dim() > 1:
+            operations += 2 * numbers * weight[0].numel()
+
+    layers = [layer for layer in model.modules() if not any(True for _ in layer.children())]
+    hooks = [layer.register_forward_hook(count) for layer in layers]
+    was_training = model.training
+    like = next(model.parameters())
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        model.eval()(torch.zeros(2, *shape, dtype=like.dtype, device=like.device))
+    model.train(was_training)
+    for hook in hooks:
+        hook.remove()
+    weights = sum(tensor.numel() for tensor in model.state_dict().values())
+    return ForwardPass(weights, operations, outputs)
+
+
+def count_parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())

@@ -1,0 +1,273 @@
+"""Calls the engine. Arrays are passed by their addresses: the caller keeps them alive and checks
+their shapes. A call runs without the interpreter's lock, so Python's threads run side by side.
+"""
+
+import ctypes
+import functools
+from collections.abc import Callable
+from ctypes import POINTER, c_double, c_int64, c_void_p, sizeof
+from dataclasses import dataclass
+from typing import Any
+
+from kindling.native import compiler
+from kindling.system.errors import InputError
+
+ACTIVATIONS = ("relu", "tanh", "gelu")
+NORMS = (None, "batch", "layer")
+OPTIMIZERS = ("sgd", "adam", "adamw")
+BYTES, FLOATS, DOUBLES = 0, 1, 2  # features: uint8, scaled as by ToTensor; float32; float64
+LINE = 64  # bytes: rows of weights begin at multiples
+CROWDED = 1024  # bytes: rows at multiples of it would share few places of a cache
+
+
+class Layer(ctypes.Structure):
+    """Where the tensors of a layer lie in a flat vector: the weight is (inputs, stride), the others
+    are (stride,). -1 if the layer has no such tensor."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("inputs", "units", "stride", "weight", "bias")),
+        *((name, c_int64) for name in ("scale", "shift", "mean", "variance")),
+        ("dropout", c_double),
+    ]
+
+
+class _Network(ctypes.Structure):
+    _fields_ = [
+        ("layers", c_void_p),
+        *((name, c_int64) for name in ("depth", "activation", "norm")),
+        *((name, c_double) for name in ("input_dropout", "noise", "max_norm", "eps", "momentum")),
+        ("size", c_int64),
+    ]
+
+
+class Optimizer(ctypes.Structure):
+    """The settings of torch's optimizer of that name; `kind` is an index into OPTIMIZERS."""
+
+    _fields_ = [
+        ("kind", c_int64),
+        ("nesterov", c_int64),
+        *((n, c_double) for n in ("weight_decay", "momentum", "beta1", "beta2", "eps")),
+    ]
+
+
+class Plan(ctypes.Structure):
+    """How batches become steps. A clip, smoothing or decay of 0 is none. `class_weights` is the
+    address of a float64 for each class, or None: weights of the losses, as torch's cross entropy
+    has them."""
+
+    _fields_ = [
+        ("batches_per_epoch", c_int64),
+        ("accumulate", c_int64),
+        *((name, c_double) for name in ("clip", "smoothing", "ema_decay")),
+        ("class_weights", c_void_p),
+    ]
+
+
+class Model(ctypes.Structure):
+    """The addresses of a model's flat vectors. Without a gradient, SGD adds each gradient times the
+    rate to the weights at once. `steps` counts the optimizer's steps; `train` increases it."""
+
+    _fields_ = [
+        *((name, c_void_p) for name in ("weights", "gradient", "first", "second", "average")),
+        ("seed", c_int64),
+        ("steps", c_int64),
+    ]
+
+
+class Block(ctypes.Structure):
+    """K batches of `batch` samples each, the first of them number `first` of the epoch. A call
+    trains those from `begin` to `end`.
+
+    Sample i is features[rows[i]], with label labels[rows[i]]; features[i] and labels[i] if `rows`
+    is None. Labels and rows are int64, rates (K,) float64. The engine writes losses (K,) float64,
+    means of the batches, and correct (K,) int64.
+    """
+
+    _fields_ = [
+        ("features", c_void_p),
+        ("source", c_int64),
+        ("rows", c_void_p),
+        ("labels", c_void_p),
+        *((name, c_int64) for name in ("batch", "epoch", "first", "begin", "end")),
+        *((name, c_void_p) for name in ("rates", "losses", "correct")),
+    ]
+
+
+class Samples(ctypes.Structure):
+    """The addresses of features (size, inputs) and of labels (size,) int64, which are needed only
+    to compute losses. `source` is BYTES or FLOATS, or DOUBLES for a model of 64 bits."""
+
+    _fields_ = [
+        ("features", c_void_p),
+        ("source", c_int64),
+        ("labels", c_void_p),
+        ("size", c_int64),
+    ]
+
+
+class _Team(ctypes.Structure):
+    _fields_ = [("threads", c_int64), ("rest", ctypes.c_char * 248)]
+
+
+class Member(ctypes.Structure):
+    """One thread of a team."""
+
+    keeps: _Team  # the team, which must live as long
+    _fields_ = [("team", c_void_p), ("number", c_int64)]
+
+
+STRUCTURES = (Layer, _Network, Optimizer, Plan, Model, Block, Samples, Member)
+
+
+@dataclass(eq=False)
+class Network:
+    """A multilayer perceptron: widths are inputs, hidden layers, classes; `dropouts` has one value
+    per hidden layer; `bits` is 32 or 64, the size of a float. `layers` has the places of its
+    tensors in a flat vector of `size` floats."""
+
+    widths: tuple[int, ...]
+    bits: int = 32
+    activation: str = "relu"
+    norm: str | None = None
+    dropouts: tuple[float, ...] = ()
+    input_dropout: float = 0.0
+    noise: float = 0.0  # standard deviation
+    max_norm: float | None = None
+    eps: float = 1e-5  # of the norms
+    momentum: float = 0.1  # of a batch norm's running statistics
+
+    def __post_init__(self) -> None:
+        depth, bytes_per_float = len(self.widths) - 1, self.bits // 8
+        line = LINE // bytes_per_float
+        self.layers, self.size = (Layer * depth)(), 0
+
+        def take(count: int, present: bool = True) -> int:
+            if not present:
+                return -1
+            self.size += count
+            return self.size - count
+
+        for number, layer in enumerate(self.layers):
+            hidden = number + 1 < depth
+            layer.inputs, layer.units = self.widths[number : number + 2]
+            stride = -(-layer.units // line) * line
+            layer.stride = stride = stride + line * (stride * bytes_per_float % CROWDED == 0)
+            layer.weight = take(layer.inputs * stride)
+            layer.bias = take(stride, not (self.norm == "batch" and hidden))
+            layer.scale = take(stride, self.norm is not None and hidden)
+            layer.shift = take(stride, self.norm is not None and hidden)
+            layer.dropout = self.dropouts[number] if hidden and self.dropouts else 0.0
+        for number, layer in enumerate(self.layers):  # the statistics follow all that is trained
+            running = self.norm == "batch" and number + 1 < depth
+            layer.mean, layer.variance = take(layer.stride, running), take(layer.stride, running)
+        self._network = _Network(
+            ctypes.addressof(self.layers), depth, ACTIVATIONS.index(self.activation),
+            NORMS.index(self.norm), self.input_dropout, self.noise,
+            self.max_norm or 0.0, self.eps, self.momentum, self.size,
+        )  # fmt: skip
+        self.pointer = ctypes.byref(self._network)
+
+
+class Engine:
+    """The engine in a built library."""
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+        self._functions: dict[tuple[str, int], Callable[..., Any]] = {}
+        found = (c_int64 * (len(STRUCTURES) + 1))()
+        library.sizes(found)
+        *own, team = [sizeof(structure) for structure in (*STRUCTURES, _Team)]
+        if [*found][:-1] != own or found[len(own)] > team:
+            raise OSError(f"its structures have sizes {[*found]}, not {[*own, team]}")
+        arguments: dict[str, tuple[Any, ...]] = {
+            "scratch_bytes": (c_int64,),
+            "train": (*map(POINTER, (Optimizer, Plan, Model, Block, Member)), c_void_p),
+            "evaluate": (c_void_p, POINTER(Samples), *(c_void_p,) * 4),
+            "logits": (c_void_p, POINTER(Samples), *(c_void_p,) * 2),
+        }
+        for bits in (32, 64):
+            for name, types in arguments.items():
+                function = self._functions[name, bits] = library[f"{name}_{bits}"]
+                function.restype = c_int64 if name == "scratch_bytes" else None
+                function.argtypes = (c_void_p, *types)
+        self.alone = self.team(1)[0]
+
+    def team(self, threads: int) -> list[Member]:
+        """The members of a new team of threads that train one model together."""
+        team = _Team()
+        self._library.open_team(ctypes.byref(team), c_int64(threads))
+        members = [Member(ctypes.addressof(team), number) for number in range(threads)]
+        for member in members:
+            member.keeps = team
+        return members
+
+    def _call(self, name: str, network: Network, *arguments: Any) -> Any:
+        return self._functions[name, network.bits](network.pointer, *arguments)
+
+    def scratch_bytes(self, network: Network, batch: int) -> int:
+        """The bytes of working memory for batches of up to `batch` samples."""
+        return int(self._call("scratch_bytes", network, batch))
+
+    def train(
+        self,
+        network: Network,
+        settings: tuple[Optimizer, Plan],
+        model: Model,
+        block: Block,
+        scratch: int,
+        member: Member | None = None,
+    ) -> None:
+        """Trains a model on a block. `scratch` is the address of working memory that no other call
+        uses now. Each `member` of a team needs a thread and the same arguments."""
+        self._call("train", network, *settings, model, block, member or self.alone, scratch)
+
+    def evaluate(
+        self,
+        network: Network,
+        weights: int,
+        samples: Samples,
+        scratch: int,
+        logits: int | None = None,
+    ) -> tuple[float, int]:
+        """The sum of the losses of samples, and how many are classified correctly. Writes the
+        logits (samples, classes) to the address `logits`."""
+        loss, correct = c_double(), c_int64()
+        found = ctypes.byref(loss), ctypes.byref(correct)
+        self._call("evaluate", network, weights, samples, *found, logits, scratch)
+        return loss.value, correct.value
+
+    def logits(
+        self, network: Network, weights: int, samples: Samples, out: int, scratch: int
+    ) -> None:
+        """Writes the logits (samples, classes) to the address `out`."""
+        self._call("logits", network, weights, samples, out, scratch)
+
+
+@functools.cache
+def _opened() -> tuple[Engine | None, str]:
+    path, reason = compiler.find()
+    if path is None:
+        return None, reason
+    try:
+        return Engine(ctypes.CDLL(str(path))), ""
+    except (OSError, AttributeError) as error:  # no library, or another one
+        return None, f"{path}: cannot be loaded ({error}); type {compiler.BUILD}"
+
+
+def why_absent() -> str:
+    """Why there is no engine in this process; "" if there is one."""
+    return _opened()[1]
+
+
+def state() -> dict[str, str | None]:
+    """The instruction set of the engine in this process, or the reason why there is none."""
+    reason = why_absent()
+    return {"instruction_set": None if reason else compiler.found_level(), "reason": reason or None}
+
+
+def engine() -> Engine:
+    """The engine. Raises InputError if there is none."""
+    found, reason = _opened()
+    if found is None:
+        raise InputError(reason)
+    return found

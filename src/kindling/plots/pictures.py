@@ -1,0 +1,141 @@
+"""Pictures that training, reports and benchmarks share: the confusion matrix of a model, the
+reliability diagram, and several samples with their means and intervals."""
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import PercentFormatter
+
+from kindling.config.measures import is_fraction
+from kindling.config.written import printable
+from kindling.plots.style import COLOURS, FAINT
+
+MOST_NAMED = 20  # classes
+LABEL_WIDTH, LABEL_LINES = 44, 6  # characters, and lines of a label
+MEAN = "mean and 95% interval"
+LINE_HEIGHT = 0.17  # inches
+APART = (-0.12, 0.12, -0.24, 0.24)  # of a row: where the points of a sample lie, off the mean
+
+
+def noun(labels: Sequence[str]) -> str:
+    """What a class is called."""
+    return "digit" if "".join(labels) == "0123456789" else "class"
+
+
+def confusion(counts: np.ndarray, labels: Sequence[str]) -> Figure:
+    """counts[i, j]: the number of samples of class i that were predicted as class j. Only mistakes
+    decide the colours, because right answers would outshine them."""
+    classes, labels = len(counts), [*map(printable, labels)]
+    wrong = counts.astype(float)
+    np.fill_diagonal(wrong, 0)
+    shares = wrong / np.maximum(counts.sum(1, keepdims=True), 1)
+    size = 1.2 + 0.42 * min(classes, MOST_NAMED)
+    figure = Figure(figsize=(size + 0.4, size), layout="constrained")
+    axis = figure.subplots()
+    if classes > MOST_NAMED:
+        axis.imshow(shares, cmap="Reds", vmin=0)
+    else:
+        greatest = shares.max() or 1
+        for row, column in np.ndindex(counts.shape):
+            share = float(shares[row, column] / greatest)
+            if row == column or share:
+                alpha = 0.18 if row == column else 0.1 + 0.8 * share
+                corner, colour = (column - 0.5, row - 0.5), COLOURS[int(row != column)]
+                axis.add_patch(Rectangle(corner, 1, 1, color=colour, alpha=alpha, lw=0))
+            if counts[row, column]:
+                text = f"{counts[row, column]}"
+                axis.text(column, row, text, ha="center", va="center", fontsize=8)
+        axis.set_xticks(range(classes), labels, rotation=90 if max(map(len, labels)) > 2 else 0)
+        axis.set_yticks(range(classes), labels)
+    axis.set(xlim=(-0.5, classes - 0.5), ylim=(classes - 0.5, -0.5), aspect="equal")
+    axis.set(xlabel=f"predicted {noun(labels)}", ylabel=f"true {noun(labels)}")
+    axis.tick_params(length=0)
+    axis.spines[:].set_visible(False)
+    return figure
+
+
+def reliability(
+    counts: Sequence[int], confidence: Sequence[float], accuracy: Sequence[float]
+) -> Figure:
+    """Equal bins of confidence from 0 to 1: a bar for the accuracy in each bin that has samples, a
+    dot at the mean confidence and accuracy, and below the share of samples. On the diagonal,
+    accuracy and confidence are equal."""
+    figure = Figure(figsize=(4.4, 4.8), layout="constrained")
+    above, below = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    places = (np.arange(len(counts)) + 0.5) / len(counts)
+    held = np.asarray(counts) > 0
+    known, width = np.asarray(accuracy)[held], 0.9 / len(counts)
+    above.plot([0, 1], [0, 1], ":", color=FAINT, lw=1.2)
+    above.bar(places[held], known, width, color=COLOURS[0], alpha=0.35)
+    above.plot(np.asarray(confidence)[held], known, "o", color=COLOURS[1], ms=4, clip_on=False)
+    above.set(ylabel="accuracy", xlim=(0, 1), ylim=(0, 1))
+    below.bar(places, np.asarray(counts) / max(1, sum(counts)), width, color=FAINT)
+    below.set(xlabel="confidence: the highest probability", ylabel="samples")
+    for axis in (above, below):
+        axis.grid(axis="y")
+        axis.set_axisbelow(True)
+        axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    below.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    return figure
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A row of the picture. Without values it has neither a mean nor an interval."""
+
+    label: str
+    values: Sequence[float]
+    mean: float | None
+    interval: tuple[float, float] | None
+    promised: float | None = None  # drawn as a mark
+
+
+def interval_data(
+    samples: Sequence[Sample], quantity: str, value: str, mean: str = MEAN
+) -> dict[str, Any]:
+    """What charts.js draws in place of the picture of the same arguments, as primitives."""
+    names = {"name": quantity, "fraction": is_fraction(quantity), "value": value, "mean": mean}
+    return {**names, "samples": [asdict(sample) for sample in samples]}
+
+
+def intervals(samples: Sequence[Sample], quantity: str, value: str, mean: str = MEAN) -> Figure:
+    """A row for each sample, the first one on top: all points, the mean with its interval, and the
+    promised value, if there is one. Long labels have several lines; one that is longer than
+    LABEL_LINES ends with "…". `quantity` is the name of the values; fractions are in percent.
+    `value` says what has a value, and `mean` of what the mean is."""
+    labels = [textwrap.wrap(each.label, LABEL_WIDTH, max_lines=LABEL_LINES, placeholder=" …",
+                            break_on_hyphens=False) for each in samples]  # fmt: skip
+    row_height = max(0.5, 0.15 + LINE_HEIGHT * max(map(len, labels), default=1))
+    figure = Figure(figsize=(9, 1.4 + row_height * len(samples)), layout="constrained")
+    axis = figure.subplots()
+    for row, sample in enumerate(samples):
+        apart = row + np.resize(APART, len(sample.values))
+        axis.plot(sample.values, apart, "o", color=FAINT, ms=3, alpha=0.6)
+        if sample.mean is not None:
+            low, high = sample.interval or (sample.mean, sample.mean)
+            error = [[sample.mean - low], [high - sample.mean]]
+            axis.errorbar(
+                sample.mean, row, xerr=error, color=COLOURS[0], marker="o", ms=6, capsize=4, lw=2
+            )
+    axis.plot([], [], "o", color=FAINT, ms=3, label=value)
+    axis.plot([], [], "o-", color=COLOURS[0], ms=6, label=mean)
+    promised = [
+        (each.promised, row) for row, each in enumerate(samples) if each.promised is not None
+    ]
+    if promised:
+        mark: Any = {"color": COLOURS[1], "ms": 6, "mfc": "none", "mew": 1.5}
+        axis.plot(*np.array(promised).T, "D", label="promised by the sweep", **mark)
+    axis.set_yticks(range(len(samples)), ["\n".join(lines) for lines in labels])
+    axis.set_ylim(len(samples) - 0.5, -0.5)
+    axis.set_xlabel(quantity)
+    axis.grid(axis="x")
+    axis.tick_params(axis="y", length=0)
+    if is_fraction(quantity):
+        axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=None))
+    figure.legend(*axis.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    return figure

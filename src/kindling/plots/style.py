@@ -1,0 +1,48 @@
+"""Colours and settings of all pictures, and how a picture is written."""
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+from matplotlib.rcsetup import cycler
+
+from kindling.system.files import write_durably
+
+# Paul Tol's bright scheme, which the colour-blind can tell apart, on white and on black.
+COLOURS = ("#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377")
+MOST_COLOURED = len(COLOURS)
+FAINT = "#8e8e98"  # visible on white and on black
+INK, LINE = "#1c1c1e", "#d8d8dc"  # used for nothing else: a page replaces them by its theme's
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "kindling",
+    "font.family": "sans-serif",
+    "text.color": INK,
+    "axes.labelcolor": INK,
+    "axes.edgecolor": LINE,
+    "axes.prop_cycle": cycler(color=COLOURS),
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "grid.color": LINE,
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "text.parse_math": False,  # a dollar in a name is a dollar
+}
+
+
+def use_style() -> None:
+    """Gives all later figures of the process the common style; for notebooks."""
+    mpl.rcParams.update(STYLE)
+
+
+def save_png(draw: Callable[[], Figure], path: Path) -> None:
+    """Draws a figure in the common style and writes it durably."""
+    content = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        draw().savefig(content, format="png", dpi=160)
+    write_durably(path, content.getvalue())

@@ -1,0 +1,68 @@
+"""The name and the tags of a run or a whole sweep.
+
+The configuration has those that were typed at the start. `write_labels` changes them later, by a
+file in the folder. A sweep has the labels of its first trial. Nothing here imports torch.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import Field
+
+from kindling.config.schema import Label, Tags
+from kindling.config.section import Section
+from kindling.records.folder import Run, configured, is_sweep, read_json
+from kindling.records.outcome import UNKNOWN
+from kindling.system.errors import InputError, parsing
+from kindling.system.files import YAML_LIMIT, read_bounded, read_yaml, write_durably
+
+FILE = "labels.json"
+LIMIT = 16_384  # bytes
+# A configuration without labels has no such line, and need not be parsed.
+LABELLED = re.compile(rb"^(name: (?!null\r?$)|tags:(?! \[\]\r?$))", re.MULTILINE)
+
+
+class Labels(Section):
+    name: Label | None = None
+    tags: Tags = Field(default=[])
+
+    def __str__(self) -> str:
+        return f"name {self.name or UNKNOWN}, tags {', '.join(self.tags) or UNKNOWN}"
+
+
+NONE = Labels()
+
+
+def read_labels(folder: Path) -> Labels:
+    """Raises InputError for a damaged file."""
+    parse = Labels.model_validate_json
+    labels = read_json(folder / FILE, LIMIT, parse, "the labels of a run", "; remove it")
+    if labels is not None:
+        return labels
+    run = configured(folder)
+    if run is None or not LABELLED.search(read_bounded(run.config_file, YAML_LIMIT)):
+        return NONE
+    values = read_yaml(run.config_file)
+    with parsing(f"{run.config_file}: is not a configuration"):
+        return Labels(**{key: values[key] for key in Labels.model_fields if key in values})
+
+
+def write_labels(
+    folder: Path, name: str | None = None, add: Sequence[str] = (), remove: Sequence[str] = ()
+) -> Labels:
+    """The labels with a new name, and with tags added and removed. The name "" removes the name,
+    and None keeps it. A removed tag that the folder does not have changes nothing. Raises
+    InputError for a name or a tag that is not allowed, and for a folder that is neither a run nor
+    a sweep."""
+    if not (is_sweep(folder) or Run(folder).config_file.exists() or Run(folder).started):
+        raise InputError(f"{folder}: is neither a run nor a sweep")
+    labels = read_labels(folder)
+    kept = [tag for tag in labels.tags if tag not in remove]
+    with parsing(f"{folder}: cannot be labelled"):
+        new = Labels(
+            name=labels.name if name is None else name or None,
+            tags=list(dict.fromkeys([*kept, *add])),
+        )
+    write_durably(folder / FILE, f"{new.model_dump_json()}\n")
+    return new

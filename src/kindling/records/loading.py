@@ -1,0 +1,138 @@
+"""A trained model, opened again from a run folder or a checkpoint file."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from pydantic import Field, ValidationError
+from torch import Tensor, nn
+
+from kindling.config.faults import check
+from kindling.config.schema import Config
+from kindling.data.arrays import ArrayReading
+from kindling.data.tables import Columns
+from kindling.models import construct_model
+from kindling.models.committee import Committee
+from kindling.records import checkpoint
+from kindling.records.checkpoint import CheckpointPart, require_format, wrong_fields
+from kindling.records.folder import Member, Members, Size
+from kindling.records.lookup import checkpoint_of
+from kindling.system.errors import InputError, first_line
+
+
+class _Origin(CheckpointPart):
+    """The "kindling" part of a checkpoint, as training/module.py writes it. A committee's
+    is written by inference/committees/making.py and has the configuration of the first member."""
+
+    config: dict[str, Any]
+    members: Members | None = None
+    data: str
+    shape: Annotated[list[Size], Field(min_length=1)]
+    labels: Annotated[list[str], Field(min_length=1)]
+    digest: str | None
+    columns: Columns | None
+    arrays: ArrayReading | None = None  # runs from before this field have none
+
+
+class _Weights(CheckpointPart):
+    state_dict: dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model as a checkpoint holds it, and a description of its training data."""
+
+    checkpoint: Path
+    config: Config
+    model: nn.Module
+    data: str  # the data set that was used; it may be the fallback
+    shape: tuple[int, ...]  # of one sample
+    labels: tuple[str, ...]  # the names of the classes
+    digest: str | None  # of the user's own files
+    columns: Columns | None  # how a table's rows become features
+    arrays: ArrayReading | None = None  # how arrays become features; None: they are features
+    members: tuple["Trained", ...] = ()  # of a committee, whose `config` is that of the first
+    copies: int = 0  # augmented, of each sample, over which predictions are averaged
+
+    @property
+    def classes(self) -> int:
+        return len(self.labels)
+
+
+def open_trained(path: Path) -> Trained:
+    """Opens the best checkpoint of a run folder, or a checkpoint file. The model is in eval mode.
+    Raises InputError for other paths, and for checkpoints that are damaged or of another version.
+    """
+    file = checkpoint_of(path)
+    content = checkpoint.read(file)
+    saved = require_format(content.get("kindling"), file)
+    try:
+        origin = _Origin.model_validate(saved)
+        shape, labels = tuple(origin.shape), tuple(origin.labels)
+        config = check(origin.config)
+        state = _Weights.model_validate(content).state_dict
+        weights = {name.removeprefix("model."): weight for name, weight in state.items()}
+        if origin.members is None:
+            configs, model = [config], rebuild(config, shape, len(labels), weights).eval()
+        else:
+            configs, model = rebuild_committee(origin.members, shape, len(labels), weights)
+    except (ValueError, RuntimeError, InputError) as error:
+        reason = first_line(error)
+        if isinstance(error, ValidationError):
+            reason = f"missing or wrong: {wrong_fields(error)}"
+        raise InputError(f"{file}: is not a checkpoint of this project ({reason})") from None
+    facts = (origin.data, shape, labels, origin.digest, origin.columns, origin.arrays)
+    members: tuple[Trained, ...] = ()
+    if isinstance(model, Committee):
+        pairs = zip(configs, model.members, strict=True)
+        members = tuple(Trained(file, each, member, *facts) for each, member in pairs)
+    return Trained(file, config, model, *facts, members)
+
+
+def rebuild_committee(
+    members: Sequence[Member], shape: tuple[int, ...], classes: int, weights: dict[str, Tensor]
+) -> tuple[list[Config], Committee]:
+    """The members' configurations, and the committee in eval mode, whose weights are named
+    `members.NUMBER.…`. Raises ValueError as `rebuild`,
+    and InputError for a wrong configuration."""
+    parts: dict[str, dict[str, Tensor]] = {f"members.{n}": {} for n in range(len(members))}
+    for name, weight in weights.items():
+        prefix, number, rest = (*name.split(".", 2), "", "")[:3]
+        if f"{prefix}.{number}" not in parts:
+            raise ValueError(f"{name[:80]} is a weight of no member")
+        parts[f"{prefix}.{number}"][rest] = weight
+    configs = [check(member.config) for member in members]
+    pairs = zip(configs, parts.values(), strict=True)
+    models = [rebuild(config, shape, classes, part) for config, part in pairs]
+    return configs, Committee(models, [member.votes for member in members]).eval()
+
+
+def rebuild(
+    config: Config, shape: tuple[int, ...], classes: int, weights: dict[str, Tensor]
+) -> nn.Module:
+    """The configured model with these weights, for samples of `shape`.
+
+    Raises ValueError when the weights do not fit the configuration. Shapes are compared before any
+    memory is allocated for them, because a hostile file may ask for very large ones.
+    """
+    layers = len(config.model.sizes)
+    if layers > len(weights):  # to build very many layers takes long, even without memory
+        raise ValueError(f"it has {len(weights)} weights, the configuration {layers} hidden layers")
+    with torch.device("meta"):
+        model = construct_model(config.model, shape, classes)
+    state = model.state_dict()
+    expected = {name: tuple(value.shape) for name, value in state.items()}
+    given = {name: tuple(value.shape) for name, value in weights.items()}
+    for name in {**expected, **given}:  # in this order, so that the first fault is always the same
+        counter = name in state and not state[name].is_floating_point()
+        if name in given and weights[name].is_floating_point() == counter:
+            raise ValueError(f"{name} is of {weights[name].dtype}")
+        if expected.get(name) != given.get(name):
+            raise ValueError(
+                f"{name} is {given.get(name, 'missing')}, the configuration says "
+                f"{expected.get(name, 'that there is none')}"
+            )
+    model.load_state_dict(weights, assign=True)
+    return model.requires_grad_(True)

@@ -1,0 +1,492 @@
+"use strict";
+// Replaces the pictures that have data by charts of Plotly. Without this script, the pictures stay.
+const COLOURS = {{ colours|tojson }}, PROMISED = "promised by the sweep";
+const GRADIENTS = {  // from blue to yellow, readable on white and on black
+  light: ["#46327e", "#365c8d", "#277f8e", "#1fa187", "#6ab83c", "#c9a60b"],
+  dark: ["#8d83e6", "#5b9bd8", "#38b2bd", "#43cf8d", "#a5db36", "#fde725"],
+};
+const LOGIT_TICKS = [0.5, 0.9, 0.99, 0.999, 0.9999, 0.1, 0.01, 0.7, 0.3, 0.8, 0.95, 0.98, 0.995, 0.998, 0.97, 0.96, 0.93, 0.92, 0.94, 0.985, 0.975];  // the most welcome first
+const LOGIT_EDGE = 1e-5;  // 0 and 1 lie at infinity
+const FEW = COLOURS.length, MOST_COLOURS = 16, MOST_AXES = 12, MOST_LISTED = 8, MOST_LINES = 6, MANY = 30, GAP = 78;
+const FULL = "~g";  // on a logarithmic axis: by default, a tick between powers of ten has its first digit alone
+const MARGIN = {l: 10, r: 14, t: 34, b: 10};
+// Relative to the whole chart: relative to the plot area, the place may change while Plotly fits the margins.
+const BELOW = {orientation: "h", x: 0, xref: "container", y: 0, yref: "container", yanchor: "bottom"};
+const ABOVE = {orientation: "h", x: 0, y: 1.02, yanchor: "bottom"};
+const dark = matchMedia("(prefers-color-scheme: dark)"), touch = matchMedia("(pointer: coarse)").matches;
+
+const colour = name => getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+// A value is at the end of a text, so the middle is left out.
+const clip = text => text.length > 60 ? text.slice(0, 29) + "…" + text.slice(-30) : text;
+const escaped = text => text.replace(/&/g, "&amp;").replace(/</g, "&lt;").replace(/>/g, "&gt;");
+const plain = text => escaped(clip(text));
+const shown = (value, fraction) => value === null ? "–" : fraction ? (100 * value).toFixed(2) + "%" : String(Number(value.toPrecision(4)));
+const known = values => values.filter(value => value !== null);
+const mean = values => values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
+const deviation = values => values.length < 2 ? 0 : Math.sqrt(values.reduce((sum, value) => sum + (value - mean(values)) ** 2, 0) / (values.length - 1));
+const quantile = (sorted, share) => sorted[Math.round(share * (sorted.length - 1))];
+const ascending = values => [...values].sort((a, b) => a - b);
+
+// Whether numbers are spread over orders of magnitude, as those that were drawn on a logarithmic scale.
+function wide(values) {
+  const sorted = ascending(values), [low, middle, high] = [0, 0.5, 1].map(share => quantile(sorted, share));
+  return low > 0 && high > 30 * low && middle < high / 4;
+}
+
+// The range of most values of many and of those to include, with a margin; of few values, of all.
+function range(values, include = []) {
+  const sorted = ascending([...values, ...include]), cut = values.length < 20 ? 0 : 0.04;
+  if (!sorted.length) return undefined;
+  const low = Math.min(quantile(sorted, cut), ...include), high = Math.max(quantile(sorted, 1 - cut), ...include);
+  const margin = 0.05 * (high - low) || 0.01 * Math.abs(high) || 0.01;
+  return [low - margin, high + margin];
+}
+const scatter = number => (0.618 * (number + 0.5)) % 1 - 0.5;  // the first ones lie on both sides of 0
+const translucent = (hex, share) => hex + Math.round(255 * share).toString(16).padStart(2, "0");
+
+function gradient(share) {
+  const stops = GRADIENTS[dark.matches ? "dark" : "light"], place = share * (stops.length - 1);
+  const low = Math.min(Math.floor(place), stops.length - 2), part = place - low;
+  const channel = at => Math.round(parseInt(stops[low].slice(at, at + 2), 16) * (1 - part) + parseInt(stops[low + 1].slice(at, at + 2), 16) * part);
+  return "#" + [1, 3, 5].map(at => channel(at).toString(16).padStart(2, "0")).join("");
+}
+
+function palette(labels, numbers) {
+  const ordered = numbers || labels.every(label => label !== "" && !isNaN(label.replace(/[[\]'"\s]/g, "")));
+  return labels.map((_, at) => ordered ? gradient(labels.length > 1 ? at / (labels.length - 1) : 0.4) : COLOURS[at % COLOURS.length]);
+}
+
+// The settings of a trial in which trials differ; of very many, the first ones.
+function settings(data, trial, ofKey = () => true) {
+  const found = data.keys.flatMap((key, at) => ofKey(key) ? [`${key.name} = ${trial.settings[at]}`] : []);
+  return found.length > MOST_LISTED ? [...found.slice(0, MOST_LISTED), "…"] : found;
+}
+
+const rows = (title, texts, ...last) => [`<b>${plain(title)}</b>`, ...texts.map(plain), ...last].join("<br>");
+
+// --- layout ---------------------------------------------------------------------------------------
+
+function axis({title, ...more}) {
+  return {title: {standoff: 8, ...title}, gridcolor: colour("line"), linecolor: colour("line"), zeroline: false, automargin: true, ticks: "", ...more};
+}
+
+function layout(height, more) {
+  return {
+    height, margin: MARGIN, paper_bgcolor: "transparent", plot_bgcolor: "transparent",
+    font: {color: colour("ink"), family: "system-ui, sans-serif", size: 12}, hovermode: "closest", dragmode: touch ? false : "zoom",
+    hoverlabel: {bgcolor: colour("card"), bordercolor: colour("faint"), font: {color: colour("ink")}, align: "left"},
+    modebar: {bgcolor: "transparent", color: colour("faint"), activecolor: colour("accent")}, ...more,
+  };
+}
+
+// Panels in rows of so many columns: axes by name and titles as annotations, of a plot area of so many pixels.
+function panels(count, columns, size, gap, make) {
+  const rows = Math.ceil(count / columns), found = {annotations: []};
+  for (let at = 0; at < count; at++) {
+    const column = at % columns, row = Math.floor(at / columns), number = at ? at + 1 : "";
+    const across = [column / columns + (column ? gap : 0) / 2, (column + 1) / columns - (column < columns - 1 ? gap : 0) / 2];
+    const tall = size + GAP, up = [1 - (row * tall + size) / (rows * tall - GAP), 1 - row * tall / (rows * tall - GAP)];
+    const {x, y, title} = make(at);
+    found["xaxis" + number] = axis({domain: across, anchor: "y" + number, ...x});
+    found["yaxis" + number] = axis({domain: up.map(end => Math.max(0, end)), anchor: "x" + number, ...y});
+    if (title) found.annotations.push({text: title, x: mean(across), y: up[1], xref: "paper", yref: "paper", xanchor: "center", yanchor: "bottom", showarrow: false, font: {size: 13}});
+  }
+  return [found, rows * (size + GAP) - GAP];
+}
+
+// The lines of a text, of at most so many letters. A value stays beside its "=".
+function wrapped(text, most) {
+  const lines = [""], words = text.match(/\S+( = \S+)?/g) ?? [];
+  for (const word of words.flatMap(each => each.match(new RegExp(`.{1,${most}}`, "g")))) {
+    if (lines.at(-1) && lines.at(-1).length + word.length >= most) lines.push("");
+    lines.push([lines.pop(), word].filter(Boolean).join(" "));
+  }
+  return lines.length > MOST_LINES ? [...lines.slice(0, MOST_LINES), "…"] : lines;
+}
+
+const inLines = (text, most) => wrapped(text, most).map(escaped).join("<br>");
+
+// An entry of a legend that fits into a chart of so many pixels.
+const entry = (text, width) => inLines(text, Math.max(16, Math.floor((width - 50) / 7)));
+
+// The height in pixels of a legend below a chart, by a guess of the widths of its letters.
+function legendRows(traces, width) {
+  let height = 0, left = 0, tall = 0;
+  for (const {name} of traces.filter(trace => trace.showlegend)) {
+    const lines = name.split("<br>"), wide = 45 + 6.5 * Math.max(...lines.map(line => line.length));
+    if (left + wide > width) {
+      height += tall;
+      left = tall = 0;
+    }
+    left += wide;
+    tall = Math.max(tall, 14 + 16 * lines.length);
+  }
+  return height + tall;
+}
+
+// --- charts: each returns traces and a layout for a width in pixels --------------------------------
+
+function lines(data, means) {
+  const single = (trial, at = data.trials.indexOf(trial)) => ({...trial, at, name: `${data.noun} ${trial.name}`, texts: settings(data, trial)});
+  if (!means) return data.trials.map(single);
+  const groups = [];  // a run that repeats another one is in no group
+  for (const trial of data.trials) if (trial.group !== null) (groups[trial.group] ??= []).push(trial);
+  const found = groups.map(group => {
+    if (group.length === 1) return single(group[0]);
+    const epochs = group.reduce((most, trial) => trial.epochs.length > most.length ? trial.epochs : most, []);
+    const at = (curve, step) => known(group.map(trial => trial.curves[curve][step] ?? null));
+    const each = make => group[0].curves.map((_, curve) => epochs.map((_, step) => make(at(curve, step))));
+    return {
+      at: data.trials.indexOf(group[0]), name: `mean of ${group.length} ${data.noun}s`, texts: settings(data, group[0], key => !key.repeated),
+      value: mean(known(group.map(trial => trial.value))), epochs, curves: each(mean), deviations: each(deviation),
+    };
+  });
+  const sign = data.monitor.higher ? -1 : 1, rank = line => line.value === null ? Infinity : sign * line.value;
+  return found.sort((a, b) => rank(a) - rank(b));
+}
+
+function curves(data, state, width) {
+  const all = lines(data, state.means), key = data.keys.find(each => each.name === state.key);
+  const few = all.length <= FEW, separate = few && !key, labels = key ? key.labels : separate ? all.map(line => line.name) : [""];
+  const shades = key || separate ? palette(labels, key && key.numbers) : [colour("faint")], classOf = line => key ? key.of[line.at] : separate ? all.indexOf(line) : 0;
+  const columns = width < 640 ? 1 : data.quantities.length, traces = [];
+  const banded = all.slice(0, few ? FEW : 1).filter(line => line.deviations), ranges = [];
+  data.quantities.forEach((quantity, panel) => {
+    const logit = state.scale === "logit" && quantity.fraction, log = state.scale !== "linear" && !logit;
+    const place = value => value === null || (log && value <= 0) ? null : logit ? Math.log10(1 / (1 / Math.min(Math.max(value, LOGIT_EDGE), 1 - LOGIT_EDGE) - 1)) : value;
+    const common = {type: "scatter", xaxis: "x" + (panel ? panel + 1 : ""), yaxis: "y" + (panel ? panel + 1 : ""), hoverinfo: "text"};
+    const points = (some, split, hover) => {  // lines in one trace, with a gap after each
+      const trace = {x: [], y: [], hovertext: [], customdata: []};
+      for (const line of some) {
+        line.epochs.forEach((epoch, step) => {
+          const value = line.curves[2 * panel + split][step], spread = line.deviations ? ` ± ${shown(line.deviations[2 * panel][step], quantity.fraction)}` : "";
+          trace.x.push(epoch); trace.y.push(place(value)); trace.customdata.push(all.indexOf(line));
+          trace.hovertext.push(rows(line.name, line.texts, `epoch ${epoch}${split ? ", training" : ""}: <b>${shown(value, quantity.fraction)}${split ? "" : spread}</b>`));
+        });
+        for (const column of Object.values(trace)) column.push(null);
+      }
+      return trace;
+    };
+    banded.forEach(line => {
+      const shade = shades[classOf(line)], up = [], down = [], epochs = [];
+      line.epochs.forEach((epoch, step) => {
+        const middle = line.curves[2 * panel][step], off = line.deviations[2 * panel][step];
+        if (middle === null || place(middle - off) === null) return;
+        epochs.push(epoch); up.push(place(middle + off)); down.push(place(middle - off));
+      });
+      traces.push({...common, x: [...epochs, ...epochs.toReversed()], y: [...up, ...down.toReversed()], mode: "lines", line: {width: 0}, fill: "toself", fillcolor: translucent(shade, 0.2), hoverinfo: "skip", legendgroup: String(classOf(line)), showlegend: false});
+    });
+    labels.forEach((label, number) => {
+      const some = all.filter(line => classOf(line) === number), shade = {color: shades[number], width: few ? 2 : 1.3};
+      const name = key ? `${key.name} = ${label}` : [label, ...some[0].texts].join(", ");
+      const style = {...common, name: entry(name, width), legendgroup: String(number), line: separate && !number ? {...shade, width: 3} : shade};
+      const single = some.every(line => line.epochs.length < 3);
+      traces.push({...style, ...points(some, 0), mode: few || single ? "lines+markers" : "lines", marker: {size: 5}, opacity: few ? 1 : all.length < 100 ? 0.85 : 0.5, showlegend: all.length > 1 && !panel && some.length > 0 && label !== ""});
+      if (few) traces.push({...style, ...points(some, 1), mode: "lines", line: {color: shades[number], width: 1.5, dash: "dash"}, showlegend: false});
+    });
+    if (!separate) traces.push({...common, ...points(all.slice(0, 1), 0), mode: "lines", name: entry(`best: ${all[0].name}`, width), legendgroup: "best", line: {color: colour("ink"), width: 3}, showlegend: !panel});
+    // As in the pictures, the axes fit epochs from 1 on; of many runs, most of them and the best one.
+    const values = (line, split) => line.curves[2 * panel + split].map(place).filter((value, step) => line.epochs[step] > 0 && value !== null).map(log ? Math.log10 : value => value);
+    const fitted = few ? all.flatMap(line => [...values(line, 0), ...values(line, 1)]) : [];
+    const ends = few ? range([], fitted) : range(all.flatMap(line => values(line, 0)), values(all[0], 0)), ticks = [];
+    for (const tick of logit && ends ? LOGIT_TICKS : []) {
+      if (ticks.every(other => Math.abs(place(other) - place(tick)) > 0.08 * (ends[1] - ends[0]))) ticks.push(tick);
+    }
+    ranges.push({
+      range: ends, type: log ? "log" : "linear",
+      ...(quantity.fraction && !logit ? {tickformat: "~%"} : log ? {tickformat: FULL} : {}),
+      ...(logit ? {tickvals: ticks.map(place), ticktext: ticks.map(value => Number((100 * value).toFixed(2)) + "%")} : {}),
+    });
+  });
+  const last = Math.max(...all.map(line => line.epochs.at(-1) ?? 0));
+  const [axes, height] = panels(data.quantities.length, columns, width < 640 ? 240 : 320, 0.09, panel => ({
+    x: {title: {text: "epoch"}, ...(last > 1 ? {range: [1 - 0.03 * last, 1.03 * last]} : {}), ...(last < 8 ? {dtick: 1} : {})},
+    y: ranges[panel], title: data.quantities[panel].title + (few && !panel ? " (training: dashed)" : ""),
+  }));
+  const legendHeight = all.length > 1 ? legendRows(traces, width) + 25 : 0;
+  return [traces, layout(height + legendHeight + 90, {...axes, margin: {...MARGIN, b: legendHeight + 50}, legend: BELOW}), all];
+}
+
+// The keys whose values are chosen: seeds and folds only repeat.
+const effective = data => data.keys.filter(key => key.labels.length > 1 && !key.repeated).slice(0, MOST_AXES);
+
+// The traces of dots over an axis with these ends. A dot outside lies at the end, as a triangle.
+function cloud({x, y, hovertext, ...common}, size, [low, high] = [-Infinity, Infinity]) {
+  const part = (within, marker, more) => {
+    const chosen = y.map((_, at) => at).filter(at => within(y[at])), pick = values => chosen.map(at => values[at]);
+    return {...common, x: pick(x), y: pick(y), hovertext: pick(hovertext), hoverinfo: "text", type: "scatter", mode: "markers", marker: {color: colour("faint"), size, ...marker}, ...more};
+  };
+  const far = (name, symbol, at, within) => {
+    const trace = part(within, {color: COLOURS[1], size: size + 3, symbol}, {name, legendgroup: name, showlegend: true});
+    return {...trace, y: trace.y.map(() => at)};
+  };
+  const inset = 0.02 * (high - low);
+  const outside = [far("below the axis", "triangle-down", low + inset, value => value < low), far("above the axis", "triangle-up", high - inset, value => value > high)];
+  return [part(value => value >= low && value <= high), ...outside.filter(trace => trace.x.length)];
+}
+
+function slices(data, state, width) {
+  const keys = effective(data), clouds = [], traces = [];
+  const columns = Math.max(1, Math.min(keys.length, 3, Math.floor(width / 260)));
+  const xs = keys.map((key, panel) => {
+    const axes = {xaxis: "x" + (panel ? panel + 1 : ""), yaxis: "y" + (panel ? panel + 1 : "")};
+    const log = key.scale === "log", place = log ? Math.log10 : value => value, back = log ? value => 10 ** value : value => value;
+    const groups = key.labels.map((_, number) => data.trials.map((_, at) => at).filter(at => key.of[at] === number && data.trials[at].value !== null));
+    const labelled = key.at.map(place), steps = labelled.slice(1).map((end, number) => end - labelled[number]), room = Math.min(...steps);
+    const dots = {x: [], y: [], hovertext: []}, middles = [], offs = [], centres = [];
+    groups.forEach((group, number) => {
+      group.forEach((at, order) => {
+        dots.x.push(key.numbers ? key.numbers[at] : back(labelled[number] + (group.length > 1 ? 0.36 * room * scatter(order) : 0)));
+        dots.y.push(data.trials[at].value); dots.hovertext.push(point(data, data.trials[at]));
+      });
+      const values = group.map(at => data.trials[at].value);
+      if (!values.length) return;
+      middles.push(mean(values)); offs.push(deviation(values)); centres.push(key.numbers ? back(mean(group.map(at => place(key.numbers[at])))) : key.at[number]);
+    });
+    clouds.push({...axes, ...dots, opacity: 0.7, showlegend: false});
+    traces.push({...axes, x: centres, y: middles, error_y: {array: offs, color: COLOURS[0], thickness: 1.5, width: 3}, type: "scatter", mode: "lines+markers", line: {color: COLOURS[0]}, hoverinfo: "skip", showlegend: false});
+    const labels = {tickvals: key.at, ticktext: key.labels.map(plain), range: [labelled[0] - mean(steps) / 2, labelled.at(-1) + mean(steps) / 2]};
+    return {title: {text: plain(key.name)}, type: log ? "log" : "linear", ...(key.numbers ? log && {tickformat: FULL, nticks: 3} : labels)};
+  });
+  const values = known(data.trials.map(trial => trial.value));  // the best is the first
+  const bars = traces.flatMap(({error_y, y}) => y.flatMap((value, at) => [value - error_y.array[at], value + error_y.array[at]]));
+  const fitted = range(values, [...values.slice(0, 1), ...bars]), dotted = clouds.flatMap(each => cloud(each, 5, fitted)), named = new Set();
+  for (const trace of dotted.filter(each => each.showlegend)) {  // once for all panels
+    trace.showlegend = !named.has(trace.name);
+    named.add(trace.name);
+  }
+  const [axes, height] = panels(keys.length, columns, 210, 0.06, panel => ({
+    x: xs[panel], y: {range: fitted, ...(data.monitor.fraction ? {tickformat: "~%"} : {}), ...(panel ? {matches: "y"} : {}), ...(panel % columns ? {showticklabels: false} : {title: {text: plain(data.monitor.name)}})},
+  }));
+  return [[...dotted, ...traces], layout(height + 100, {...axes, legend: ABOVE})];
+}
+
+const point = (data, trial) => rows(`${data.noun} ${trial.name}`, settings(data, trial), `${plain(data.monitor.name)}: <b>${shown(trial.value, data.monitor.fraction)}</b>`);
+
+function history(data, state, width) {
+  const trials = data.trials.filter(trial => trial.value !== null).sort((a, b) => a.name - b.name), best = [];
+  for (const {value} of trials) best.push(best.length === 0 || (value > best.at(-1)) === data.monitor.higher ? value : best.at(-1));
+  const x = trials.map(trial => Number(trial.name)), y = trials.map(trial => trial.value), ends = range(y, best.slice(-1));
+  const [near, ...far] = cloud({x, y, hovertext: trials.map(trial => point(data, trial)), name: "a trial"}, 6, ends);
+  const line = {x, y: best, type: "scatter", mode: "lines", line: {color: COLOURS[0], shape: "hv", width: 2}, name: "best so far", hoverinfo: "skip"};
+  return [[near, line, ...far], layout(340, {xaxis: axis({title: {text: "trial"}}), yaxis: axis({title: {text: plain(data.monitor.name)}, range: ends, ...(data.monitor.fraction ? {tickformat: "~%"} : {})}), legend: ABOVE})];
+}
+
+function heat(data, state, width) {
+  const {ends} = data.heat, {name, fraction, higher} = data.monitor, turned = width < 640 && data.heat.x.labels.length > data.heat.y.labels.length;
+  const [x, y] = turned ? [data.heat.y, data.heat.x] : [data.heat.x, data.heat.y];
+  const means = turned ? y.labels.map((_, at) => data.heat.means.map(row => row[at])) : data.heat.means;
+  const place = labels => labels.map((_, number) => number), texts = labels => labels.map(label => inLines(label, 22));
+  const named = means.map(row => row.map(value => value === null ? "" : shown(value, fraction)));
+  return [[{
+    type: "heatmap", z: means, x: place(x.labels), y: place(y.labels), zmin: ends[0], zmax: ends[1], colorscale: "Viridis", reversescale: !higher, showscale: false, xgap: 1, ygap: 1,
+    text: named, texttemplate: (width - 100) / x.labels.length < 50 ? "" : "%{text}", textfont: {size: 13}, hoverinfo: "text",
+    hovertext: named.map((row, at) => row.map((text, number) => rows(`${y.name} = ${y.labels[at]}`, [`${x.name} = ${x.labels[number]}`], `mean ${plain(name)}: <b>${text}</b>`))),
+  }], layout(100 + 48 * y.labels.length, {
+    xaxis: axis({title: {text: plain(x.name)}, tickvals: place(x.labels), ticktext: texts(x.labels), showgrid: false}),
+    yaxis: axis({title: {text: plain(y.name)}, tickvals: place(y.labels), ticktext: texts(y.labels), showgrid: false, autorange: "reversed"}), dragmode: false,
+  })];
+}
+
+// Rows of dots with a mean, its interval and, in a confirmation, what the sweep promised. On narrow pages, labels are above their rows.
+function intervals(data, state, width) {
+  const {name, fraction, value, mean: told, samples} = data.intervals, narrow = width < 640;
+  const labels = samples.map(({label}) => wrapped(label, narrow ? Math.max(8, Math.floor(width / 7.5)) : 44)), most = Math.max(...labels.map(lines => lines.length));
+  const tall = (narrow ? 44 : 30) + 16 * most, below = narrow ? 0.5 - 20 / tall : 0;  // of a row: from its middle to its dots
+  const common = {type: "scatter", mode: "markers", hoverinfo: "text"}, numbered = samples.map((sample, row) => ({...sample, row: row + below}));
+  const means = numbered.filter(sample => sample.mean !== null), promised = numbered.filter(sample => sample.promised !== null);
+  const dots = numbered.flatMap(({values, row}) => values.map((x, at) => ({x, y: row + (narrow ? 8 : 24) / tall * scatter(at)})));
+  const ends = sample => (sample.interval ?? [sample.mean, sample.mean]);
+  const traces = [
+    {...common, x: dots.map(({x}) => x), y: dots.map(({y}) => y), marker: {color: colour("faint"), size: 5, opacity: 0.7}, name: plain(value), hovertext: dots.map(({x}) => `${plain(value)}: ${shown(x, fraction)}`), showlegend: true},
+    {
+      ...common, x: means.map(sample => sample.mean), y: means.map(({row}) => row), marker: {color: COLOURS[0], size: 9}, name: plain(told), showlegend: true,
+      error_x: {array: means.map(sample => ends(sample)[1] - sample.mean), arrayminus: means.map(sample => sample.mean - ends(sample)[0]), color: COLOURS[0], thickness: 2, width: 4},
+      hovertext: means.map(sample => `${inLines(sample.label, 60)}<br>mean: <b>${shown(sample.mean, fraction)}</b>, 95% interval: ${ends(sample).map(end => shown(end, fraction)).join(" to ")}`),
+    },
+  ];
+  if (promised.length) traces.push({...common, x: promised.map(sample => sample.promised), y: promised.map(({row}) => row), marker: {color: COLOURS[1], symbol: "diamond-open", size: 9, line: {width: 2}}, name: PROMISED, hovertext: promised.map(sample => `${PROMISED}: ${shown(sample.promised, fraction)}`), showlegend: true});
+  const under = legendRows(traces, width) + 60, text = lines => lines.map(escaped).join("<br>");
+  return [traces, layout(tall * samples.length + under + MARGIN.t, {
+    xaxis: axis({title: {text: plain(name)}, ...(fraction ? {tickformat: "~%"} : {})}),
+    yaxis: {...axis({}), range: [samples.length - 0.5, -0.5], showgrid: false, tickvals: narrow ? [] : samples.map((_, row) => row), ticktext: labels.map(text)},
+    annotations: narrow ? labels.map((lines, row) => ({x: 0, xref: "paper", xanchor: "left", y: row - 0.45, yanchor: "top", align: "left", text: text(lines), showarrow: false, font: {size: 12}})) : [],
+    margin: {...MARGIN, b: under}, legend: BELOW, dragmode: false,  // the tool bar lies in the upper margin
+  })];
+}
+
+// Where a trial lies on an axis, from 0 to 1, and the ticks of the axis: pairs of a place and a text.
+// Values outside of the ends lie at the end.
+function scale(values, log, text, low = Math.min(...values), high = Math.max(...values)) {
+  const place = log ? Math.log10 : value => value, ends = [low, high].map(place);
+  const at = value => ends[0] === ends[1] ? 0.5 : Math.min(1, Math.max(0, (place(value) - ends[0]) / (ends[1] - ends[0])));
+  const ticks = [0, 0.25, 0.5, 0.75, 1].map(share => [share, ends[0] + share * (ends[1] - ends[0])]).map(([share, value]) => [share, log ? 10 ** value : value]);
+  return {at, ticks: ticks.map(([share, value]) => [at(value), text(value, share)])};
+}
+
+function parallel(data, state, width) {
+  const trials = data.trials.map((trial, at) => ({...trial, at})).filter(trial => trial.value !== null);
+  const beside = (number, count) => 0.04 + 0.92 * number / (count - 1);
+  const axes = effective(data).map(key => {
+    if (key.numbers) {
+      const {at, ticks} = scale(key.numbers, key.scale === "log", value => String(Number(value.toPrecision(2))));
+      return {title: key.name, ticks, place: trial => at(key.numbers[trial.at])};
+    }
+    const count = key.labels.length, every = Math.ceil(count / MOST_COLOURS);
+    return {
+      title: key.name, ticks: key.labels.map((label, number) => [beside(number, count), label]).filter((_, number) => number % every === 0),
+      place: trial => beside(key.of[trial.at], count) + Math.min(0.08, 0.2 / count) * scatter(trial.at),
+    };
+  });
+  const values = trials.map(trial => trial.value), [low, high] = data.monitor.ends;
+  const valued = scale(values, wide(values), (value, share) => {
+    const sign = share === 0 && Math.min(...values) < low ? "≤ " : share === 1 && Math.max(...values) > high ? "≥ " : "";
+    return sign + (data.monitor.fraction ? Number((100 * value).toPrecision(3)) + "%" : shown(value));
+  }, low, high);
+  axes.push({title: data.monitor.name, ticks: valued.ticks, place: trial => valued.at(trial.value)});
+  const classes = Math.min(GRADIENTS.light.length, trials.length), traces = [];
+  for (let number = classes - 1; number >= 0; number--) {  // the best are first, and drawn last
+    const some = trials.slice(Math.round(number * trials.length / classes), Math.round((number + 1) * trials.length / classes));
+    for (const chosen of [false, true]) {
+      const trace = {x: [], y: [], customdata: [], hovertext: []}, members = some.filter(trial => (state.chosen?.has(trial.at) ?? true) === chosen);
+      for (const trial of members) {
+        axes.forEach((axis, place) => {
+          trace.x.push(place); trace.y.push(axis.place(trial)); trace.customdata.push(trial.at); trace.hovertext.push(point(data, trial));
+        });
+        for (const column of Object.values(trace)) column.push(null);
+      }
+      const ends = [some.at(-1), some[0]].map(trial => shown(trial.value, data.monitor.fraction));
+      const shade = chosen ? gradient(1 - number / Math.max(1, classes - 1)) : colour("faint");
+      traces.push({
+        ...trace, type: "scatter", mode: "lines+markers", line: {color: shade, width: number ? 1 : 1.6}, marker: {size: 3}, opacity: chosen ? 0.8 : 0.12, hoverinfo: chosen ? "text" : "skip",
+        name: [...new Set(ends)].join(" to "), legendgroup: String(number), showlegend: chosen && members.length > 0, selected: {marker: {opacity: 1}}, unselected: {marker: {opacity: 1}},
+      });
+    }
+  }
+  const posts = axes.flatMap((_, place) => [[place, 0], [place, 1], [null, null]]), ink = {color: colour("ink"), size: 11};
+  traces.push({x: posts.map(([x]) => x), y: posts.map(([, y]) => y), type: "scatter", mode: "lines", line: {color: colour("faint"), width: 1}, hoverinfo: "skip", showlegend: false});
+  const annotations = axes.flatMap((axis, x) => [
+    {x, y: 1.08, text: `<b>${plain(axis.title.split(".").at(-1))}</b>`, showarrow: false, font: ink},
+    ...axis.ticks.map(([y, text]) => ({x, y, text: plain(text), xanchor: "right", xshift: -3, showarrow: false, font: ink, bgcolor: translucent(colour("card"), 0.7), borderpad: 1})),
+  ]);
+  const fixed = {visible: false}, below = legendRows(traces, width) + 20;
+  return [traces, layout(380 + below, {
+    annotations, width: Math.max(width, 78 * axes.length), dragmode: touch ? false : "select", xaxis: {...fixed, range: [-0.5, axes.length - 0.6]}, yaxis: {...fixed, range: [-0.04, 1.15]},
+    margin: {l: 0, r: 0, t: 10, b: below}, legend: BELOW, newselection: {line: {color: colour("ink")}},
+  })];
+}
+
+// --- the page ---------------------------------------------------------------------------------------
+
+function controls(data, state, changed) {
+  const bar = document.createElement("div");
+  bar.className = "controls";
+  const select = (title, options, chosen, change) => {
+    if (options.length < 2) return;
+    const label = document.createElement("label"), list = document.createElement("select");
+    for (const [value, text] of options) list.add(new Option(text, value, false, value === chosen));
+    list.name = title;
+    list.addEventListener("change", () => { change(list.value); changed(); });
+    label.append(title + " ", list);
+    bar.append(label);
+  };
+  const repeated = data.keys.filter(key => key.repeated), grouped = data.trials.filter(trial => trial.group !== null);
+  const several = new Set(grouped.map(trial => trial.group)).size < grouped.length;
+  if (several) state.means ??= data.trials.length > MANY;
+  const keys = data.keys.filter(key => key.labels.length > 1 && key.labels.length <= MOST_COLOURS && !(state.means && key.repeated)).map(key => [key.name, key.name]);
+  const few = data.trials.length <= FEW;
+  if (few) keys.unshift(["", data.noun]);
+  if (!keys.some(([key]) => key === state.key)) state.key = keys.length ? keys[0][0] : null;  // at first, or after a change of the data
+  if (data.trials.length > 1) select("colour by", keys, state.key, value => { state.key = value; });
+  const over = repeated.map(key => key.name.split(".").at(-1) + "s").join(" and ");
+  if (several) select("lines", [["", `each ${data.noun}`], ["means", `mean ± deviation over ${over}`]], state.means ? "means" : "", value => { state.means = value !== ""; });
+  select("scale", ["linear", "log", "logit"].map(name => [name, name]), state.scale, value => { state.scale = value; });
+  return bar;
+}
+
+// The line of a run or trial as shapes: the only change that does not draw everything anew.
+function highlighted(chart, number) {
+  const traces = new Map();
+  for (const trace of chart.data.filter(each => each.customdata?.includes(number) && each.mode.startsWith("lines"))) if (!traces.has(trace.yaxis)) traces.set(trace.yaxis, trace);
+  return [...traces.values()].map(trace => {
+    const points = trace.x.flatMap((x, at) => trace.customdata[at] === number && trace.y[at] !== null ? [`${x},${trace.y[at]}`] : []);
+    return {type: "path", path: "M" + points.join("L"), xref: trace.xaxis ?? "x", yref: trace.yaxis ?? "y", line: {color: colour("ink"), width: 2}};
+  });
+}
+
+const CHARTS = {curves, slices, history, parallel, heat, intervals};
+const redraws = new Map();  // of each figure with a chart: a function
+
+function show(figure) {
+  const read = () => JSON.parse(document.getElementById(figure.dataset.source).textContent);
+  const chart = document.createElement("div"), state = {scale: "linear", means: null, key: null};
+  let data = read(), bar = null, drawn = {};  // the last state, and the range of each axis before a zoom
+  const draw = () => {
+    const [traces, plan] = CHARTS[figure.dataset.chart](data, state, chart.clientWidth), before = drawn, uirevision = JSON.stringify(state);
+    drawn = {uirevision};
+    for (const [name, part] of Object.entries(plan)) if (part?.range) {  // Plotly keeps a zoom while the range stays
+      const zoomed = before.uirevision === uirevision && String(chart.layout[name]?.range) !== String(before[name]);
+      if (zoomed) part.range = before[name];
+      drawn[name] = [...part.range];
+    }
+    Plotly.react(chart, traces, {...plan, uirevision}, {displaylogo: false, showSendToCloud: false, displayModeBar: touch || chart.clientWidth < 640 ? false : "hover", modeBarButtonsToRemove: ["toImage", "select2d", "lasso2d", "autoScale2d"]});
+  };
+  chart.className = "chart";
+  figure.hidden = false;
+  figure.prepend(chart);
+  const control = () => {  // an open list stays open
+    const next = controls(data, state, () => { control(); draw(); }), focused = document.activeElement;
+    if (bar?.isEqualNode(next)) return;
+    const place = bar?.contains(focused) ? focused.name : null;
+    bar?.remove();
+    figure.prepend(bar = next);
+    next.querySelector(`[name="${place}"]`)?.focus();
+  };
+  if (figure.dataset.chart === "curves") control();
+  draw();
+  figure.querySelector(".still")?.remove();
+  redraws.set(figure, () => {
+    data = read();
+    if (bar) control();
+    draw();
+  });
+  if (["curves", "parallel"].includes(figure.dataset.chart)) {
+    chart.on("plotly_hover", event => { if (data.trials.length > 1) Plotly.relayout(chart, {shapes: highlighted(chart, event.points[0].customdata)}); });
+    chart.on("plotly_unhover", () => Plotly.relayout(chart, {shapes: []}));
+  }
+  if (figure.dataset.chart === "parallel") {
+    chart.on("plotly_selected", event => {
+      if (!event?.points.length) return;
+      state.chosen = new Set(event.points.map(each => each.customdata));
+      draw();
+    });
+    chart.on("plotly_deselect", () => { state.chosen = null; draw(); });
+  }
+  dark.addEventListener("change", draw);
+  let width = chart.clientWidth;
+  new ResizeObserver(() => {
+    if (chart.clientWidth === width) return;
+    width = chart.clientWidth;
+    draw();
+  }).observe(figure);
+}
+
+const nonce = document.currentScript.nonce;
+let library = null;
+
+async function load() {
+  const bytes = Uint8Array.from(atob(document.getElementById("plotly").textContent), letter => letter.charCodeAt(0));
+  const script = document.createElement("script");
+  script.nonce = nonce;
+  script.textContent = await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"))).text();
+  document.head.append(script);
+}
+
+// Draws the charts of all figures; those that are drawn already get the page's data of now.
+async function showAll() {
+  if (!document.querySelector("[data-chart]") || !window.DecompressionStream) return;
+  await (library ??= load());
+  for (const figure of document.querySelectorAll("[data-chart]")) (redraws.get(figure) ?? show)(figure);
+}
+
+showAll();

@@ -1,0 +1,186 @@
+"""Pictures of a trained model: its mistakes, its first layer, and its augmented samples."""
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.figure import Figure
+
+from kindling.config.schema import Config
+from kindling.config.written import printable
+from kindling.data.augmentation import build_augmentation
+from kindling.data.loader import Block
+from kindling.data.sources.source import Source, Split, as_float
+from kindling.inference.evaluation import (
+    Evaluation,
+    bins,
+    calibrate,
+    evaluate,
+    score,
+    table_of_measures,
+)
+from kindling.inference.logits import compute_logits
+from kindling.inference.samples import source_of
+from kindling.plots.pictures import confusion, noun, reliability
+from kindling.records.loading import Trained, open_trained
+from kindling.records.outcome import format_metric
+from kindling.reports.collect import Reported
+from kindling.reports.figures import PagePicture
+from kindling.tasks import classification
+from kindling.tasks.measures import BINS
+
+MISTAKES, UNITS, SEEN = 24, 32, 8
+MOST_ROWS = 200  # of a table of classes
+GAP = 0.12  # between pictures of a montage, as a share of their width or height
+
+
+def evaluated(entry: Reported) -> tuple[Trained, Source, Evaluation]:
+    """The best model of a run, its data, and how it does on their test set. Raises InputError when
+    the run has no model, or its data are not on this machine."""
+    trained = open_trained(entry.run.folder)
+    source = source_of(trained)
+    return trained, source, evaluate(trained, source)
+
+
+def measure_table(labels: Sequence[str], found: Evaluation) -> list[list[str]]:
+    """Precision, recall, F1 and AUROC as texts: a header, a row for each class if there are not too
+    many, and the averages."""
+    header, *rows = table_of_measures(found.measures, labels)
+    return [header, *(rows if len(rows) <= MOST_ROWS else rows[-2:])]
+
+
+def pictures(
+    trained: Trained, source: Source, found: Evaluation, name: str
+) -> Iterator[PagePicture]:
+    """The confusion matrix and the reliability of a model. For grey pictures also the most
+    confident mistakes, the weights of the first layer, and augmented samples."""
+    test, kind = source.test, noun(source.labels)
+    yield PagePicture(
+        f"{name}-confusion",
+        f"{found.accuracy:.2%} of {len(test):,} test samples are right. Rows: the true {kind}; "
+        f"columns: the predicted {kind}",
+        partial(confusion, found.confusion.numpy(), source.labels),
+    )
+    logits = compute_logits(trained, test)
+    binned = bins(logits, test.labels)
+    caption = (
+        "Reliability: accuracy over confidence on the test set; on the diagonal both are equal. "
+        f"Expected calibration error {score(logits, test.labels).ece:.2%} ({BINS} bins)"
+    )
+    if trained.config.data.holds_out_validation:
+        calibrated = calibrate(trained, source, test)
+        temperature = format_metric("temperature", calibrated.temperature)
+        caption += (
+            f"; with the temperature {temperature}, fitted on the validation set, "
+            f"{calibrated.after.ece:.2%}"
+        )
+    draw = partial(reliability, binned.counts, binned.confidence, binned.accuracy)
+    yield PagePicture(f"{name}-reliability", caption, draw)
+    if len(source.shape) != 3 or source.shape[0] != 1:
+        return
+    wrong, titles = most_confident_mistakes(logits, test, source.labels)
+    if titles:
+        shown = as_float(test.take(wrong).features)[:, 0]
+        yield PagePicture(
+            f"{name}-mistakes",
+            f"The most confident mistakes: true {kind} → predicted {kind}, and its probability",
+            partial(_greys, shown.numpy(), 4, titles=titles, inches=4.5, above=0.45),
+        )
+    if trained.members:  # each has weights and augmentation of its own
+        return
+    weights = _as_pictures(next(trained.model.parameters()).detach(), source.shape[1:])
+    if weights is not None:
+        yield PagePicture(
+            f"{name}-weights",
+            f"Weights of the first layer, {min(UNITS, len(weights))} of {len(weights)} units: "
+            "red is positive, blue negative",
+            partial(_first_layer, weights[:UNITS].float().numpy()),
+        )
+    seen = augmented_samples(trained.config, source)
+    if seen is not None:
+        yield PagePicture(
+            f"{name}-augmented",
+            "Augmentation: each row shows one sample, first unchanged",
+            partial(_greys, seen[:, :, 0].flatten(0, 1).numpy(), seen.shape[1]),
+        )
+
+
+def _as_pictures(weight: torch.Tensor, size: Sequence[int]) -> torch.Tensor | None:
+    """The weights (units, height, width) of a linear layer for pictures of this size, or of a
+    convolution of one channel; None for other layers."""
+    if weight.dim() == 2 and weight.shape[1] == math.prod(size):
+        return weight.view(-1, *size)
+    return weight[:, 0] if weight.dim() == 4 and weight.shape[1] == 1 else None
+
+
+def augmented_samples(config: Config, source: Source) -> torch.Tensor | None:
+    """Training samples and augmented ones, (SEEN, 1 + SEEN, C, H, W). None without augmentation."""
+    first = source.train.take(slice(SEEN))
+    samples = as_float(first.features)
+    augmentation = build_augmentation(config.augmentation, source, [config.seed], len(samples), 1)
+    if augmentation is None:
+        return None
+    changed = samples.repeat(SEEN, 1, 1, 1, 1, 1)  # a block of SEEN batches
+    augmentation(Block(changed, first.labels), 0, 0)
+    return torch.cat([samples[:, None], changed[:, 0].transpose(0, 1)], 1)
+
+
+def most_confident_mistakes(
+    logits: torch.Tensor, split: Split, labels: Sequence[str], most: int = MISTAKES
+) -> tuple[torch.Tensor, list[str]]:
+    """Indices of the wrong samples with the highest probabilities, the highest first, and a title
+    `true → predicted, probability` for each. `logits` are (N, classes)."""
+    probabilities, predicted = classification.probabilities(logits.double()).max(-1)
+    wrong = (predicted != split.labels).nonzero().squeeze(1)
+    labels = [*map(printable, labels)]
+    chosen = wrong[probabilities[wrong].argsort(descending=True, stable=True)[:most]]
+    titles = [
+        f"{labels[int(split.labels[i])]} → {labels[int(predicted[i])]}, {probabilities[i]:.0%}"
+        for i in chosen.tolist()
+    ]
+    return chosen, titles
+
+
+def _first_layer(weights: np.ndarray) -> Figure:
+    """Weights (units, H, W) of the first layer, each unit on its own scale."""
+    bounds = np.abs(weights).max((1, 2), keepdims=True)
+    return _montage(weights / np.where(bounds, bounds, 1), 8, cmap="RdBu_r", clim=(-1, 1))
+
+
+def _greys(pictures: np.ndarray, columns: int, **layout: Any) -> Figure:
+    """Grey pictures (N, H, W) in [0, 1], dark on light."""
+    return _montage(1 - pictures, columns, cmap="gray", clim=(0, 1), **layout)
+
+
+def _montage(
+    pictures: np.ndarray,
+    columns: int,
+    *,
+    titles: Sequence[str] = (),
+    inches: float = 7,
+    above: float = GAP,
+    **colours: Any,
+) -> Figure:
+    """One image of all pictures (N, H, W), each under its title; an axis for each would take a
+    second. The figure is `inches` wide: the fewer, the larger are texts in the page. `above` is the
+    space above a picture, as a share of its height."""
+    count, height, width = pictures.shape
+    columns = min(columns, count)
+    down, across = height + round(above * height), width + round(GAP * width)
+    rows = -(-count // columns)
+    whole = np.full((rows * down, columns * across), np.nan)
+    shape = (inches, inches * whole.shape[0] / whole.shape[1])
+    figure = Figure(figsize=shape, layout="constrained")
+    axis = figure.subplots()
+    for number, picture in enumerate(pictures):
+        bottom, left = (number // columns + 1) * down, number % columns * across
+        whole[bottom - height : bottom, left : left + width] = picture
+        if titles:
+            place = left - 0.5 + width / 2, bottom - height - 2.5
+            axis.text(*place, titles[number], ha="center", fontsize=9)
+    axis.imshow(whole, interpolation="nearest", **colours)
+    axis.set_axis_off()
+    return figure

@@ -1,0 +1,264 @@
+"""A self-contained page about runs and sweeps, with its pictures as files beside it."""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, select_autoescape
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from kindling.config.schema import MODEL_SECTIONS, ModelSection
+from kindling.plots.pictures import interval_data, intervals
+from kindling.reports import analysis, figures, tables
+from kindling.reports.collect import Collection, Part, Reported, collect, seeds_last
+from kindling.reports.figures import PagePicture, chart_content, chart_data
+from kindling.system.errors import InputError
+from kindling.system.files import open_regular, write_durably
+from kindling.system.process import importing, status_line
+from kindling.system.terminal import progress
+
+MARK = '<meta name="generator" content="kindling report">'
+CURVES = (
+    "Values on the validation set after each epoch. Epoch 0 is the model before training. The axes "
+    "are chosen for the later epochs, so epoch 0 may lie outside the picture"
+)
+MOST_MODELS = 4  # single runs that have a section of their own
+LONGEST_NAME = 80  # characters of the names of several paths in a file's name
+MOST_LISTED = 4  # keys or data sets in a title
+
+
+def write_report(
+    paths: Sequence[Path], output: Path | None = None, *, force: bool = False, models: bool = True
+) -> Path:
+    """Writes the page, and its pictures into a folder of the same name beside it.
+
+    `output` is by default PATH/report.html, or for several paths report-NAMES.html in the folder
+    that all paths have in common.
+    An older report is replaced, any other file only with `force`. With `models`, pictures of the
+    best models are drawn too. Raises InputError as `collect`, and for a file in the way.
+    """
+    found = collect(paths)
+    page = output or _default_page(paths)
+    _require_replaceable(page, force)
+    folder = page.with_suffix("")
+    if folder.is_symlink() or (folder.exists() and not folder.is_dir()):
+        raise InputError(f"{folder}: is not a folder, but pictures must go there; remove it")
+    folder.mkdir(parents=True, exist_ok=True)
+    content = {
+        "mark": Markup(MARK),
+        "title": title_of(found),
+        "when": now(),
+        "skipped": found.skipped,
+        "sections": [
+            _section(name, part, folder, with_models=models)
+            for name, part in progress(found.parts.items(), "sections drawn")
+        ],
+        "environments": tables.environments(found.entries),
+        "pictures": folder.name,
+        **chart_content(),
+    }
+    write_durably(page, render("page.html", content))
+    return page
+
+
+def now() -> str:
+    return datetime.now().astimezone().strftime("%Y-%m-%d %H:%M")
+
+
+def render(template: str, content: Mapping[str, Any]) -> str:
+    """The page of a template beside this file. Texts in the content are escaped."""
+    templates = Environment(
+        loader=PackageLoader("kindling.reports", "."), autoescape=select_autoescape(("html",))
+    )
+    return templates.get_template(template).render(content)
+
+
+def _default_page(paths: Sequence[Path]) -> Path:
+    """PATH/report.html. A page of several paths is in their common folder, which may have a report
+    of its own, so the name of the page has the names of the paths."""
+    absolute = sorted({path.absolute() for path in paths})
+    if len(absolute) == 1:
+        return paths[0] / "report.html"
+    common = Path(os.path.commonpath(absolute))
+    inner = ((path.relative_to(common).as_posix(), path.name) for path in absolute)
+    name = "+".join(last if text == "." else text.replace("/", "-") for text, last in inner)
+    if len(name) > LONGEST_NAME or not re.fullmatch(r"[\w.+-]+", name, re.ASCII):
+        digest = hashlib.sha256("\n".join(map(str, absolute)).encode(errors="surrogateescape"))
+        name = f"{len(absolute)}-folders-{digest.hexdigest()[:8]}"
+    return Path(os.path.relpath(common)) / f"report-{name}.html"
+
+
+def _require_replaceable(page: Path, force: bool) -> None:
+    if not page.parent.is_dir():
+        raise InputError(f"{page}: there is no folder {page.parent}; make it first")
+    if page.is_dir() or (page.exists() and not force and MARK not in _beginning(page)):
+        raise InputError(
+            f"{page}: exists already and is not a report of this project; type --output FILE"
+            + ("" if page.is_dir() else ", or --force to replace it")
+        )
+    if page.suffix != ".html":
+        raise InputError(f"{page}: must end in .html; type --output {page.with_suffix('.html')}")
+
+
+def _beginning(path: Path) -> str:
+    with open_regular(path) as file:
+        return file.read(4096).decode(errors="replace")
+
+
+def title_of(found: Collection) -> str:
+    """The names of the runs and sweeps, as they were typed, else what they are about."""
+    parts = []
+    if len(found.runs) == 1:
+        (run,) = found.runs
+        parts.append(f"{run.called or _at_the_start(_model(run))} on {run.data}")
+    elif found.runs:
+        parts.append(f"{len(found.runs):,} runs on {_listed(run.data for run in found.runs)}")
+    sweeps = [each for each in found.sweeps if each.kind != "confirmation"] or found.sweeps
+    folders = len({sweep.folder for sweep in sweeps})
+    data = _listed(sweep.entries[0].data for sweep in sweeps)
+    if folders > 1:
+        parts.append(f"{folders:,} sweeps on {data}")
+    elif sweeps:
+        keys = seeds_last(key for sweep in sweeps for key in sweep.keys)
+        about = f"a {sweeps[0].kind}"
+        if keys:
+            about += f" over {_listed(key.rpartition('.')[2] for key in keys)}"
+        about = sweeps[0].called or (about if parts else _at_the_start(about))
+        trials = sum(len(sweep.entries) for sweep in sweeps)
+        count = "1 trial" if trials == 1 else f"{trials:,} trials"
+        confirmed = ", and a confirmation" if len(sweeps) < len(found.sweeps) else ""
+        parts.append(f"{about} on {data}: {count}{confirmed}")
+    return "; ".join(parts)
+
+
+def _at_the_start(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _model(entry: Reported) -> str:
+    if "committee" in entry.result:
+        return entry.label
+    name = entry.settings.get("model.name", "")
+    section = MODEL_SECTIONS.get(name, ModelSection)
+    sizes = entry.settings.get(f"model.{section.sizes_key}")
+    return " ".join(filter(None, [section.words or name.replace("_", " "), sizes]))
+
+
+def _listed(texts: Iterable[str]) -> str:
+    """Each text once; of many, the first ones and the number of the others."""
+    different = [*dict.fromkeys(texts)]
+    others = len(different) - MOST_LISTED
+    more = [f"{others} more"] if others > 0 else []
+    return ", ".join([*different[:MOST_LISTED], *more])
+
+
+def _section(name: str, part: Part, folder: Path, *, with_models: bool) -> dict[str, Any]:
+    """The content of a section, as page.html takes it. The pictures go into the folder."""
+    ranked, best = part.ranked, part.best
+    tested = [best] if best else []
+    if part.kind == "run" and len(ranked) <= MOST_MODELS:
+        tested = ranked
+    alone = part.kind == "run" and len(ranked) == 1
+    trained = [entry for entry in part.entries if "committee" not in entry.result]
+    data = chart_data(part, trained, analysis.by_strength(part)) if trained else {}
+    return {
+        "name": name,
+        "title": part.title,
+        "kind": part.kind,
+        "data": data,
+        "summary": tables.summary(part),
+        "best": tables.setting_figures(part)
+        or (best and tables.key_figures(best, None if alone else part.title_of(best))),
+        "pictures": _draw(_pictures(name, part, trained, data), folder),
+        "settings": tables.settings_table(name, part),
+        "table": tables.run_table(name, part),
+        "phases": tables.phases(ranked),
+        "models": _models(name, part, tested, folder) if tested and with_models else [],
+    }
+
+
+def _draw(pictures: Iterable[PagePicture], folder: Path) -> list[dict[str, Any]]:
+    with status_line("drawing pictures ..."):
+        return [picture.save(folder) for picture in pictures]
+
+
+def _models(
+    part_name: str, part: Part, tested: Sequence[Reported], folder: Path
+) -> list[dict[str, Any]]:
+    with importing():
+        from kindling.reports import model_pictures  # imports torch
+
+    sections = []
+    for number, entry in enumerate(progress(tested, "models tested"), 1):
+        name = f"{part_name.replace('runs', 'run')}-model{number}"
+        section: dict[str, Any] = {
+            "name": name,
+            "title": part.title_of(entry),
+            "label": entry.label,
+        }
+        try:
+            trained, source, found = model_pictures.evaluated(entry)
+            section["measures"] = model_pictures.measure_table(source.labels, found)
+            pictures = model_pictures.pictures(trained, source, found, name)
+            section["pictures"] = _draw(pictures, folder)
+        except InputError as error:
+            section["why_none"] = str(error).split("\n")[0]
+        sections.append(section)
+    return sections
+
+
+def _pictures(
+    name: str, part: Part, trained: Sequence[Reported], data: dict[str, Any]
+) -> Iterator[PagePicture]:
+    """The pictures of a part. Their charts find in `data` what chart_data does not have."""
+
+    def picture(
+        kind: str, caption: str, chart: str | None, draw: Callable[..., Figure], *content: Any
+    ) -> PagePicture:
+        return PagePicture(f"{name}-{kind}", caption, partial(draw, *content), chart)
+
+    if part.kind == "run":
+        if trained:
+            yield PagePicture(name, CURVES, partial(figures.curves, trained), "curves")
+        return
+    monitor = part.ranked[0].monitor
+    if part.kind == "search" and part.valued:
+        caption = f"{monitor} of each trial in the order of the search, and the best so far"
+        yield picture("history", caption, "history", figures.history, part.entries)
+    if part.importance:
+        caption = (
+            "Importance of each key: its share in the difference between good trials and all "
+            "trials (PED-ANOVA)"
+        )
+        yield picture("importance", caption, None, figures.importance, part.importance)
+    if grid := analysis.grid(part):
+        data["heat"] = figures.heat_data(grid, monitor)
+        caption = (
+            f"Mean {monitor} over {grid.row_key} and {grid.column_key}, the keys with the "
+            f"strongest effects: {figures.colours_in_words(grid, monitor)}"
+        )
+        yield picture("heat-map", caption, "heat", figures.heat_map, grid, monitor)
+    if effects := analysis.effects(part):
+        caption = (
+            "Effect of each key: a dot per trial, and the mean over all other keys ± standard "
+            "deviation"
+        )
+        yield picture("effects", caption, "slices", figures.effects, effects, monitor)
+    keys, groups = part.repeated
+    if samples := figures.best_settings(groups, keys, monitor):
+        data["intervals"] = interval_data(samples, monitor, "a trial")
+        caption = (
+            f"{monitor} of the best settings: a dot per seed and fold, and the mean with its 95% "
+            "interval"
+        )
+        yield picture("settings", caption, "intervals", intervals, samples, monitor, "a trial")
+    yield picture("curves", CURVES, "curves", figures.curves, part.entries)
+    timed = any(trial.seconds is not None for trial in part.entries)
+    if timed and all(trial.stacked == 1 for trial in part.entries):  # a stack has equal shares
+        yield picture("time", "Time per trial", None, figures.times, part.ranked)

@@ -1,0 +1,131 @@
+"""Autograd trains one model of any kind. It is the reference of the tests for all other ways."""
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+from torch.optim import Optimizer
+
+from kindling.data.loader import Batch, Block
+from kindling.data.sources.source import as_float
+from kindling.steps.base import BatchResults, Learner, aligned
+from kindling.steps.optimizers import build_optimizer, set_rates
+from kindling.system.errors import InputError, first_line
+from kindling.tasks import classification
+from kindling.tasks.measures import Evaluated, evaluate
+
+log = logging.getLogger(__name__)
+
+
+Forward = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+
+
+def _compiled(forward: Forward) -> Forward:
+    """Compiles forward and backward once per batch size. A program for all sizes would depend on
+    the first size, and a resumed run may start with another size."""
+    from torch._dynamo.exc import BackendCompilerFailed  # slow to import, rarely needed
+
+    log.info("the step is compiled, which takes some tens of seconds")
+    compiled = torch.compile(forward, dynamic=False)
+
+    def run(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        try:
+            return compiled(features, labels)
+        except BackendCompilerFailed as error:
+            raise InputError(
+                f"trainer.compile=true: torch cannot compile here ({first_line(error)}); "
+                "type trainer.compile=false"
+            ) from None
+
+    return run
+
+
+class AutogradLearner(Learner):
+    """Trains one model of any kind by autograd."""
+
+    def begin(self, *arguments: Any) -> None:
+        super().begin(*arguments)
+        scaler = getattr(self.precision, "scaler", None)  # of the loss in 16-bit floats
+        self.scaler: torch.amp.GradScaler = scaler or torch.amp.GradScaler(enabled=False)
+        self.parameters = [each for each in self.model.parameters() if each.requires_grad]
+        self.class_weights = self.step_plan.weights_like(self.parameters[0])
+        self.constrain = getattr(self.model, "constrain", None)
+        compiled = self.configs[0].trainer.compile
+        self.forward = _compiled(self._forward) if compiled else self._forward
+
+    @property
+    def model(self) -> nn.Module:
+        (model,) = self.models
+        return model
+
+    @cached_property
+    def optimizers(self) -> list[Optimizer]:
+        return [build_optimizer(self.configs[0].optimizer, self.model.parameters())]
+
+    def train(self, block: Block, epoch: int, batch: int) -> BatchResults:
+        losses, logits = [], []
+        all_features, all_labels = aligned(block.features[:, 0]), block.labels[:, 0]
+        for features, labels in zip(all_features.unbind(), all_labels.unbind(), strict=True):
+            if self.step_plan.begins(batch):
+                for parameter in self.parameters:
+                    parameter.grad = None
+            output, loss = self.forward(features, labels)
+            losses.append(loss.detach())
+            logits.append(output.detach())
+            share = self.step_plan.accumulate * self.step_plan.ranks
+            loss = loss / share if share > 1 else loss
+            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            if self.step_plan.completes(batch):
+                self._step(self.step_plan.step_of(epoch, batch))
+            batch += 1
+        decided = classification.decide(torch.stack(logits))
+        correct = (decided == all_labels).sum(-1, keepdim=True)
+        return BatchResults(torch.stack(losses).unsqueeze(1), correct)
+
+    def _forward(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        output, smoothing = self.model(features), self.step_plan.smoothing
+        return output, classification.loss(output, labels, self.class_weights, smoothing)
+
+    def _step(self, step: int) -> None:
+        set_rates(self.optimizer, [self.schedules[0](step)])
+        if self.step_plan.all_reduce is not None:
+            gradients = [p.grad for p in self.parameters if p.grad is not None]
+            for wait in [self.step_plan.all_reduce(gradient) for gradient in gradients]:
+                wait()
+        if self.step_plan.clip is not None:
+            self.scaler.unscale_(self.optimizer)
+            nn.utils.clip_grad_norm_(self.parameters, self.step_plan.clip)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        if self.constrain is not None:
+            self.constrain()
+        if self.average is not None:
+            self.average.update(step)
+
+    def gradients(self) -> list[Tensor]:
+        for parameter in self.parameters:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        found = [p.grad for p in self.parameters if p.grad is not None]
+        return [each.to_local() if isinstance(each, DTensor) else each for each in found]
+
+    def averaged_tensors(self) -> list[list[Tensor]]:
+        statistics = [value for value in self.model.buffers() if value.is_floating_point()]
+        return [[*self.model.parameters(), *statistics]]
+
+    def evaluate(self, batch: Batch, places: Sequence[int]) -> Evaluated:
+        assert list(places) == [0]
+        dtype = next(self.model.parameters()).dtype  # autocast converts the inputs
+        return evaluate(lambda x: self.model(x).mT.unsqueeze(0), batch, dtype, measure=self.measure)
+
+    def logits(self, features: Tensor) -> Tensor:
+        features = as_float(features).to(next(self.model.parameters()).dtype)
+        # Lightning runs callbacks without autocast.
+        context = nullcontext() if self.precision is None else self.precision.forward_context()
+        with context:
+            return self.model(features)  # type: ignore[no-any-return]

@@ -1,0 +1,73 @@
+"""Which of the five ways of a step a run takes, and why not a faster one."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from torch import nn
+
+from kindling.config.closed_form import not_stacked
+from kindling.config.schema import Config
+from kindling.models.closed_form import closed_form_of
+from kindling.native.engine import OPTIMIZERS
+from kindling.steps.autograd import AutogradLearner
+from kindling.steps.base import AUTOGRAD, CLOSED_FORM, KERNEL, NATIVE, VMAP, Learner, StepChoice
+from kindling.steps.closed_form import ClosedFormLearner
+from kindling.steps.kernel import KernelLearner, why_no_kernel
+from kindling.steps.native import NativeLearner, why_not_native
+from kindling.steps.vmap import VmapLearner
+from kindling.system.errors import InputError
+
+LEARNERS: dict[str, type[Learner]] = {
+    NATIVE: NativeLearner,
+    KERNEL: KernelLearner,
+    CLOSED_FORM: ClosedFormLearner,
+    VMAP: VmapLearner,
+    AUTOGRAD: AutogradLearner,
+}
+
+
+def choose_step(
+    configs: Sequence[Config],
+    models: Sequence[nn.Module],
+    accelerator: str = "cpu",
+    world_size: int = 1,
+) -> StepChoice:
+    """The fastest way that the models, the configurations of their trials and the devices allow.
+    Raises InputError if `trainer.step` names one that they do not allow."""
+    config, model = configs[0], models[0]
+    wanted = config.trainer.step
+    if wanted in (VMAP, AUTOGRAD):
+        return StepChoice(wanted)
+    if closed_form_of(model) is None:
+        reason = f"{type(model).__name__} has no closed form"
+        return StepChoice(VMAP if len(models) > 1 else AUTOGRAD, reason)
+    refused = next(
+        (f"{s}: the closed form {why}" for s, why in not_stacked(config.read).items()), ""
+    )
+    if refused:
+        return StepChoice(AUTOGRAD, refused)
+    if wanted == CLOSED_FORM:
+        return StepChoice(CLOSED_FORM)
+    trainer, ranks = config.trainer, f"exchange gradients, and there are {world_size} ranks"
+    if wanted != NATIVE and accelerator != "cpu":
+        fastest, why_not = KERNEL, partial(why_no_kernel, configs, models)
+        obstacles = {
+            f"the kernel runs on CUDA GPUs, this run on {accelerator}": accelerator != "cuda",
+            f"the kernel and CUDA graphs do not {ranks}": world_size > 1,
+        }
+    else:
+        fastest, why_not = NATIVE, partial(why_not_native, model)
+        obstacles = {
+            f"the engine runs on CPUs, this run on {accelerator}": accelerator != "cpu",
+            f"the engine does not {ranks}": world_size > 1,
+            f"the engine has no trainer.precision={trainer.precision}": (
+                trainer.precision not in ("32", "64")
+            ),
+            f"the engine has no optimizer={config.optimizer.name}": (
+                config.optimizer.name not in OPTIMIZERS
+            ),
+        }
+    reason = next((reason for reason, holds in obstacles.items() if holds), "") or why_not()
+    if reason and wanted == NATIVE:
+        raise InputError(f"trainer.step=native: {reason}; or type trainer.step=auto")
+    return StepChoice(CLOSED_FORM if reason else fastest, reason)

@@ -1,0 +1,311 @@
+"""The engine trains models on a CPU (native/): their tensors are views of one flat vector.
+
+The numbers of a trial depend on the trial alone: not on other trials, threads, or the division of
+an epoch into blocks.
+"""
+
+import threading
+from collections.abc import Iterator, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.utils._pytree import tree_map_only
+
+from kindling.config import schema
+from kindling.data.loader import CHUNK, OPERATIONS, Batch, Block, Rows
+from kindling.models.closed_form import closed_form_of
+from kindling.models.mlp import DenseClosedForm, architecture_of
+from kindling.native import engine
+from kindling.steps.base import BatchResults, Learner, contiguous
+from kindling.steps.lanes import TeamSize
+from kindling.steps.optimizers import ADAM_BETAS, ADAM_EPS, build_optimizer, is_plain_sgd
+from kindling.tasks.measures import Evaluated, joined, tally
+
+SOURCES = {
+    torch.uint8: engine.BYTES, torch.float32: engine.FLOATS, torch.float64: engine.DOUBLES,
+}  # fmt: skip
+
+_memory = threading.local()
+
+
+def scratch(size: int) -> int:
+    """The address of at least `size` bytes of working memory for this thread."""
+    held: Tensor | None = getattr(_memory, "held", None)
+    if held is None or len(held) < size:
+        held = _memory.held = torch.empty(size, dtype=torch.uint8)
+    return held.data_ptr()
+
+
+class NativeModel:
+    """A model and the flat vector `weights` that holds its parameters and running statistics."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model, self.architecture = model, architecture_of(model)
+        known, norms = self.architecture, self.architecture.norms
+        self.batch_norms = [norm for norm in norms if isinstance(norm, nn.BatchNorm1d)]
+        norm = ("batch" if self.batch_norms else "layer") if norms else None
+        eps = norms[0].eps if norms else 1e-5
+        momentum = (self.batch_norms[0].momentum if self.batch_norms else None) or 0.1
+        self.network = engine.Network(
+            known.widths, torch.finfo(known.layers[0].weight.dtype).bits, known.activation, norm,
+            known.dropouts, known.input_dropout, known.noise, known.max_norm, eps, momentum,
+        )  # fmt: skip
+        self.weights = self.new_vector()
+        for tensor, view in self._pairs(self.weights):
+            tensor.data = view.copy_(tensor.data)
+
+    def new_vector(self) -> Tensor:
+        """A flat vector of zeros, with a place for each number of the model."""
+        return torch.zeros(self.network.size, dtype=self.architecture.layers[0].weight.dtype)
+
+    def views(self, vector: Tensor) -> list[Tensor]:
+        """The parts of a flat vector that belong to the parameters, in the model's order."""
+        by_parameter = {id(tensor): view for tensor, view in self._pairs(vector)}
+        return [by_parameter[id(parameter)] for parameter in self.model.parameters()]
+
+    def _pairs(self, vector: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Each tensor of the model, with its view of a flat vector."""
+        norms = (*self.architecture.norms, None)
+        for number, (layer, place) in enumerate(
+            zip(self.architecture.layers, self.network.layers, strict=True)
+        ):
+            norm = norms[number] if self.architecture.norms else None
+            whole = vector[place.weight : place.weight + place.inputs * place.stride]
+            yield layer.weight, whole.view(place.inputs, place.stride)[:, : place.units].T
+            for module, name, start in (
+                (layer, "bias", place.bias), (norm, "weight", place.scale),
+                (norm, "bias", place.shift), (norm, "running_mean", place.mean),
+                (norm, "running_var", place.variance),
+            ):  # fmt: skip
+                if start >= 0:
+                    yield getattr(module, name), vector[start : start + place.units]
+
+    def logits(self, features: Tensor) -> Tensor:
+        """Logits (N, classes) of features (N, *shape), as a split or a `Batch` holds them."""
+        features, by = features.contiguous(), engine.engine()
+        found = self.weights.new_empty(len(features), self.network.widths[-1])
+        if len(features):
+            memory = scratch(by.scratch_bytes(self.network, len(features)))
+            samples = self.samples(features)
+            by.logits(self.network, self.weights.data_ptr(), samples, found.data_ptr(), memory)
+        return found
+
+    def samples(self, features: Tensor, labels: Tensor | None = None) -> engine.Samples:
+        """The addresses of features (N, *shape) and labels (N,). Raises ValueError as `check`."""
+        self.check(features, labels)
+        address = None if labels is None else labels.data_ptr()
+        return engine.Samples(features.data_ptr(), SOURCES[features.dtype], address, len(features))
+
+    def check(self, features: Tensor, labels: Tensor | None = None) -> None:
+        """Raises ValueError if a sample has another size than the model's inputs, or a label is no
+        class: the engine would read and write foreign memory."""
+        inputs, *_, classes = self.network.widths
+        if features.numel() != len(features) * inputs:
+            raise ValueError(f"features {tuple(features.shape)}, must be (N, {inputs})")
+        if labels is not None and len(labels):
+            low, high = (int(label) for label in labels.aminmax())
+            if low < 0 or high >= classes:
+                raise ValueError(f"labels from {low} to {high}, must be from 0 to {classes - 1}")
+
+
+def why_not_native(model: nn.Module) -> str:
+    """Why the engine cannot train a model on a CPU; "" if it can."""
+    if closed_form_of(model) is not DenseClosedForm:
+        return f"the engine does not know the layers of {type(model).__name__}"
+    if (activation := architecture_of(model).activation) not in engine.ACTIVATIONS:
+        return f"the engine has no model.activation={activation}"
+    return engine.why_absent()
+
+
+class NativeTrial:
+    """One model with the vectors of its optimizer. The state of torch's optimizer is views of them,
+    so that checkpoints and other kinds of steps can read it."""
+
+    def __init__(self, model: NativeModel, config: schema.Optimizer, seed: int) -> None:
+        self.model = model
+        self.optimizer = build_optimizer(config, model.model.parameters())
+        self.gradient: Tensor | None = None
+        adam = config.name != "sgd"
+        decay, momentum = config.weight_decay, getattr(config, "momentum", 0.0)
+        names = ["exp_avg", "exp_avg_sq"] if adam else ["momentum_buffer"] * bool(momentum)
+        self.moments = {name: model.new_vector() for name in names}
+        self.count = torch.tensor(0.0) if adam else None  # of steps; torch keeps a float
+        self.settings = engine.Optimizer(
+            engine.OPTIMIZERS.index(config.name), getattr(config, "nesterov", False), decay,
+            momentum, *ADAM_BETAS, ADAM_EPS,
+        )  # fmt: skip
+        vectors = [vector.data_ptr() for vector in self.moments.values()]
+        self.pointers = engine.Model(
+            model.weights.data_ptr(), None, *(*vectors, None, None)[:2], None, seed, 0
+        )
+        self.adopt()
+
+    def store_gradients(self) -> None:
+        self.gradient = self.model.new_vector()
+        self.pointers.gradient = self.gradient.data_ptr()
+
+    def adopt(self) -> None:
+        """Takes over the state that was loaded into torch's optimizer, and makes it views."""
+        state: dict[Any, dict[str, Tensor]] = self.optimizer.state
+        parameters = list(self.model.model.parameters())
+        for name, vector in self.moments.items():
+            for parameter, view in zip(parameters, self.model.views(vector), strict=True):
+                if name in state[parameter]:
+                    view.copy_(state[parameter][name])
+                state[parameter][name] = view
+        if self.count is not None:
+            self.count = state[parameters[0]].get("step", self.count).detach().clone()
+            self.pointers.steps = int(self.count)
+            for parameter in parameters:
+                state[parameter]["step"] = self.count
+
+    def finish_block(self, rate: float) -> None:
+        """Makes the optimizer's state that of the last step."""
+        if self.count is not None:
+            self.count.fill_(self.pointers.steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+
+
+class NativeLearner(Learner):
+    """Trains trials by the engine: each on a thread of `lanes`, a single one on several."""
+
+    @cached_property
+    def native(self) -> list[NativeModel]:
+        return [NativeModel(model) for model in self.models]
+
+    @cached_property
+    def trials(self) -> list[NativeTrial]:
+        return [
+            NativeTrial(model, config.optimizer, config.seed)
+            for model, config in zip(self.native, self.configs, strict=True)
+        ]
+
+    @cached_property
+    def optimizers(self) -> list[Optimizer]:
+        return [trial.optimizer for trial in self.trials]
+
+    def optimizers_restored(self) -> None:
+        for trial in self.trials:
+            trial.adopt()
+
+    def begin(self, *arguments: Any) -> None:
+        """The average has one lane, of each trial's flat vector."""
+        super().begin(*arguments)
+        trials, step_plan, average = self.trials, self.step_plan, self.average
+        decay = 0.0
+        if average is not None:
+            decay = average.decay
+            for trial, values in zip(trials, average.values[0], strict=True):
+                trial.pointers.average = values.data_ptr()
+        whole_steps = step_plan.accumulate == 1 and step_plan.clip is None
+        for trial in trials:
+            if not (whole_steps and is_plain_sgd(trial.optimizer)):
+                trial.store_gradients()
+        weights = step_plan.class_weights
+        self.class_weights = None if weights is None else np.array(weights, np.float64)
+        self.plan = engine.Plan(
+            step_plan.batches_per_epoch, step_plan.accumulate, step_plan.clip or 0.0,
+            step_plan.smoothing, decay,
+            None if self.class_weights is None else self.class_weights.ctypes.data,
+        )  # fmt: skip
+        self.team_size = TeamSize(self.lanes.count)
+        self.teams = {size: engine.engine().team(size) for size in self.team_size.sizes}
+        # The longest first, so that threads end at about the same time.
+        sizes = [trial.model.network.size for trial in trials]
+        self.by_size = sorted(range(len(trials)), key=lambda n: -sizes[n])
+
+    def train(self, block: Block | Rows, epoch: int, batch: int) -> BatchResults:
+        count, by = block.batches, engine.engine()
+        losses = np.empty((len(self.trials), count))
+        correct = np.empty((len(self.trials), count), np.int64)
+        features, labels = block.features.contiguous(), block.labels.contiguous()
+        first = 0 if isinstance(block, Rows) else 2  # the dimension of the samples
+        self.trials[0].model.check(features.flatten(0, first), labels)
+
+        def train(number: int) -> None:
+            trial, order = self.trials[number], self.batch_of[number]
+            network = trial.model.network
+            steps = (batch + np.arange(count)) // self.step_plan.accumulate
+            rates = np.ascontiguousarray(self.schedules[number].of_epoch(epoch)[steps])
+            if isinstance(block, Rows):
+                x, y, rows = features, labels, block.rows[:, order].contiguous()
+            else:
+                x, y, rows = features[:, order].contiguous(), labels[:, order].contiguous(), None
+            memory = scratch(by.scratch_bytes(network, block.size))
+            # Signals are handled between calls, even if trainer.steps_per_call is large.
+            most = max(1, OPERATIONS // (6 * block.size * network.size))
+
+            def run(size: int, begin: int, end: int) -> None:
+                for start in range(begin, end, most):
+                    part = engine.Block(
+                        x.data_ptr(), SOURCES[x.dtype], None if rows is None else rows.data_ptr(),
+                        y.data_ptr(), block.size, epoch, batch, start, min(start + most, end),
+                        rates.ctypes.data, losses[number].ctypes.data, correct[number].ctypes.data,
+                    )  # fmt: skip
+                    arguments = (network, (trial.settings, self.plan), trial.pointers, part, memory)
+                    self.lanes.map(partial(by.train, *arguments), self.teams[size])
+
+            if len(self.trials) == 1 and self.lanes.pool is not None:
+                self.team_size.train(run, count)
+            else:
+                run(1, 0, count)
+            trial.finish_block(float(rates[-1]))
+            for norm in trial.model.batch_norms:
+                assert norm.num_batches_tracked is not None
+                norm.num_batches_tracked += count
+
+        self.lanes.deal(train, self.by_size)
+        return BatchResults(torch.from_numpy(losses).T, torch.from_numpy(correct).T)
+
+    def gradients(self) -> list[Tensor]:
+        return [trial.gradient for trial in self.trials if trial.gradient is not None]
+
+    def averaged_tensors(self) -> list[list[Tensor]]:
+        return [[model.weights for model in self.native]]
+
+    def evaluate(self, batch: Batch, places: Sequence[int]) -> Evaluated:
+        models, measure, by = [self.native[n] for n in places], self.measure, engine.engine()
+        features, labels = batch.features.contiguous(), batch.labels.contiguous()
+        starts = range(0, len(labels), CHUNK)
+        losses = np.empty((len(starts), len(models)))
+        correct = np.empty((len(starts), len(models)), np.int64)
+        tallies = dict[tuple[int, int], Tensor]()
+
+        def evaluate(task: tuple[int, int]) -> None:
+            number, chunk = task
+            model, part = models[number], slice(starts[chunk], starts[chunk] + CHUNK)
+            samples, weights = model.samples(features[part], labels[part]), model.weights
+            memory = scratch(by.scratch_bytes(model.network, samples.size))
+            logits = weights.new_empty(samples.size if measure else 0, self.classes)
+            losses[chunk, number], correct[chunk, number] = by.evaluate(
+                model.network, weights.data_ptr(), samples, memory,
+                logits.data_ptr() if measure else None,
+            )  # fmt: skip
+            if measure:
+                tallies[task] = tally(measure, logits.mT[None], labels[part])
+
+        numbers, chunks = range(len(models)), range(len(starts))
+        self.lanes.deal(evaluate, [(number, chunk) for number in numbers for chunk in chunks])
+        whole = None
+        if measure:
+            by_model = [joined(measure, [tallies[n, chunk] for chunk in chunks]) for n in numbers]
+            whole = torch.cat(by_model, 1)
+        return Evaluated(torch.from_numpy(losses), torch.from_numpy(correct), whole)
+
+    def logits(self, features: Tensor) -> Tensor:
+        return self.native[0].logits(features)
+
+    def optimizer_state(self, place: int) -> dict[str, Any]:
+        return self.without_views(self.optimizers[place].state_dict())  # type: ignore[no-any-return]
+
+    def without_views(self, state: Any) -> Any:
+        return tree_map_only(Tensor, contiguous, state)
+
+    def load_optimizer_states(self, states: Sequence[dict[str, Any]]) -> None:
+        super().load_optimizer_states(states)
+        self.optimizers_restored()

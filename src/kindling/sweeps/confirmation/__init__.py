@@ -1,0 +1,1 @@
+"""Confirmations: the best settings of a sweep train again with fresh seeds."""

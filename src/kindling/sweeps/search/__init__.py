@@ -1,0 +1,1 @@
+"""Searches: Optuna proposes batches of trials, which train as stacks."""

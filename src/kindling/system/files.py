@@ -1,0 +1,430 @@
+"""Durable writing, safe reading of untrusted files, and locks.
+
+The project opens files with these functions, because a folder may come from a stranger: its links
+may lead to any file, and a program that reads a named pipe may wait for ever.
+"""
+
+import errno
+import fcntl
+import hashlib
+import io
+import itertools
+import os
+import re
+import shutil
+import socket
+import stat
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+
+from kindling.system.colour import note_name
+from kindling.system.errors import InputError, all_at_once, parsing, reading
+
+MIB = 2**20
+# A composed configuration has about 2 KB, Hydra's own record of a sweep about 10 KB.
+YAML_LIMIT = MIB // 4
+# Seconds to wait until the ranks (the processes of a run) end after their main process was killed.
+# On a busy machine they took 5 s.
+RANKS_PATIENCE = 60
+LINKS_ALLOWED_IN = "wandb"  # W&B's folder has links to its logs; W&B writes only into new folders
+HARD_LINKS_ALLOWED = (".ckpt", ".part")  # never written in place, so hard links are harmless
+
+
+# --- writing ---------------------------------------------------------------------------------
+
+
+def write_durably(path: Path, content: bytes | str) -> None:
+    """Replaces a file. At every instant, even at a power cut, the file is the old or the new one.
+
+    A link is replaced, never followed. The caller must make sure that only one process writes. A
+    temporary file left by a killed process is removed. Text is written as UTF-8; undecodable bytes
+    of a file name in the text are written as escapes. On OSError the old file is unchanged.
+    """
+    with replacing(path) as temporary:
+        temporary.write_bytes(_encoded(content))
+
+
+def write_into_folder(contents: Mapping[Path, bytes | memoryview | str]) -> None:
+    """As `write_durably` for each file of one folder, in this order, with one sync of the folder,
+    which is made first.
+
+    Each file is whole at every instant. If the process is killed, the files after one that is still
+    the old one are old, too. After a power cut this holds on file systems that keep the order of
+    renames: ext4, XFS, Btrfs and APFS do.
+    """
+    folders = {path.parent for path in contents}
+    assert len(folders) <= 1, folders
+    for folder in folders:
+        make_folder(folder)
+    for path, content in contents.items():
+        with _replacing(path, synced=True) as temporary:
+            temporary.write_bytes(_encoded(content))
+    for folder in folders:
+        sync(folder)
+
+
+def _encoded(content: bytes | memoryview | str) -> bytes | memoryview:
+    return content.encode(errors="backslashreplace") if isinstance(content, str) else content
+
+
+def make_folder(folder: Path) -> None:
+    """Makes a folder and its parents, unless they exist. The new ones survive a power cut."""
+    absent = [*itertools.takewhile(lambda each: not each.exists(), (folder, *folder.parents))]
+    folder.mkdir(parents=True, exist_ok=True)
+    for each in absent:
+        sync(each.parent)
+
+
+@contextmanager
+def made_whole(folder: Path) -> Iterator[Path]:
+    """Yields a new folder, which becomes `folder` after the body, durably: at every instant,
+    `folder` is whole or absent. Removes it after an exception; if the process is killed,
+    `python -m src.runs clean` finds the rest. Raises InputError if `folder` exists by then."""
+    make_folder(folder.parent)
+    new = folder.with_name(f"{DISCARDED}0-{uuid.uuid4().hex[:8]}")
+    new.mkdir()
+    new = new.rename(discarded_name(new))
+    try:
+        with lock_or_fail(new / ".lock"):
+            yield new
+        if os.path.lexists(folder):
+            raise InputError(f"{folder}: exists already; another process has made it meanwhile")
+        new.rename(folder)
+    except BaseException:
+        shutil.rmtree(new, ignore_errors=True)
+        raise
+    sync(folder.parent)
+
+
+def replace_quickly(path: Path, content: str) -> None:
+    """As `write_durably`, but without a sync: readers see the old or the new file; after a power
+    cut, the file may be lost."""
+    with _replacing(path, synced=False) as temporary:
+        temporary.write_text(content)
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yields an empty temporary file, which replaces `path` after the body, as durably as in
+    `write_durably`. Raises InputError when the old file is not a regular file."""
+    with _replacing(path, synced=True) as temporary:
+        yield temporary
+    sync(path.parent)
+
+
+@contextmanager
+def _replacing(path: Path, *, synced: bool) -> Iterator[Path]:
+    """As `replacing`, but the caller syncs the folder."""
+    if path.exists():
+        require_regular(path, path.stat())
+    temporary = temporary_path(path)
+    try:
+        temporary.unlink(missing_ok=True)
+        temporary.touch(exist_ok=False)  # follows no link
+        yield temporary
+        if synced:
+            sync(temporary)
+        temporary.replace(path)
+    except BaseException as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(path)
+        raise
+
+
+WRITERS = 16  # threads; a disk syncs 16 files in little more than the time of one
+Item = TypeVar("Item")
+
+
+def write_together(write: Callable[[Item], object], items: Iterable[Item]) -> None:
+    """Calls `write` for each item, several at once in threads, because to write a file durably is
+    mostly to wait for the disk. At most twice as many items as threads are in memory. Raises the
+    first exception after the writes that had begun have ended.
+
+    `items` should make the bytes that `write` only writes: threads that compute keep the
+    interpreter from each other, so that 16 of them took 1.6 times as long as this thread alone.
+    """
+    pending: deque[Future[object]] = deque()
+    with ThreadPoolExecutor(WRITERS) as threads:
+        try:
+            for item in items:
+                pending.append(threads.submit(write, item))
+                if len(pending) == 2 * WRITERS:
+                    pending.popleft().result()
+            for future in pending:
+                future.result()
+        except BaseException:
+            threads.shutdown(cancel_futures=True)
+            raise
+
+
+def temporary_path(path: Path) -> Path:
+    """The file that takes the new content before the rename."""
+    return path.with_name(f".{path.name}.part")
+
+
+DISCARDED = ".discarded-"
+
+
+def discarded_name(folder: Path) -> Path:
+    """A name beside a folder, for the time in which it is removed or is not yet whole. The name
+    holds the folder's own inode, so that no folder of a user's has such a name by chance."""
+    return folder.with_name(f"{DISCARDED}{folder.lstat().st_ino}-{uuid.uuid4().hex[:8]}")
+
+
+def is_discarded(path: Path) -> bool:
+    """Whether a path is a folder, not a link, that `discarded_name` has named."""
+    named = re.fullmatch(rf"{re.escape(DISCARDED)}([0-9]+)-[0-9a-f]{{8}}", path.name)
+    with suppress(OSError):
+        status = path.lstat()
+        own = named is not None and int(named[1]) == status.st_ino
+        return own and stat.S_ISDIR(status.st_mode)
+    return False
+
+
+def sync(path: Path) -> None:
+    """Makes the content of a file, or the renames in a folder, survive a power cut."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def append_text(path: Path, text: str) -> None:
+    """Adds lines in one write: a kill leaves all or nothing. Raises as `require_single_name`."""
+    data = _encoded(text)
+    with os.fdopen(open_in_place(path, os.O_WRONLY | os.O_APPEND), "ab", buffering=0) as file:
+        if file.write(data) < len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+
+def open_in_place(path: Path, flags: int) -> int:
+    """Opens or creates a file to write in place. Raises InputError as `require_single_name`."""
+    return _opened(path, flags | os.O_CREAT | os.O_NOFOLLOW, require_single_name)
+
+
+def _opened(path: Path, flags: int, require: Callable[[Path, os.stat_result], None]) -> int:
+    """The descriptor of a file with a status that `require` accepts. The status is looked at before
+    the opening, too: a pipe waits for a writer, and opening a device may have effects."""
+    with suppress(FileNotFoundError):
+        require(path, path.stat(follow_symlinks=not flags & os.O_NOFOLLOW))
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+    try:
+        require(path, os.fstat(descriptor))
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def require_single_name(path: Path, status: os.stat_result) -> None:
+    """Raises InputError for a link, for a file with a second hard link, and for anything but a
+    file: writing through them would change other files or devices."""
+    if stat.S_ISLNK(status.st_mode):
+        raise InputError(f"{path}: is a link: writing would change the file behind it; remove it")
+    require_regular(path, status)
+    if status.st_nlink > 1:
+        raise InputError(
+            f"{path}: has a second name (a hard link), whose content would change too; put a copy "
+            "in its place"
+        )
+
+
+def require_contained(folder: Path) -> None:
+    """Raises InputError with all entries of a folder that make writing into it unsafe: links to
+    targets outside, files with more than one hard link, pipes, sockets and devices.
+
+    The folder may be a link itself, and may be absent. Links to targets inside are allowed.
+    """
+    faults: list[str] = []
+    root = os.path.realpath(folder)
+    unvisited = [str(folder)] if folder.is_dir() else []
+    while unvisited:
+        for entry in _entries(unvisited.pop()):
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:  # another process has removed it in between
+                continue
+            if stat.S_ISLNK(status.st_mode):
+                target = os.path.realpath(entry.path)
+                if os.path.commonpath([root, target]) != root:
+                    faults.append(f"{entry.path}: is a link to {target}")
+            elif stat.S_ISDIR(status.st_mode):
+                unvisited += [entry.path] if entry.name != LINKS_ALLOWED_IN else []
+            elif not stat.S_ISREG(status.st_mode):
+                faults.append(f"{entry.path}: is {kind(status)}")
+            elif status.st_nlink > 1 and not entry.name.endswith(HARD_LINKS_ALLOWED):
+                faults.append(f"{entry.path}: has a second name (a hard link)")
+    if faults:
+        advice = "remove these entries, because writing could change files outside the folder"
+        if len(faults) == 1:
+            raise InputError(f"{faults[0]}; {advice}")
+        raise all_at_once(faults, advice)
+
+
+def _entries(folder: str) -> list[os.DirEntry[str]]:
+    with reading(folder), suppress(FileNotFoundError), os.scandir(folder) as entries:
+        return list(entries)
+    return []
+
+
+def why_not_writable(option: str, path: Path, name: str, *, force: bool) -> list[str]:
+    """One message if a command cannot write `path`, else an empty list. `option` is an option such
+    as --csv. `name` is the file name to propose if `path` is a folder. With `force`, an existing
+    file may be replaced."""
+    typed = f"{option} {path}"
+    if path.is_dir():
+        return [f"{typed}: is a folder; type {option} {path / name}"]
+    if not path.parent.is_dir():
+        return [f"{typed}: there is no folder {path.parent}; make it first"]
+    if path.exists() and not force:
+        return [f"{typed}: exists already; name another file, or type --force to replace it"]
+    return []
+
+
+# --- reading ---------------------------------------------------------------------------------
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Opens a file for reading; links are followed. Raises InputError for a folder, pipe, socket or
+    device."""
+    note_name(path)
+    return os.fdopen(_opened(path, os.O_RDONLY, require_regular), "rb")
+
+
+def require_regular(path: Path, status: os.stat_result) -> None:
+    """Raises InputError unless the status is of a regular file."""
+    if not stat.S_ISREG(status.st_mode):
+        raise InputError(f"{path}: is {kind(status)}, must be a file")
+
+
+def kind(status: os.stat_result) -> str:
+    """The kind of a special file, with its article."""
+    kinds = {
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a named pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFLNK: "a link",
+    }
+    return kinds.get(stat.S_IFMT(status.st_mode), "a device")
+
+
+def read_bounded(path: Path, limit: int) -> bytes:
+    """The content of a file. Raises InputError when it is unreadable or too large."""
+    with reading(path), suppress(FileNotFoundError), open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise InputError(
+                f"{path}: has more than {limit:,} bytes. Kindling never writes so much there; "
+                "restore the file"
+            )
+        return file.read(size)
+    raise InputError(f"{path}: there is no such file or folder")
+
+
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file's content, in hexadecimal digits. Raises as `open_regular`."""
+    with open_regular(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml's, where it is available
+YAML_DEPTH = 20  # a configuration has four levels
+
+
+def read_yaml(path: Path) -> Any:
+    """The plain values of a YAML file. Raises InputError when the file is not YAML or too large.
+
+    Refuses aliases, which can expand to more than the memory, deep nesting, which would exhaust a
+    parser's stack, and tags such as `!!bool foo`, which change how a text is read.
+    """
+    return parse_yaml(read_bounded(path, YAML_LIMIT), path)
+
+
+def parse_yaml(content: bytes, path: Path) -> Any:
+    """As read_yaml, from the content of a file. `path` is for messages."""
+    with parsing(f"{path}: cannot be read as YAML"):
+        text, depth = content.decode(), 0
+        for event in yaml.parse(text, LOADER):
+            depth += isinstance(event, yaml.CollectionStartEvent)
+            depth -= isinstance(event, yaml.CollectionEndEvent)
+            if isinstance(event, yaml.AliasEvent):
+                raise ValueError(f"it has the alias *{str(event.anchor)[:80]}")
+            if depth > YAML_DEPTH:
+                raise ValueError(f"it is nested more than {YAML_DEPTH} levels deep")
+            tag = getattr(event, "tag", None)
+            if tag is not None:
+                raise ValueError(f"it has the tag {tag[:80]}")
+        return yaml.load(text, LOADER)
+
+
+# --- who may write ---------------------------------------------------------------------------
+
+
+@contextmanager
+def lock_or_fail(path: Path, patience: float = 0) -> Iterator[int]:
+    """Locks a file and yields its descriptor; removes the file at the end. The system releases the
+    lock when the last process with the descriptor ends, in whatever way.
+
+    Raises InputError when another process still holds the lock after `patience` seconds, and as
+    `require_single_name`. When the process that took the lock has ended, its ranks may still hold
+    the lock: if `patience` is above 0, this function then waits up to RANKS_PATIENCE seconds.
+    """
+    make_folder(path.parent)
+    began = time.monotonic()
+    while True:
+        file = os.fdopen(open_in_place(path, os.O_RDWR), "r+", errors="replace")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = file.read(100).strip() or "another process"
+            file.close()
+            allowed = RANKS_PATIENCE if patience and _has_ended(holder) else patience
+            if time.monotonic() - began < allowed:
+                time.sleep(0.05)
+                continue
+            raise InputError(
+                f"{path.parent}: {holder} is writing there; wait until it ends, or stop it"
+            ) from None
+        if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
+            break
+        file.close()  # the previous holder has removed the file meanwhile
+    try:
+        file.truncate(0)
+        file.write(f"process {os.getpid()} of {socket.gethostname()}")
+        file.flush()
+        yield file.fileno()
+    finally:
+        with suppress(OSError):
+            path.unlink(missing_ok=True)
+        file.close()
+
+
+def _has_ended(holder: str) -> bool:
+    """Whether the text in a lock names a process of this machine that has ended."""
+    match = re.fullmatch(r"process ([0-9]{1,9}) of (.*)", holder)
+    if match is None or match[2] != socket.gethostname():
+        return False
+    try:
+        os.kill(int(match[1]), 0)
+    except OSError as error:
+        return error.errno == errno.ESRCH  # EPERM: the process runs, but is another user's
+    return False
+
+
+@contextmanager
+def wait_for_lock(path: Path) -> Iterator[None]:
+    """Locks a file, however long that takes; the file stays. Raises as `require_single_name`."""
+    with os.fdopen(open_in_place(path, os.O_RDWR), "r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

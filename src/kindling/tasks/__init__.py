@@ -1,0 +1,1 @@
+"""What the outputs of a model mean: loss, decision and measures."""

@@ -1,0 +1,286 @@
+"""Trains one run (`fit`) or a stack of runs (`fit_stack`)."""
+
+import logging
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
+from pathlib import Path
+
+import torch
+from lightning.pytorch import Callback
+
+from kindling.config.schema import Config, joint_hash
+from kindling.config.written import counted
+from kindling.data.sources.catalogue import open_source
+from kindling.ranks import processes as ranks
+from kindling.records.checkpoint import CheckpointPair
+from kindling.records.config_files import claim
+from kindling.records.folder import Run, columns, result_text
+from kindling.records.groups import remove_progress
+from kindling.records.lookup import timestamped
+from kindling.system import machine
+from kindling.system.arguments import as_path
+from kindling.system.errors import InputError, Interrupted, storage_faults
+from kindling.system.files import lock_or_fail, require_contained, write_together
+from kindling.system.signals import Signals, handled
+from kindling.training import batch_size
+from kindling.training import result as results
+from kindling.training.building import build_module, check_devices, log_beginning, open_data
+from kindling.training.callbacks import CheckpointPairIO, require_usable
+from kindling.training.checkpoints import Checkpoints
+from kindling.training.history import History
+from kindling.training.loggers.base import Loggers
+from kindling.training.progress import ProgressFile
+from kindling.training.resume import clear, find_state
+from kindling.training.stopping import Stopping
+from kindling.training.trainer import build_trainer, quiet_lightning, train
+
+log = logging.getLogger(__name__)
+
+LOCK_PATIENCE = 5  # seconds, for a process that is about to end
+
+
+def fit(
+    config: Config,
+    folder: str | Path | None = None,
+    *,
+    resume: bool = False,
+    callbacks: Sequence[Callback] = (),
+) -> Run:
+    """Trains, validates and tests as configured. All files of the run are written to the folder, by
+    default a new one, runs/<date>/<time>.
+
+    Seeds the global random streams of Python, NumPy and torch. `callbacks` are Lightning's; on
+    several devices they must be picklable, because each rank gets a copy. With `resume` the run
+    continues from the checkpoint in the folder, and its result equals that of an uninterrupted run,
+    bit for bit, if it has the same callbacks. `trainer.max_epochs` may then be larger than before.
+
+    Raises Interrupted after a signal; the state is then saved. Raises InputError if
+    - data or devices do not fit the configuration (result.json then has the status `failed`);
+    - a callback cannot work here, or its state cannot be kept in a checkpoint;
+    - the folder contains a run and `resume` is False, or `resume` has no folder;
+    - the folder contains a run with another configuration;
+    - another process writes to the folder.
+    """
+    if not isinstance(config, Config):
+        raise InputError('fit takes a configuration: fit(compose("optimizer.lr=0.1"))')
+    if folder is None and resume:
+        raise InputError("fit(config, resume=True): lacks the folder of the run; name the folder")
+    require_usable(callbacks, config)
+    where = timestamped("runs") if folder is None else as_path(folder, "fit(config, folder)")
+    run = Run(where)
+    if run.started and not resume:
+        raise InputError(
+            f"{folder}: holds a run already; continue it by fit(..., resume=True), or name another "
+            "folder"
+        )
+    # `resume` is not passed on: fit_stack always continues a run that it finds.
+    return fit_stack([config], [run.folder], callbacks=callbacks)[0]
+
+
+@dataclass(frozen=True)
+class Job:
+    """All runs of one stack: the arguments of `fit_stack`, which also go to each rank."""
+
+    configs: Sequence[Config]
+    folders: Sequence[Path]
+    state_folder: Path | None = None
+    halving: int | None = None
+    callbacks: Sequence[Callback] = ()
+
+    @cached_property
+    def runs(self) -> list[Run]:
+        return [Run(folder) for folder in self.folders]
+
+    @property
+    def checkpoint_pair(self) -> CheckpointPair:
+        return CheckpointPair(self.state_folder or self.runs[0].checkpoints)
+
+    def left(self) -> "Job":
+        """The job without trials that have ended, if the stack has no state from which all of them
+        go on: a folder was removed, or a process was killed among the results of a stack that had
+        no checkpoint. What is left has a state of its own. Halving compares all trials."""
+        left = [trial for trial, run in enumerate(self.runs) if not run.ended]
+        if (
+            self.state_folder is None
+            or self.halving is not None
+            or len(left) == len(self.runs)
+            or not self.checkpoint_pair.empty
+        ):
+            return self
+        configs = [self.configs[trial] for trial in left]
+        folders = [self.folders[trial] for trial in left]
+        folder = self.state_folder / joint_hash(configs)
+        return replace(self, configs=configs, folders=folders, state_folder=folder)
+
+
+def fit_stack(
+    configs: Sequence[Config],
+    folders: Sequence[Path],
+    state_folder: Path | None = None,
+    halving: int | None = None,
+    callbacks: Sequence[Callback] = (),
+    patience: float = LOCK_PATIENCE,
+) -> list[Run]:
+    """Trains several configurations as one stack. Each folder gets the files of a single run.
+
+    The configurations may differ only in the fusible keys (training/grouping.py). The stack
+    keeps its checkpoints in `state_folder` until all trials have ended. A single run has no
+    `state_folder`. If there is a checkpoint, training continues from it.
+
+    With `halving` = N, trials are dropped after 1, N, N², … epochs. The best trials continue: one,
+    or as many as have at most 1/N of the parameters that still train (training/stopping.py).
+
+    Waits up to `patience` seconds for another process that trains the same stack.
+    """
+    job = Job(configs, folders, state_folder, halving, callbacks)
+    runs, pair, rank_zero = job.runs, job.checkpoint_pair, ranks.is_rank_zero()
+    locked: AbstractContextManager[int | None] = nullcontext()
+    if rank_zero:
+        for folder in [*folders, *([state_folder] if state_folder else [])]:
+            require_contained(folder)
+        locked = lock_or_fail(pair.folder / ".lock", patience=patience)
+    with storage_faults(pair.folder), locked as lock_descriptor:
+        if rank_zero:
+            claimed = [
+                claim(run, config, partial(_batch_size, run, config))
+                for config, run in zip(configs, runs, strict=True)
+            ]
+            job = replace(job, configs=claimed)
+        if not all(run.ended for run in runs):
+            job = job.left()
+            _fit_locked(job, lock_descriptor)
+            if rank_zero and job.checkpoint_pair.folder != pair.folder:
+                shutil.rmtree(job.checkpoint_pair.folder, ignore_errors=True)
+        if rank_zero:
+            for config, run in zip(configs, runs, strict=True):
+                if config.checkpoint.keep == "best" and run.ended:
+                    run.remove_checkpoints(but_best=True)
+        if state_folder is not None:
+            pair.remove()
+    with suppress(OSError):  # the lock has made the folder anew where nothing was kept
+        pair.folder.rmdir()
+    return runs
+
+
+def _batch_size(run: Run, config: Config) -> int:
+    if ranks.is_rank():
+        raise InputError("data.batch_size=auto does not work under torchrun or srun; type a number")
+    try:
+        with results.logging_to([run]):
+            return batch_size.choose(config, open_source(config.data))
+    except Exception as error:
+        results.mark_failed([run], error)
+        raise
+
+
+def _fit_locked(job: Job, lock_descriptor: int | None) -> None:
+    """Trains here, or starts ranks with the locked file. Writes results of unsuccessful runs."""
+    runs, config = job.runs, job.configs[0].trainer
+    try:
+        devices = machine.resolve(config)
+        if devices.world_size == 1 or ranks.is_rank():
+            fit_rank(job)
+        else:
+            ranks.launch(fit_rank, (job,), devices.count, config.max_restarts, lock_descriptor)
+    except Interrupted as interrupted:
+        if not ranks.is_rank_zero():
+            raise Interrupted(interrupted.number) from None
+        results.mark_interrupted(runs, interrupted.number)
+        # Of the trial that came farthest; others may have stopped before.
+        epochs = max(run.result.get("epochs", 0) for run in runs)
+        steps = max(run.result.get("steps", 0) for run in runs)
+        come_to = f"stopped after {counted(epochs, 'epoch')}, {counted(steps, 'step')}"
+        advice = f"to go on, type\n  {results.command_to_go_on(runs[0])}"
+        raise Interrupted(interrupted.number, f"{come_to}; {advice}") from None
+    except Exception as error:
+        if ranks.is_rank_zero():
+            results.mark_failed(runs, error)
+        if isinstance(error, ranks.RankKilledError):
+            advice = f"to go on, type\n  {results.command_to_go_on(runs[0])}"
+            raise ranks.RankKilledError(f"{error}; {advice}") from None
+        raise
+    finally:
+        if ranks.is_rank_zero():
+            remove_progress(job.checkpoint_pair.folder)
+
+
+def fit_rank(job: Job) -> None:
+    """Trains in this process, as the only process or as one rank."""
+    machine.keep_freed_memory()
+    machine.use_own_share()
+    with (
+        handled(rank=ranks.is_rank()) as signals,
+        results.logging_to(job.runs),
+        quiet_lightning(),
+        results.advice_on_failure(job.runs[0], job.configs[0]),
+    ):
+        _train_and_test(job, signals)
+
+
+def _train_and_test(job: Job, signals: Signals) -> None:
+    config, runs, pair, began = job.configs[0], job.runs, job.checkpoint_pair, time.perf_counter()
+    devices = machine.resolve(config.trainer)
+    check_devices(config, devices)
+    data = open_data(job.configs, devices)
+    module = build_module(job.configs, data, devices, fresh=pair.empty)
+    resumed = find_state(pair, module, devices.world_size)
+    if resumed is None and ranks.is_rank_zero():
+        clear(runs, stacked=job.state_folder is not None, compared=job.halving is not None)
+    history = History(runs, columns(config.checkpoint.monitor))
+    loggers = Loggers(config, runs[0], history, data.source)
+    checkpoints = Checkpoints(runs, pair, signals, job.callbacks)
+    stopping = Stopping(history, job.halving, job.callbacks)
+    progress = ProgressFile(pair.folder, job.folders, history, checkpoints)
+    trainer = build_trainer(
+        config.trainer, devices, runs[0],
+        [*job.callbacks, history, loggers, stopping, checkpoints, progress],
+        CheckpointPairIO(pair, resumed.content if resumed else None, job.callbacks),
+        resumed=resumed is not None,
+    )  # fmt: skip
+    if trainer.global_rank:  # each rank draws its own dropout masks and noise
+        torch.manual_seed(config.seed + trainer.global_rank)
+    else:
+        log_beginning(module, devices, resumed is not None)
+    ready = time.perf_counter()
+    try:
+        with loggers.closing(), module.lanes.running():
+            train(trainer, module, resumed, signals)
+            trained, steps = time.perf_counter(), trainer.global_step
+            if trainer.is_global_zero:
+                checkpoints.finish(module)
+            tests_from = time.perf_counter()
+            checkpoints.restore_best(module)
+            trainer.test(module, data, verbose=False)
+            seconds = {
+                "setup": ready - began + loggers.seconds,
+                "fit": history.earlier_seconds + trained - ready - loggers.seconds,
+                "test": time.perf_counter() - tests_from,
+            }
+            common = results.facts(module, trainer, seconds)
+
+            def contents() -> Iterator[tuple[Run, str]]:
+                for trial, run in enumerate(runs if trainer.is_global_zero else ()):
+                    if run.ended:  # an interrupted process has written the result before
+                        continue
+                    best, rows = checkpoints.best_epoch(trial), history.rows[trial]
+                    content = results.result(
+                        trial, rows, module, common, best_epoch=best, steps=steps
+                    )
+                    loggers.finish(content)
+                    yield run, result_text(content)
+
+            write_together(lambda pair: pair[0].write_result_text(pair[1]), contents())
+    except Interrupted as interrupted:
+        if trainer.is_global_zero:
+            come_to = [
+                results.reached(rows, module, trial, trainer.global_step)
+                for trial, rows in enumerate(history.rows)
+            ]
+            results.mark_interrupted(runs, interrupted.number, come_to)
+        raise
+    if trainer.is_global_zero and len(runs) == 1:
+        log.info("\n%s", results.summary(runs[0]))

@@ -1,0 +1,186 @@
+"""Output during training: a progress bar, a line per step, how busy the GPU is, and a file that
+tells other processes how far the training is."""
+
+import logging
+import math
+import os
+import socket
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning.pytorch import Callback, LightningModule, Trainer
+from lightning.pytorch.callbacks import ProgressBar
+from pydantic import ValidationError
+from tqdm import tqdm
+
+from kindling.config.measures import sort_key
+from kindling.data.loader import Block, Rows
+from kindling.records.groups import GroupProgress, trial_numbers, write_progress
+from kindling.records.outcome import format_metric
+from kindling.system.errors import InputError
+from kindling.training.callbacks import RunsLast
+from kindling.training.checkpoints import Checkpoints
+from kindling.training.history import History
+from kindling.training.module import StackModule
+
+log = logging.getLogger(__name__)
+
+BAR = "{desc} {percentage:3.0f}%|{bar}| {elapsed}<{remaining}{postfix}"  # fits 80 columns
+
+
+class Progress(ProgressBar):
+    """A bar over the batches of the whole run, because an epoch may last only 0.1 s."""
+
+    INTERVAL = 0.1  # seconds between drawings; only a drawing reads values from the device
+
+    def on_train_start(self, trainer: Trainer, module: StackModule) -> None:
+        self.pending, self.drawn = 0, 0.0
+        batches = module.step_plan.batches_per_epoch
+        self.bar = tqdm(
+            total=batches * (trainer.max_epochs or 0),
+            initial=trainer.current_epoch * batches + module.batches_done % batches,
+            leave=False, dynamic_ncols=True, bar_format=BAR, mininterval=0, file=sys.stderr,
+        )  # fmt: skip
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: StackModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        losses, correct = outputs["losses"], outputs["correct"]
+        assert isinstance(batch, Block | Rows)
+        self.pending += len(losses)
+        now = time.monotonic()
+        if now - self.drawn < self.INTERVAL:
+            return
+        samples = correct.numel() * batch.size
+        loss, accuracy = losses.mean().item(), correct.sum().item() / samples
+        epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
+        self.bar.set_description_str(epoch, refresh=False)
+        mean = "mean " if losses[0].numel() > 1 else ""  # of the trials of a stack
+        shown = f"{mean}loss {format_metric('loss', loss)} acc {format_metric('acc', accuracy)}"
+        self.bar.set_postfix_str(shown, refresh=False)
+        self.bar.update(self.pending)
+        self.pending, self.drawn = 0, now
+
+    def on_train_end(self, trainer: Trainer, module: StackModule) -> None:
+        self.bar.close()
+
+    def on_exception(self, trainer: Trainer, module: StackModule, *_: Any) -> None:
+        if hasattr(self, "bar"):
+            self.bar.close()
+
+
+class StepLines(Callback):
+    """A line per optimizer step: epoch, step within the epoch, loss of the step's last batch."""
+
+    def on_train_batch_end(
+        self, trainer: Trainer, module: StackModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        plan = module.step_plan
+        losses = outputs["losses"][:, 0].tolist()
+        epoch = f"epoch {trainer.current_epoch + 1:03d}/{trainer.max_epochs:03d}"
+        with tqdm.external_write_mode():
+            for batch_number, loss in enumerate(losses, module.batches_done - len(losses)):
+                if plan.completes(batch_number):
+                    step = f"{plan.step_of(0, batch_number) + 1:03d}/{plan.steps_per_epoch:03d}"
+                    log.info("%s | step %s | train loss %.2f", epoch, step, loss)
+
+
+class ProgressFile(RunsLast):
+    """Writes progress.json into the folder of the checkpoints: before training, and after each
+    epoch, but at most once a second. `runs` are the folders of the trials.
+
+    A file that cannot be written is left out, because training does not need it.
+    """
+
+    INTERVAL = 1.0
+
+    def __init__(
+        self, folder: Path, runs: Sequence[Path], history: History, checkpoints: Checkpoints
+    ) -> None:
+        self.folder, self.trials = folder, trial_numbers(runs)
+        self.history, self.checkpoints = history, checkpoints
+
+    def on_train_start(self, trainer: Trainer, module: StackModule) -> None:
+        self.epoch, self.seconds = trainer.current_epoch, self.history.seconds
+        self._write(trainer, module, None)
+
+    def on_train_epoch_end(self, trainer: Trainer, module: StackModule) -> None:
+        if time.monotonic() - self.written >= self.INTERVAL:
+            earlier_epoch, earlier_seconds = self.epoch, self.seconds
+            self.epoch, self.seconds = trainer.current_epoch + 1, self.history.seconds
+            passed = (self.seconds - earlier_seconds) / (self.epoch - earlier_epoch)
+            self._write(trainer, module, passed)
+
+    def _write(self, trainer: Trainer, module: StackModule, epoch_seconds: float | None) -> None:
+        self.written = time.monotonic()
+        if not trainer.is_global_zero:
+            return
+        monitor = module.configs[0].checkpoint.monitor
+        known = (best["value"] for best in self.checkpoints.best if best is not None)
+        best = min(known, key=lambda value: sort_key(monitor, value), default=None)
+        with suppress(OSError, InputError, ValidationError):
+            progress = GroupProgress(
+                host=socket.gethostname(),
+                process=os.getpid(),
+                device=_device_name(module.device),
+                trials=self.trials,
+                training=len(module.status.active_trials),
+                epoch=self.epoch,
+                epochs=trainer.max_epochs or 0,
+                monitor=monitor,
+                best=best if sort_key(monitor, best) < math.inf else None,
+                seconds=self.seconds,
+                epoch_seconds=epoch_seconds,
+                written=time.time(),
+            )
+            write_progress(self.folder, progress)
+
+
+def _device_name(device: torch.device) -> str:
+    """The device as the whole machine numbers it, whichever GPUs this process may see."""
+    if device.type != "cuda":
+        return device.type
+    visible = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    index = device.index or 0
+    return f"cuda:{visible[index] if index < len(visible) else index}"
+
+
+class Utilisation(Callback):
+    """Logs at the end how busy the GPU was, and advice if the GPU often waited for work."""
+
+    INTERVAL = 0.2  # seconds between samples; NVML averages each over the last moments
+    ENOUGH = 80  # per cent; below, the advice is logged
+
+    def __init__(self) -> None:
+        self.samples: list[int] = []
+        self.taken = 0.0
+        self.readable = True
+
+    def on_train_batch_end(self, trainer: Trainer, module: LightningModule, *_: Any) -> None:
+        now = time.monotonic()
+        if not self.readable or now - self.taken < self.INTERVAL:
+            return
+        self.taken = now
+        try:
+            self.samples.append(torch.cuda.utilization(module.device))
+        except Exception as error:  # NVML has many ways to be absent; none of them ends a run
+            self.readable = False
+            log.info("GPU utilisation cannot be read (%s)", error)
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.mean(self.samples) if self.samples else None
+
+    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
+        advice = (
+            "; it waited for work: try larger blocks (trainer.steps_per_call), a larger "
+            "data.batch_size, data.loader=resident, or a fused sweep"
+        )
+        if (mean := self.mean) is not None:
+            log.info("GPU utilisation %.0f%%%s", mean, advice if mean < self.ENOUGH else "")

@@ -1,0 +1,307 @@
+"""What a run leaves: result.json, also of a run that failed or was interrupted, what to type, a
+summary for people, and train.log."""
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch import Callback, Trainer
+from tabulate import tabulate
+
+from kindling.config.measures import in_words
+from kindling.config.schema import Config
+from kindling.config.written import counted
+from kindling.models import count_parameters
+from kindling.ranks import processes as ranks
+from kindling.records.folder import Result, Row, Run, columns, resume_command
+from kindling.records.outcome import format_metric, largest_class, main_metrics
+from kindling.system import machine
+from kindling.system.colour import cleaned
+from kindling.system.errors import InputError, Interrupted, first_line, storage_faults
+from kindling.system.files import append_text
+from kindling.system.installation import as_command
+from kindling.system.resources import out_of_memory, versions
+from kindling.system.units import seconds
+from kindling.training.module import CALLBACK, EARLY_STOPPING, MAX_TIME, StackModule
+from kindling.training.progress import Utilisation
+
+FEW_STEPS = 1000
+FEW_SAMPLES = (
+    "few steps, and the loss has hardly fallen; type experiment=few_samples, which takes many "
+    "small steps by Adam"
+)
+NOTHING_LEARNT = "no more accurate than always answering the most frequent class"
+ACCURATE = ("val/acc", "val/loss", "train/acc", "train/loss")
+REMEDY = f"{as_command('lr_find')} with the same settings shows which rates learn"
+
+
+def facts(module: StackModule, trainer: Trainer, seconds: Mapping[str, float]) -> dict[str, Any]:
+    """The entries of result.json that are equal in all trials. `seconds` is wall time by phase."""
+    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+    data, device = module.data, trainer.strategy.root_device
+    meters = [callback for callback in callbacks if isinstance(callback, Utilisation)]
+    return {
+        "seconds": seconds,
+        "stacked": len(module.configs),
+        "step": module.step.kind,
+        "step_reason": module.step.reason or None,
+        "data": {
+            "name": data.source.name,
+            "instead_of": data.source.instead_of,
+            "train": data.training_samples,
+            "val": len(data.validations[0]),
+            "test": len(data.source.test),
+            "skipped": data.source.skipped,
+            "test_most_frequent_class": data.source.test.most_frequent(),
+            "test_in_training": data.test_in_training,
+        },
+        "ranks": trainer.world_size,
+        "effective_batch_size": (
+            data.config.batch * trainer.world_size * module.step_plan.accumulate
+        ),
+        "hardware": machine.hardware(device) | {"threads": module.threads},
+        **machine.peak_memory(device),
+        "gpu_utilisation": meters[0].mean if meters else None,
+        "versions": versions(),
+        "commit": machine.commit(),
+    }
+
+
+def result(
+    trial: int,
+    history: Sequence[Row],
+    module: StackModule,
+    common: dict[str, Any],
+    *,
+    best_epoch: int | None,
+    steps: int,
+) -> dict[str, Any]:
+    """The content of result.json. `history` has the rows of the trial, `common` is what `facts`
+    returns. `best_epoch` is the epoch of the weights that were tested. The time in
+    samples_per_second includes validation."""
+    config = module.configs[trial]
+    validation = module.data.validations[module.data.validation_number(config.data.fold)]
+    rows = [row for row in history if row["epoch"]]
+    diverged, stopped = module.status.diverged.get(trial), module.status.stopped.get(trial)
+    best = next((row for row in rows if row["epoch"] == best_epoch), None)
+    # Batches of an epoch that max_time or a callback cut short.
+    batches = module.batches_done % module.step_plan.batches_per_epoch
+    whole = len(rows) - bool(batches and stopped)
+    samples = common["data"]["train"] * whole + batches * config.data.batch * common["ranks"]
+    return {
+        "status": "finished" if diverged is None else "diverged",
+        "diverged_step": diverged,
+        "stopped": stopped,
+        "monitor": config.checkpoint.monitor,
+        "best": _values(best, config.checkpoint.monitor),
+        "last": _values(rows[-1], config.checkpoint.monitor),
+        **(module.metrics[trial] if best else {"test/loss": None, "test/acc": None}),
+        **reached(rows, module, trial, steps),
+        "samples_per_second": samples / float(rows[-1]["seconds"] or 1),
+        "parameters": count_parameters(module.models[trial]),
+        "config_hash": config.hash(),
+        **common,
+        "data": common["data"]
+        | {"val": len(validation), "val_most_frequent_class": validation.most_frequent()},
+    }
+
+
+def reached(history: Sequence[Row], module: StackModule, trial: int, steps: int) -> dict[str, Any]:
+    """How far a trial has come. `steps` are those of the whole stack; a trial that has ended
+    before has fewer."""
+    rows = [row for row in history if row["epoch"]]
+    if rows and trial in module.status.stopped:
+        steps = int(rows[-1]["step"] or 0)
+    # The last of the epochs may have been cut short.
+    return {"epochs": len(rows), "steps": module.status.diverged.get(trial, steps)}
+
+
+def _values(row: Row | None, monitor: str) -> Row:
+    names = [name for name in columns(monitor) if name not in ("step", "seconds", "lr")]
+    return {name: None if row is None else row[name] for name in names}
+
+
+def mark_failed(runs: Sequence[Run], error: Exception) -> None:
+    """Writes the results of runs that have not ended."""
+    for run in runs:
+        if not run.ended:
+            text = f"{type(error).__name__}: {error}"
+            _replace_result(run, {"status": "failed", "error": text})
+
+
+def mark_interrupted(
+    runs: Sequence[Run], signal_number: int, progress: Sequence[dict[str, int]] = ()
+) -> None:
+    """Writes the results of interrupted runs. Without `progress`, which only a process that trains
+    knows, the results that rank 0 has already written are kept."""
+    for run, so_far in zip_longest(runs, progress):
+        if run.ended or (not progress and run.result.get("status") == "interrupted"):
+            continue
+        content = {
+            "status": "interrupted",
+            "signal": Interrupted(signal_number).name,
+            "resume": command_to_go_on(run),
+            **(so_far or {"epochs": 0, "steps": 0}),
+        }
+        _replace_result(run, content)
+
+
+def _replace_result(run: Run, content: dict[str, Any]) -> None:
+    """Writes the result of an unsuccessful run; `before` keeps an earlier finished result."""
+    with suppress(OSError):  # a full disk must not hide the error itself
+        earlier = run.result
+        kept = {"before": earlier} if earlier.get("status") == "finished" else {}
+        run.write_result(content | kept)
+
+
+def shown(folder: Path) -> Path:
+    """The path to type: relative if the folder lies below the current folder."""
+    here = Path.cwd()
+    return folder.relative_to(here) if folder.is_relative_to(here) else folder
+
+
+def command_to_go_on(run: Run) -> str:
+    return resume_command(shown(run.resume_folder))
+
+
+@contextmanager
+def advice_on_failure(run: Run, config: Config) -> Iterator[None]:
+    """Turns a full disk and exhausted memory into errors that say what to type."""
+    advice = (
+        "the last checkpoint is intact. When files can be written again, type\n  "
+        f"{command_to_go_on(run)}"
+    )
+    try:
+        with storage_faults(run.folder, f"; {advice}"):
+            yield
+    except (MemoryError, RuntimeError) as error:
+        if not out_of_memory(error):
+            raise
+        lines = "\n".join(f"  {text}" for text in _less_memory(config))
+        raise InputError(f"out of memory ({first_line(error)}); type one of\n{lines}") from error
+
+
+def _less_memory(config: Config) -> Iterator[str]:
+    batch, accumulate = config.data.batch, config.trainer.accumulate_grad_batches
+    if batch > 1:
+        yield (
+            f"data.batch_size={batch // 2} trainer.accumulate_grad_batches={2 * accumulate} "
+            "(the same optimizer steps)"
+        )
+    if getattr(config.model, "gradient_checkpointing", None) is False:
+        yield "model.gradient_checkpointing=true (activations are computed twice)"
+    if key := config.model.sizes_key:
+        yield f"a smaller model.{key} than {getattr(config.model, key)}"
+
+
+def summary(run: Run) -> str:
+    """A table of the result of a finished run, with what is doubtful about it."""
+    result = run.result
+    best, data = result["best"], result["data"]
+    used = (
+        f"{data['name']}: {data['train']:,} train, {data['val']:,} validation, "
+        f"{data['test']:,} test"
+    )
+    rows = [("data", used)]
+    if data["instead_of"]:
+        rows.append(("!", f"instead of {data['instead_of']}"))
+    if data["skipped"]:
+        rows.append(("!", f"{counted(data['skipped'], 'broken picture')} left out"))
+    if result["status"] == "diverged":
+        rows.append(("!", f"diverged at step {result['diverged_step']}; {REMEDY}"))
+    elif _learnt_little(run):
+        rows.append(("!", FEW_SAMPLES))
+    elif _no_better_than_a_constant(run):
+        share = format_metric("acc", data["val_most_frequent_class"])
+        rows.append(("!", f"{NOTHING_LEARNT} ({share}); {REMEDY}"))
+    if result["stopped"]:
+        trainer = run.config.trainer
+        why = {
+            EARLY_STOPPING: f"{trainer.early_stopping_patience} epochs without a better "
+            f"{result['monitor']}",
+            MAX_TIME: f"trainer.max_time={trainer.max_time} is over",
+            CALLBACK: "a callback has set trainer.should_stop",
+        }
+        rows.append(("stopped", f"early: {why[result['stopped']]}"))
+    if best["epoch"] is not None:
+        validated, tested = _measured(result, best, "val"), _measured(result, result, "test")
+        rows.append(("best validation", f"{validated}, epoch {best['epoch']}"))
+        rows.append(("test", f"{tested}, loss {format_metric('loss', result['test/loss'])}"))
+    step, reason = result["step"].replace("_", " "), result["step_reason"]
+    if reason and run.config.trainer.step == "auto":
+        step += f" ({reason})"
+    trained = [counted(result["epochs"], "epoch"), counted(result["steps"], "step"), step]
+    rows += [
+        ("trained", ", ".join(trained)),
+        ("time", ", ".join(f"{name} {seconds(s)} s" for name, s in result["seconds"].items())),
+        ("speed", f"{result['samples_per_second']:,.0f} samples/s"),
+        ("folder", str(shown(run.folder))),
+    ]
+    return tabulate(rows, tablefmt="plain")
+
+
+def _learnt_little(run: Run) -> bool:
+    """Whether a few steps of SGD have not halved the validation loss."""
+    initial, *losses = (row["val/loss"] for row in run.history)
+    lowest = min((loss for loss in losses if loss is not None), default=math.inf)
+    few = run.config.optimizer.name == "sgd" and run.result["steps"] < FEW_STEPS
+    begun_anew = run.config.start_from is None  # weights of another run have learnt already
+    return few and begun_anew and initial is not None and not lowest < initial / 2
+
+
+def _no_better_than_a_constant(run: Run) -> bool:
+    """Classes that are balanced on purpose, or another measure, may cost accuracy."""
+    accuracy = run.result["best"]["val/acc"]
+    share = run.result["data"].get("val_most_frequent_class", 0.0)
+    balanced = run.config.trainer.class_weights or run.config.data.sampler
+    if accuracy is None or balanced or run.config.checkpoint.monitor not in ACCURATE:
+        return False
+    return share < 1 and not accuracy > share
+
+
+def _measured(result: Result, values: Mapping[str, Any], split: str) -> str:
+    """The measure that is monitored, if any, and the accuracy beside the share of the largest
+    class, of the validation or the test."""
+    monitor, data = result["monitor"], dict[str, Any](result["data"])
+    names, accuracy = dict.fromkeys([*main_metrics(monitor), monitor]), f"{split}/acc"
+    shown = [name for name in names if name.startswith(split) and name != accuracy] + [accuracy]
+    texts = [f"{in_words(name)} {format_metric(name, values[name])}" for name in shown]
+    share = largest_class(data.get(f"{split}_most_frequent_class"))
+    return ", ".join(texts) + (f" ({share})" if share else "")
+
+
+class _LogFiles(logging.Handler):
+    """Appends to the train.log of every trial. Each file is opened only to write, because a stack
+    may have more trials than a process may have open files."""
+
+    def __init__(self, runs: Sequence[Run]) -> None:
+        super().__init__(logging.INFO)
+        self.runs = runs
+        self.setFormatter(logging.Formatter("[%(asctime)s][%(levelname)s] %(message)s"))
+
+    def emit(self, record: logging.LogRecord) -> None:
+        line = cleaned(self.format(record))
+        for run in self.runs:
+            with suppress(OSError, InputError):
+                append_text(run.log_file, f"{line}\n")
+
+
+@contextmanager
+def logging_to(runs: Sequence[Run]) -> Iterator[None]:
+    """On rank 0, also writes the log of the project to train.log. The caller's handlers remain."""
+    if not ranks.is_rank_zero():
+        yield
+        return
+    logger = logging.getLogger("kindling")
+    level, files = logger.level, _LogFiles(runs)
+    logger.setLevel(logging.INFO)
+    logger.addHandler(files)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        logger.removeHandler(files)

@@ -1,0 +1,112 @@
+"""Stops trials before their last epoch: by early stopping, by halving, by max_time, or because a
+callback of the user stops the run."""
+
+import logging
+import math
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+
+from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import Timer
+
+from kindling.config.measures import sort_key
+from kindling.config.schema import Config
+from kindling.models import count_parameters
+from kindling.records.folder import Row
+from kindling.system.errors import InputError
+from kindling.training.callbacks import RunsLast, stopped_by
+from kindling.training.history import History, sort_keys
+from kindling.training.module import CALLBACK, EARLY_STOPPING, HALVING, MAX_TIME, StackModule
+
+log = logging.getLogger(__name__)
+
+
+class Stopping(RunsLast):
+    """Decides from the histories alone which trials stop. So a resume needs no state of this class.
+
+    Lightning's EarlyStopping ends a whole run. Here the other trials of a stack continue. `halving`
+    is the factor of successive halving (Jamieson and Talwalkar 2016), or None.
+    """
+
+    def __init__(self, history: History, halving: int | None, users: Sequence[Callback]) -> None:
+        self.history, self.halving, self.users = history, halving, users
+
+    def on_fit_start(self, trainer: Trainer, module: StackModule) -> None:
+        """A resumed run may have no trial that still trains. Then no hook of an epoch is called."""
+        trainer.should_stop |= not module.status.active_trials
+
+    # FSDP loads the state between the two.
+    on_train_start = on_fit_start  # type: ignore[assignment]
+
+    def on_train_epoch_end(self, trainer: Trainer, module: StackModule) -> None:
+        config, epoch, status = module.configs[0], trainer.current_epoch + 1, module.status
+        done, batches = module.batches_done, module.step_plan.batches_per_epoch
+        if done == batches and epoch == config.trainer.max_epochs:
+            return
+        where = f"after {done} of {batches} batches of epoch {epoch}"
+        if config.trainer.max_time is not None:
+            callbacks = trainer.callbacks  # type: ignore[attr-defined]
+            (timer,) = (each for each in callbacks if isinstance(each, Timer))
+            if _on_any_rank(trainer, (timer.time_remaining() or 0.0) <= 0):
+                status.stop(status.active_trials, MAX_TIME)
+                log.info("trainer.max_time=%s is over, %s", config.trainer.max_time, where)
+        rows = {trial: self.history.rows[trial] for trial in status.active_trials}
+        not_improving = [trial for trial in rows if out_of_patience(rows[trial], config)]
+        status.stop(not_improving, EARLY_STOPPING)
+        if self.halving and epoch in rungs(config.trainer.max_epochs, self.halving):
+            monitor = config.checkpoint.monitor
+            values = {trial: sort_key(monitor, rows[trial][-1][monitor]) for trial in rows}
+            costs = {trial: count_parameters(module.models[trial]) for trial in rows}
+            status.stop(set(values) - best(values, costs, self.halving), HALVING)
+            log.info("halving: %d of %d trials go on", len(status.active_trials), len(values))
+        if status.active_trials and _on_any_rank(trainer, trainer.should_stop):
+            status.stop(status.active_trials, CALLBACK)
+            log.info("a callback (%s) has stopped the run, %s", stopped_by(self.users), where)
+        trainer.should_stop |= not status.active_trials
+
+    def on_fit_end(self, trainer: Trainer, module: StackModule) -> None:
+        """Time may be over when a resumed run begins; Lightning then trains no epoch."""
+        if not self.history.epochs:
+            raise InputError(
+                "a callback has stopped the run before its first step"
+                if module.configs[0].trainer.max_time is None
+                else "trainer.max_time is over before the first step; type a longer time"
+            )
+        config, status = module.configs[0].trainer, module.status
+        if trainer.should_stop and trainer.current_epoch < config.max_epochs:
+            status.stop(status.active_trials, CALLBACK if config.max_time is None else MAX_TIME)
+
+
+def _on_any_rank(trainer: Trainer, decision: bool) -> bool:
+    return trainer.strategy.reduce_boolean_decision(decision, all=False)
+
+
+def out_of_patience(rows: Sequence[Row], config: Config) -> bool:
+    """Whether the best epoch is early_stopping_patience epochs ago."""
+    patience, keys = config.trainer.early_stopping_patience, sort_keys(rows, config)
+    return patience is not None and bool(keys) and len(keys) - 1 - keys.index(min(keys)) >= patience
+
+
+def rungs(epochs: int, factor: int) -> list[int]:
+    """The epochs after which trials are dropped: 1, factor, factor², …, without the last epoch. A
+    larger number of epochs only adds rungs, so a sweep can be resumed with more epochs."""
+    found, rung = [], 1
+    while rung < epochs:
+        found.append(rung)
+        rung *= factor
+    return found
+
+
+def best(sort_keys: Mapping[int, float], costs: Mapping[int, int], factor: int) -> set[int]:
+    """The best trials, as many as together cost at most 1/factor of all, but at least one. Equal
+    trials are ordered by number. A trial without a finite value is only kept as the single one.
+
+    The cost of a trial is its number of parameters. Counting trials instead would save less in a
+    sweep over widths, where the widest trials are the best: in the README's sweep, the best eighth
+    of the trials does a fifth of the arithmetic.
+    """
+    ranked = sorted(sort_keys, key=lambda trial: (sort_keys[trial], trial))
+    bound = sum(costs.values()) // factor
+    spent = accumulate(costs[trial] for trial in ranked)
+    affordable = {trial for trial, cost in zip(ranked, spent, strict=True) if cost <= bound}
+    return {trial for trial in affordable if math.isfinite(sort_keys[trial])} | {ranked[0]}

@@ -1,0 +1,180 @@
+"""The study of a search in its file, and files that are not studies."""
+
+import sqlite3
+import sys
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+import optuna
+import pytest
+from optuna.storages import RDBStorage
+from sqlalchemy.pool import NullPool
+
+from kindling.records.lookup import RESUMED_SEARCH, find, timestamped
+from kindling.sweeps.search.command import check_command_line
+from kindling.sweeps.search.loop import SearchLoop
+from kindling.sweeps.search.study import open_study
+from tests.helpers.runs import ended
+from tests.helpers.searches import RATE, SMALL, WIDTH, Trained, checked, refusal, searched, told
+
+
+def test_another_search_is_told_apart(pretended: Trained, tmp_path: Path) -> None:
+    folder = tmp_path / "s"
+    before = searched(folder, "search.trials=2")
+    other = [*SMALL[:-2], "trainer.max_epochs=3", "trainer.steps_per_call=2", RATE, WIDTH]
+    argv = [*other, f"search.folder={folder}", "search.seed=4", "optimizer.momentum=0.5"]
+    assert refusal(lambda: open_study(check_command_line(argv))).splitlines() == [
+        f"{folder}: holds another search; name a new one by search.folder=FOLDER",
+        "  optimizer.momentum: it was interval(0,0.9), now 0.5",
+        "  trainer.max_epochs: it was 2, now 3",
+        "  search.seed: it was 0, now 4",
+    ]
+    assert told(folder, "search.trials=2") == before
+
+
+def foreign(file: Path) -> None:
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("CREATE TABLE mine (x)")
+        database.commit()
+
+
+def of_optuna(file: Path) -> None:
+    storage = RDBStorage(f"sqlite:///{file}", {"poolclass": NullPool})  # closes what it opens
+    study = optuna.create_study(storage=storage, study_name="theirs")
+    study.add_trial(optuna.trial.create_trial(value=1.0))
+
+
+def damaged(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[len(content) // 4 : len(content) // 2] = b"x" * (len(content) // 2 - len(content) // 4)
+    file.write_bytes(content)
+
+
+def changed(file: Path) -> None:
+    with closing(sqlite3.connect(file)) as database:
+        database.execute("DELETE FROM trial_params WHERE param_name = 'optimizer.lr'")
+        database.commit()
+
+
+def executing(*statements: str) -> Callable[[Path], None]:
+    def make(file: Path) -> None:
+        with closing(sqlite3.connect(file)) as database:
+            for statement in statements:
+                database.execute(statement)
+            database.commit()
+
+    return make
+
+
+ENDLESS = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
+
+OF_ANOTHER = "that are not Optuna's"
+
+HARMFUL = [
+    (executing(f"CREATE VIEW v AS {ENDLESS}"), OF_ANOTHER),
+    (
+        executing("DROP TABLE trial_values", f"CREATE VIEW trial_values AS {ENDLESS}"),
+        "its tables",
+    ),
+    (
+        executing(f"CREATE TRIGGER t AFTER INSERT ON trials BEGIN {ENDLESS}; END"),
+        OF_ANOTHER,
+    ),
+    (executing("CREATE INDEX i ON trials (abs(number))"), OF_ANOTHER),
+    (
+        executing("ALTER TABLE trials ADD COLUMN x AS (length(zeroblob(1000000000)))"),
+        "its tables are not Optuna's",
+    ),
+    (executing("UPDATE trial_user_attributes SET value_json = 1e9 WHERE key = 'size'"), "batch 0"),
+    (executing("UPDATE trial_values SET value = NULL"), "is not the study"),
+    (executing("INSERT INTO trial_values VALUES (99, 1, 1, 0.5, 'FINITE')"), "has no value"),
+    (executing("UPDATE study_directions SET direction = 'MINIMIZE'"), "another direction"),
+    (
+        executing("INSERT INTO study_directions VALUES (9, 'MINIMIZE', 1, 1)"),
+        "another direction",
+    ),
+    (executing("UPDATE trial_user_attributes SET value_json = '[' "), "is not the study"),
+    (executing("UPDATE trials SET state = 'MAYBE'"), "is not the study"),
+]
+
+
+def test_a_study_that_would_do_work_or_makes_no_sense(pretended: Trained, tmp_path: Path) -> None:
+    file = tmp_path / "s" / "study.db"
+    searched(tmp_path / "s", "search.trials=2")
+    good = file.read_bytes()
+    for make, answer in HARMFUL:
+        file.write_bytes(good)
+        make(file)
+        text = refusal(lambda: told(tmp_path / "s", "search.trials=2"))
+        assert text.startswith(f"{file}: is not the study of a search (")
+        assert answer in text
+
+
+@pytest.mark.parametrize(
+    ("make", "answer"),
+    [
+        (lambda file: file.write_bytes(b"no database" * 1000), "file is not a database"),
+        (lambda file: file.write_bytes(b""), "its tables are not Optuna's"),
+        (foreign, OF_ANOTHER),
+        (of_optuna, "is not the study of a search"),
+        (damaged, "it is damaged"),
+        (changed, "trial 0 is not of this search"),
+    ],
+    ids=["text", "empty", "foreign", "of Optuna", "damaged", "changed"],
+)
+def test_a_file_that_is_no_study(
+    make: Callable[[Path], object], answer: str, pretended: Trained, tmp_path: Path
+) -> None:
+    file = tmp_path / "s" / "study.db"
+    searched(tmp_path / "s", "search.trials=2")
+    if make not in (damaged, changed):
+        file.unlink()
+    make(file)
+    before = file.read_bytes()
+    text = refusal(lambda: told(tmp_path / "s", "search.trials=2"))
+    assert text.startswith(f"{file}: is not the study of a search (")
+    assert answer in text
+    assert "\n" not in text
+    assert file.read_bytes() == before
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="looks into /proc")
+def test_a_study_keeps_no_connection_open(pretended: Trained, tmp_path: Path) -> None:
+    """Neither while it is in use nor behind an error. From 3.13 on Python warns of those left."""
+    command = checked(tmp_path / "s", "search.trials=2")
+    study = open_study(command)
+    SearchLoop(command, study).run()
+    refusal(lambda: open_study(checked(tmp_path / "s", "search.seed=1")))
+    found = [file.readlink() for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
+    assert "study.db" not in {target.name for target in found}
+
+
+def test_a_search_is_the_latest_though_the_clock_has_gone_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ended(Path("runs/2100-01-01/00-00-00.000000"), 0.5)
+    for name in ("a", "b", "a"):  # the last one goes on
+        open_study(checked(Path("searches", name)))
+        assert find("latest") == find("latest", RESUMED_SEARCH) == Path("searches", name)
+    run = ended(timestamped("runs"), 0.5)
+    assert find("latest") == run.folder
+
+
+def test_a_folder_in_use_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    assert "holds mine.txt, not a search" in refusal(lambda: told(tmp_path))
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    text = refusal(lambda: told(tmp_path / "mine.txt"))
+    assert "cannot be used as the folder of a search (Not a directory)" in text
+
+
+def test_importances(pretended: Trained, tmp_path: Path) -> None:
+    own = ("search.trials=24", "search.batch=24", "search.sampler=random")
+    searched(tmp_path / "s", *own)
+    shares = open_study(checked(tmp_path / "s", *own)).importances()
+    assert sum(shares.values()) == pytest.approx(1)
+    assert list(shares)[-1] == "model.hidden_sizes"  # of which the value is no function
+    single = open_study(checked(tmp_path / "new", "search.trials=1"))
+    assert single.importances() == {}

@@ -1,0 +1,68 @@
+"""Loss, its gradient and decision, computed anew by plain sums."""
+
+import math
+
+import pytest
+import torch
+
+from kindling.tasks import classification
+
+LOGITS = torch.tensor([[1.0, 2.0, 0.5], [0.0, -1.0, 3.0]], dtype=torch.float64)
+LABELS = torch.tensor([1, 0])
+WEIGHTS = torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64)
+
+
+def log_softmax(row: list[float]) -> list[float]:
+    total = math.log(sum(math.exp(value) for value in row))
+    return [value - total for value in row]
+
+
+def one_by_one(smoothing: float, weights: list[float]) -> float:
+    """The weighted mean loss, sample by sample."""
+    losses, total = 0.0, 0.0
+    for row, label in zip(LOGITS.tolist(), LABELS.tolist(), strict=True):
+        logs = log_softmax(row)
+        for number, value in enumerate(logs):
+            target = (number == label) * (1 - smoothing) + smoothing / len(logs)
+            losses -= target * weights[number] * value
+        total += weights[label]
+    return losses / total
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("weights", [None, WEIGHTS])
+def test_the_loss_and_its_written_out_gradient(
+    smoothing: float, weights: torch.Tensor | None
+) -> None:
+    expected = one_by_one(smoothing, [1.0] * 3 if weights is None else weights.tolist())
+    logits = LOGITS.clone().requires_grad_()
+    loss = classification.loss(logits, LABELS, weights, smoothing)
+    assert loss.item() == pytest.approx(expected, abs=1e-12)
+    batches = LOGITS.mT[None, None]  # (K, S, classes, B)
+    labels = LABELS[None, None]
+    found = classification.batch_losses(batches, labels, weights, smoothing)
+    assert found.tolist() == [[pytest.approx(expected, abs=1e-12)]]
+
+    targets, totals = classification.targets(labels, 3, LOGITS, weights, smoothing)
+    out = classification.residual(batches[0], targets[0], None if totals is None else totals[0])
+    (gradient,) = torch.autograd.grad(loss, logits)
+    torch.testing.assert_close(out[0].mT / len(LABELS), gradient)
+    summed = classification.summed_losses(batches[0], targets[0])
+    assert summed.tolist() == [pytest.approx(2 * expected, abs=1e-12)]
+
+
+def test_of_equal_logits_the_first_class_is_decided() -> None:
+    logits = torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 0.0]])
+    assert classification.decide(logits).tolist() == [1, 0]
+    assert classification.decide(logits.mT, 0).tolist() == [1, 0]
+    assert classification.losses(logits, torch.tensor([2, 2])).tolist() == pytest.approx(
+        [-log_softmax([1, 3, 3])[2], -log_softmax([2, 2, 0])[2]]
+    )
+
+
+def test_probabilities_and_their_logarithms() -> None:
+    rows = [log_softmax(row) for row in LOGITS.tolist()]
+    logarithms = classification.log_probabilities(LOGITS)
+    assert logarithms.flatten().tolist() == pytest.approx([value for row in rows for value in row])
+    probabilities = classification.probabilities(LOGITS)
+    torch.testing.assert_close(probabilities, logarithms.exp())
