@@ -2,6 +2,7 @@
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -38,6 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, for all commands that it starts
     for name in ("NO_COLOR", "FORCE_COLOR"):  # services that run tests may set them
         os.environ.pop(name, None)
 

@@ -13,6 +13,8 @@ Names are imported when they are used: a wrong key is reported before PyTorch is
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from kindling.system import lean_imports
+
 if TYPE_CHECKING:
     from kindling.config.compose import compose
     from kindling.inference.estimator import KindlingClassifier
@@ -31,6 +33,8 @@ PLACES = {
     "KindlingClassifier": "kindling.inference.estimator",
     "sweep": "kindling.sweeps.run_command",
 }
+
+lean_imports.install()
 
 
 def __getattr__(name: str) -> Any:

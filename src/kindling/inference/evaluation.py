@@ -12,7 +12,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from tabulate import tabulate
 from torch import Tensor
 
@@ -179,9 +178,7 @@ def evaluate(trained: Trained, source: Source, top_k: int | None = None) -> Eval
     logits = compute_logits(trained, source.test)
     labels = source.test.labels
     loss = classification.loss(logits.double(), labels).item()
-    pairs = labels * source.classes + classification.decide(logits)
-    counts = torch.bincount(pairs, minlength=source.classes**2)
-    confusion = counts.view(source.classes, source.classes)
+    confusion = classification.confusion(classification.decide(logits), labels, source.classes)
     measured = measure(logits, labels, top_k)
     return Evaluation(
         trained.checkpoint, source.name, trained.labels, loss, confusion, measured, trained.copies

@@ -8,13 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from kindling.data.loader import Batch, Block
 from kindling.data.sources.source import as_float
 from kindling.steps.base import BatchResults, Learner, aligned
-from kindling.steps.optimizers import build_optimizer, set_rates
+from kindling.steps.optimizers import build_optimizer, is_sharded, set_rates
 from kindling.system.errors import InputError, first_line
 from kindling.tasks import classification
 from kindling.tasks.measures import Evaluated, evaluate
@@ -112,7 +111,7 @@ class AutogradLearner(Learner):
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
         found = [p.grad for p in self.parameters if p.grad is not None]
-        return [each.to_local() if isinstance(each, DTensor) else each for each in found]
+        return [each.to_local() if is_sharded(each) else each for each in found]  # type: ignore[attr-defined]
 
     def averaged_tensors(self) -> list[list[Tensor]]:
         statistics = [value for value in self.model.buffers() if value.is_floating_point()]

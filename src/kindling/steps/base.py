@@ -10,14 +10,13 @@ from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from kindling.config.measures import measure_of
 from kindling.config.schema import Config
 from kindling.data.loader import Batch
 from kindling.steps.lanes import Lanes
-from kindling.steps.optimizers import adapt_restored
+from kindling.steps.optimizers import adapt_restored, is_sharded
 from kindling.steps.schedule import Schedule
 from kindling.tasks.measures import Evaluated
 
@@ -229,7 +228,7 @@ def contiguous(tensor: Tensor) -> Tensor:
 
 def whole(tensor: Tensor) -> Tensor:
     """The whole of a tensor that may be sharded. All ranks must call this function."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def as_saved(state: Mapping[str, Tensor]) -> dict[str, Tensor]:

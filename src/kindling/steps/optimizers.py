@@ -5,12 +5,12 @@ a YAML in conf/optimizer, and here a class derived from StackedOptimizer and a l
 """
 
 import inspect
+import sys
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from kindling.config import schema
@@ -24,11 +24,17 @@ NUMBERS = ("lr", "weight_decay", "momentum")  # the settings in which trials may
 State = dict[str, Any]  # of one parameter, with torch's names
 
 
+def is_sharded(tensor: Tensor) -> bool:
+    """Whether it is a DTensor, without the import of DTensor, which takes half a second."""
+    module = sys.modules.get("torch.distributed.tensor")
+    return module is not None and isinstance(tensor, module.DTensor)
+
+
 def build_optimizer(config: schema.Optimizer, parameters: Iterable[nn.Parameter]) -> Optimizer:
     """torch's optimizer for one model: fused, unless parameters are sharded. On CUDA, the learning
     rate and the counts of steps are tensors there, so that a CUDA graph can hold the steps."""
     parameters = list(parameters)
-    fused = not isinstance(parameters[0], DTensor)  # torch has no fused SGD for DTensors
+    fused = not is_sharded(parameters[0])  # torch has no fused SGD for DTensors
     on_cuda = parameters[0].is_cuda and fused
     kind, _ = OPTIMIZERS[config.name]
     options = config.model_dump(exclude={"name"}) | {"fused": fused, "capturable": on_cuda}

@@ -41,6 +41,12 @@ def decide(logits: Tensor, dim: int = -1) -> Tensor:
     return logits.max(dim).indices
 
 
+def confusion(decided: Tensor, labels: Tensor, classes: int) -> Tensor:
+    """Counts (classes, classes): [i, j] counts the samples of class i decided as j."""
+    counts = torch.bincount(labels * classes + decided, minlength=classes**2)
+    return counts.view(classes, classes)
+
+
 def probabilities(logits: Tensor, dim: int = -1) -> Tensor:
     return logits.softmax(dim)
 

@@ -6,13 +6,13 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+import torch
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.profilers import Profiler, PyTorchProfiler, SimpleProfiler
 from lightning.pytorch.strategies import Strategy
 
 from kindling.config import schema
-from kindling.ranks import fsdp
 from kindling.ranks import processes as ranks
 from kindling.records.folder import Run
 from kindling.system import machine
@@ -60,8 +60,12 @@ def build_trainer(
     shown += [StepLines()] if config.log_every_step else []
     shown += [Utilisation()] if devices.accelerator == "cuda" else []
     strategy: Strategy | str = "auto"
-    if devices.world_size > 1:
-        strategy = fsdp.Shards() if config.strategy == "fsdp" else ranks.RanksStrategy()
+    if config.strategy == "fsdp" and devices.world_size > 1:
+        from kindling.ranks import fsdp  # slow to import
+
+        strategy = fsdp.Shards()
+    elif devices.world_size > 1:
+        strategy = ranks.RanksStrategy()
     return Trainer(
         accelerator=devices.accelerator,
         devices=devices.count,
@@ -70,7 +74,9 @@ def build_trainer(
         precision=PRECISION.get(config.precision, config.precision),  # type: ignore[arg-type]
         max_epochs=config.max_epochs,
         max_time=config.max_time,
-        deterministic=config.deterministic,
+        # False would import torch's compiler, to tell it; None leaves torch as it is.
+        deterministic=config.deterministic
+        or (False if torch.are_deterministic_algorithms_enabled() else None),
         # Lightning sends each epoch to its loggers at once. After a kill, the epochs since the last
         # checkpoint would be sent twice. training/loggers sends each epoch once.
         logger=False,

@@ -14,8 +14,8 @@ from importlib import import_module
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from lightning.pytorch import LightningModule, Trainer
-from torchmetrics.classification import MulticlassConfusionMatrix
 
 from kindling.config import schema
 from kindling.config.schema import Config
@@ -138,18 +138,21 @@ class Loggers(RunsLast):
             self._each("close", lambda logger: logger.close(self.status))
 
     def on_test_start(self, trainer: Trainer, module: StackModule) -> None:
-        self.matrix = MulticlassConfusionMatrix(self.source.classes).to(module.device)
+        self.counts = torch.zeros((self.source.classes,) * 2, dtype=torch.long)
 
     def on_test_batch_end(
         self, trainer: Trainer, module: StackModule, outputs: Any, batch: Any, *_: Any
     ) -> None:
         if self.config.logger.chosen:
             logits = module.learner.logits(batch.features)  # of the first trial
-            self.matrix.update(classification.decide(logits), batch.labels)
+            decided = classification.decide(logits)
+            counts = classification.confusion(decided, batch.labels, self.source.classes)
+            self.counts += counts.cpu()
 
     def on_test_epoch_end(self, trainer: Trainer, module: StackModule) -> None:
         if self.config.logger.chosen:
-            self.confusion = self.matrix.compute().cpu().numpy()  # over all ranks
+            everywhere = ranks.gather({"counts": self.counts})
+            self.confusion = np.sum([each["counts"].numpy() for each in everywhere], axis=0)
 
     def on_train_epoch_end(self, trainer: Trainer, module: StackModule) -> None:
         self._catch_up()
