@@ -39,7 +39,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure() -> None:
-    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it, for all commands that it starts
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
     for name in ("NO_COLOR", "FORCE_COLOR"):  # services that run tests may set them
         os.environ.pop(name, None)
 
