@@ -24,6 +24,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+
+# Imported later, it would hold the process group for ever, as a default of its functions: the other
+# ranks would wait for a rank that has left.
+import torch.distributed.nn.functional
 from lightning.fabric.plugins import ClusterEnvironment
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
