@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kindling.system.arguments import Parser
+from kindling.system.errors import exit_on_error
 from kindling.system.process import run
 
 OWN = Path(__file__).parent / "commands"
@@ -22,10 +23,12 @@ def main() -> None:
         os.environ["_ARGCOMPLETE"] = str(len(sys.argv))  # words before the arguments
     name = sys.argv[1] if len(sys.argv) > 1 else ""
     if name not in modules:  # an extension's, or a mistake
-        from kindling.config.registry import COMMANDS, load_extensions
+        from kindling.config import registry
 
-        load_extensions()
-        modules = dict(sorted((COMMANDS | modules).items()))
+        with exit_on_error():
+            registry.load_extensions()
+        brought = {each: registry.PLACES["command", each] for each in registry.names("command")}
+        modules = dict(sorted((brought | modules).items()))
     if name not in modules:
         width = max(map(len, modules))
         lines = [f"  {each:<{width}}  {_purpose(module)}" for each, module in modules.items()]

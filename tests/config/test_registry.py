@@ -1,5 +1,7 @@
 """What extensions register: found by their entry points, and used by every command."""
 
+import csv
+import json
 import os
 import subprocess
 import sys
@@ -22,7 +24,10 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from kindling.config import registry
-from kindling.config.section import DataSection, PositiveInt
+from kindling.config.measures import Measure
+from kindling.config.section import (
+    DataSection, ModelSection, OptimizerSection, PositiveFloat, PositiveInt, SchedulerSection,
+)
 
 
 class Points(DataSection):
@@ -31,9 +36,68 @@ class Points(DataSection):
     count: PositiveInt
 
 
+class Bent(ModelSection):
+    name: Literal["bent"]
+    units: PositiveInt
+
+
+class Lion(OptimizerSection):
+    name: Literal["rms"]
+    alpha: PositiveFloat
+
+
+class Halves(SchedulerSection):
+    name: Literal["halves"]
+
+
 registry.register_data(Points, "mine.points")
+registry.register_model(Bent, "mine.parts:build")
+registry.register_optimizer(Lion, "torch.optim:RMSprop")
+registry.register_scheduler(Halves, "mine.parts:rate")
+registry.register_measure("errors", Measure("errors", "mine.parts:ERRORS", higher_is_better=False))
+registry.register_callback("counter", "mine.parts:counter")
 registry.register_configs(Path(__file__).parent / "conf")
 registry.register_command("hello", "mine.hello")
+"""
+PARTS = """
+import torch
+from lightning.pytorch import Callback
+from torch import nn
+from kindling.tasks.measures import Tally
+
+
+def build(config, shape, classes):
+    units = nn.Linear(shape[0], config.units)
+    return nn.Sequential(units, nn.Softplus(), nn.Linear(config.units, classes))
+
+
+def rate(config, lr, epoch, epochs):
+    return lr / 2**epoch
+
+
+ERRORS = Tally(
+    lambda logits, labels: (logits.argmax(1) != labels).sum(-1),
+    lambda total, samples: [count / samples for count in total.tolist()],
+)
+
+
+class Counter(Callback):
+    def __init__(self):
+        self.epochs = 0
+
+    def on_train_epoch_end(self, trainer, module):
+        self.epochs += 1
+        module.log("counted", self.epochs)
+
+    def state_dict(self):
+        return {"epochs": self.epochs}
+
+    def load_state_dict(self, state):
+        self.epochs = state["epochs"]
+
+
+def counter(config):
+    return Counter()
 """
 POINTS = """
 import torch
@@ -49,6 +113,7 @@ HELLO = '''"""Greets. More follows."""
 def main():
     print("hello")
 '''
+SMALL = ("data=points", "data.count=80", "trainer=cpu", "trainer.max_epochs=3")
 
 
 def python(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -66,7 +131,11 @@ def installed(tmp_path: Path) -> Path:
         "mine/extension.py": MODULE,
         "mine/points.py": POINTS,
         "mine/hello.py": HELLO,
+        "mine/parts.py": PARTS,
         "mine/conf/data/points.yaml": "defaults: [_common]\nname: points\ncount: 60\n",
+        "mine/conf/model/bent.yaml": "name: bent\nunits: 5 # the width of the only layer\n",
+        "mine/conf/optimizer/rms.yaml": "name: rms\nlr: 0.01\nalpha: 0.9\n",
+        "mine/conf/scheduler/halves.yaml": "name: halves\nwarmup_epochs: 0\n",
         "mine-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n",
         "mine-1.0.dist-info/entry_points.txt": "[kindling.extensions]\nmine = mine.extension\n",
     }
@@ -82,8 +151,7 @@ def test_an_installed_extension_brings_a_data_set_and_a_command(installed: Path)
     assert "data=point: must be one of " in wrong.stderr
     assert "did you mean points?" in wrong.stderr
     assert "data.cout=1: unknown key; did you mean data.count?" in wrong.stderr
-    small = ("trainer=cpu", "trainer.max_epochs=1", "hydra.run.dir=run")
-    done = python(installed, "-m", "kindling", "train", "data=points", "data.count=80", *small)
+    done = python(installed, "-m", "kindling", "train", *SMALL, "hydra.run.dir=run")
     assert done.returncode == 0, done.stderr
     assert "points: 2 classes" in done.stdout
     again = python(installed, "-m", "kindling", "evaluate", "run")
@@ -92,6 +160,182 @@ def test_an_installed_extension_brings_a_data_set_and_a_command(installed: Path)
     shown = python(installed, "-m", "kindling", "--help").stdout
     assert "  demo       Serves a page on which you draw a digit" in shown
     assert "  hello      Greets\n" in shown
+
+
+ALL = (
+    "model=bent", "optimizer=rms", "scheduler=halves", "checkpoint.monitor=val/errors",
+    "checkpoint.mode=min", "callbacks=[counter]",
+)  # fmt: skip
+
+
+def command(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    done = python(folder, "-m", "kindling", *arguments)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def history(folder: Path) -> list[dict[str, str]]:
+    return [*csv.DictReader((folder / "history.csv").read_text().splitlines())]
+
+
+def test_a_run_of_everything_that_an_extension_may_bring(installed: Path) -> None:
+    command(installed, "train", *SMALL, *ALL, "hydra.run.dir=run")
+    *_, last = rows = history(installed / "run")
+    assert [float(row["lr"]) for row in rows[1:]] == [0.01, 0.005, 0.0025]
+    assert [row["counted"] for row in rows] == ["", "1.0", "2.0", "3.0"]
+    assert float(last["val/errors"]) == pytest.approx(1 - float(last["val/acc"]))
+    result = json.loads((installed / "run" / "result.json").read_text())
+    assert (result["parameters"], result["step"]) == (5 * 2 + 2 * 6, "autograd")
+    assert (installed / "run/.hydra/extensions.yaml").read_text() == (
+        "data=points: mine 1.0\nmodel=bent: mine 1.0\noptimizer=rms: mine 1.0\n"
+        "scheduler=halves: mine 1.0\ncheckpoint.monitor=val/errors: mine 1.0\n"
+        "callbacks=counter: mine 1.0\n"
+    )
+    # Resumed with more epochs, the callback goes on with its state.
+    command(installed, "train", *SMALL, *ALL[1:2], "model=bent", "hydra.run.dir=other")
+    assert "callbacks" not in (installed / "other/.hydra/extensions.yaml").read_text()
+
+
+def test_a_sweep_over_a_model_of_an_extension_has_the_results_of_single_runs(
+    installed: Path,
+) -> None:
+    swept = ("-m", "hydra/launcher=fused", "optimizer.lr=0.1,0.2", "hydra.sweep.dir=sweep")
+    told = command(installed, "train", *SMALL, "model=bent", *swept).stdout
+    assert "vmap" in json.loads((installed / "sweep/0/result.json").read_text())["step"], told
+    command(installed, "train", *SMALL, "model=bent", "optimizer.lr=0.2", "hydra.run.dir=run")
+    alone, fused = (history(installed / name)[-1] for name in ("run", "sweep/1"))
+    assert float(alone["val/loss"]) == pytest.approx(float(fused["val/loss"]), rel=1e-4)
+    # An optimizer without a class for stacks, and callbacks, which follow one run.
+    for choice, why in (("optimizer=rms", "trains one model"), ("callbacks=[counter]", "follow")):
+        name = choice.partition("=")[0]
+        last = ("optimizer.lr=0.1,0.2", f"hydra.sweep.dir={name}")
+        told = command(
+            installed, "train", *SMALL, "model=bent", choice, "-m", "hydra/launcher=fused", *last
+        ).stdout
+        assert why in told
+        assert len(history(installed / name / "1")) == 4
+
+
+def test_a_killed_run_with_an_extension_ends_as_if_it_had_not_been_killed(installed: Path) -> None:
+    common = (*SMALL, *ALL, "checkpoint.every_n_epochs=1")
+    command(installed, "train", *common, "hydra.run.dir=whole")
+    command(installed, "train", *common, "trainer.max_epochs=2", "hydra.run.dir=half")
+    command(installed, "train", "resume=half", "trainer.max_epochs=3")
+    assert [*map(clean, history(installed / "half"))] == [*map(clean, history(installed / "whole"))]
+
+
+def clean(row: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in row.items() if name != "seconds"}
+
+
+def test_a_run_whose_extension_is_not_installed_says_what_it_needs(installed: Path) -> None:
+    command(installed, "train", *SMALL, *ALL, "hydra.run.dir=run")
+    (installed / "mine-1.0.dist-info/entry_points.txt").unlink()
+    for arguments in (("evaluate", "run"), ("train", "resume=run", "trainer.max_epochs=4")):
+        done = python(installed, "-m", "kindling", *arguments)
+        assert done.returncode == 2
+        assert (
+            "model=bent comes from the package mine 1.0, which is not installed; if you trust its "
+            "source, install the package"
+        ) in done.stderr
+        assert "Traceback" not in done.stderr
+
+
+def test_another_version_of_an_extension_is_told(installed: Path) -> None:
+    command(installed, "train", *SMALL, "model=bent", "scheduler=none", "hydra.run.dir=run")
+    old = installed / "mine-1.0.dist-info"
+    (old / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.1\n")
+    old.rename(installed / "mine-1.1.dist-info")
+    done = command(installed, "train", "resume=run", "trainer.max_epochs=4")
+    assert "model=bent came from mine 1.0, and comes from mine 1.1 now" in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("import nothing_of_this_name", "ModuleNotFoundError: No module named"),
+        ("x = 1 / 0", "ZeroDivisionError: division by zero"),
+        (
+            MODULE.replace("registry.register_model(Bent", "registry.register_model(Bent, 'a:b')\n"
+                           "registry.register_model(Bent"),
+            "mine 1.0 registers the model bent, as mine 1.0 does; choose another name",
+        ),
+        (MODULE.replace('"bent"', '"mlp"'), "mine 1.0 registers model=mlp, which Kindling has"),
+        (MODULE.replace('"errors"', '"acc"'), "mine 1.0 registers the measure acc, which"),
+    ],
+    ids=["import", "error", "twice", "ours", "measure"],
+)  # fmt: skip
+def test_a_faulty_extension_is_one_line_that_names_it(
+    text: str, told: str, installed: Path
+) -> None:
+    (installed / "mine/extension.py").write_text(text)
+    # A command of an extension needs no configuration, so it does not ask for our own names.
+    other = [("hello",)] if "which Kindling has" not in told else []
+    for arguments in (("train", "data=digits"), ("evaluate", "run"), *other):
+        done = python(installed, "-m", "kindling", *arguments)
+        assert done.returncode == 2
+        assert told in done.stderr
+        assert "Traceback" not in done.stderr
+        if "Error" in told:
+            assert f"{installed / 'mine/extension.py'}:1: " in done.stderr
+            assert "pip uninstall mine" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("where", "told"),
+    [
+        ("mine.nothing:build", "model bent: mine.nothing:build cannot be imported (No module"),
+        ("mine.parts:nothing", "model bent: mine.parts:nothing cannot be imported (module 'mine"),
+    ],
+)
+def test_code_that_is_not_there_is_named(where: str, told: str, installed: Path) -> None:
+    file = installed / "mine/extension.py"
+    file.write_text(file.read_text().replace("mine.parts:build", where))
+    done = python(installed, "-m", "kindling", "train", *SMALL, "model=bent")
+    assert done.returncode == 2, done.stderr
+    assert told in done.stderr
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "model=mine.parts:build", "model=mine/parts", "+model._target_=os.system",
+        "callbacks=[os.system]", "callbacks=[mine.parts:counter]", "+callbacks=[nothing]",
+        "checkpoint.monitor=val/mine.parts", "scheduler=mine.parts:rate",
+    ],
+)  # fmt: skip
+def test_a_configuration_names_what_is_registered_and_nothing_else(
+    override: str, installed: Path
+) -> None:
+    done = python(installed, "-m", "kindling", "train", *SMALL, override)
+    assert done.returncode == 2
+    assert "1 fault" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not [*installed.glob("runs/*")]
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "model=bent: mine 1.0; rm -rf ~", "model=bent: [1]", "[a]", "1: 2", "model=bent: {a: b}",
+        "model=bent: !!python/object/apply:os.system [ls]", "\x00", "",
+    ],
+)  # fmt: skip
+def test_what_a_stranger_says_of_extensions_is_not_believed(said: str, installed: Path) -> None:
+    command(installed, "train", *SMALL, "model=bent", "hydra.run.dir=run")
+    (installed / "mine-1.0.dist-info/entry_points.txt").unlink()
+    (installed / "run/.hydra/extensions.yaml").write_text(said)
+    done = python(installed, "-m", "kindling", "train", "resume=run", "trainer.max_epochs=4")
+    assert done.returncode == 2
+    assert "rm -rf" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_help_and_completion_know_what_an_extension_brings(installed: Path) -> None:
+    told = command(installed, "train", "model=bent", "--help").stdout
+    assert "the width of" in told
+    for name in ("bent", "points", "rms", "halves", "val/errors", "counter"):
+        assert name in told, name
 
 
 def test_the_own_extension_is_the_one_of_the_wheel() -> None:
@@ -110,7 +354,7 @@ def test_what_the_digits_bring() -> None:
 
 
 def test_an_absent_reader_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(registry.PICTURE_READERS, "drawing")
+    monkeypatch.delitem(registry.PLACES, ("pictures", "drawing"))
     with pytest.raises(InputError, match=r"^no installed extension reads pictures as drawing$"):
         reader_of("drawing")
 

@@ -79,7 +79,7 @@ class Scaled(ModelSection):
     initial: PositiveFloat
 
 
-class Sgd(Section):
+class Sgd(OptimizerSection):
 """
 
 RUNS = """
@@ -137,7 +137,7 @@ def test_a_family_in_one_file_trains_in_closed_form_and_in_stacks(tmp_path: Path
     schema = root / "src/kindling/config/schema.py"
     text = schema.read_text()
     for old, new in (
-        ("\nclass Sgd(Section):\n", SECTION),
+        ("\nclass Sgd(OptimizerSection):\n", SECTION),
         (
             "\nModel = LogisticRegression | Mlp | Cnn\n",
             "\nModel = LogisticRegression | Mlp | Cnn | Scaled\n",

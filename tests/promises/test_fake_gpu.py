@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from kindling.config.compose import compose
-from kindling.config.measures import TALLIED
+from kindling.config.measures import tallied
 from kindling.data.loader import Batch
 from kindling.models.mlp import Mlp
 from kindling.steps import autograd, closed_form
@@ -138,7 +138,7 @@ def test_an_evaluation_does_not_wait() -> None:
     with on_a_gpu():
         stack = Stack([Mlp(784, [width], CLASSES) for width in (5, 7)], [0, 0])
         batch = Batch(torch.zeros(300, 784), torch.zeros(300, dtype=torch.long))
-        for measure in (None, *TALLIED):
+        for measure in (None, *tallied()):
             with Operations() as seen:
                 found = evaluate(stack.logits, batch, torch.float32, 2, measure=measure)
             assert not seen.waits, measure

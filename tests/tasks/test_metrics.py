@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAccuracy
 
-from kindling.config.measures import TALLIED
+from kindling.config.measures import tallied
 from kindling.data.loader import Batch
 from kindling.tasks.measures import evaluate, tally, values
 from kindling.tasks.metrics import EpochMetrics
@@ -58,7 +58,7 @@ def test_a_trial_has_the_same_sums_whoever_is_beside() -> None:
         assert alone.compute() == [expected]
 
 
-@pytest.mark.parametrize("measure", TALLIED)
+@pytest.mark.parametrize("measure", tallied())
 def test_a_measure_is_that_of_all_samples(measure: str) -> None:
     """However samples come in batches, and batches in chunks, and only if a measure is named."""
     stream = torch.Generator().manual_seed(0)

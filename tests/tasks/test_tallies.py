@@ -22,13 +22,13 @@ from torchmetrics.functional import classification
 from kindling.config.compose import compose
 from kindling.config.measures import (
     MEASURES,
-    MONITORS,
-    TALLIED,
     higher_is_better,
     in_words,
     is_fraction,
     measure_of,
+    monitors,
     sort_key,
+    tallied,
 )
 from kindling.system.errors import InputError
 from kindling.tasks.measures import (
@@ -137,7 +137,7 @@ def test_measures_are_those_of_other_libraries(classes: int) -> None:
             assert measured("top5", logits, labels) == ours
 
 
-@pytest.mark.parametrize("measure", TALLIED)
+@pytest.mark.parametrize("measure", tallied())
 def test_the_bits_depend_neither_on_chunks_nor_on_models(measure: str) -> None:
     stream = torch.Generator().manual_seed(1)
     labels = torch.randint(7, (1000,), generator=stream)
@@ -198,9 +198,9 @@ def test_five_classes_have_no_top_five(tmp_path: Path) -> None:
 
 def test_bounds_and_directions() -> None:
     lower = {"val/loss", "train/loss", "val/brier", "val/ece"}
-    assert {name for name in MONITORS if not higher_is_better(name)} == lower
+    assert {name for name in monitors() if not higher_is_better(name)} == lower
     unbounded = {"val/loss", "train/loss", "val/brier"}
-    assert {name for name in MONITORS if not is_fraction(name)} == unbounded
+    assert {name for name in monitors() if not is_fraction(name)} == unbounded
     assert not is_fraction("lr")
     assert not higher_is_better("seconds")
     assert [sort_key("val/f1", 0.5), sort_key("val/ece", 0.5)] == [-0.5, 0.5]
@@ -215,5 +215,5 @@ def test_names_and_words() -> None:
 
 
 def test_each_measure_beside_loss_and_accuracy_has_a_tally() -> None:
-    assert sorted({"acc", "loss", *TALLIED}) == sorted(MEASURES)
-    assert all(isinstance(resolve_name(MEASURES[name].tally or ""), Tally) for name in TALLIED)
+    assert sorted({"acc", "loss", *tallied()}) == sorted(MEASURES)
+    assert all(isinstance(resolve_name(MEASURES[name].tally or ""), Tally) for name in tallied())

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kindling.config.faults import options
+from kindling.config.registry import CONFIG_FOLDERS
 from kindling.config.rules import Values
 from kindling.config.schema import GROUPS, Config, FusedLauncher, Search
 from kindling.config.section import MOST, Section
@@ -122,8 +123,9 @@ def _meanings(values: Mapping[str, Any]) -> dict[str, str]:
     """By dotted key, of a composed configuration: the comments of the files that have the keys."""
     found = {key: text for key, (_, text) in _comments(CONF / "train.yaml").items()}
     for group in GROUPS:
-        for name in ("_common", "default", "none", Values(values)[f"{group}.name"]):
-            if (file := CONF / group / f"{name}.yaml").exists():
+        names = ("_common", "default", "none", Values(values)[f"{group}.name"])
+        for folder, name in itertools.product((CONF, *CONFIG_FOLDERS), names):
+            if (file := folder / group / f"{name}.yaml").exists():
                 comments = {f"{group}.{key}": pair for key, pair in _comments(file).items()}
                 found |= {key: text for key, (_, text) in comments.items() if text}
     return found

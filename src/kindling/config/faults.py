@@ -16,6 +16,7 @@ from typing import Any, get_args
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
+from kindling.config import registry
 from kindling.config.registry import CONFIG_FOLDERS
 from kindling.config.rules import Values, broken_rules
 from kindling.config.schema import (
@@ -36,6 +37,7 @@ from kindling.system.installation import CONF, as_command
 
 FAULTS_SHOWN = 50
 MOST_READ = 10_000  # configurations that are kept; a sweep has no more trials
+EXTENSIONS = "extensions.yaml"  # beside config.yaml: what comes from extensions, and from which
 _SCHEMA = TypeAdapter(Config)
 _READ: dict[bytes, Config] = {}  # by the content of their files
 
@@ -63,9 +65,17 @@ def read_config(path: Path) -> Config:
         try:
             config = check(values)
         except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+            missing = absent(path.with_name(EXTENSIONS))
+            raise InputError("\n  ".join([f"{path}: {error}", *missing])) from None
         _remember(content, config)
     return config
+
+
+def absent(file: Path) -> list[str]:
+    """A line for each package that a run needs, by its file, and that is not there."""
+    with suppress(InputError):
+        return registry.absent(parse_yaml(read_bounded(file, YAML_LIMIT), file))
+    return []
 
 
 def remember_config(content: bytes, values: Mapping[str, Any], config: Config) -> None:

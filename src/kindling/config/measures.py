@@ -1,4 +1,5 @@
-"""The measures of a model on some data, without torch. A measure is one entry here."""
+"""The measures of a model on some data, without torch. A measure is one entry here, or one that an
+extension registers."""
 
 import math
 from typing import NamedTuple
@@ -33,8 +34,15 @@ MEASURES = {
     ),
     "ece": Measure("calibration error", "kindling.tasks.measures:ECE", higher_is_better=False),
 }
-TALLIED = [name for name, entry in MEASURES.items() if entry.tally]
-MONITORS = (*(f"val/{name}" for name in MEASURES), "train/acc", "train/loss")
+
+
+def tallied() -> list[str]:
+    return [name for name, entry in MEASURES.items() if entry.tally]
+
+
+def monitors() -> tuple[str, ...]:
+    """What checkpoint.monitor may be."""
+    return (*(f"val/{name}" for name in MEASURES), "train/acc", "train/loss")
 
 
 def _entry(metric: str) -> Measure:
@@ -46,7 +54,7 @@ def _entry(metric: str) -> Measure:
 def measure_of(monitor: str) -> str | None:
     """The name of a monitored measure that is tallied; None for loss and accuracy."""
     name = monitor.rpartition("/")[2]
-    return name if name in TALLIED else None
+    return name if name in tallied() else None
 
 
 def is_fraction(metric: str) -> bool:

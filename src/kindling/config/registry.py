@@ -1,44 +1,107 @@
-"""What extensions bring: data sets, commands, configurations and readers of pictures.
+"""What extensions bring: models, data sets, optimizers, schedules, measures, callbacks, commands,
+configurations and readers of pictures.
 
 An installed package names a module under the entry point group `kindling.extensions`. The module
-registers what it brings when it is imported, and does not import torch: modules and functions that
-need torch are named in texts, and are imported when they are used.
+registers what it brings when it is imported, and does not import torch: what needs torch is named
+in a text, "package.module:name", and is imported when it is used. A configuration can choose what
+is registered, by its name, and nothing else.
 """
 
 import functools
+import re
+import sys
+import traceback
+from collections.abc import Mapping
+from contextvars import ContextVar
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
 from importlib.util import find_spec
 from pathlib import Path
-from typing import get_args
+from pkgutil import resolve_name
+from typing import Any, Union, get_args
 
-from kindling.config.section import DataSection
+from kindling.config.measures import MEASURES, Measure
+from kindling.config.section import (
+    DataSection,
+    ModelSection,
+    OptimizerSection,
+    SchedulerSection,
+    Section,
+)
+from kindling.system.errors import InputError, first_line
 
 GROUP = "kindling.extensions"
 # The extension in the same wheel. A checkout that is not installed has no entry points.
 OWN = "kindling_digits.extension"
 
-DATA_SECTIONS: list[type[DataSection]] = []
-DATA_MODULES: dict[str, str] = {}  # by data.name
+ORIGIN = re.compile(r"[A-Za-z0-9._-]{1,100} [A-Za-z0-9._+!-]{1,50}")  # a package and its version
+CHOSEN = re.compile(r"[a-z._]{1,30}=[\w/.-]{1,100}")  # model=NAME
+MOST_NAMED = 20
+
+SECTIONS: dict[str, list[type[Section]]] = {}  # by the group of the configuration
+PLACES: dict[tuple[str, str], str] = {}  # by kind and name: where the code lies
+ORIGINS: dict[str, str] = {}  # by what a configuration says, "model=mine": package and version
 DATA_FOLDERS: dict[str, str] = {}  # by data.name, of what is downloaded
-COMMANDS: dict[str, str] = {}  # modules by the name of the command
 CONFIG_FOLDERS: list[Path] = []
-PICTURE_READERS = {"whole": "kindling.inference.pictures"}  # modules by DataSection.pictures
+
+_loaded: set[str] = set()  # the modules of extensions
+_origin = ContextVar("origin", default="")  # the package and version that registers now
+
+
+def register_model(section: type[ModelSection], build: str, cost: str | None = None) -> None:
+    """A family of models, `model=NAME`; NAME is the default of `section.name`.
+
+    `build` names a function (section, shape of a sample, outputs) that returns a torch module from
+    features (N, *shape) to logits (N, outputs). `cost`, with the same arguments, returns the
+    MemoryCost of models/closed_form.py; without it, a model is built and tried."""
+    _register_section("model", section, build)
+    if cost is not None:
+        PLACES["cost", _name(section)] = cost
 
 
 def register_data(section: type[DataSection], module: str, folder: str | None = None) -> None:
-    """A data set with the default of `section.name`. The module has the functions that
-    data/sources/catalogue.py lists. `folder` is where the data are downloaded, below data.root."""
-    (name,) = get_args(section.model_fields["name"].annotation)
-    DATA_SECTIONS.append(section)
-    DATA_MODULES[name] = module
+    """A data set, `data=NAME`. The module has the functions that data/sources/catalogue.py lists.
+    `folder` is where the data are downloaded, below data.root."""
+    _register_section("data", section, module)
     if folder is not None:
-        DATA_FOLDERS[name] = folder
+        DATA_FOLDERS[_name(section)] = folder
+
+
+def register_optimizer(
+    section: type[OptimizerSection], single: str, stacked: str | None = None
+) -> None:
+    """An optimizer, `optimizer=NAME`. `single` names a class as those of torch.optim, which gets
+    the keys of the section that it knows. `stacked` names a subclass of StackedOptimizer
+    (steps/optimizers.py); without it, the trials of a sweep train one after the other."""
+    _register_section("optimizer", section, single)
+    if stacked is not None:
+        PLACES["stacked", _name(section)] = stacked
+
+
+def register_scheduler(section: type[SchedulerSection], rate: str) -> None:
+    """A schedule, `scheduler=NAME`. `rate` names a function (section, lr, epoch, epochs) that
+    returns the learning rate of an epoch, counted from 0, after the warmup."""
+    _register_section("scheduler", section, rate)
+
+
+def register_measure(name: str, measure: Measure) -> None:
+    """A measure, `checkpoint.monitor=val/NAME`. `measure.tally` names a Tally, as those of
+    tasks/measures.py."""
+    _register("measure", name, str(measure.tally), f"checkpoint.monitor=val/{name}")
+    if name in MEASURES:
+        raise InputError(f"{_registers()} registers the measure {name}, which Kindling has")
+    MEASURES[name] = measure
+
+
+def register_callback(name: str, build: str) -> None:
+    """A callback, `callbacks=[NAME]`. `build` names a function that gets the checked configuration
+    and returns a callback of Lightning."""
+    _register("callback", name, build, f"callbacks={name}")
 
 
 def register_command(name: str, module: str) -> None:
     """`kindling NAME` calls `main` of the module; its docstring is the help."""
-    COMMANDS[name] = module
+    _register("command", name, module)
 
 
 def register_configs(folder: Path) -> None:
@@ -48,13 +111,131 @@ def register_configs(folder: Path) -> None:
 
 def register_pictures(name: str, module: str) -> None:
     """A module as inference/pictures.py, for data sets whose `pictures` is the name."""
-    PICTURE_READERS[name] = module
+    _register("pictures", name, module)
+
+
+def place(kind: str, name: str) -> str | None:
+    """Where the code of a name lies; None if no extension brings the name."""
+    return PLACES.get((kind, name))
+
+
+def resolve(kind: str, name: str) -> Any:
+    """What an extension brings under this name. Raises InputError if the code is not there."""
+    where = PLACES[kind, name]
+    try:
+        return resolve_name(where)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InputError(
+            f"{kind} {name}: {where} cannot be imported ({first_line(error)}); correct the text "
+            "with which its extension registers it"
+        ) from error
+
+
+def names(kind: str) -> list[str]:
+    return sorted(name for of, name in PLACES if of == kind)
+
+
+def joined(group: str, own: Any) -> Any:
+    """The union of our own sections of a group and those of extensions."""
+    ours = {name for section in get_args(own) for name in _names(section)}
+    for section in SECTIONS.get(group, ()):
+        if (name := _name(section)) in ours:
+            raise InputError(
+                f"{ORIGINS[f'{group}={name}']} registers {group}={name}, which Kindling has; "
+                "choose another name"
+            )
+    return Union[own, *SECTIONS.get(group, ())]
+
+
+def origins(values: Mapping[str, Any]) -> dict[str, str]:
+    """What a configuration, as plain values, has from extensions: `model=mine: package version`."""
+    chosen = [f"{group}={_chosen(values, group, 'name')}" for group in SECTIONS]
+    chosen.append(f"checkpoint.monitor={_chosen(values, 'checkpoint', 'monitor')}")
+    chosen += [f"callbacks={name}" for name in values.get("callbacks") or ()]
+    return {each: ORIGINS[each] for each in chosen if ORIGINS.get(each)}
+
+
+def absent(recorded: object) -> list[str]:
+    """A line for each of the `origins` of a run that no installed package brings. A stranger may
+    have written them, so the lines have no command to type."""
+    pairs = [*recorded.items()] if isinstance(recorded, Mapping) else []
+    return [
+        f"{what} comes from the package {origin}, which is not installed; if you trust its source, "
+        "install the package"
+        for what, origin in pairs[:MOST_NAMED]
+        if what not in ORIGINS and ORIGIN.fullmatch(str(origin)) and CHOSEN.fullmatch(str(what))
+    ]
+
+
+def other_versions(recorded: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """A line for each part of a run that another version of a package brings now."""
+    return [
+        f"{what} came from {origin}, and comes from {now[what]} now"
+        for what, origin in recorded.items()
+        if now.get(what, origin) != origin
+    ]
+
+
+def _chosen(values: Mapping[str, Any], section: str, key: str) -> Any:
+    found = values.get(section)
+    return found.get(key) if isinstance(found, Mapping) else None
+
+
+def _names(section: type[Section]) -> tuple[str, ...]:
+    return get_args(section.model_fields["name"].annotation)
+
+
+def _name(section: type[Section]) -> str:
+    (name,) = _names(section)
+    return str(name)
+
+
+def _register_section(group: str, section: type[Section], where: str) -> None:
+    name = _name(section)
+    _register(group, name, where, f"{group}={name}")
+    SECTIONS.setdefault(group, []).append(section)
+
+
+def _register(kind: str, name: str, where: str, chosen: str = "") -> None:
+    if (kind, name) in PLACES:
+        other = f", as {ORIGINS[chosen]} does" if ORIGINS.get(chosen) else " a second time"
+        raise InputError(f"{_registers()} registers the {kind} {name}{other}; choose another name")
+    PLACES[kind, name] = where
+    if chosen:
+        ORIGINS[chosen] = _origin.get()
+
+
+def _registers() -> str:
+    return _origin.get() or "an extension"
 
 
 @functools.cache
 def load_extensions() -> None:
-    modules = {point.value for point in entry_points(group=GROUP)}
-    if find_spec(OWN.partition(".")[0]):
-        modules.add(OWN)
-    for module in sorted(modules):
+    """Imports the modules of all extensions. Raises InputError for one that cannot be imported."""
+    points = {point.value: point for point in entry_points(group=GROUP)}
+    if OWN not in points and find_spec(OWN.partition(".")[0]):
+        points[OWN] = EntryPoint("digits", OWN, GROUP)
+    for module, point in sorted(points.items(), key=lambda pair: (pair[0] != OWN, pair[0])):
+        if module not in _loaded:
+            _load(module, point)
+            _loaded.add(module)
+
+
+def _load(module: str, point: EntryPoint) -> None:
+    package = point.dist.name if point.dist else module.partition(".")[0]
+    known = point.dist if module != OWN else None
+    token = _origin.set(f"{package} {known.version}" if known else "")
+    try:
         import_module(module)
+    except InputError:
+        raise
+    except Exception as error:
+        frame = traceback.extract_tb(sys.exc_info()[2])[-1]
+        where = f"{frame.filename}:{frame.lineno}: "
+        raise InputError(
+            f"the extension {module} of {_registers()} cannot be imported: {where}"
+            f"{type(error).__name__}: {first_line(error)}; correct the file, or type "
+            f"pip uninstall {package}"
+        ) from error
+    finally:
+        _origin.reset(token)

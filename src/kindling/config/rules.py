@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any, get_args
 
 from kindling.config.closed_form import not_covered, not_vmapped
-from kindling.config.measures import MONITORS, higher_is_better
+from kindling.config.measures import higher_is_better, monitors
 from kindling.config.schema import AUGMENTATIONS, MODEL_SECTIONS, Data
 from kindling.config.section import MOST
 from kindling.config.written import shortened, written
@@ -50,7 +50,7 @@ def broken_rules(values: Mapping[str, Any]) -> Iterator[str]:
         )
     monitor, mode = v["checkpoint.monitor"], v["checkpoint.mode"]
     best = "max" if higher_is_better(str(monitor)) else "min"
-    if monitor in MONITORS and mode in ("min", "max") and mode != best:
+    if monitor in monitors() and mode in ("min", "max") and mode != best:
         yield (
             f"checkpoint.mode={mode} would keep the worst {monitor}; type checkpoint.mode={best}"
         )

@@ -11,24 +11,27 @@ import json
 import os
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_args
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from kindling.config import registry
 from kindling.config.closed_form import has_closed_form
-from kindling.config.measures import MONITORS
+from kindling.config.measures import monitors
 from kindling.config.section import (
     DRAWING,
     DataSection,
     Factor,
     Folds,
     Fraction,
+    ModelSection,
     NonNegativeFloat,
     NonNegativeInt,
+    OptimizerSection,
     PositiveFloat,
     PositiveInt,
     Probability,
+    SchedulerSection,
     Section,
     Seed,
 )  # fmt: skip
@@ -44,10 +47,11 @@ MOST_MILESTONES = 100
 MOST_CLASSES = 2**20
 MOST_POINTS = 10_000  # of a sweep: all are composed and checked before the first trains
 
-if TYPE_CHECKING:
-    Monitor = str  # mypy knows no values that are computed
+if TYPE_CHECKING:  # mypy knows no values that are computed
+    Monitor = str
 else:
-    Monitor = Literal[MONITORS]
+    registry.load_extensions()
+    Monitor = Literal[monitors()]
 
 
 def _as_list(value: Any) -> Any:
@@ -127,6 +131,15 @@ Label = Annotated[
     ),
     BeforeValidator(_as_text),
 ]
+# The callbacks that extensions bring.
+if TYPE_CHECKING:
+    CallbackName = str
+elif found := registry.names("callback"):
+    CallbackName = Literal[*found]
+else:
+    CallbackName = Annotated[
+        str, _must("not be {}: no installed extension brings a callback", lambda _: False)
+    ]
 Tags = Annotated[list[Label], Field(max_length=32), BeforeValidator(_as_texts)]
 
 
@@ -198,28 +211,6 @@ class Csv(_Files):
     empty: Annotated[list[str], BeforeValidator(_as_texts)] | None = None
 
 
-class ModelSection(Section):
-    words: ClassVar[str | None] = None  # as people write it; None: as `name`
-    # The key of the sizes of the hidden layers, whether models of a stack may differ in them, and
-    # the keys that have one value, or one for each hidden layer.
-    sizes_key: ClassVar[str | None] = None
-    widths_differ_in_stacks: ClassVar[bool] = False
-    keys_per_layer: ClassVar[tuple[str, ...]] = ()
-    layer: ClassVar[str] = "layer"
-
-    @property
-    def sizes(self) -> list[int]:
-        """The sizes of the hidden layers; none for a family that has no such list."""
-        found = getattr(self, self.sizes_key) if self.sizes_key else []
-        return found if isinstance(found, list) else []
-
-    @classmethod
-    def weights_between(cls, before: int, after: int, read: Callable[[str], Any]) -> int:
-        """The weights of a hidden layer. `read` returns the unchecked value of a key."""
-        del read
-        return before * after
-
-
 @has_closed_form
 class LogisticRegression(ModelSection):
     name: Literal["logistic_regression"]
@@ -260,43 +251,38 @@ class Cnn(ModelSection):
         return before * after * size**2 if type(size) is int else 0
 
 
-class Sgd(Section):
+class Sgd(OptimizerSection):
     name: Literal["sgd"]
-    lr: PositiveFloat
     weight_decay: NonNegativeFloat
     momentum: Probability
     nesterov: bool
 
 
-class Adam(Section):
+class Adam(OptimizerSection):
     name: Literal["adam", "adamw"]
-    lr: PositiveFloat
     weight_decay: NonNegativeFloat
 
 
-class _Scheduler(Section):
-    depends_on_max_epochs: ClassVar[bool] = False  # whether trainer.max_epochs changes the rates
-    warmup_epochs: NonNegativeFloat
-
-
-class NoScheduler(_Scheduler):
+class NoScheduler(SchedulerSection):
+    depends_on_max_epochs = False
     name: Literal["none"]
 
 
-class MultiStep(_Scheduler):
+class MultiStep(SchedulerSection):
+    depends_on_max_epochs = False
     name: Literal["multistep"]
     milestones: Annotated[list[PositiveInt], Field(max_length=MOST_MILESTONES)]
     # At most 10, so that gamma ** number_of_milestones stays finite.
     gamma: Annotated[PositiveFloat, Field(le=10)]
 
 
-class Cosine(_Scheduler):
-    depends_on_max_epochs = True
+class Cosine(SchedulerSection):
     name: Literal["cosine"]
     eta_min: NonNegativeFloat
 
 
-class Plateau(_Scheduler):
+class Plateau(SchedulerSection):
+    depends_on_max_epochs = False
     name: Literal["plateau"]
     factor: Fraction
     patience: NonNegativeInt  # epochs
@@ -391,16 +377,17 @@ class Augmentation(Section):
 AUGMENTATIONS = ("shift", "rotate", "scale", "shear", "flip", "elastic")
 Data = Mnist | Torchvision | Digits | Toy | Synthetic | ImageFolder | Npz | Csv
 Model = LogisticRegression | Mlp | Cnn
+Optimizer = Sgd | Adam
+Scheduler = NoScheduler | MultiStep | Cosine | Plateau | OneCycle
+if not TYPE_CHECKING:
+    Data, Model = registry.joined("data", Data), registry.joined("model", Model)
+    Optimizer = registry.joined("optimizer", Optimizer)
+    Scheduler = registry.joined("scheduler", Scheduler)
 MODEL_SECTIONS: dict[str, type[ModelSection]] = {
     name: section
     for section in get_args(Model)
     for name in get_args(section.model_fields["name"].annotation)
 }
-Optimizer = Sgd | Adam
-Scheduler = NoScheduler | MultiStep | Cosine | Plateau | OneCycle
-if not TYPE_CHECKING:
-    registry.load_extensions()
-    Data = Union[Data, *registry.DATA_SECTIONS]
 
 
 # A line of a batch script holds these, so they must not begin an option or another line.
@@ -478,6 +465,7 @@ class Config(Section):
     resume: str | None  # "auto", or the folder of a run or sweep
     start_from: Start | None = None
     freeze: Layers = Field(default=[])
+    callbacks: list[CallbackName] = Field(default=[])
     name: Label | None = None
     tags: Tags = Field(default=[])
 
@@ -501,7 +489,7 @@ class Config(Section):
         del values["data"]["root"], values["checkpoint"]["keep"]
         for key in UNTRAINED:
             del values[key]
-        for key in ("start_from", "freeze"):  # old runs had neither
+        for key in ("start_from", "freeze", "callbacks"):  # old runs had none
             if not values[key]:
                 del values[key]
         for section, key, absent in YOUNGER:

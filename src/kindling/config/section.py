@@ -4,7 +4,8 @@ An extension writes its sections with these, before config/schema.py joins all s
 a default is younger than some runs, as in config/schema.py.
 """
 
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
@@ -70,3 +71,36 @@ class DataSection(Section):
         """The batch size, after `auto` was replaced by a number."""
         assert self.batch_size != "auto"
         return self.batch_size
+
+
+class ModelSection(Section):
+    words: ClassVar[str | None] = None  # as people write it; None: as `name`
+    # The key of the sizes of the hidden layers, whether models of a stack may differ in them, and
+    # the keys that have one value, or one for each hidden layer.
+    sizes_key: ClassVar[str | None] = None
+    widths_differ_in_stacks: ClassVar[bool] = False
+    keys_per_layer: ClassVar[tuple[str, ...]] = ()
+    layer: ClassVar[str] = "layer"
+
+    @property
+    def sizes(self) -> list[int]:
+        """The sizes of the hidden layers; none for a family that has no such list."""
+        found = getattr(self, self.sizes_key) if self.sizes_key else []
+        return found if isinstance(found, list) else []
+
+    @classmethod
+    def weights_between(cls, before: int, after: int, read: Callable[[str], Any]) -> int:
+        """The weights of a hidden layer. `read` returns the unchecked value of a key."""
+        del read
+        return before * after
+
+
+class OptimizerSection(Section):
+    name: str
+    lr: PositiveFloat
+
+
+class SchedulerSection(Section):
+    name: str
+    depends_on_max_epochs: ClassVar[bool] = True  # whether trainer.max_epochs changes the rates
+    warmup_epochs: NonNegativeFloat

@@ -1,10 +1,10 @@
 """Models: plain torch modules from features (N, *shape) to logits (N, classes).
 
 A new family of models is one file here, a section in config/schema.py and a YAML in conf/model,
-all of the same name. The file has `build(config, shape, classes)`, which returns a model, and may
-have `cost(config, shape, classes)`, which returns the memory that a model takes
-(models/closed_form.py). Models with a closed form train without autograd. In stacks, other
-models train by torch.func.vmap (steps/vmap.py).
+all of the same name, or lies in an extension (config/registry.py). The file has
+`build(config, shape, classes)`, which returns a model, and may have `cost(config, shape, classes)`,
+which returns the memory that a model takes (models/closed_form.py). Models with a closed form train
+without autograd. In stacks, other models train by torch.func.vmap (steps/vmap.py).
 """
 
 import importlib
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from kindling.config import schema
+from kindling.config import registry, schema
 from kindling.config.written import written
 from kindling.models.closed_form import MemoryCost
 from kindling.system.errors import InputError, first_line
@@ -48,14 +48,13 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
 
 def construct_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.Module:
     """As build_model, but does not try the model. On the meta device it allocates no weights."""
-    return _family(config).build(config, shape, classes)  # type: ignore[no-any-return]
+    return _function("model", config)(config, shape, classes)  # type: ignore[no-any-return]
 
 
 def model_cost(config: schema.Model, shape: Sequence[int], classes: int) -> MemoryCost:
     """The memory that a model takes. Of a family without `cost`, a model is built and tried."""
-    family = _family(config)
-    if hasattr(family, "cost"):
-        return family.cost(config, shape, classes)  # type: ignore[no-any-return]
+    if cost := _function("cost", config):
+        return cost(config, shape, classes)  # type: ignore[no-any-return]
     tried, inputs = try_model(config, tuple(shape), classes), math.prod(shape)
     # A layer's output, its gradient, and as much again for what a layer keeps, such as places of
     # maxima.
@@ -63,8 +62,12 @@ def model_cost(config: schema.Model, shape: Sequence[int], classes: int) -> Memo
     return MemoryCost(tried.weights, tried.outputs + inputs, trained)
 
 
-def _family(config: schema.Model) -> Any:
-    return importlib.import_module(f"{__name__}.{config.name}")
+def _function(kind: str, config: schema.Model) -> Any:
+    """The function of a family that builds a model, or that tells its cost; None for no cost."""
+    if registry.place("model", config.name) is None:
+        family = importlib.import_module(f"{__name__}.{config.name}")
+        return getattr(family, {"model": "build"}.get(kind, kind), None)
+    return registry.resolve(kind, config.name) if registry.place(kind, config.name) else None
 
 
 class ForwardPass(NamedTuple):

@@ -10,7 +10,8 @@ from typing import Any
 
 import yaml
 
-from kindling.config.faults import remember_config
+from kindling.config import registry
+from kindling.config.faults import EXTENSIONS, remember_config
 from kindling.config.schema import UNTRAINED, Config, with_batch_size
 from kindling.config.written import same_classes, written
 from kindling.records.folder import Run
@@ -31,19 +32,22 @@ def create_run_folder(
 
 def new_files(
     run: Run,
-    config: Mapping[str, Any] | str,
+    config: Mapping[str, Any],
     overrides: Sequence[str] | None = None,
     hydra: str | None = None,
+    text: str | None = None,
 ) -> dict[Path, str]:
     """The files to write into .hydra/ of a run, in this order, for `write_into_folder`. None if
-    config.yaml exists: it is written last, so the other files exist too. `config` has plain values,
-    or is YAML, as `hydra` is, Hydra's section."""
+    config.yaml exists: it is written last, so the other files exist too. `config` has plain values;
+    `text` is its YAML if that is known, `hydra` that of Hydra's section."""
     if run.config_file.exists():
         return {}
     files = {} if overrides is None else {run.overrides_file: yaml_text(overrides)}
     if hydra is not None:
         files[run.config_file.with_name("hydra.yaml")] = hydra
-    return files | {run.config_file: config if isinstance(config, str) else yaml_text(config)}
+    if origins := registry.origins(config):
+        files[run.config_file.with_name(EXTENSIONS)] = yaml_text(origins)
+    return files | {run.config_file: yaml_text(config) if text is None else text}
 
 
 def yaml_text(values: Any, dumper: Any = DUMPER) -> str:
@@ -61,7 +65,7 @@ def job_files(
     text = hydra_yaml(values)
     remember_config(text.encode(), values, checked)
     overrides = section["overrides"]["task"]
-    return new_files(Run(folder), text, overrides, hydra_yaml({"hydra": section}))
+    return new_files(Run(folder), values, overrides, hydra_yaml({"hydra": section}), text)
 
 
 class _Dumper(DUMPER):  # type: ignore[misc]
@@ -163,5 +167,7 @@ def _differences(saved: Any, now: Any, key: str) -> list[str]:
     if key.endswith("data.batch_size") and now == "auto":
         return []  # the saved number is used again
     if key == "labels" and isinstance(saved, list) and same_classes(saved, now):
+        return []
+    if saved is None and now == []:  # a list that is younger than the run
         return []
     return [] if saved == now else [f"{key}: it was {written(saved)}, now {written(now)}"]

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
-from kindling.config.faults import read_config
-from kindling.config.measures import MEASURES, TALLIED
+from kindling.config.faults import EXTENSIONS, absent, read_config
+from kindling.config.measures import MEASURES, tallied
 from kindling.config.schema import MAX_EPOCHS, UNTRAINED, Config, Monitor
 from kindling.config.written import cell
 from kindling.system.arguments import as_path
@@ -40,7 +40,7 @@ from kindling.system.files import (
 from kindling.system.installation import as_command
 
 HISTORY = ("epoch", "step", "seconds", "lr", "train/loss", "train/acc", "val/loss", "val/acc")
-OWN_COLUMNS = {*HISTORY, *(f"val/{name}" for name in TALLIED)}  # of any monitor
+OWN_COLUMNS = {*HISTORY, *(f"val/{name}" for name in tallied())}  # of any monitor
 MOST_LOGGED = 64  # columns of values that callbacks of the user have logged
 LOGGED_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_ ./@+:%-]{0,59}")  # no spreadsheet's formula
 LINE_LIMIT = 64 * (len(HISTORY) + 1 + MOST_LOGGED)  # bytes; a number takes 26 with its comma
@@ -75,7 +75,7 @@ _Tested = TypedDict(
     "_Tested", {"test/loss": Number | None, "test/acc": Proportion | None}, total=False
 )
 if not TYPE_CHECKING:  # mypy knows no keys that are computed
-    for name in TALLIED:
+    for name in tallied():
         within = Annotated[float, Field(ge=0, le=MEASURES[name].highest + 1e-6)] | None
         Values.__annotations__[f"val/{name}"] = within
         _Tested.__annotations__[f"test/{name}"] = within
@@ -287,7 +287,7 @@ class Run:
             if number == 1:
                 names = cells
                 if not whole or not _are_columns(names):
-                    measures = ", ".join(f"val/{name}" for name in TALLIED)
+                    measures = ", ".join(f"val/{name}" for name in tallied())
                     raise InputError(
                         f"{self.history_file}: its columns are not {','.join(HISTORY)}, or these "
                         f"and one of {measures}, or names that callbacks have logged"
@@ -308,7 +308,12 @@ class Run:
         """The content of result.json, or {} while there is none."""
         if not self.result_file.exists():
             return {}
-        return parse_result(read_bounded(self.result_file, RESULT_LIMIT), self.result_file)
+        content = read_bounded(self.result_file, RESULT_LIMIT)
+        try:
+            return parse_result(content, self.result_file)
+        except InputError as error:  # perhaps a measure of an extension that is not installed
+            needed = absent(self.config_file.with_name(EXTENSIONS))
+            raise InputError("\n  ".join([str(error), *needed])) from None
 
     @property
     def started(self) -> bool:

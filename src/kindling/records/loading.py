@@ -9,6 +9,7 @@ import torch
 from pydantic import Field, ValidationError
 from torch import Tensor, nn
 
+from kindling.config import registry
 from kindling.config.faults import check
 from kindling.config.schema import Config
 from kindling.data.arrays import ArrayReading
@@ -27,6 +28,7 @@ class _Origin(CheckpointPart):
     is written by inference/committees/making.py and has the configuration of the first member."""
 
     config: dict[str, Any]
+    extensions: dict[str, str] = Field(default={})
     members: Members | None = None
     data: str
     shape: Annotated[list[Size], Field(min_length=1)]
@@ -79,7 +81,7 @@ def open_trained(path: Path) -> Trained:
         else:
             configs, model = rebuild_committee(origin.members, shape, len(labels), weights)
     except (ValueError, RuntimeError, InputError) as error:
-        reason = first_line(error)
+        reason = "; ".join([first_line(error), *registry.absent(saved.get("extensions"))])
         if isinstance(error, ValidationError):
             reason = f"missing or wrong: {wrong_fields(error)}"
         raise InputError(f"{file}: is not a checkpoint of this project ({reason})") from None

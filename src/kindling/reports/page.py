@@ -13,7 +13,8 @@ from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
-from kindling.config.schema import MODEL_SECTIONS, ModelSection
+from kindling.config.schema import MODEL_SECTIONS
+from kindling.config.section import ModelSection
 from kindling.plots.pictures import interval_data, intervals
 from kindling.reports import analysis, figures, tables
 from kindling.reports.collect import Collection, Part, Reported, collect, seeds_last

@@ -1,7 +1,8 @@
 """Optimizers: torch's own for one model, and the same algorithms for the models of a stack.
 
 A new optimizer is a section in config/schema.py, whose keys are the arguments of torch's class,
-a YAML in conf/optimizer, and here a class derived from StackedOptimizer and a line in OPTIMIZERS.
+a YAML in conf/optimizer, and here a class derived from StackedOptimizer and a line in OPTIMIZERS;
+or an extension registers it (config/registry.py).
 """
 
 import inspect
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
-from kindling.config import schema
+from kindling.config import registry, schema
 from kindling.models.closed_form import ClosedForm
 from kindling.steps.stack import Stack
 
@@ -36,10 +37,10 @@ def build_optimizer(config: schema.Optimizer, parameters: Iterable[nn.Parameter]
     parameters = list(parameters)
     fused = not is_sharded(parameters[0])  # torch has no fused SGD for DTensors
     on_cuda = parameters[0].is_cuda and fused
-    kind, _ = OPTIMIZERS[config.name]
+    kind = _class_of("optimizer", config.name)
     options = config.model_dump(exclude={"name"}) | {"fused": fused, "capturable": on_cuda}
     known = inspect.signature(kind).parameters
-    optimizer = kind(
+    optimizer: Optimizer = kind(
         parameters, **{name: value for name, value in options.items() if name in known}
     )
     if on_cuda:
@@ -181,11 +182,22 @@ OPTIMIZERS: dict[str, tuple[Callable[..., Optimizer], type[StackedOptimizer]]] =
 }
 
 
+def _class_of(kind: str, name: str) -> Any:
+    if name in OPTIMIZERS:
+        return OPTIMIZERS[name][kind == "stacked"]
+    return registry.resolve(kind, name)
+
+
+def has_stacked(name: str) -> bool:
+    """Whether models of a stack can train with the optimizer of this name."""
+    return name in OPTIMIZERS or registry.place("stacked", name) is not None
+
+
 def build_stacked_optimizer(configs: Sequence[schema.Optimizer], stack: Stack) -> Optimizer:
     if stack.trial_count == 1:
         return build_optimizer(configs[0], stack.parameters)
-    _, kind = OPTIMIZERS[configs[0].name]
-    return kind(configs, stack.segments)
+    stacked: Optimizer = _class_of("stacked", configs[0].name)(configs, stack.segments)
+    return stacked
 
 
 def set_rates(optimizer: Optimizer, rates: Sequence[float] | Tensor) -> None:

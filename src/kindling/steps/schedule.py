@@ -7,7 +7,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from kindling.config import schema
+from kindling.config import registry, schema
+from kindling.config.section import SchedulerSection
+from kindling.system.errors import InputError
 
 THRESHOLD = 1e-4  # a better value is better by so much of the best one
 Rates = NDArray[np.float64]
@@ -56,7 +58,7 @@ class Schedule:
 
     def _by_epoch(
         self,
-        config: schema.NoScheduler | schema.MultiStep | schema.Cosine | schema.Plateau,
+        config: SchedulerSection,
         epoch: int,
     ) -> float:
         match config:
@@ -70,6 +72,18 @@ class Schedule:
             case schema.Plateau(factor=factor, patience=patience, min_lr=lowest):
                 falls = plateaus(self.sort_keys()[:epoch], patience)
                 return max(self.lr * factor**falls, min(lowest, self.lr))
+            case _:
+                return self._by_extension(config, epoch)
+
+    def _by_extension(self, config: SchedulerSection, epoch: int) -> float:
+        name = config.name
+        rate = registry.resolve("scheduler", name)(config, self.lr, epoch, self.epochs)
+        if not (isinstance(rate, int | float) and 0 <= rate < math.inf):
+            raise InputError(
+                f"scheduler={name}: {registry.place('scheduler', name)} returned {rate!r} for "
+                f"epoch {epoch} of {self.epochs}, must return a rate of 0 or more"
+            )
+        return float(rate)
 
     def _one_cycle(self, config: schema.OneCycle, epoch: int) -> Rates:
         rises, falls = _cycle(config.pct_start, self.epochs, self.steps_per_epoch, epoch)

@@ -13,6 +13,7 @@ from lightning.pytorch import callbacks as lightnings
 from lightning.pytorch.plugins.io import CheckpointIO
 from torch import Tensor
 
+from kindling.config import registry
 from kindling.config.faults import did_you_mean
 from kindling.config.schema import Config
 from kindling.records.checkpoint import CheckpointPair
@@ -71,10 +72,13 @@ class RunsLast(lightnings.Checkpoint):
         return OURS + type(self).__name__
 
 
+def configured(config: Config) -> list[Callback]:
+    """The callbacks that the configuration names."""
+    return [registry.resolve("callback", name)(config) for name in config.callbacks]
+
+
 def require_usable(callbacks: Sequence[Callback], config: Config) -> None:
     """Raises InputError for callbacks that cannot work, before anything trains."""
-    if not isinstance(callbacks, list | tuple):
-        raise InputError("callbacks: is not a list; type fit(config, callbacks=[...])")
     faults = [fault for each in callbacks if (fault := _fault(each))]
     others = [each for each in callbacks if not _fault(each)]
     keys = [each.state_key for each in others if _overrides(each, "state_dict")]

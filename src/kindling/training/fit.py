@@ -29,7 +29,7 @@ from kindling.system.signals import Signals, handled
 from kindling.training import batch_size
 from kindling.training import result as results
 from kindling.training.building import build_module, check_devices, log_beginning, open_data
-from kindling.training.callbacks import CheckpointPairIO, require_usable
+from kindling.training.callbacks import CheckpointPairIO, configured, require_usable
 from kindling.training.checkpoints import Checkpoints
 from kindling.training.history import History
 from kindling.training.loggers.base import Loggers
@@ -53,7 +53,8 @@ def fit(
     """Trains, validates and tests as configured. All files of the run are written to the folder, by
     default a new one, runs/<date>/<time>.
 
-    Seeds the global random streams of Python, NumPy and torch. `callbacks` are Lightning's; on
+    Seeds the global random streams of Python, NumPy and torch. `callbacks` are Lightning's, and are
+    called after those that the configuration names; on
     several devices they must be picklable, because each rank gets a copy. With `resume` the run
     continues from the checkpoint in the folder, and its result equals that of an uninterrupted run,
     bit for bit, if it has the same callbacks. `trainer.max_epochs` may then be larger than before.
@@ -69,7 +70,8 @@ def fit(
         raise InputError('fit takes a configuration: fit(compose("optimizer.lr=0.1"))')
     if folder is None and resume:
         raise InputError("fit(config, resume=True): lacks the folder of the run; name the folder")
-    require_usable(callbacks, config)
+    if not isinstance(callbacks, list | tuple):
+        raise InputError("callbacks: is not a list; type fit(config, callbacks=[...])")
     where = timestamped("runs") if folder is None else as_path(folder, "fit(config, folder)")
     run = Run(where)
     if run.started and not resume:
@@ -136,6 +138,8 @@ def fit_stack(
 
     Waits up to `patience` seconds for another process that trains the same stack.
     """
+    callbacks = [*configured(configs[0]), *callbacks]
+    require_usable(callbacks, configs[0])
     job = Job(configs, folders, state_folder, halving, callbacks)
     runs, pair, rank_zero = job.runs, job.checkpoint_pair, ranks.is_rank_zero()
     locked: AbstractContextManager[int | None] = nullcontext()

@@ -16,6 +16,7 @@ from kindling.data.loader import CHUNK
 from kindling.data.sources.catalogue import describe
 from kindling.models import construct_model, model_cost, try_model
 from kindling.steps.kernel import block_memory, is_trained
+from kindling.steps.optimizers import has_stacked
 from kindling.steps.vmap import why_no_vmap
 from kindling.system import machine
 from kindling.system.resources import free_memory
@@ -132,6 +133,10 @@ def why_alone(config: Config, device_of: Callable[[Config], TrainingDevice] = he
             config.data.order == "stream"
         ),
         f"logger={','.join(loggers)} follows one run": bool(loggers),
+        f"callbacks={','.join(config.callbacks)} follow one run": bool(config.callbacks),
+        f"optimizer={config.optimizer.name} trains one model": not has_stacked(
+            config.optimizer.name
+        ),
         "data.batch_size=auto fills the memory with one model": config.data.batch_size == "auto",
         "trainer.profiler writes into one run's folder": trainer.profiler is not None,
     }

@@ -11,6 +11,7 @@ from lightning.pytorch import LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from kindling.config import registry
 from kindling.config.measures import MEASURES, measure_of
 from kindling.config.schema import Config
 from kindling.data.augmentation import build_augmentation
@@ -100,8 +101,8 @@ class StackModule(LightningModule):
         self.model = models[0] if len(models) == 1 else nn.ModuleList(models)
         self._all_models = list(models)
         self.metadata = [
-            {"format": FORMAT, "config": config.unlabelled().to_primitives(), **data.origin()}
-            for config in configs
+            {"format": FORMAT, "config": values, **_origins(values), **data.origin()}
+            for values in (config.unlabelled().to_primitives() for config in configs)
         ]
         self.step_plan = StepPlan(
             data.batches_per_epoch,
@@ -437,3 +438,9 @@ class StackModule(LightningModule):
 
 def _named(split: str, values: Mapping[str, float]) -> dict[str, float]:
     return {f"{split}/{name}": value for name, value in values.items()}
+
+
+def _origins(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a checkpoint that says what comes from extensions; none where nothing does."""
+    found = registry.origins(values)
+    return {"extensions": found} if found else {}

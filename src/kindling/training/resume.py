@@ -9,6 +9,7 @@ from pydantic import AfterValidator, Field, FiniteFloat, ValidationError, model_
 from torch import Tensor
 from typing_extensions import TypeAliasType
 
+from kindling.config import registry
 from kindling.config.schema import MAX_EPOCHS, Config
 from kindling.ranks import processes as ranks
 from kindling.records.checkpoint import CheckpointPair, CheckpointPart, require_format, wrong_fields
@@ -232,7 +233,12 @@ def check_state(
     if len(saved_metadata) != trials:
         raise InputError(f"{path}: contains {len(saved_metadata)} trials, expected {trials}")
     for was, now in zip(saved_metadata, metadata, strict=True):
-        require_same(require_format(was, path), now, f"{path}: is of another run")
+        before = require_format(was, path)
+        brought, brings = (dict(each.get("extensions", {})) for each in (before, now))
+        for line in registry.other_versions(brought, brings):
+            log.warning("%s: %s; the end of the run may differ", path, line)
+        same = {"extensions": None}  # only the versions may differ: the names are in the config
+        require_same({**before, **same}, {**now, **same}, f"{path}: is of another run")
     rows = state.callbacks.History.rows
     monitored = columns(metadata[0]["config"]["checkpoint"]["monitor"])
     width = len(monitored) + len(state.callbacks.History.logged)

@@ -33,6 +33,7 @@ from kindling.training.module import StackModule
 
 log = logging.getLogger(__name__)
 
+OF_NO_SECTION = ("seed", "start_from", "freeze", "callbacks")
 Hyperparameters = dict[str, bool | int | float | str]
 
 
@@ -40,7 +41,7 @@ def hyperparameters(config: Config) -> Hyperparameters:
     """The keys of the experiment that are not null, by their paths, with lists as typed."""
     values = config.identity_values()
     del values["logger"]
-    flat = {key: values.pop(key) for key in ("seed", "start_from", "freeze") if key in values} | {
+    flat = {key: values.pop(key) for key in OF_NO_SECTION if key in values} | {
         f"{name}.{key}": value for name, section in values.items() for key, value in section.items()
     }
     return {
