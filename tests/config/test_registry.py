@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -279,6 +280,37 @@ def test_a_faulty_extension_is_one_line_that_names_it(
         if "Error" in told:
             assert f"{installed / 'mine/extension.py'}:1: " in done.stderr
             assert "pip uninstall mine" in done.stderr
+
+
+def test_a_key_without_a_default_must_be_typed(installed: Path) -> None:
+    (installed / "mine/conf/model/bent.yaml").write_text("name: bent\n")
+    done = python(installed, "-m", "kindling", "train", *SMALL, "model=bent")
+    assert done.returncode == 2
+    assert "model.units: is missing" in done.stderr
+    command(installed, "train", *SMALL, "model=bent", "model.units=3", "hydra.run.dir=run")
+    assert json.loads((installed / "run" / "result.json").read_text())["parameters"] == 14
+
+
+def test_the_module_of_the_documentation_registers_what_it_says(installed: Path) -> None:
+    page = (ROOT / "docs" / "extending.md").read_text()
+    (module,) = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    (installed / "mine/extension.py").write_text(module)
+    files = {"model/mine": "units: 5", "optimizer/rmsprop": "lr: 0.1", "scheduler/halves": ""}
+    for name, keys in files.items():
+        file = installed / "mine" / "conf" / f"{name}.yaml"
+        file.write_text(f"name: {file.stem}\n{keys}\n")
+    flat = PARTS.replace("shape[0]", "784").replace("Sequential(", "Sequential(nn.Flatten(), ")
+    counter = PARTS.replace("def build", "def of_model").replace("def counter", "def build")
+    texts = {"model": flat, "schedule": PARTS, "measures": PARTS, "callback": counter}
+    for name, text in texts.items():
+        (installed / "mine" / f"{name}.py").write_text(text)
+    choices = (
+        "model=mine", "optimizer=rmsprop", "scheduler=halves", "scheduler.warmup_epochs=1",
+        "checkpoint.monitor=val/errors", "checkpoint.mode=min", "callbacks=[norm]",
+    )  # fmt: skip
+    common = ("data=digits", "trainer=cpu", "trainer.max_epochs=2", "hydra.run.dir=run")
+    command(installed, "train", *common, *choices)
+    assert [*history(installed / "run")[0]][-2:] == ["val/errors", "counted"]
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import sysconfig
 import zipfile
 from pathlib import Path
 
@@ -139,6 +140,41 @@ def test_in_a_project_with_a_folder_src(installed: Path, tmp_path: Path) -> None
         done = started(installed, tmp_path, *command)
         assert done.returncode == 0, done.stderr
         assert "0 kindling train" in done.stdout
+
+
+@pytest.mark.slow
+def test_a_new_project_is_installed_and_trains(installed: Path, tmp_path: Path) -> None:
+    """As its README says, in an environment with the packages of this one."""
+    kindling = str(installed / "bin" / "kindling")
+    told = started(installed, tmp_path, kindling, "new", "mine").stdout
+    assert told.splitlines()[1:] == [
+        "  cd mine", "  pip install -e .", "  kindling train experiment=mine",
+    ]  # fmt: skip
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "env"], check=True)
+    python = tmp_path / "env" / "bin" / "python"
+    (packages,) = (tmp_path / "env").glob("lib/*/site-packages")
+    here = sysconfig.get_path("purelib")
+    (packages / "here.pth").write_text(f"{installed}\nimport site; site.addsitedir({here!r})\n")
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "--disable-pip-version-check"]
+    project = tmp_path / "mine"
+    add = [*pip, "install", "--quiet", "--no-deps", "--no-build-isolation", str(project)]
+    subprocess.run(add, check=True)
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    for command in (
+        ("kindling", "train", "experiment=mine", "hydra.run.dir=first"),
+        ("src.train", "experiment=mine", "trainer.max_epochs=1", "hydra.run.dir=second"),
+        ("pytest", "-q", "-p", "no:cacheprovider"),
+        ("kindling", "evaluate", "first"),
+        ("kindling", "report", "first"),
+    ):
+        done = subprocess.run(
+            [python, "-m", *command], cwd=project, env=environment, capture_output=True, text=True,
+            timeout=300, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stdout + done.stderr
+    result = json.loads((project / "first" / "result.json").read_text())
+    assert result["test/acc"] > 0.98
+    assert (project / "second" / "result.json").exists()
 
 
 @pytest.mark.parametrize("name", COMMANDS)

@@ -5,6 +5,7 @@ combination is the list of overrides of a point. Hydra calls a point a job; swee
 of a point a trial, and messages to users do too.
 """
 
+import copy
 import functools
 import pickle
 import re
@@ -252,7 +253,8 @@ class Composer:
 
     def resolved(self, texts: Sequence[str], section: Mapping[str, Any], key: str) -> Any:
         """The value of a key of Hydra's section, with interpolations resolved."""
-        composed = self._template(_split(texts)[0]).composed
+        composed = copy.deepcopy(self._template(_split(texts)[0]).composed)
+        OmegaConf.set_struct(composed, False)  # a key of a section may have no default in its file
         config = OmegaConf.merge(composed, self.values(texts, resolve=False), {"hydra": section})
         assert isinstance(config, DictConfig)
         outer = HydraConfig.instance().cfg

@@ -1,0 +1,24 @@
+"""Begins a project of your own: a package with a model, a data set, a recipe and tests.
+
+python -m src.new FOLDER [--name NAME]
+"""
+
+from pathlib import Path
+
+from kindling.system.arguments import command_parser
+
+
+def main() -> None:
+    parser = command_parser("new", __doc__)
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new folder")
+    parser.add_argument(
+        "--name", metavar="NAME", help="of the package; default: the name of the folder"
+    )
+    arguments = parser.parse_args()
+    from kindling.projects.making import make
+
+    name = make(arguments.folder, arguments.name)
+    print(
+        f"{arguments.folder}: the package {name}; to train its model on its data, type\n"
+        f"  cd {arguments.folder}\n  pip install -e .\n  kindling train experiment={name}"
+    )

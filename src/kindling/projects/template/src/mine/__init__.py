@@ -1,0 +1,1 @@
+"""A model and a data set for Kindling."""
