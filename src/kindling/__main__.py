@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from kindling.system.arguments import Parser
-from kindling.system.errors import exit_on_error
+from kindling.system.errors import InputError, exit_on_error
 from kindling.system.process import run
 
 OWN = Path(__file__).parent / "commands"
@@ -27,7 +27,9 @@ def main() -> None:
 
         with exit_on_error():
             registry.load_extensions()
-        brought = {each: registry.PLACES["command", each] for each in registry.names("command")}
+            brought = {each: registry.PLACES["command", each] for each in registry.names("command")}
+            if both := brought.keys() & modules.keys():
+                raise InputError(f"an extension brings the command {min(both)}, which Kindling has")
         modules = dict(sorted((brought | modules).items()))
     if name not in modules:
         width = max(map(len, modules))

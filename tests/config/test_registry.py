@@ -192,9 +192,8 @@ def test_a_run_of_everything_that_an_extension_may_bring(installed: Path) -> Non
         "scheduler=halves: mine 1.0\ncheckpoint.monitor=val/errors: mine 1.0\n"
         "callbacks=counter: mine 1.0\n"
     )
-    # Resumed with more epochs, the callback goes on with its state.
-    command(installed, "train", *SMALL, *ALL[1:2], "model=bent", "hydra.run.dir=other")
-    assert "callbacks" not in (installed / "other/.hydra/extensions.yaml").read_text()
+    command(installed, "train", "data=digits", "trainer=cpu", "hydra.run.dir=other")
+    assert not (installed / "other/.hydra/extensions.yaml").exists()
 
 
 def test_a_sweep_over_a_model_of_an_extension_has_the_results_of_single_runs(
@@ -215,6 +214,14 @@ def test_a_sweep_over_a_model_of_an_extension_has_the_results_of_single_runs(
         ).stdout
         assert why in told
         assert len(history(installed / name / "1")) == 4
+
+
+def test_a_search_has_the_parts_of_an_extension(installed: Path) -> None:
+    space = ("optimizer.lr=interval(0.01,0.1)", "search.trials=2", "search.folder=found")
+    command(installed, "search", *SMALL, *ALL, *space)
+    for number in range(2):
+        *_, last = history(installed / "found" / str(number))
+        assert (last["counted"], last["val/errors"] != "") == ("3.0", True)
 
 
 def test_a_killed_run_with_an_extension_ends_as_if_it_had_not_been_killed(installed: Path) -> None:
@@ -263,8 +270,19 @@ def test_another_version_of_an_extension_is_told(installed: Path) -> None:
         ),
         (MODULE.replace('"bent"', '"mlp"'), "mine 1.0 registers model=mlp, which Kindling has"),
         (MODULE.replace('"errors"', '"acc"'), "mine 1.0 registers the measure acc, which"),
+        ("def f(:", "SyntaxError: invalid syntax"),
+        ("raise SystemExit(0)", "SystemExit: 0"),
+        (MODULE.replace('Literal["bent"]', "str"), "Bent, whose key name has not one value"),
+        (MODULE.replace('Literal["bent"]', 'Literal["a", "b"]'), "name has not one value"),
+        (MODULE.replace('"bent"', '"a b=c"'), "the model 'a b=c'; a name has a letter, then"),
+        (MODULE.replace('"mine.parts:ERRORS", ', ""), "the measure errors without a tally"),
+        (
+            "from kindling.config import registry\nregistry.register_pictures('whole', 'a')",
+            "mine 1.0 registers the pictures whole a second time",
+        ),
     ],
-    ids=["import", "error", "twice", "ours", "measure"],
+    ids=["import", "error", "twice", "ours", "measure", "syntax", "exit", "no name", "two names",
+         "odd name", "no tally", "reader"],
 )  # fmt: skip
 def test_a_faulty_extension_is_one_line_that_names_it(
     text: str, told: str, installed: Path
@@ -277,9 +295,22 @@ def test_a_faulty_extension_is_one_line_that_names_it(
         assert done.returncode == 2
         assert told in done.stderr
         assert "Traceback" not in done.stderr
-        if "Error" in told:
+        if "which Kindling has" not in told or "measure" in told:
+            assert f"{installed / 'mine/extension.py'}:" in done.stderr
+        if told.startswith(
+            ("ModuleNotFoundError", "ZeroDivisionError", "SyntaxError", "SystemExit")
+        ):
             assert f"{installed / 'mine/extension.py'}:1: " in done.stderr
             assert "pip uninstall mine" in done.stderr
+
+
+def test_a_command_of_ours_is_not_replaced(installed: Path) -> None:
+    file = installed / "mine/extension.py"
+    file.write_text(file.read_text().replace('"hello"', '"train"'))
+    done = python(installed, "-m", "kindling", "hello")
+    assert done.returncode == 2
+    assert "an extension brings the command train, which Kindling has" in done.stderr
+    assert python(installed, "-m", "kindling", "train", "--help").returncode == 0
 
 
 def test_a_key_without_a_default_must_be_typed(installed: Path) -> None:

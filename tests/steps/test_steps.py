@@ -207,6 +207,8 @@ def test_deterministic_reaches_torch(train: Train) -> None:
     try:
         train("trainer.deterministic=true")
         assert torch.are_deterministic_algorithms_enabled()
+        train("trainer.deterministic=false")  # the next run of the process
+        assert not torch.are_deterministic_algorithms_enabled()
     finally:
         torch.use_deterministic_algorithms(False)
 

@@ -65,6 +65,7 @@ def test_training_imports_no_more_than_it_uses(
 ) -> None:
     found = imported(tmp_path, "-m", "src.train", *SMALL, *arguments)
     assert {"torch", "lightning.pytorch", "torchmetrics.metric"} <= found
+    assert "torch.distributed.nn.functional" in found  # before a process group; ranks/processes.py
     brought = BY_COMPILER if used == COMPILER else set()
     assert found & HEAVY - brought == used
     assert len(found) < 2_100 or used
@@ -97,6 +98,17 @@ exec("from torchmetrics import *", names)
 assert {"AUROC", "MeanMetric", "functional"} <= {*names} & {*dir(torchmetrics)}
 """
     assert told(program) == "0.75"
+
+
+def test_going_through_all_modules_imports_nothing() -> None:
+    """As unittest does, to find warnings that were given before."""
+    program = """
+import sys, unittest, warnings, kindling, lightning.pytorch, torchmetrics
+with unittest.TestCase().assertWarns(UserWarning):
+    warnings.warn("of this test")
+print("torchmetrics.functional" in sys.modules, torchmetrics.__license__)
+"""
+    assert told(program) == "False Apache-2.0"
 
 
 @pytest.mark.parametrize("first", ["", "from torchmetrics.utilities.plot import plot_curve"])

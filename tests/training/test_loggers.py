@@ -243,6 +243,19 @@ def test_the_confusion_matrix_is_that_of_the_best_weights(
     assert tested.confusion.trace() / tested.confusion.sum() == run.result["test/acc"]
 
 
+def test_the_confusion_matrix_has_the_samples_of_all_ranks(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[base.Tested] = []
+    monkeypatch.setattr(tensorboard.Logger, "log_test", lambda _, tested: seen.append(tested))
+    one = train("logger=tensorboard")
+    # Two ranks that have tested the same samples.
+    monkeypatch.setattr("kindling.ranks.processes.gather", lambda value: [value, value])
+    train("logger=tensorboard")
+    assert (seen[1].confusion == 2 * seen[0].confusion).all()
+    assert seen[0].confusion.sum() == len(open_source(one.config.data).test)
+
+
 def test_a_run_that_diverges_at_once_shows_no_confusion_matrix(train: Train) -> None:
     run = train("logger=tensorboard", "optimizer.lr=1e9", "trainer.max_epochs=1")
     assert (run.result["status"], run.result["test/acc"]) == ("diverged", None)

@@ -3,6 +3,7 @@
 python -m src.new FOLDER [--name NAME]
 """
 
+import shlex
 from pathlib import Path
 
 from kindling.system.arguments import command_parser
@@ -18,7 +19,10 @@ def main() -> None:
     from kindling.projects.making import make
 
     name = make(arguments.folder, arguments.name)
-    print(
-        f"{arguments.folder}: the package {name}; to train its model on its data, type\n"
-        f"  cd {arguments.folder}\n  pip install -e .\n  kindling train experiment={name}"
-    )
+    lines = [
+        f"{arguments.folder}: the package {name}; to train its model on its data, type",
+        f"cd {shlex.quote(str(arguments.folder))}",
+        "pip install -e .",
+        f"kindling train experiment={name}",
+    ]
+    print("\n  ".join(lines))

@@ -9,7 +9,6 @@ is registered, by its name, and nothing else.
 
 import functools
 import re
-import sys
 import traceback
 from collections.abc import Mapping
 from contextvars import ContextVar
@@ -22,6 +21,7 @@ from typing import Any, Union, get_args
 
 from kindling.config.measures import MEASURES, Measure
 from kindling.config.section import (
+    WHOLE,
     DataSection,
     ModelSection,
     OptimizerSection,
@@ -37,9 +37,11 @@ OWN = "kindling_digits.extension"
 ORIGIN = re.compile(r"[A-Za-z0-9._-]{1,100} [A-Za-z0-9._+!-]{1,50}")  # a package and its version
 CHOSEN = re.compile(r"[a-z._]{1,30}=[\w/.-]{1,100}")  # model=NAME
 MOST_NAMED = 20
+NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 SECTIONS: dict[str, list[type[Section]]] = {}  # by the group of the configuration
-PLACES: dict[tuple[str, str], str] = {}  # by kind and name: where the code lies
+# By kind and name: where the code lies.
+PLACES: dict[tuple[str, str], str] = {("pictures", WHOLE): "kindling.inference.pictures"}
 ORIGINS: dict[str, str] = {}  # by what a configuration says, "model=mine": package and version
 DATA_FOLDERS: dict[str, str] = {}  # by data.name, of what is downloaded
 CONFIG_FOLDERS: list[Path] = []
@@ -49,7 +51,7 @@ _origin = ContextVar("origin", default="")  # the package and version that regis
 
 
 def register_model(section: type[ModelSection], build: str, cost: str | None = None) -> None:
-    """A family of models, `model=NAME`; NAME is the default of `section.name`.
+    """A family of models, `model=NAME`; NAME is the one value of `section.name`.
 
     `build` names a function (section, shape of a sample, outputs) that returns a torch module from
     features (N, *shape) to logits (N, outputs). `cost`, with the same arguments, returns the
@@ -87,9 +89,11 @@ def register_scheduler(section: type[SchedulerSection], rate: str) -> None:
 def register_measure(name: str, measure: Measure) -> None:
     """A measure, `checkpoint.monitor=val/NAME`. `measure.tally` names a Tally, as those of
     tasks/measures.py."""
-    _register("measure", name, str(measure.tally), f"checkpoint.monitor=val/{name}")
-    if name in MEASURES:
+    if measure.tally is None:
+        raise InputError(f"{_registers()} registers the measure {name} without a tally")
+    if name in MEASURES and ("measure", name) not in PLACES:
         raise InputError(f"{_registers()} registers the measure {name}, which Kindling has")
+    _register("measure", name, measure.tally, f"checkpoint.monitor=val/{name}")
     MEASURES[name] = measure
 
 
@@ -186,8 +190,13 @@ def _names(section: type[Section]) -> tuple[str, ...]:
 
 
 def _name(section: type[Section]) -> str:
-    (name,) = _names(section)
-    return str(name)
+    names = _names(section) if "name" in section.model_fields else ()
+    if len(names) != 1:
+        raise InputError(
+            f"{_registers()} registers {section.__name__}, whose key name has not one value; write "
+            f'name: Literal["{section.__name__.lower()}"]'
+        )
+    return str(names[0])
 
 
 def _register_section(group: str, section: type[Section], where: str) -> None:
@@ -197,6 +206,11 @@ def _register_section(group: str, section: type[Section], where: str) -> None:
 
 
 def _register(kind: str, name: str, where: str, chosen: str = "") -> None:
+    if not NAME.fullmatch(name):
+        raise InputError(
+            f"{_registers()} registers the {kind} {name!r:.80}; a name has a letter, then letters, "
+            "digits, _ and -"
+        )
     if (kind, name) in PLACES:
         other = f", as {ORIGINS[chosen]} does" if ORIGINS.get(chosen) else " a second time"
         raise InputError(f"{_registers()} registers the {kind} {name}{other}; choose another name")
@@ -227,15 +241,24 @@ def _load(module: str, point: EntryPoint) -> None:
     token = _origin.set(f"{package} {known.version}" if known else "")
     try:
         import_module(module)
-    except InputError:
-        raise
-    except Exception as error:
-        frame = traceback.extract_tb(sys.exc_info()[2])[-1]
-        where = f"{frame.filename}:{frame.lineno}: "
+    except InputError as error:
+        raise InputError(f"{_place_of(error, module)}{error}") from None
+    except (Exception, SystemExit) as error:
         raise InputError(
-            f"the extension {module} of {_registers()} cannot be imported: {where}"
-            f"{type(error).__name__}: {first_line(error)}; correct the file, or type "
-            f"pip uninstall {package}"
+            f"the extension {module} of {_registers()} cannot be imported: "
+            f"{_place_of(error, module)}{type(error).__name__}: {first_line(error)}; correct the "
+            f"file, or type pip uninstall {package}"
         ) from error
     finally:
         _origin.reset(token)
+
+
+def _place_of(error: BaseException, module: str) -> str:
+    """The file and the line of an extension where an error came from, `FILE:LINE: `."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}: "
+    top = module.partition(".")[0]
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if top in (*Path(frame.filename).parts, Path(frame.filename).stem):
+            return f"{frame.filename}:{frame.lineno}: "
+    return ""

@@ -60,8 +60,7 @@ class PictureReader(Protocol):
 
 def reader_of(pictures: str | None) -> PictureReader:
     """Raises InputError if no installed extension has the reader."""
-    name = pictures or WHOLE
-    module = __name__ if name == WHOLE else place("pictures", name)
+    module = place("pictures", pictures or WHOLE)
     if module is None:
         raise InputError(f"no installed extension reads pictures as {pictures}")
     return cast(PictureReader, import_module(module))

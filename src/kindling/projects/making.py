@@ -1,6 +1,7 @@
 """Writes a project that trains at once: a copy of template/, with a name of its own."""
 
 import re
+import shlex
 from importlib.util import find_spec
 from keyword import iskeyword
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 from kindling.config.faults import options
 from kindling.system.errors import InputError
 from kindling.system.files import made_whole
+from kindling.system.installation import as_command
 
 TEMPLATE = Path(__file__).parent / "template"
 NAME = "mine"  # of the package in the template, and of all that it brings
@@ -19,7 +21,7 @@ def make(folder: Path, name: str | None = None) -> str:
     is `name` or that of the folder. Raises InputError for a folder that is there, and for a name
     that cannot be that of a package, or is taken."""
     name = name or folder.absolute().name.replace("-", "_")
-    advice = f"kindling new {folder} --name NAME"
+    advice = f"{as_command('new')} {shlex.quote(str(folder))} --name NAME"
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,40}", name) or iskeyword(name):
         raise InputError(
             f"{name}: is not the name of a package: lower-case letters, digits and _, a letter "

@@ -81,7 +81,9 @@ def open_trained(path: Path) -> Trained:
         else:
             configs, model = rebuild_committee(origin.members, shape, len(labels), weights)
     except (ValueError, RuntimeError, InputError) as error:
-        reason = "; ".join([first_line(error), *registry.absent(saved.get("extensions"))])
+        if needed := registry.absent(saved.get("extensions")):
+            raise InputError("\n  ".join([f"{file}: cannot be opened here", *needed])) from None
+        reason = first_line(error)
         if isinstance(error, ValidationError):
             reason = f"missing or wrong: {wrong_fields(error)}"
         raise InputError(f"{file}: is not a checkpoint of this project ({reason})") from None

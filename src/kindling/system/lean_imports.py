@@ -72,7 +72,7 @@ class Unfinished(ModuleType):
     """A module that has some names already. When another name is asked for, its code is run."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__path__":  # asked of each module, to see whether it is a package
+        if name.startswith("__") and name != "__all__":  # asked by those who go through all modules
             raise AttributeError(name)
         finish(self)
         return getattr(self, name)
@@ -126,8 +126,9 @@ def import_metrics() -> None:
         plot_single_or_multi_val=plot_value,
     )
     import_module(f"{name}.utilities")  # imports the modules below, which import each other
+    about = import_module(f"{name}.__about__")
     vars(package).update(
-        __version__=import_module(f"{name}.__about__").__version__,
+        {each: getattr(about, each) for each in about.__all__},
         Metric=import_module(f"{name}.metric").Metric,
         MetricCollection=import_module(f"{name}.collections").MetricCollection,
     )

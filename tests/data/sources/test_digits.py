@@ -1,8 +1,18 @@
 """The embedded digits."""
 
 import torch
+from sklearn.datasets import load_digits
 
-from kindling.data.sources.digits import digits
+from kindling.data.sources.digits import _scanned, digits
+
+
+def test_the_digits_are_those_of_scikit_learn() -> None:
+    """Which are read from its file, without the import of scikit-learn."""
+    pictures, labels = _scanned()
+    expected = load_digits()
+    assert pictures.dtype == torch.float32
+    assert (pictures[:, 0].double().numpy() * 16 == expected.images).all()
+    assert labels.tolist() == expected.target.tolist()
 
 
 def test_digits_are_real_handwriting_of_mnists_shape() -> None:
