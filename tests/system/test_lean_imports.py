@@ -1,6 +1,7 @@
 """Lightning without the libraries that few runs use: what is not imported, and that all of it is
 there when somebody asks. Each test needs a process of its own."""
 
+import os
 import re
 import subprocess
 import sys
@@ -38,8 +39,11 @@ def imported(folder: Path, *arguments: str) -> set[str]:
 
 def told(program: str) -> str:
     """What a program prints, in a process that has imported nothing."""
+    # Lightning's own Trainer refuses some jobs of Slurm.
+    environment = {key: value for key, value in os.environ.items() if "SLURM" not in key}
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", program],
+        env=environment,
         capture_output=True,
         text=True,
         timeout=300,
