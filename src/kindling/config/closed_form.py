@@ -13,6 +13,8 @@ NOT_COVERED = {  # key, value: the reason
     ("trainer.compile", True): "is not compiled by torch",
     ("model.gradient_checkpointing", True): "keeps its activations",
 }
+# The losses whose gradient is written out.
+LOSSES = ("cross_entropy", "squared_error", "huber", "binary_cross_entropy")
 FAMILIES: list[str] = []  # the model.name of the models that have a closed form
 
 S = TypeVar("S", bound=BaseModel)
@@ -32,6 +34,8 @@ def not_covered(read: Read) -> dict[str, str]:
     reasons = not_stacked(read)
     if read("model.name") not in FAMILIES:
         reasons[f"model={read('model.name')}"] = f"supports only {' and '.join(FAMILIES)}"
+    if read("task.loss") not in (None, *LOSSES):
+        reasons[f"task.loss={read('task.loss')}"] = f"supports only {' and '.join(LOSSES)}"
     return reasons
 
 

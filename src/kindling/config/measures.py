@@ -2,27 +2,36 @@
 extension registers."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
+
+CLASSIFICATION, REGRESSION, MULTILABEL = "classification", "regression", "multilabel"
+# The score of each task: the measure that is always computed beside the loss.
+SCORES = {CLASSIFICATION: "acc", REGRESSION: "r2", MULTILABEL: "acc"}
+LABELLED = (CLASSIFICATION, MULTILABEL)
 
 
 class Measure(NamedTuple):
     words: str  # as people write it
-    tally: str | None = None  # where its `Tally` lies; of loss and accuracy, which have none, None
-    highest: float = 1.0  # the lowest value is 0
+    tally: str | None = None  # where its `Tally` lies; of loss and scores, which have none, None
+    highest: float = 1.0
     higher_is_better: bool = True
     least_classes: int = 2
     with_fewer_classes: str = ""  # why there is nothing to measure
+    lowest: float = 0.0
+    tasks: Sequence[str] = (CLASSIFICATION,)
 
 
-# Accuracy and loss are always computed; of the others, the one that checkpoint.monitor names. F1,
-# precision, recall and AUROC are means over the classes.
+# Loss and score are always computed; of the others, the one that checkpoint.monitor names. F1,
+# precision, recall and AUROC are means over the classes or labels.
 MEASURES = {
-    "acc": Measure("accuracy"),
-    "loss": Measure("loss", highest=math.inf, higher_is_better=False),
-    "f1": Measure("F1", "kindling.tasks.measures:F1"),
-    "precision": Measure("precision", "kindling.tasks.measures:PRECISION"),
-    "recall": Measure("recall", "kindling.tasks.measures:RECALL"),
-    "auroc": Measure("AUROC", "kindling.tasks.measures:AUROC"),
+    "acc": Measure("accuracy", tasks=LABELLED),
+    "r2": Measure("R²", lowest=-math.inf, tasks=[REGRESSION]),
+    "loss": Measure("loss", highest=math.inf, higher_is_better=False, tasks=[*SCORES]),
+    "f1": Measure("F1", "kindling.tasks.measures:F1", tasks=LABELLED),
+    "precision": Measure("precision", "kindling.tasks.measures:PRECISION", tasks=LABELLED),
+    "recall": Measure("recall", "kindling.tasks.measures:RECALL", tasks=LABELLED),
+    "auroc": Measure("AUROC", "kindling.tasks.measures:AUROC", tasks=LABELLED),
     "top5": Measure(
         "top-5 accuracy",
         "kindling.tasks.measures:TOP5",
@@ -33,16 +42,26 @@ MEASURES = {
         "Brier score", "kindling.tasks.measures:BRIER", highest=2.0, higher_is_better=False
     ),
     "ece": Measure("calibration error", "kindling.tasks.measures:ECE", higher_is_better=False),
-}
+    "rmse": Measure(
+        "root mean squared error", "kindling.tasks.measures:RMSE", highest=math.inf,
+        higher_is_better=False, tasks=[REGRESSION],
+    ),
+    "mae": Measure(
+        "mean absolute error", "kindling.tasks.measures:MAE", highest=math.inf,
+        higher_is_better=False, tasks=[REGRESSION],
+    ),
+}  # fmt: skip
 
 
 def tallied() -> list[str]:
     return [name for name, entry in MEASURES.items() if entry.tally]
 
 
-def monitors() -> tuple[str, ...]:
-    """What checkpoint.monitor may be."""
-    return (*(f"val/{name}" for name in MEASURES), "train/acc", "train/loss")
+def monitors(task: str | None = None) -> tuple[str, ...]:
+    """What checkpoint.monitor may be, for a task or for any."""
+    names = [name for name, entry in MEASURES.items() if task is None or task in entry.tasks]
+    trained = [name for name in names if name in SCORES.values()]
+    return (*(f"val/{name}" for name in names), *(f"train/{n}" for n in trained), "train/loss")
 
 
 def _entry(metric: str) -> Measure:
@@ -52,14 +71,25 @@ def _entry(metric: str) -> Measure:
 
 
 def measure_of(monitor: str) -> str | None:
-    """The name of a monitored measure that is tallied; None for loss and accuracy."""
+    """The name of a monitored measure that is tallied; None for the loss and scores."""
     name = monitor.rpartition("/")[2]
     return name if name in tallied() else None
 
 
+def bounds(metric: str) -> tuple[float, float]:
+    """The lowest and the highest value that a metric can have."""
+    entry = _entry(metric)
+    return entry.lowest, entry.highest
+
+
+def score_of(task: str | None) -> str:
+    """The score of a task; runs from before there were tasks classify."""
+    return SCORES.get(task or CLASSIFICATION, SCORES[CLASSIFICATION])
+
+
 def is_fraction(metric: str) -> bool:
     """Whether a metric lies between 0 and 1."""
-    return _entry(metric).highest == 1
+    return bounds(metric) == (0, 1)
 
 
 def higher_is_better(metric: str) -> bool:

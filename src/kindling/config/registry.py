@@ -1,5 +1,5 @@
-"""What extensions bring: models, data sets, optimizers, schedules, measures, callbacks, commands,
-configurations and readers of pictures.
+"""What extensions bring: models, data sets, losses, optimizers, schedules, measures, callbacks,
+commands, configurations and readers of pictures.
 
 An installed package names a module under the entry point group `kindling.extensions`. The module
 registers what it brings when it is imported, and does not import torch: what needs torch is named
@@ -19,7 +19,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Union, get_args
 
-from kindling.config.measures import MEASURES, Measure
+from kindling.config.measures import CLASSIFICATION, MEASURES, SCORES, Measure
 from kindling.config.section import (
     WHOLE,
     DataSection,
@@ -27,6 +27,7 @@ from kindling.config.section import (
     OptimizerSection,
     SchedulerSection,
     Section,
+    names_of,
 )
 from kindling.system.errors import InputError, first_line
 
@@ -86,6 +87,18 @@ def register_scheduler(section: type[SchedulerSection], rate: str) -> None:
     _register_section("scheduler", section, rate)
 
 
+def register_loss(name: str, function: str, task: str = CLASSIFICATION) -> None:
+    """A loss of a task, `task.loss=NAME`. `function` names a function of outputs (N, outputs) and
+    labels that returns the loss of each sample, (N,). Labels are int64 classes (N,); of other
+    tasks, float32 numbers (N, outputs)."""
+    if task not in SCORES:
+        raise InputError(
+            f"{_registers()} registers the loss {name} of task={task}, must be of "
+            f"{', '.join(SCORES)}"
+        )
+    _register(f"{task}.loss", name, function, f"task.loss={name}")
+
+
 def register_measure(name: str, measure: Measure) -> None:
     """A measure, `checkpoint.monitor=val/NAME`. `measure.tally` names a Tally, as those of
     tasks/measures.py."""
@@ -141,7 +154,7 @@ def names(kind: str) -> list[str]:
 
 def joined(group: str, own: Any) -> Any:
     """The union of our own sections of a group and those of extensions."""
-    ours = {name for section in get_args(own) for name in _names(section)}
+    ours = {name for section in get_args(own) for name in names_of(section)}
     for section in SECTIONS.get(group, ()):
         if (name := _name(section)) in ours:
             raise InputError(
@@ -154,6 +167,7 @@ def joined(group: str, own: Any) -> Any:
 def origins(values: Mapping[str, Any]) -> dict[str, str]:
     """What a configuration, as plain values, has from extensions: `model=mine: package version`."""
     chosen = [f"{group}={_chosen(values, group, 'name')}" for group in SECTIONS]
+    chosen.append(f"task.loss={_chosen(values, 'task', 'loss')}")
     chosen.append(f"checkpoint.monitor={_chosen(values, 'checkpoint', 'monitor')}")
     chosen += [f"callbacks={name}" for name in values.get("callbacks") or ()]
     return {each: ORIGINS[each] for each in chosen if ORIGINS.get(each)}
@@ -185,12 +199,8 @@ def _chosen(values: Mapping[str, Any], section: str, key: str) -> Any:
     return found.get(key) if isinstance(found, Mapping) else None
 
 
-def _names(section: type[Section]) -> tuple[str, ...]:
-    return get_args(section.model_fields["name"].annotation)
-
-
 def _name(section: type[Section]) -> str:
-    names = _names(section) if "name" in section.model_fields else ()
+    names = names_of(section) if "name" in section.model_fields else ()
     if len(names) != 1:
         raise InputError(
             f"{_registers()} registers {section.__name__}, whose key name has not one value; write "

@@ -6,9 +6,9 @@ from itertools import pairwise
 from typing import Any, get_args
 
 from kindling.config.closed_form import not_covered, not_vmapped
-from kindling.config.measures import higher_is_better, monitors
+from kindling.config.measures import CLASSIFICATION, SCORES, higher_is_better, monitors
 from kindling.config.schema import AUGMENTATIONS, MODEL_SECTIONS, Data
-from kindling.config.section import MOST
+from kindling.config.section import MOST, names_of
 from kindling.config.written import shortened, written
 from kindling.system.resources import cpu_count
 
@@ -48,11 +48,50 @@ def broken_rules(values: Mapping[str, Any]) -> Iterator[str]:
             f"logger.mlflow_file={v['logger.mlflow_file']} has no use without MLflow; "
             "type logger=mlflow too"
         )
-    monitor, mode = v["checkpoint.monitor"], v["checkpoint.mode"]
+    monitor, mode, task = v["checkpoint.monitor"], v["checkpoint.mode"], v["task.name"]
+    yield from _task(v, str(task or CLASSIFICATION))
     best = "max" if higher_is_better(str(monitor)) else "min"
     if monitor in monitors() and mode in ("min", "max") and mode != best:
         yield (
             f"checkpoint.mode={mode} would keep the worst {monitor}; type checkpoint.mode={best}"
+        )
+
+
+def _task(v: Values, task: str) -> Iterator[str]:
+    if task not in SCORES:  # the schema reports it
+        return
+    monitor, data = str(v["checkpoint.monitor"]), str(v["data.name"])
+    if monitor in monitors() and monitor not in monitors(task):
+        best = f"val/{SCORES[task]}"
+        yield (
+            f"checkpoint.monitor={monitor}: is no measure of task={task}, must be one of "
+            f"{', '.join(monitors(task))}; type checkpoint.monitor={best} "
+            f"checkpoint.mode={'max' if higher_is_better(best) else 'min'}"
+        )
+    known = next((s for s in get_args(Data) if data in names_of(s)), None)
+    if known is not None and task not in known.tasks:
+        yield (
+            f"task={task}: data={data} has labels for {' and '.join(known.tasks)}; type "
+            f"task={known.tasks[0]}, or data=csv with a table of your own"
+        )
+    own = task == CLASSIFICATION and v["task.loss"] == "cross_entropy"
+    for key, absent in (("label_smoothing", 0), ("class_weights", None)):
+        value = v[f"trainer.{key}"]
+        if value != absent and value is not None and not own and v["task.loss"] is not None:
+            yield (
+                f"trainer.{key}={written(value)}: is a part of the cross entropy of classes, not of "
+                f"task.loss={v['task.loss']}; type trainer.{key}={written(absent)}"
+            )
+    if v["data.sampler"] is not None and task != CLASSIFICATION:
+        yield (
+            f"data.sampler={v['data.sampler']}: draws classes, and task={task} has none; type "
+            "data.sampler=null"
+        )
+    target = v["data.target"]
+    if isinstance(target, list) and task == CLASSIFICATION and len(target) != 1:
+        yield (
+            f"data.target={shortened(target)}: classes have one column; type task=multilabel, or "
+            "task=regression for numbers"
         )
 
 
@@ -118,9 +157,11 @@ def _data(v: Values) -> Iterator[str]:
         yield "data.persistent_workers=true needs workers; type data.num_workers=2 too"
     target, dropped = v["data.target"], v["data.drop"]
     columns = dropped if isinstance(dropped, list) else [dropped]
-    if target is not None and str(target) in map(str, columns):
+    targets = target if isinstance(target, list) else [target]
+    both = {*map(str, targets)} & {*map(str, columns)}
+    if target is not None and both:
         yield (
-            f"data.drop={written(dropped)}: has data.target={target}, the column of classes; "
+            f"data.drop={written(dropped)}: has {min(both)} of data.target, the column of labels; "
             "leave it out of data.drop"
         )
     shape = v["data.shape"]
@@ -132,7 +173,7 @@ def _data(v: Values) -> Iterator[str]:
         )
     known = None  # before the data are read
     for section in get_args(Data):
-        if v["data.name"] in get_args(section.model_fields["name"].annotation):
+        if v["data.name"] in names_of(section):
             known = shape if "shape" in section.model_fields else section.known_shape
     moved = any(v[f"augmentation.{name}"] for name in AUGMENTATIONS)
     if moved and isinstance(known, list) and len(known) != 3:
@@ -169,9 +210,10 @@ def _splits(v: Values) -> Iterator[str]:
             f"data.val_path={own}; leave one of them out"
         )
     group = v["data.group"]
-    if group is not None and str(group) == str(v["data.target"]):
+    target = v["data.target"]
+    if group is not None and str(group) in map(str, target if isinstance(target, list) else [target]):
         yield (
-            f"data.group={group}: is data.target, the column of classes; name another column, or "
+            f"data.group={group}: is data.target, the column of labels; name another column, or "
             "type data.group=null"
         )
     if v["data.name"] == "npz" and group in ARRAYS:

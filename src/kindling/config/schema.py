@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from kindling.config import registry
 from kindling.config.closed_form import has_closed_form
-from kindling.config.measures import monitors
+from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION, monitors
 from kindling.config.section import (
     DRAWING,
     DataSection,
@@ -34,10 +34,11 @@ from kindling.config.section import (
     SchedulerSection,
     Section,
     Seed,
+    names_of,
 )  # fmt: skip
 
 GROUPS = (
-    "data", "augmentation", "model", "optimizer", "scheduler", "trainer", "logger", "experiment",
+    "task", "data", "augmentation", "model", "optimizer", "scheduler", "trainer", "logger", "experiment",
 )  # fmt: skip
 NO_DEFAULT = "has no default"
 LATEST = "latest"  # in place of a folder: the newest one
@@ -45,6 +46,7 @@ MAX_EPOCHS = 10**6  # also the largest number of rows of a history
 MOST_LAYERS = 256
 MOST_MILESTONES = 100
 MOST_CLASSES = 2**20
+MOST_TARGETS = 1000  # columns
 MOST_POINTS = 10_000  # of a sweep: all are composed and checked before the first trains
 
 if TYPE_CHECKING:  # mypy knows no values that are computed
@@ -52,6 +54,19 @@ if TYPE_CHECKING:  # mypy knows no values that are computed
 else:
     registry.load_extensions()
     Monitor = Literal[monitors()]
+
+
+def _losses(task: str, *own: str) -> Any:
+    """Our own losses of a task, and those that extensions bring."""
+    return Literal[*own, *registry.names(f"{task}.loss")]
+
+
+if TYPE_CHECKING:
+    ClassificationLoss = RegressionLoss = MultilabelLoss = str
+else:
+    ClassificationLoss = _losses(CLASSIFICATION, "cross_entropy")
+    RegressionLoss = _losses(REGRESSION, "squared_error", "huber")
+    MultilabelLoss = _losses(MULTILABEL, "binary_cross_entropy")
 
 
 def _as_list(value: Any) -> Any:
@@ -140,7 +155,29 @@ else:
     CallbackName = Annotated[
         str, _must("not be {}: no installed extension brings a callback", lambda _: False)
     ]
+Targets = Annotated[
+    list[Annotated[str, BeforeValidator(_as_text)]], Field(min_length=1, max_length=MOST_TARGETS)
+]
 Tags = Annotated[list[Label], Field(max_length=32), BeforeValidator(_as_texts)]
+
+
+class Classification(Section):
+    name: Literal["classification"]
+    loss: ClassificationLoss
+
+
+class Regression(Section):
+    name: Literal["regression"]
+    loss: RegressionLoss
+    delta: PositiveFloat  # of huber; torch.nn.HuberLoss
+
+
+class Multilabel(Section):
+    name: Literal["multilabel"]
+    loss: MultilabelLoss
+
+
+Task = Classification | Regression | Multilabel
 
 
 class Mnist(DataSection):
@@ -156,6 +193,13 @@ class Torchvision(DataSection):
 class Digits(DataSection):
     pictures: ClassVar = DRAWING
     name: Literal["digits"]
+
+
+class Diabetes(DataSection):
+    pictures: ClassVar = None
+    known_shape: ClassVar = [10]
+    tasks: ClassVar = (REGRESSION,)
+    name: Literal["diabetes"]
 
 
 class Toy(DataSection):
@@ -192,6 +236,7 @@ class ImageFolder(_Files):
 
 class Npz(_Files):
     pictures: ClassVar = DRAWING
+    tasks: ClassVar = (CLASSIFICATION, REGRESSION, MULTILABEL)
     name: Literal["npz"]
     group: GroupName | None = None  # an array
     # How x is read; see data/arrays.py. None: as before there was this key.
@@ -200,8 +245,10 @@ class Npz(_Files):
 
 class Csv(_Files):
     pictures: ClassVar = None
+    tasks: ClassVar = (CLASSIFICATION, REGRESSION, MULTILABEL)
     name: Literal["csv"]
-    target: Annotated[str, _required("COLUMN")]
+    # A column; of several labels, and of a regression of several numbers, a list of columns.
+    target: Annotated[str | Targets, _required("COLUMN")]
     val_path: str | None = None  # a table for validation
     group: GroupName | None = None  # a column
     drop: Annotated[list[str], BeforeValidator(_as_texts)]
@@ -209,6 +256,10 @@ class Csv(_Files):
     fill: Literal["mean", "median", "most_frequent"] | None  # for empty cells
     # The texts that count as empty cells. None: columns are learnt as before there was this key.
     empty: Annotated[list[str], BeforeValidator(_as_texts)] | None = None
+
+    @property
+    def targets(self) -> list[str]:
+        return self.target if isinstance(self.target, list) else [self.target]
 
 
 @has_closed_form
@@ -375,7 +426,7 @@ class Augmentation(Section):
 
 
 AUGMENTATIONS = ("shift", "rotate", "scale", "shear", "flip", "elastic")
-Data = Mnist | Torchvision | Digits | Toy | Synthetic | ImageFolder | Npz | Csv
+Data = Mnist | Torchvision | Digits | Diabetes | Toy | Synthetic | ImageFolder | Npz | Csv
 Model = LogisticRegression | Mlp | Cnn
 Optimizer = Sgd | Adam
 Scheduler = NoScheduler | MultiStep | Cosine | Plateau | OneCycle
@@ -386,7 +437,7 @@ if not TYPE_CHECKING:
 MODEL_SECTIONS: dict[str, type[ModelSection]] = {
     name: section
     for section in get_args(Model)
-    for name in get_args(section.model_fields["name"].annotation)
+    for name in names_of(section)
 }
 
 
@@ -452,8 +503,13 @@ YOUNGER: tuple[tuple[str, str, float | None], ...] = (
 UNTRAINED: dict[str, Any] = {"resume": None, "name": None, "tags": []}
 
 
+# Runs from before there were tasks.
+OLD_TASK = Classification(name="classification", loss="cross_entropy")
+
+
 class Config(Section):
     seed: Seed
+    task: Annotated[Task, Field(discriminator="name")] = OLD_TASK
     data: Annotated[Data, Field(discriminator="name")]
     augmentation: Augmentation
     model: Annotated[Model, Field(discriminator="name")]
@@ -492,6 +548,8 @@ class Config(Section):
         for key in ("start_from", "freeze", "callbacks"):  # old runs had none
             if not values[key]:
                 del values[key]
+        if self.task == OLD_TASK:
+            del values["task"]
         for section, key, absent in YOUNGER:
             if values[section].get(key, absent) == absent:
                 values[section].pop(key, None)

@@ -4,10 +4,12 @@ An extension writes its sections with these, before config/schema.py joins all s
 a default is younger than some runs, as in config/schema.py.
 """
 
-from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from kindling.config.measures import CLASSIFICATION
 
 # Every number has a lower and an upper limit. A value beyond them is a typing mistake or comes from
 # a stranger's file, and would cost hours or all memory before it failed.
@@ -39,12 +41,18 @@ class Section(BaseModel):
         return hash(self.model_dump_json())
 
 
+def names_of(section: type[Section]) -> tuple[str, ...]:
+    """What the key `name` of a section may be."""
+    return get_args(section.model_fields["name"].annotation)
+
+
 # How a picture becomes features of a model, by the data that it was trained on: the picture is
 # resized; or the drawing in it is found, scaled and centred, by an extension.
 WHOLE, DRAWING = "whole", "drawing"
 
 
 class DataSection(Section):
+    tasks: ClassVar[Sequence[str]] = (CLASSIFICATION,)  # that the labels are of
     pictures: ClassVar[str | None] = WHOLE  # None: the samples are not pictures
     known_shape: ClassVar[list[int] | None] = None  # of a sample, before the data are read
     root: str | None  # None: $DATA_ROOT if it is set, else the folder "data"

@@ -34,7 +34,7 @@ CHUNK = 1000  # samples of an evaluation that go through a model at once, to sta
 
 class Block(NamedTuple):
     """K training batches for each of R orders: features (K, R, B, *shape) float32, labels
-    (K, R, B) int64. A single run has one order. A stack has one order per seed of its trials.
+    (K, R, B) int64, or (K, R, B, outputs) float32. A single run has one order. A stack has one order per seed of its trials.
     """
 
     features: Tensor
@@ -47,12 +47,12 @@ class Block(NamedTuple):
     @property
     def size(self) -> int:
         """The samples of a batch."""
-        return self.labels.shape[-1]
+        return self.labels.shape[2]
 
 
 class Rows:
-    """A block that copies nothing: features (N, *shape), uint8 or float32, and labels (N,) are
-    those of the whole split, and `rows` (K, R, B) int64 are the samples of the batches.
+    """A block that copies nothing: features (N, *shape), uint8 or float32, and labels
+    (N, …) are those of the whole split, and `rows` (K, R, B) int64 are the samples of the batches.
 
     No tuple, because Lightning would convert all features to the precision of the run."""
 
@@ -229,7 +229,7 @@ class Blocks(Dataset[Block]):
         chosen = self.split.take(indices.reshape(-1))
         features = as_float(chosen.features)
         shape = indices.shape
-        return Block(features.view(*shape, *features.shape[1:]), chosen.labels.view(shape))
+        return Block(features.view(*shape, *features.shape[1:]), chosen.labels.view(*shape, *chosen.labels.shape[1:]))
 
 
 class ResidentLoader:
@@ -256,7 +256,8 @@ class ResidentLoader:
 
 
 class Batch(NamedTuple):
-    """One batch of an evaluation: features (N, *shape) as the split holds them, labels (N,)."""
+    """One batch of an evaluation: features (N, *shape) as the split holds them, labels
+    (N, …)."""
 
     features: Tensor
     labels: Tensor

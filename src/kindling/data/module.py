@@ -11,6 +11,8 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
 from kindling.config import schema
+from kindling.config.measures import MULTILABEL, REGRESSION
+from kindling.config.written import counted
 from kindling.data import loader
 from kindling.data.class_balance import BALANCED, BalancedOrder
 from kindling.data.loader import Blocks, BlockSampler, FoldOrder, Order, Rows, SeededOrder, Slices
@@ -38,6 +40,7 @@ class DataModule(LightningDataModule):
         self,
         config: schema.Data,
         *,
+        task: schema.Task = schema.OLD_TASK,
         steps_per_call: int | str = "auto",
         world_size: int = 1,
         folds: Sequence[int] = (),
@@ -47,6 +50,7 @@ class DataModule(LightningDataModule):
         super().__init__()
         self.folds = folds or ([] if config.fold is None else [config.fold])
         self.config, self.steps_per_call, self.world_size = config, steps_per_call, world_size
+        self.task = task
         self.start = (0, 0)  # epoch and batch where training begins
         self.device = torch.device("cpu")  # of the loaders' tensors, if there is no trainer
         self.operations: int | None = None  # see `use_rows`
@@ -59,7 +63,7 @@ class DataModule(LightningDataModule):
         if hasattr(self, "source"):
             return
         config, world_size = self.config, self.world_size
-        self.source = source = open_source(config)
+        self.source = source = open_source(config, self.task)
         if config.folds is None or source.validation is not None:
             self.train, validation = training_and_validation(
                 source.train, config, source.labels, source.validation
@@ -107,6 +111,10 @@ class DataModule(LightningDataModule):
         (fold, *others) = dict.fromkeys(folds)
         return self.train if fold is None or others else self.train.take(self.rows[fold])
 
+    def training_labels(self, fold: int | None) -> Tensor:
+        """The labels of the samples that trials on this fold train on."""
+        return self.train.labels if fold is None else self.train.labels[self.rows[fold]]
+
     def validation_number(self, fold: int | None) -> int:
         """The place of a fold's samples in `validations`."""
         return 0 if fold is None else self.folds.index(fold)
@@ -144,30 +152,45 @@ class DataModule(LightningDataModule):
             if source.columns is None
             else source.columns.model_dump(exclude_defaults=True),
             "arrays": None if source.arrays is None else source.arrays.model_dump(),
+            **({} if source.targets is None else {"targets": source.targets.model_dump()}),
         }
 
     def in_a_line(self) -> str:
         """The classes and the samples of each part, such as `csv: 2 classes (no, yes); training 64
-        (no 40, yes 24), validation 16 (no 10, yes 6), test 20 (no 12, yes 8)`."""
+        (no 40, yes 24), validation 16 (no 10, yes 6), test 20 (no 12, yes 8)`; of numbers, mean and
+        deviation in place of the counts; of several labels, how many samples have each."""
         source, names = self.source, [name[:40] for name in self.source.labels]
         parts = {"training": self.train.labels}
         if len(self.folds) == 1:
-            parts["training"] = self.train.labels[self.rows[self.folds[0]]]
+            parts["training"] = self.training_labels(self.folds[0])
         if len(self.folds) < 2:
             parts["validation"] = self.validations[0].labels
         parts["test"] = source.test.labels
         told = []
         for name, labels in parts.items():
-            counts = torch.bincount(labels, minlength=len(names)).tolist()
-            each = ", ".join(f"{n} {count:,}" for n, count in zip(names, counts, strict=True))
-            if len(names) > CLASSES_TOLD:
-                each = f"{min(counts):,} to {max(counts):,} of each class"
-            told.append(f"{name} {len(labels):,} ({each})")
+            told.append(f"{name} {len(labels):,} ({self._labels_in_words(labels, names)})")
         if len(self.folds) > 1:
             told[0] += f", of which {len(self.folds)} folds are the validation sets"
         more = ", …" if names[CLASSES_TOLD:] else ""
-        classes = f"{len(names):,} classes ({', '.join(names[:CLASSES_TOLD])}{more})"
+        kind = {REGRESSION: "number", MULTILABEL: "label"}.get(self.task.name)
+        count = f"{len(names):,} classes" if kind is None else counted(len(names), kind)
+        classes = f"{count} ({', '.join(names[:CLASSES_TOLD])}{more})"
         return f"{source.name}: {classes}; {', '.join(told)}"
+
+    def _labels_in_words(self, labels: Tensor, names: Sequence[str]) -> str:
+        targets = self.source.targets
+        if targets is not None:
+            found = targets.restored(labels)
+            pairs = zip(names, found.mean(0).tolist(), found.std(0).tolist(), strict=True)
+            texts = [f"{name} {mean:.4g} ± {deviation:.3g}" for name, mean, deviation in pairs]
+            return ", ".join(texts[:CLASSES_TOLD]) + (", …" if texts[CLASSES_TOLD:] else "")
+        if labels.dim() > 1:
+            counts = labels.sum(0).long().tolist()
+        else:
+            counts = torch.bincount(labels, minlength=len(names)).tolist()
+        if len(names) > CLASSES_TOLD:
+            return f"{min(counts):,} to {max(counts):,} of each class"
+        return ", ".join(f"{name} {count:,}" for name, count in zip(names, counts, strict=True))
 
     def warnings(self) -> list[str]:
         """A text for each split that lacks samples of a class, and one for test samples that are

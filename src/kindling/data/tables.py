@@ -233,7 +233,7 @@ def learn_columns(table: "Table", config: schema.Csv, trained_on: Mask) -> Colum
     """Learns all columns but data.target, data.group and data.drop from the training rows, a mask
     (rows,).
     Raises InputError with a line for each unusable column, and what to type."""
-    others = (config.target, config.group, *config.drop)
+    others = (*config.targets, config.group, *config.drop)
     names = [name for name in table.names if name not in others]
     if not names:
         raise InputError(f"{table.path}: data.drop leaves no column of features; leave out fewer")
@@ -308,7 +308,7 @@ def _learn(
         table.note(f"column {name}: numbers the rows; if the number says nothing, {leave_out}")
     value = _typical(cells.numbers[known], config.fill)
     numbers = cells.filled(value)[trained_on]
-    mean, deviation, constant = _scale(numbers)
+    mean, deviation, constant = scale(numbers)
     low, high = float(numbers.min()), float(numbers.max())
     if config.empty is None:  # a run that was written before there was this key: as it learned
         deviation = 1.0 if low == high else deviation
@@ -317,7 +317,7 @@ def _learn(
     return NumberColumn(name=name, fill=value, mean=mean, deviation=deviation, low=low, high=high)
 
 
-def _scale(numbers: Floats) -> tuple[float, float, bool]:
+def scale(numbers: Floats) -> tuple[float, float, bool]:
     """The mean, the standard deviation, and whether the numbers are constant but for rounding, by
     the bound of scikit-learn's StandardScaler. Computed in units of a power of two, which changes
     no digit, so that no square overflows or becomes 0."""

@@ -58,7 +58,7 @@ def _forward(trained: Trained) -> Forward:
         kind = AUTOGRAD
     if kind == NATIVE:  # the engine moves the weights
         model = copy.deepcopy(model)
-    learner = LEARNERS[kind]([config], [model], [0], Lanes(), trained.classes)
+    learner = LEARNERS[kind]([config], [model], [0], Lanes(), trained.task)
     mixed = {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(config.trainer.precision)
 
     def logits(features: Tensor) -> Tensor:

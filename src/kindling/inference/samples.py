@@ -177,12 +177,7 @@ def _in_classes_of(trained: Trained, source: Source) -> Source:
     if source.shape != trained.shape or not set(source.labels) <= set(labels):
         return source
     places = torch.tensor([labels.index(label) for label in source.labels])
-    splits = {
-        name: replace(split, labels=places[split.labels])
-        for name in ("train", "validation", "test")
-        if (split := getattr(source, name)) is not None
-    }
-    return replace(source, labels=labels, **splits)
+    return replace(source.with_labels(lambda numbers: places[numbers]), labels=labels)
 
 
 def validation_of(trained: Trained, source: Source) -> Split:

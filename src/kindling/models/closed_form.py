@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from kindling.tasks.task import Task
+
 NormModule = nn.BatchNorm1d | nn.LayerNorm
 
 
@@ -104,7 +106,7 @@ class SegmentBatch(NamedTuple):
     """The samples of a step of S models, on R distinct batches, and room for their logits."""
 
     features: Tensor  # (R, B, *shape)
-    targets: Tensor  # (R, 1, classes, B), one-hot, smoothed or weighted
+    targets: Tensor  # (R, 1, classes, B), as Task.targets
     totals: Tensor | None  # (R, 1, 1, B), the sums of the targets over classes; None: all are 1
     scale: Tensor | float  # a factor of the loss; of each model, (S, 1, 1)
     logits: Tensor  # (S, classes, B)
@@ -115,7 +117,8 @@ class ClosedForm:
     Their tensors have equal shapes, if necessary after padding with zeros. The parameters of the
     models become views of the segment's tensors (S, …), see `stack_tensors`."""
 
-    classes: int
+    classes: int  # outputs
+    task: Task  # the learner sets it
     random = False  # whether a step draws random numbers
     generator: torch.Generator | None = None  # draws these numbers; None: torch's global generator
     statistics: Sequence[Tensor] = ()  # tensors that are not trained, such as running means

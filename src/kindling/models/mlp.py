@@ -27,7 +27,6 @@ from kindling.models.closed_form import (
     stack_linear,
     stack_norms,
 )
-from kindling.tasks import classification
 
 
 def build(config: schema.Mlp, shape: Sequence[int], classes: int) -> "Mlp":
@@ -147,7 +146,7 @@ class DenseClosedForm(ClosedForm):
             logits.add_(self._noise_like(logits))
 
         # The delta of a layer is the gradient of the loss with respect to the layer's outputs.
-        delta = classification.residual(logits, batch.targets, batch.totals).mul_(batch.scale)
+        delta = self.task.residual(logits, batch.targets, batch.totals).mul_(batch.scale)
         delta = last.shaped(delta.to(first.dtype))
         for depth in range(len(self.layers) - 1, 0, -1):
             layer, before, hidden = self.layers[depth], self.layers[depth - 1], depth - 1

@@ -42,7 +42,7 @@ class _Summarised(LightningModule):
 def summarise(config: Config) -> str:
     """Lightning's table of the layers for two samples: shapes, parameters, operations. Opens the
     data set for its shape. Raises InputError as `build_model`."""
-    of_data = describe(config.data)
+    of_data = describe(config.data, config.task)
     model = build_model(config.model, of_data.shape, of_data.classes)
     summary = ModelSummary(_Summarised(model, of_data.shape), max_depth=-1)
     return f"{in_a_line(config.model.name, model)}\n\n{summary}"

@@ -9,6 +9,7 @@
 enum { RELU, TANH, GELU };
 enum { NO_NORM, BATCH_NORM, LAYER_NORM };
 enum { SGD, ADAM, ADAMW };
+enum { CROSS_ENTROPY, SQUARED_ERROR, HUBER, BINARY_CROSS_ENTROPY };
 enum { BYTES, FLOATS, DOUBLES };
 enum { LINE = 64 }; /* bytes of a line of the cache */
 
@@ -28,6 +29,8 @@ typedef struct {
     double input_dropout, noise; /* noise: a standard deviation */
     double max_norm; /* 0: none */
     double norm_eps, norm_momentum;
+    int64_t loss;
+    double delta; /* of HUBER: where the square ends */
     int64_t size; /* of a flat vector: parameters, then running statistics */
 } Network;
 
@@ -52,24 +55,27 @@ typedef struct {
 } Model;
 
 /* Sample i of batch k is features[rows[k * batch + i]]; without `rows`, features[k * batch + i].
-   Labels are indexed in the same way. rates[k] is the learning rate of the step after batch k.
-   Writes losses[k], the mean of a batch, weighted as Plan says, and correct[k]. */
+   Labels are indexed in the same way: int64 classes (N) of CROSS_ENTROPY, else float32 targets
+   (N, outputs). rates[k] is the learning rate of the step after batch k. Writes losses[k], the mean
+   of a batch, weighted as Plan says, and scores[k]: the number of correct classes or labels; of
+   SQUARED_ERROR and HUBER the sum of the squared errors. */
 typedef struct {
     const void *features;
     int64_t source; /* BYTES or FLOATS; DOUBLES only for models of 64 bits */
-    const int64_t *rows, *labels;
+    const int64_t *rows;
+    const void *labels;
     int64_t batch, epoch, first;
     int64_t begin, end; /* the batches of the block that a call trains */
     const double *rates;
-    double *losses;
-    int64_t *correct;
+    double *losses, *scores;
 } Block;
 
-/* Samples to evaluate: features (count, inputs), and labels (count), or 0 where no loss is needed. */
+/* Samples to evaluate: features (count, inputs), and labels as of a block, or 0 where no loss is
+   needed. */
 typedef struct {
     const void *features;
     int64_t source;
-    const int64_t *labels;
+    const void *labels;
     int64_t count;
 } Samples;
 

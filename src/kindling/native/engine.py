@@ -15,6 +15,7 @@ from kindling.system.errors import InputError
 ACTIVATIONS = ("relu", "tanh", "gelu")
 NORMS = (None, "batch", "layer")
 OPTIMIZERS = ("sgd", "adam", "adamw")
+LOSSES = ("cross_entropy", "squared_error", "huber", "binary_cross_entropy")
 BYTES, FLOATS, DOUBLES = 0, 1, 2  # features: uint8, scaled as by ToTensor; float32; float64
 LINE = 64  # bytes: rows of weights begin at multiples
 CROWDED = 1024  # bytes: rows at multiples of it would share few places of a cache
@@ -37,6 +38,8 @@ class _Network(ctypes.Structure):
         *((name, c_int64) for name in ("depth", "activation", "norm")),
         *((name, c_double) for name in ("input_dropout", "noise", "max_norm", "eps", "momentum")),
         ("size", c_int64),
+        ("loss", c_int64),
+        ("delta", c_double),
     ]
 
 
@@ -79,8 +82,9 @@ class Block(ctypes.Structure):
     trains those from `begin` to `end`.
 
     Sample i is features[rows[i]], with label labels[rows[i]]; features[i] and labels[i] if `rows`
-    is None. Labels and rows are int64, rates (K,) float64. The engine writes losses (K,) float64,
-    means of the batches, and correct (K,) int64.
+    is None. Rows are int64, rates (K,) float64. Labels are int64 classes (N,) of cross entropy,
+    else float32 targets (N, outputs). The engine writes losses (K,), means of the batches, and
+    scores (K,), as tasks/task.py defines them, all float64.
     """
 
     _fields_ = [
@@ -89,12 +93,12 @@ class Block(ctypes.Structure):
         ("rows", c_void_p),
         ("labels", c_void_p),
         *((name, c_int64) for name in ("batch", "epoch", "first", "begin", "end")),
-        *((name, c_void_p) for name in ("rates", "losses", "correct")),
+        *((name, c_void_p) for name in ("rates", "losses", "scores")),
     ]
 
 
 class Samples(ctypes.Structure):
-    """The addresses of features (size, inputs) and of labels (size,) int64, which are needed only
+    """The addresses of features (size, inputs) and of labels as of a Block, which are needed only
     to compute losses. `source` is BYTES or FLOATS, or DOUBLES for a model of 64 bits."""
 
     _fields_ = [
@@ -121,8 +125,8 @@ STRUCTURES = (Layer, _Network, Optimizer, Plan, Model, Block, Samples, Member)
 
 @dataclass(eq=False)
 class Network:
-    """A multilayer perceptron: widths are inputs, hidden layers, classes; `dropouts` has one value
-    per hidden layer; `bits` is 32 or 64, the size of a float. `layers` has the places of its
+    """A multilayer perceptron: widths are inputs, hidden layers, outputs; `dropouts` has one value
+    per hidden layer; `loss` is one of LOSSES; `bits` is 32 or 64, the size of a float. `layers` has the places of its
     tensors in a flat vector of `size` floats."""
 
     widths: tuple[int, ...]
@@ -135,6 +139,8 @@ class Network:
     max_norm: float | None = None
     eps: float = 1e-5  # of the norms
     momentum: float = 0.1  # of a batch norm's running statistics
+    loss: str = "cross_entropy"
+    delta: float = 1.0  # of huber: where the square ends
 
     def __post_init__(self) -> None:
         depth, bytes_per_float = len(self.widths) - 1, self.bits // 8
@@ -164,6 +170,7 @@ class Network:
             ctypes.addressof(self.layers), depth, ACTIVATIONS.index(self.activation),
             NORMS.index(self.norm), self.input_dropout, self.noise,
             self.max_norm or 0.0, self.eps, self.momentum, self.size,
+            LOSSES.index(self.loss), self.delta,
         )  # fmt: skip
         self.pointer = ctypes.byref(self._network)
 
@@ -228,18 +235,18 @@ class Engine:
         samples: Samples,
         scratch: int,
         logits: int | None = None,
-    ) -> tuple[float, int]:
-        """The sum of the losses of samples, and how many are classified correctly. Writes the
-        logits (samples, classes) to the address `logits`."""
-        loss, correct = c_double(), c_int64()
-        found = ctypes.byref(loss), ctypes.byref(correct)
+    ) -> tuple[float, float]:
+        """The sums of the losses and of the scores of samples. Writes the logits (samples, outputs)
+        to the address `logits`."""
+        loss, score = c_double(), c_double()
+        found = ctypes.byref(loss), ctypes.byref(score)
         self._call("evaluate", network, weights, samples, *found, logits, scratch)
-        return loss.value, correct.value
+        return loss.value, score.value
 
     def logits(
         self, network: Network, weights: int, samples: Samples, out: int, scratch: int
     ) -> None:
-        """Writes the logits (samples, classes) to the address `out`."""
+        """Writes the logits (samples, outputs) to the address `out`."""
         self._call("logits", network, weights, samples, out, scratch)
 
 

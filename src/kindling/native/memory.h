@@ -22,12 +22,13 @@ typedef struct {
     ptrdiff_t batch, width; /* samples, and their number rounded up to whole lines */
     LayerWork *layers;
     const void **inputs;          /* each sample of the batch */
-    int64_t *labels;              /* of each sample */
+    int64_t *labels;              /* the class of each sample */
+    const float **targets;        /* or its numbers */
     REAL *converted;              /* (batch, inputs): the batch as the first layer reads it, or 0 */
     uint8_t *copied;              /* (batch, inputs): bytes of the batch, or 0 */
     REAL *left, *right;           /* (units, width): transposed gradients, and logits */
     REAL *zeros, *loss;           /* loss: of each sample */
-    uint8_t *correct;
+    double *scores;  /* of each sample */
     double *squares; /* of a row of gradients each */
 } Work;
 
@@ -82,6 +83,7 @@ static char *arrange(Work *work, const Network *network, ptrdiff_t batch, char *
     work->layers = layers;
     work->inputs = take(&next, batch * sizeof(void *));
     work->labels = take(&next, batch * sizeof(int64_t));
+    work->targets = take(&next, batch * sizeof(float *));
     const size_t numbers = batch * network->layers[0].inputs;
     const int random = network->input_dropout > 0 || network->noise > 0;
     const int converts = random || network->layers[0].units >= WIDE;
@@ -91,7 +93,7 @@ static char *arrange(Work *work, const Network *network, ptrdiff_t batch, char *
     work->right = take(&next, widest * width * sizeof(REAL));
     work->zeros = take(&next, longest * sizeof(REAL));
     work->loss = take(&next, width * sizeof(REAL));
-    work->correct = take(&next, width);
+    work->scores = take(&next, width * sizeof(double));
     work->squares = take(&next, rows * sizeof(double));
     if (!counting) memset(work->zeros, 0, longest * sizeof(REAL));
     return next;

@@ -67,8 +67,33 @@ static void forward(const Work *work, REAL *weights, int64_t source, const Membe
     }
 }
 
-/* Losses, correct predictions, and gradients of the logits: the latter by rows in `delta` of the last
-   layer, and transposed in `right`. Each target is multiplied by the weight of its class, without
+/* The outputs of samples, transposed in `right`; 0 after the last sample. */
+static void transpose_outputs(const Work *work, Share samples)
+{
+    const Layer *layer = &work->network->layers[work->network->depth - 1];
+    const LayerWork *own = &work->layers[work->network->depth - 1];
+    const ptrdiff_t width = work->width, stride = layer->stride;
+    transpose(own->output + samples.begin * stride, stride, samples.end - samples.begin, layer->units,
+              work->right + samples.begin, width);
+    for (ptrdiff_t c = 0; c < layer->units; c++)
+        for (ptrdiff_t b = samples.end; b < rounded(samples.end, PAD); b++)
+            work->right[c * width + b] = 0;
+}
+
+/* The gradients of the outputs, from `right` into the rows of `delta`. */
+static void transpose_delta(const Work *work, Share samples)
+{
+    const Layer *layer = &work->network->layers[work->network->depth - 1];
+    const LayerWork *own = &work->layers[work->network->depth - 1];
+    const ptrdiff_t stride = layer->stride;
+    transpose(work->right + samples.begin, work->width, layer->units, samples.end - samples.begin,
+              own->delta + samples.begin * stride, stride);
+    for (ptrdiff_t b = samples.begin; b < samples.end; b++)
+        for (ptrdiff_t c = layer->units; c < stride; c++) own->delta[b * stride + c] = 0;
+}
+
+/* Losses, scores, and gradients of the logits: the latter by rows in `delta` of the last layer, and
+   transposed in `right`. Each target is multiplied by the weight of its class, without
    `weights` by 1. So the gradient is (total · softmax - target) · factor, with a sample's sum of
    targets as total. */
 static void cross_entropy(const Work *work, double smoothing, const double *weights, REAL factor,
@@ -80,10 +105,7 @@ static void cross_entropy(const Work *work, double smoothing, const double *weig
     const ptrdiff_t classes = layer->units, width = work->width, stride = layer->stride;
     REAL *z = work->right;
     const ptrdiff_t end = rounded(samples.end, PAD);
-    transpose(own->output + samples.begin * stride, stride, samples.end - samples.begin, classes,
-                    z + samples.begin, width);
-    for (ptrdiff_t c = 0; c < classes; c++)
-        for (ptrdiff_t b = samples.end; b < end; b++) z[c * width + b] = 0;
+    transpose_outputs(work, samples);
     const REAL spread = (REAL)(smoothing / (double)classes), kept = (REAL)(1 - smoothing);
     const REAL off = spread * factor, on = kept * factor;
     REAL spread_total = 0; /* what smoothing adds to the targets of each sample */
@@ -118,14 +140,77 @@ static void cross_entropy(const Work *work, double smoothing, const double *weig
             z[label * width + b + i] -= on * WEIGHT(label);
             ptrdiff_t first = 0; /* the first of the highest logits */
             while (first < label && row[first] < row[label]) first++;
-            work->correct[b + i] = first == label && row[label] == highest[i];
+            work->scores[b + i] = first == label && row[label] == highest[i];
         }
     }
-    transpose(z + samples.begin, width, classes, samples.end - samples.begin,
-                    own->delta + samples.begin * stride, stride);
-    for (ptrdiff_t b = samples.begin; b < samples.end; b++)
-        for (ptrdiff_t c = classes; c < stride; c++) own->delta[b * stride + c] = 0;
+    transpose_delta(work, samples);
 #undef WEIGHT
+}
+
+/* The same of numbers: means over the outputs of squared errors, of Huber's loss, or of binary cross
+   entropies. All have one residual, activation(outputs) - targets, which Huber's bounds. */
+static void errors(const Work *work, REAL factor, Share samples)
+{
+    const Network *network = work->network;
+    const Layer *layer = &network->layers[network->depth - 1];
+    const ptrdiff_t outputs = layer->units, width = work->width, end = rounded(samples.end, PAD);
+    const int64_t kind = network->loss;
+    const REAL share = 1 / (REAL)outputs, delta = (REAL)network->delta;
+    const REAL scale = (kind == SQUARED_ERROR ? 2 : 1) * share * factor;
+    const Vector zero = BROADCAST(0), one = BROADCAST(1), bound = BROADCAST(delta);
+    transpose_outputs(work, samples);
+    for (ptrdiff_t b = samples.begin; b < end; b += LANES) {
+        const ptrdiff_t count = least(LANES, samples.end - b);
+        Vector total = zero, score = zero;
+        for (ptrdiff_t c = 0; c < outputs; c++) {
+            const Vector z = AT(work->right + c * width + b);
+            Vector y = zero, residual, loss;
+            for (ptrdiff_t i = 0; i < count; i++) y[i] = (REAL)work->targets[b + i][c];
+            if (kind == BINARY_CROSS_ENTROPY) {
+                /* max(z, 0) - z y + log(1 + exp(-|z|)), and exp(-|z|) / (1 + exp(-|z|)) or the rest. */
+                const Vector e = exponential(-absolute(z)), above = one / (one + e);
+                residual = SELECT((Integers)(z < zero), e * above, above) - y;
+                loss = SELECT((Integers)(z > zero), z, zero) - z * y + logarithm(one + e);
+                for (ptrdiff_t i = 0; i < count; i++) score[i] += (z[i] > 0) == (y[i] > (REAL)0.5);
+            } else {
+                residual = z - y;
+                loss = residual * residual;
+                score += loss;
+                if (kind == HUBER) {
+                    const Vector size = absolute(residual);
+                    const Integers far = (Integers)(size > bound);
+                    loss = SELECT(far, (size - bound * (REAL)0.5) * bound, loss * (REAL)0.5);
+                    residual = SELECT(far, signed_as(bound, residual), residual);
+                }
+            }
+            residual *= scale;
+            for (ptrdiff_t i = most(count, 0); i < LANES; i++) residual[i] = 0;
+            AT(work->right + c * width + b) = residual;
+            total += loss;
+        }
+        AT(work->loss + b) = total * share;
+        for (ptrdiff_t i = 0; i < count; i++) work->scores[b + i] = score[i];
+    }
+    transpose_delta(work, samples);
+}
+
+/* The losses and the scores of samples, and the gradients of the outputs. */
+static void judge(const Work *work, double smoothing, const double *weights, REAL factor, Share samples)
+{
+    if (work->network->loss == CROSS_ENTROPY)
+        cross_entropy(work, smoothing, weights, factor, samples);
+    else
+        errors(work, factor, samples);
+}
+
+/* Sample b of the batch has the labels of number `row`. */
+static inline void take_labels(Work *work, ptrdiff_t b, const void *labels, int64_t row)
+{
+    const Network *network = work->network;
+    if (network->loss == CROSS_ENTROPY)
+        work->labels[b] = ((const int64_t *)labels)[row];
+    else
+        work->targets[b] = (const float *)labels + row * network->layers[network->depth - 1].units;
 }
 
 /* The gradients of all layers' outputs, from those of the logits. */

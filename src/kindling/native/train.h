@@ -188,7 +188,7 @@ static double batch_weight(const Plan *plan, const Block *block, int64_t k)
     if (!plan->class_weights) return (double)block->batch;
     double sum = 0;
     for (int64_t b = 0; b < block->batch; b++)
-        sum += plan->class_weights[block->labels[row_of(block, k, b)]];
+        sum += plan->class_weights[((const int64_t *)block->labels)[row_of(block, k, b)]];
     return sum;
 }
 
@@ -217,14 +217,14 @@ void EXPORTED(train)(const Network *network, const Optimizer *optimizer, const P
         for (ptrdiff_t b = samples.begin; b < samples.end; b++) {
             const int64_t row = row_of(block, k, b);
             work->inputs[b] = (const char *)block->features + row * width;
-            work->labels[b] = block->labels[row];
+            take_labels(work, b, block->labels, row);
             prepare_input(work, b, block->source, model->seed, drawn);
         }
         forward(work, weights, block->source, member, 1, model->seed, drawn);
         const double divisor = batch_weight(plan, block, k);
         const double share_of_step = 1.0 / (divisor * (double)plan->accumulate);
         const REAL factor = (REAL)(gradient ? share_of_step : -block->rates[k] * share_of_step);
-        cross_entropy(work, plan->smoothing, plan->class_weights, factor, samples);
+        judge(work, plan->smoothing, plan->class_weights, factor, samples);
         backward(work, weights, member);
         meet(member);
         /* Without a gradient vector, the gradients times the negative rate go into the weights. */
@@ -236,14 +236,13 @@ void EXPORTED(train)(const Network *network, const Optimizer *optimizer, const P
             if (member->number == 0) accumulate_vectors(work, l, to, overwrite);
         }
         if (member->number == 0) {
-            double loss = 0;
-            int64_t correct = 0;
+            double loss = 0, score = 0;
             for (ptrdiff_t b = 0; b < batch; b++) {
                 loss += work->loss[b];
-                correct += work->correct[b];
+                score += work->scores[b];
             }
             block->losses[k] = loss / divisor;
-            block->correct[k] = correct;
+            block->scores[k] = score;
         }
         if (completes) {
             taken++;
@@ -296,26 +295,25 @@ static void copy_logits(const Work *work, const Network *network, int64_t count,
         memcpy(out + i * last->units, found + i * last->stride, last->units * sizeof(REAL));
 }
 
-/* Logits (count, classes). */
+/* Logits (count, outputs). */
 void EXPORTED(logits)(const Network *network, const void *weights, const Samples *samples, void *out,
                       void *scratch)
 {
     copy_logits(evaluated(network, weights, samples, scratch), network, samples->count, out);
 }
 
-/* The sum of the losses, and the number of correct predictions; the logits (count, classes) unless
-   `out` is 0. */
+/* The sums of the losses and of the scores; the logits (count, outputs) unless `out` is 0. */
 void EXPORTED(evaluate)(const Network *network, const void *weights, const Samples *samples,
-                        double *loss, int64_t *correct, void *out, void *scratch)
+                        double *loss, double *score, void *out, void *scratch)
 {
-    const Work *work = evaluated(network, weights, samples, scratch);
+    Work *work = evaluated(network, weights, samples, scratch);
     if (out) copy_logits(work, network, samples->count, out);
-    memcpy(work->labels, samples->labels, samples->count * sizeof(int64_t));
-    cross_entropy(work, 0, 0, 1, (Share){0, samples->count});
+    for (int64_t i = 0; i < samples->count; i++) take_labels(work, i, samples->labels, i);
+    judge(work, 0, 0, 1, (Share){0, samples->count});
     *loss = 0;
-    *correct = 0;
+    *score = 0;
     for (int64_t i = 0; i < samples->count; i++) {
         *loss += work->loss[i];
-        *correct += work->correct[i];
+        *score += work->scores[i];
     }
 }

@@ -63,7 +63,7 @@ def _differences(facts: Sequence[Mapping[str, str]]) -> list[Row]:
 
 
 def _metrics(outcomes: Sequence[Outcome]) -> list[Row]:
-    names = dict.fromkeys(name for each in outcomes for name in all_metrics(each.monitor))
+    names = dict.fromkeys(name for each in outcomes for name in all_metrics(each.monitor, each.score))
     values: Mapping[str, Sequence[float | None]] = {
         **{name: [each.metric(name) for each in outcomes] for name in names},
         "epochs": [each.epochs for each in outcomes],
@@ -120,6 +120,7 @@ class Comparison:
     history: float  # distance of the histories without seconds; infinite where rows are missing
     weights: float  # distance of the best weights
     environment: list[Row]  # the differences: name, original, repeated
+    score: str  # of the task
 
     @property
     def identical(self) -> bool:
@@ -128,8 +129,8 @@ class Comparison:
     @property
     def agrees(self) -> bool:
         """Whether the runs are identical. In another environment, or for a trial of a stack (it is
-        repeated alone), whether their test accuracies differ by at most NEAR."""
-        original, repeated = self.metrics["test/acc"]
+        repeated alone), whether their scores in the test differ by at most NEAR."""
+        original, repeated = self.metrics[f"test/{self.score}"]
         near = original is not None and repeated is not None and abs(original - repeated) <= NEAR
         stacked = self.original.result.get("stacked") != 1
         return self.identical or (near and (stacked or bool(self.environment)))
@@ -147,10 +148,14 @@ def compare(bundle: Bundle, original: Trained, repeated: Run) -> Comparison:
             facts[0][name], facts[1][name] = version, installed[name]
     return Comparison(
         *runs,
-        {name: (there.metric(name), here.metric(name)) for name in all_metrics(there.monitor)},
+        {
+            name: (there.metric(name), here.metric(name))
+            for name in all_metrics(there.monitor, there.score)
+        },
         between_histories(bundle.run.history, repeated.history),
         between_weights(original.model, open_trained(repeated.folder).model),
         _differences(facts),
+        there.score,
     )
 
 

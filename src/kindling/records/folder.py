@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
-from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
+from typing_extensions import NotRequired, TypedDict  # pydantic needs it before Python 3.12
 
 from kindling.config.faults import EXTENSIONS, absent, read_config
-from kindling.config.measures import MEASURES, tallied
+from kindling.config.measures import MEASURES, SCORES, tallied
 from kindling.config.schema import MAX_EPOCHS, UNTRAINED, Config, Monitor
 from kindling.config.written import cell
 from kindling.system.arguments import as_path
@@ -39,11 +39,19 @@ from kindling.system.files import (
 )
 from kindling.system.installation import as_command
 
-HISTORY = ("epoch", "step", "seconds", "lr", "train/loss", "train/acc", "val/loss", "val/acc")
-OWN_COLUMNS = {*HISTORY, *(f"val/{name}" for name in tallied())}  # of any monitor
+PROGRESS = ("epoch", "step", "seconds", "lr")
+OF_SCORE = {  # the first columns of a history, by the score of the task
+    score: (*PROGRESS, "train/loss", f"train/{score}", "val/loss", f"val/{score}")
+    for score in SCORES.values()
+}
+WIDTH = len(PROGRESS) + 4
+OWN_COLUMNS = {  # of any task and monitor
+    *(name for names in OF_SCORE.values() for name in names),
+    *(f"val/{name}" for name in tallied()),
+}
 MOST_LOGGED = 64  # columns of values that callbacks of the user have logged
 LOGGED_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_ ./@+:%-]{0,59}")  # no spreadsheet's formula
-LINE_LIMIT = 64 * (len(HISTORY) + 1 + MOST_LOGGED)  # bytes; a number takes 26 with its comma
+LINE_LIMIT = 64 * (WIDTH + 1 + MOST_LOGGED)  # bytes; a number takes 26 with its comma
 HISTORY_LIMIT = 192 * MIB  # bytes of MAX_EPOCHS rows
 RESULT_LIMIT = MIB  # a result has about 3 KB
 MOST_MEMBERS = 256  # of a committee
@@ -66,33 +74,39 @@ Values = TypedDict(
         "epoch": Count | None,
         "train/loss": Number | None,
         "train/acc": Proportion | None,
+        "train/r2": Number | None,
         "val/loss": Number | None,
         "val/acc": Proportion | None,
+        "val/r2": Number | None,
     },
     total=False,
 )  # of one epoch
 _Tested = TypedDict(
-    "_Tested", {"test/loss": Number | None, "test/acc": Proportion | None}, total=False
+    "_Tested",
+    {"test/loss": Number | None, "test/acc": Proportion | None, "test/r2": Number | None},
+    total=False,
 )
 if not TYPE_CHECKING:  # mypy knows no keys that are computed
     for name in tallied():
-        within = Annotated[float, Field(ge=0, le=MEASURES[name].highest + 1e-6)] | None
+        low, high = MEASURES[name].lowest, MEASURES[name].highest + 1e-6
+        within = Annotated[float, Field(ge=low, le=high, allow_inf_nan=False)] | None
         Values.__annotations__[f"val/{name}"] = within
         _Tested.__annotations__[f"test/{name}"] = within
 
 
-def columns(monitor: str) -> tuple[str, ...]:
-    """The columns of the history of a run with this checkpoint.monitor."""
-    return HISTORY if monitor in HISTORY else (*HISTORY, monitor)
+def columns(task: str, monitor: str) -> tuple[str, ...]:
+    """The columns of the history of a run of this task with this checkpoint.monitor."""
+    names = OF_SCORE[SCORES[task]]
+    return names if monitor in names else (*names, monitor)
 
 
 def _are_columns(names: Sequence[str]) -> bool:
     """Whether these can be the columns of a history: the known ones, then what was logged."""
-    logged = names[len(HISTORY) :]
-    if logged and logged[0] in OWN_COLUMNS - {*HISTORY}:  # the measure that is monitored
+    first, logged = tuple(names[:WIDTH]), names[WIDTH:]
+    if logged and logged[0] in OWN_COLUMNS - {*first}:  # the measure that is monitored
         logged = logged[1:]
     return (
-        tuple(names[: len(HISTORY)]) == HISTORY
+        first in OF_SCORE.values()
         and len(set(logged) - OWN_COLUMNS) == len(logged) <= MOST_LOGGED
         and all(map(LOGGED_NAME.fullmatch, logged))
     )
@@ -115,8 +129,8 @@ class DataUsed(TypedDict, total=False):
     val: Count
     test: Count
     skipped: Count
-    val_most_frequent_class: Proportion
-    test_most_frequent_class: Proportion
+    val_most_frequent_class: Proportion | None
+    test_most_frequent_class: Proportion | None
     test_in_training: Count | None  # test samples with the features of a training sample
 
 
@@ -141,7 +155,8 @@ MemberUsed = TypedDict(
         "folder": str,  # from the folder of the committee
         "votes": Votes,
         "val/loss": Number | None,
-        "val/acc": Proportion | None,
+        "val/acc": NotRequired[Proportion | None],
+        "val/r2": NotRequired[Number | None],
     },
 )
 
@@ -151,7 +166,7 @@ class CommitteeUsed(TypedDict):
     them."""
 
     paths: Annotated[list[str], Field(max_length=MOST_MEMBERS)]  # as named, from the folder
-    by: Literal["val/acc", "val/loss"]
+    by: Literal["val/acc", "val/r2", "val/loss"]
     best: Count | None  # of the command's --best
     greedy: Count | None
     differing: Annotated[
@@ -171,6 +186,7 @@ class Result(_Tested, total=False):
     before: "Result"  # the result that the run had before it was trained for more epochs
     diverged_step: Count | None
     stopped: str | None
+    task: str
     monitor: Monitor
     best: Values
     last: Values
@@ -289,7 +305,7 @@ class Run:
                 if not whole or not _are_columns(names):
                     measures = ", ".join(f"val/{name}" for name in tallied())
                     raise InputError(
-                        f"{self.history_file}: its columns are not {','.join(HISTORY)}, or these "
+                        f"{self.history_file}: its columns are not {','.join(OF_SCORE['acc'])}, or these "
                         f"and one of {measures}, or names that callbacks have logged"
                     )
             elif number > MAX_EPOCHS + 2:

@@ -103,7 +103,8 @@ class Entry:
     data: str = ""
     monitor: str = "val/acc"
     best: float | None = None  # of the monitored metric
-    test: float | None = None  # accuracy
+    score: str = "acc"  # of the task
+    test: float | None = None  # the score in the test
     seconds: float | None = None  # of training and test; of a sweep, of all trials
     trials: int | None = None  # of a sweep: how many have begun
     fault: str = ""  # why the folder cannot be read
@@ -158,7 +159,8 @@ def _with_outcomes(entry: Entry) -> Entry:
     best = min(outcomes, key=lambda outcome: outcome.rank, default=None)
     _, groups = replicates(outcomes, differing([outcome.settings for outcome in outcomes]))
     top = groups[0].trials if groups else filter(None, [best])
-    known = [(trial.value, trial.metric("test/acc")) for trial in top]
+    score = best.score if best else "acc"
+    known = [(trial.value, trial.metric(f"test/{score}")) for trial in top]
     seconds = [outcome.seconds for outcome in outcomes if outcome.seconds is not None]
     return replace(
         entry,
@@ -166,6 +168,7 @@ def _with_outcomes(entry: Entry) -> Entry:
         status=status,
         data=best.data if best else "",
         monitor=best.monitor if best else "val/acc",
+        score=score,
         best=_mean(value for value, _ in known),
         test=_mean(tested for _, tested in known),
         seconds=sum(seconds) if seconds else None,
@@ -398,7 +401,8 @@ def _rows(
     )
     rows = []
     for entry, folder, data, settings in texts:
-        by = "" if entry.monitor == "val/acc" or entry.best is None else f"{entry.monitor} "
+        usual = entry.monitor == f"val/{entry.score}"
+        by = "" if usual or entry.best is None else f"{entry.monitor} "
         row = {
             "folder": folder,
             "name": entry.labels.name or "",
@@ -408,7 +412,7 @@ def _rows(
             "data": data or UNKNOWN,
             "settings": settings,
             "best": f"{by}{format_metric(entry.monitor, entry.best)}",
-            "test": format_metric("test/acc", entry.test),
+            "test": format_metric(f"test/{entry.score}", entry.test),
             "status": entry.status.partition(",")[0] if narrow else entry.status,
             "size": size(bytes_of(entry.folder)),
         }
@@ -465,7 +469,7 @@ def _json_values(entry: Entry) -> dict[str, Any]:
         "settings": dict(entry.typed),
         "monitor": entry.monitor,
         "best": entry.best,
-        "test/acc": entry.test,
+        f"test/{entry.score}": entry.test,
         "seconds": entry.seconds,
         "trials": entry.trials,
         "bytes": bytes_of(entry.folder),

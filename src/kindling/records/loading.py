@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +15,7 @@ from kindling.config.faults import check
 from kindling.config.schema import Config
 from kindling.data.arrays import ArrayReading
 from kindling.data.tables import Columns
+from kindling.data.targets import Targets
 from kindling.models import construct_model
 from kindling.models.committee import Committee
 from kindling.records import checkpoint
@@ -21,6 +23,7 @@ from kindling.records.checkpoint import CheckpointPart, require_format, wrong_fi
 from kindling.records.folder import Member, Members, Size
 from kindling.records.lookup import checkpoint_of
 from kindling.system.errors import InputError, first_line
+from kindling.tasks.task import Task, build_task
 
 
 class _Origin(CheckpointPart):
@@ -36,6 +39,7 @@ class _Origin(CheckpointPart):
     digest: str | None
     columns: Columns | None
     arrays: ArrayReading | None = None  # runs from before this field have none
+    targets: Targets | None = None  # of a regression
 
 
 class _Weights(CheckpointPart):
@@ -55,12 +59,18 @@ class Trained:
     digest: str | None  # of the user's own files
     columns: Columns | None  # how a table's rows become features
     arrays: ArrayReading | None = None  # how arrays become features; None: they are features
+    targets: Targets | None = None  # how numbers were standardised
     members: tuple["Trained", ...] = ()  # of a committee, whose `config` is that of the first
     copies: int = 0  # augmented, of each sample, over which predictions are averaged
 
     @property
     def classes(self) -> int:
+        """The number of outputs of the model."""
         return len(self.labels)
+
+    @cached_property
+    def task(self) -> Task:
+        return build_task(self.config.task, self.classes)
 
 
 def open_trained(path: Path) -> Trained:
@@ -87,7 +97,9 @@ def open_trained(path: Path) -> Trained:
         if isinstance(error, ValidationError):
             reason = f"missing or wrong: {wrong_fields(error)}"
         raise InputError(f"{file}: is not a checkpoint of this project ({reason})") from None
-    facts = (origin.data, shape, labels, origin.digest, origin.columns, origin.arrays)
+    facts = (
+        origin.data, shape, labels, origin.digest, origin.columns, origin.arrays, origin.targets
+    )  # fmt: skip
     members: tuple[Trained, ...] = ()
     if isinstance(model, Committee):
         pairs = zip(configs, model.members, strict=True)

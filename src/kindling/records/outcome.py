@@ -12,14 +12,13 @@ from typing import Any, TypeVar, cast
 
 from tabulate import tabulate
 
-from kindling.config.measures import is_fraction, measure_of, sort_key
+from kindling.config.measures import bounds, is_fraction, measure_of, score_of, sort_key
 from kindling.config.written import flat, unquoted
 from kindling.records.confidence import fold_means, t_interval
 from kindling.records.folder import Result, Row, Run
 from kindling.system.colour import with_best
 from kindling.system.units import seconds
 
-METRICS = ("val/acc", "val/loss", "test/acc", "test/loss")
 INTERVAL = "95% interval"  # of the mean of a setting's trials
 REPLICATED = ("seed", "data.fold")  # keys whose values are not chosen, only repeated
 LARGEST = 1e100  # of a metric
@@ -30,16 +29,17 @@ REASON_LIMIT = 200  # characters of an error that are shown
 TYPED_LIMIT = 8  # characters; people rarely type longer numbers
 
 
-def main_metrics(monitor: str) -> tuple[str, str]:
-    """The metrics of the validation and of the test that tables show first: accuracies, or the
-    measures that are monitored."""
-    name = measure_of(monitor) or "acc"
+def main_metrics(monitor: str, score: str = "acc") -> tuple[str, str]:
+    """The metrics of the validation and of the test that tables show first: the score of the task,
+    or the measures that are monitored."""
+    name = measure_of(monitor) or score
     return f"val/{name}", f"test/{name}"
 
 
-def all_metrics(monitor: str) -> list[str]:
-    """All metrics that a run with this monitor has."""
-    return list(dict.fromkeys([*METRICS, monitor, *main_metrics(monitor)]))
+def all_metrics(monitor: str, score: str = "acc") -> list[str]:
+    """All metrics that a run with this monitor and this score has."""
+    own = (f"val/{score}", "val/loss", f"test/{score}", "test/loss")
+    return list(dict.fromkeys([*own, monitor, *main_metrics(monitor, score)]))
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,13 @@ class Outcome:
     def monitor(self) -> str:
         """The name of the metric that decides which epoch, and which trial, is the best."""
         known: str | None = self.result.get("monitor")
-        return known or self.settings.get("checkpoint.monitor", "val/acc")
+        return known or self.settings.get("checkpoint.monitor", f"val/{self.score}")
+
+    @property
+    def score(self) -> str:
+        """The measure that the run has beside its loss."""
+        known = (self.result.get("task"), self.settings.get("task.name"), self.settings.get("task"))
+        return score_of(next(filter(None, known), None))
 
     @property
     def data(self) -> str:
@@ -153,10 +159,11 @@ def known_value(value: float | None) -> float | None:
 def table_metrics(outcomes: Sequence[Outcome]) -> list[str]:
     """The metrics that the table of these runs shows: the monitored ones, by which runs are ranked,
     first, and accuracies last."""
-    monitors = dict.fromkeys(outcome.monitor for outcome in outcomes)
-    monitored = (name for monitor in monitors for name in (monitor, *main_metrics(monitor)))
-    accuracies = main_metrics("val/acc")
-    return [*dict.fromkeys(name for name in monitored if name not in accuracies), *accuracies]
+    pairs = dict.fromkeys((outcome.monitor, outcome.score) for outcome in outcomes)
+    monitored = (name for pair in pairs for name in (pair[0], *main_metrics(*pair)))
+    own = (main_metrics(f"val/{score}", score) for score in dict.fromkeys(s for _, s in pairs))
+    scores = [name for names in own for name in names]
+    return [*dict.fromkeys(name for name in monitored if name not in scores), *scores]
 
 
 AnyOutcome = TypeVar("AnyOutcome", bound=Outcome)
@@ -225,7 +232,8 @@ class Replicates:
         """The metrics whose means a table shows: the monitored metric, by which settings are
         ranked, and at the end the fractions of the validation and of the test."""
         monitor = self.trials[0].monitor
-        return [*({monitor} - {*main_metrics(monitor)}), *main_metrics(monitor)]
+        main = main_metrics(monitor, self.trials[0].score)
+        return [*({monitor} - {*main}), *main]
 
     def known(self, metric: str) -> list[float]:
         """The value of each trial that has the metric."""
@@ -252,8 +260,8 @@ class Replicates:
 
     def interval(self, metric: str) -> tuple[float, float] | None:
         """Where the true mean lies; None for fewer than two values. Ends at possible values."""
-        values, high = self.repeats(metric), 1.0 if is_fraction(metric) else math.inf
-        return t_interval(values, self.folds, low=0, high=high) if len(values) > 1 else None
+        values, (low, high) = self.repeats(metric), bounds(metric)
+        return t_interval(values, self.folds, low=low, high=high) if len(values) > 1 else None
 
 
 def replicates(
@@ -346,7 +354,7 @@ def row_of(outcome: Outcome) -> dict[str, Any]:
         "trial": int(outcome.run.folder.name),
         "status": outcome.ending,
         **outcome.overrides,
-        **{name: outcome.metric(name) for name in all_metrics(outcome.monitor)},
+        **{name: outcome.metric(name) for name in all_metrics(outcome.monitor, outcome.score)},
         "epochs": outcome.epochs,
         "seconds": None if seconds is None else round(seconds, 3),
         "error": outcome.result.get("error"),

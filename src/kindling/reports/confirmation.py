@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from tabulate import tabulate
 
-from kindling.config.measures import higher_is_better, is_fraction, sort_key
+from kindling.config.measures import bounds, higher_is_better, sort_key
 from kindling.plots.pictures import MEAN, Sample, interval_data, intervals
 from kindling.records.confidence import LEVEL, fold_means
 from kindling.records.confirm_record import Chosen, Record, trials, value_of
@@ -75,8 +75,8 @@ class Setting:
         return [seed for seed, trial in pairs if trial.status == status]
 
     def estimate_of(self, metric: str) -> Estimate:
-        high = 1.0 if is_fraction(metric) else math.inf
-        return estimates.estimate(self._measured(metric), 0.0, high, self.record.fold_of)
+        low, high = bounds(metric)
+        return estimates.estimate(self._measured(metric), low, high, self.record.fold_of)
 
     def _measured(self, metric: str) -> list[float]:
         found = (value_of(trial, metric) for trial in self.trials)
@@ -172,7 +172,8 @@ def _known(values: Sequence[float]) -> list[float | None]:
 
 
 def _tested(found: Confirmation) -> list[str]:
-    return [name for name in all_metrics(found.record.monitor) if name.startswith("test/")]
+    names = all_metrics(found.record.monitor, found.settings[0].trials[0].score)
+    return [name for name in names if name.startswith("test/")]
 
 
 def _estimate_primitives(found: Estimate) -> dict[str, Any]:

@@ -61,9 +61,9 @@ def spread(items: Sequence[Any], most: int = MOST_DRAWN) -> Sequence[Any]:
 
 
 def quantities(ranked: Sequence[Reported]) -> list[str]:
-    """What is drawn over epochs: accuracy and loss, after a measure that the best run monitors."""
+    """What is drawn over epochs: score and loss, after a measure that the best run monitors."""
     measure = measure_of(ranked[0].monitor)
-    return [*([measure] if measure else []), "acc", "loss"]
+    return [*([measure] if measure else []), ranked[0].score, "loss"]
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def _label(axis: Axes, quantity: str, **labels: str) -> None:
 
 
 def curves(entries: Sequence[Reported]) -> Figure:
-    """Accuracy and loss over epochs, zoomed to the epochs from 1 on, after a measure that the best
+    """Score and loss over epochs, zoomed to the epochs from 1 on, after a measure that the best
     run monitors. Up to six runs have a colour each; of more runs the best three have one. Of very
     many, some hundred are drawn."""
     ranked = sorted(entries, key=lambda entry: entry.rank)
@@ -130,7 +130,7 @@ def curves(entries: Sequence[Reported]) -> Figure:
         _zoom(axis, np.concatenate(drawn))
         _label(axis, quantity, xlabel="epoch")
         axis.xaxis.get_major_locator().set_params(integer=True)
-        dashed = " (training: dashed)" if few and quantity == "acc" else ""
+        dashed = " (training: dashed)" if few and quantity == ranked[0].score else ""
         axis.set_title(f"validation {in_words(quantity)}{dashed}", fontsize=10)
     if len(entries) > 1:
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=1)

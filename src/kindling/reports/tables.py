@@ -151,7 +151,7 @@ def key_figures(entry: Reported, name: str | None) -> dict[str, Any] | None:
     """The figures and the command of the best run, called `name`; None without a value."""
     if entry.value is None:
         return None
-    tested = dict.fromkeys([main_metrics(entry.monitor)[1], "test/acc"])
+    tested = dict.fromkeys([main_metrics(entry.monitor, entry.score)[1], f"test/{entry.score}"])
     facts = [
         (f"best {entry.monitor}", format_metric(entry.monitor, entry.value)),
         *(

@@ -15,7 +15,6 @@ from kindling.data.sources.source import as_float
 from kindling.steps.base import BatchResults, Learner, aligned
 from kindling.steps.optimizers import build_optimizer, is_sharded, set_rates
 from kindling.system.errors import InputError, first_line
-from kindling.tasks import classification
 from kindling.tasks.measures import Evaluated, evaluate
 
 log = logging.getLogger(__name__)
@@ -82,13 +81,12 @@ class AutogradLearner(Learner):
             if self.step_plan.completes(batch):
                 self._step(self.step_plan.step_of(epoch, batch))
             batch += 1
-        decided = classification.decide(torch.stack(logits))
-        correct = (decided == all_labels).sum(-1, keepdim=True)
-        return BatchResults(torch.stack(losses).unsqueeze(1), correct)
+        scores = self.task.scores(torch.stack(logits).mT, all_labels).sum(-1, keepdim=True)
+        return BatchResults(torch.stack(losses).unsqueeze(1), scores)
 
     def _forward(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         output, smoothing = self.model(features), self.step_plan.smoothing
-        return output, classification.loss(output, labels, self.class_weights, smoothing)
+        return output, self.task.loss(output, labels, self.class_weights, smoothing)
 
     def _step(self, step: int) -> None:
         set_rates(self.optimizer, [self.schedules[0](step)])
@@ -120,7 +118,8 @@ class AutogradLearner(Learner):
     def evaluate(self, batch: Batch, places: Sequence[int]) -> Evaluated:
         assert list(places) == [0]
         dtype = next(self.model.parameters()).dtype  # autocast converts the inputs
-        return evaluate(lambda x: self.model(x).mT.unsqueeze(0), batch, dtype, measure=self.measure)
+        forward = lambda x: self.model(x).mT.unsqueeze(0)  # noqa: E731
+        return evaluate(self.task, forward, batch, dtype, measure=self.measure)
 
     def logits(self, features: Tensor) -> Tensor:
         features = as_float(features).to(next(self.model.parameters()).dtype)

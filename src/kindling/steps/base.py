@@ -19,6 +19,7 @@ from kindling.steps.lanes import Lanes
 from kindling.steps.optimizers import adapt_restored, is_sharded
 from kindling.steps.schedule import Schedule
 from kindling.tasks.measures import Evaluated
+from kindling.tasks.task import Task
 
 NATIVE, KERNEL, CLOSED_FORM = "native", "kernel", "closed_form"
 VMAP, AUTOGRAD = "vmap", "autograd"
@@ -36,10 +37,10 @@ class StepChoice:
 
 
 class BatchResults(NamedTuple):
-    """Per batch and trial: mean loss (K, S) and correctly classified samples (K, S)."""
+    """Per batch and trial: mean loss (K, S) and the sum of the task's scores (K, S)."""
 
     losses: Tensor
-    correct: Tensor
+    scores: Tensor
 
     @classmethod
     def joined(cls, parts: Sequence[Self]) -> Self:
@@ -132,7 +133,7 @@ class Average:
 @dataclass
 class Learner:
     """Trains and evaluates S models. `configs` are those of their trials, and `batch_of` the number
-    of the batch in a block that each of them trains on. `precision` is Lightning's plugin, or None
+    of the batch in a block that each of them trains on; `task` is that of all. `precision` is Lightning's plugin, or None
     outside of Lightning.
 
     Training consists of `begin`, and of `train` for each block. Each step ends with the models' own
@@ -143,7 +144,7 @@ class Learner:
     models: Sequence[nn.Module]
     batch_of: Sequence[int]
     lanes: Lanes
-    classes: int
+    task: Task
     precision: Any = None
 
     schedules: Sequence[Schedule] = field(init=False)

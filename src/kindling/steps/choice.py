@@ -5,7 +5,7 @@ from functools import partial
 
 from torch import nn
 
-from kindling.config.closed_form import not_stacked
+from kindling.config.closed_form import LOSSES, not_stacked
 from kindling.config.schema import Config
 from kindling.models.closed_form import closed_form_of
 from kindling.native.engine import OPTIMIZERS
@@ -38,8 +38,10 @@ def choose_step(
     wanted = config.trainer.step
     if wanted in (VMAP, AUTOGRAD):
         return StepChoice(wanted)
-    if closed_form_of(model) is None:
-        reason = f"{type(model).__name__} has no closed form"
+    reason = "" if closed_form_of(model) else f"{type(model).__name__} has no closed form"
+    if config.task.loss not in LOSSES:
+        reason = f"the gradient of task.loss={config.task.loss} is not written out"
+    if reason:
         return StepChoice(VMAP if len(models) > 1 else AUTOGRAD, reason)
     refused = next(
         (f"{s}: the closed form {why}" for s, why in not_stacked(config.read).items()), ""

@@ -27,7 +27,6 @@ from kindling.steps.optimizers import (
 from kindling.steps.stack import KeptWeights, Lane, Stack
 from kindling.system.errors import first_line
 from kindling.system.machine import to_device
-from kindling.tasks import classification
 from kindling.tasks.measures import Evaluated, evaluate
 
 log = logging.getLogger(__name__)
@@ -48,7 +47,13 @@ class ClosedFormLearner(Learner):
 
     @cached_property
     def stack(self) -> Stack:
-        return Stack(self.models, self.batch_of, min(self.lanes.count, len(self.models)))
+        return self._stack(min(self.lanes.count, len(self.models)))
+
+    def _stack(self, lanes: int, kind: type[ClosedForm] | None = None) -> Stack:
+        stack = Stack(self.models, self.batch_of, lanes, kind=kind)
+        for segment in stack.segments:
+            segment.task = self.task
+        return stack
 
     @cached_property
     def optimizers(self) -> list[Optimizer]:
@@ -93,7 +98,7 @@ class ClosedFormLearner(Learner):
         if isinstance(block, Rows):
             return self._train_rows(block, epoch, batch)
         like = self.stack.parameters[0]
-        size, count = block.labels.shape[-1], len(block.labels)
+        size, count = block.size, block.batches
         loss_scale = 1 / (size * self.step_plan.accumulate * self.step_plan.ranks)
         rates = self.rates(epoch, batch, count)
         if self.stack.trial_count == 1 and like.device.type == "cpu":  # numbers are faster
@@ -184,16 +189,15 @@ class ClosedFormLearner(Learner):
         epoch: int,
         batch: int,
     ) -> BatchResults:
-        """The steps of a block: features (K, R, B, *shape), labels (K, R, B), rates (K, S) as
+        """The steps of a block: features (K, R, B, *shape), labels (K, R, B, …), rates (K, S) as
         numbers or as a tensor. With a tensor, this method never waits for the GPU, so it can be
         captured. `loss_scale` is 1 / (batch size × accumulated batches × ranks)."""
         if self.product_dtype is not None:
             features = features.to(self.product_dtype)
         features = aligned(features)
-        targets, totals = classification.targets(
-            labels, self.stack.segments[0].classes, self.stack.parameters[0], self.class_weights,
-            self.step_plan.smoothing,
-        )  # fmt: skip
+        targets, totals = self.task.targets(
+            labels, self.stack.parameters[0], self.class_weights, self.step_plan.smoothing
+        )
         seeds = self._lane_seeds(len(features))
         scales = self._scales(rates, loss_scale)
 
@@ -300,15 +304,14 @@ class ClosedFormLearner(Learner):
             self.optimizer.step()
 
     def _batch_results(self, segment: ClosedForm, logits: Tensor, labels: Tensor) -> BatchResults:
-        """Losses and correct predictions of a segment, from its logits (K, S, classes, B)."""
+        """Losses and scores of a segment, from its logits (K, S, classes, B)."""
         trials_per_batch = len(segment.trials) // len(segment.batches)
         labels = labels.index_select(1, segment.batch_index)
-        labels = labels.repeat_interleave(trials_per_batch, 1)  # (K, S, B)
-        losses = classification.batch_losses(
+        labels = labels.repeat_interleave(trials_per_batch, 1)  # (K, S, B, …)
+        losses = self.task.batch_losses(
             logits, labels, self.class_weights, self.step_plan.smoothing
         )
-        correct = classification.decide(logits, 2) == labels
-        return BatchResults(losses, correct.sum(-1))
+        return BatchResults(losses, self.task.scores(logits, labels).sum(-1))
 
     def gradients(self) -> list[Tensor]:
         return [gradient for segment in self.stack.segments for gradient in segment.gradients]
@@ -321,7 +324,9 @@ class ClosedFormLearner(Learner):
     def evaluate(self, batch: Batch, places: Sequence[int]) -> Evaluated:
         stack, dtype, measure = self.stack, self._input_dtype, self.measure
         by_lane = self.lanes.map(
-            lambda lane: evaluate(lane.logits, batch, dtype, stack.trial_count, measure=measure),
+            lambda lane: evaluate(
+                self.task, lane.logits, batch, dtype, stack.trial_count, measure=measure
+            ),
             stack.lanes,
         )
         parts = [part for part in zip(*by_lane, strict=True) if part[0] is not None]

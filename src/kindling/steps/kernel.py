@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kindling.config.measures import CLASSIFICATION
 from kindling.config.schema import Config
 from kindling.data.loader import Block, Rows
 from kindling.models.closed_form import ClosedForm, closed_form_of
@@ -68,6 +69,7 @@ def _why_not_trained(config: Config, model: nn.Module) -> str:
         "trainer.gradient_clip_val": trainer.gradient_clip_val is not None,
         "trainer.ema_decay": trainer.ema_decay is not None,
         "trainer.class_weights": trainer.class_weights is not None,
+        f"task={config.task.name}": config.task.name != CLASSIFICATION,
         f"data.loader={data.loader}": data.loader != "resident",
         "augmentation": config.augmentation.chosen,
         f"optimizer={optimizer.name}": optimizer.name != "sgd",

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
@@ -24,6 +25,7 @@ from kindling.steps.base import BatchResults, Learner, contiguous
 from kindling.steps.lanes import TeamSize
 from kindling.steps.optimizers import ADAM_BETAS, ADAM_EPS, build_optimizer, is_plain_sgd
 from kindling.tasks.measures import Evaluated, joined, tally
+from kindling.tasks.task import Task
 
 SOURCES = {
     torch.uint8: engine.BYTES, torch.float32: engine.FLOATS, torch.float64: engine.DOUBLES,
@@ -43,7 +45,8 @@ def scratch(size: int) -> int:
 class NativeModel:
     """A model and the flat vector `weights` that holds its parameters and running statistics."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, task: Task) -> None:
+        assert task.native is not None
         self.model, self.architecture = model, architecture_of(model)
         known, norms = self.architecture, self.architecture.norms
         self.batch_norms = [norm for norm in norms if isinstance(norm, nn.BatchNorm1d)]
@@ -53,6 +56,7 @@ class NativeModel:
         self.network = engine.Network(
             known.widths, torch.finfo(known.layers[0].weight.dtype).bits, known.activation, norm,
             known.dropouts, known.input_dropout, known.noise, known.max_norm, eps, momentum,
+            *task.native,
         )  # fmt: skip
         self.weights = self.new_vector()
         for tensor, view in self._pairs(self.weights):
@@ -95,18 +99,23 @@ class NativeModel:
         return found
 
     def samples(self, features: Tensor, labels: Tensor | None = None) -> engine.Samples:
-        """The addresses of features (N, *shape) and labels (N,). Raises ValueError as `check`."""
+        """The addresses of features (N, *shape) and labels (N, …). Raises ValueError as `check`."""
         self.check(features, labels)
         address = None if labels is None else labels.data_ptr()
         return engine.Samples(features.data_ptr(), SOURCES[features.dtype], address, len(features))
 
     def check(self, features: Tensor, labels: Tensor | None = None) -> None:
-        """Raises ValueError if a sample has another size than the model's inputs, or a label is no
-        class: the engine would read and write foreign memory."""
+        """Raises ValueError if a sample has another size than the model's inputs, or the labels are
+        not what its loss takes: the engine would read and write foreign memory."""
         inputs, *_, classes = self.network.widths
         if features.numel() != len(features) * inputs:
             raise ValueError(f"features {tuple(features.shape)}, must be (N, {inputs})")
-        if labels is not None and len(labels):
+        if labels is None or not len(labels):
+            return
+        if self.network.loss != "cross_entropy":
+            if labels.dtype != torch.float32 or labels.shape[-1] != classes:
+                raise ValueError(f"labels {tuple(labels.shape)} of {labels.dtype}")
+        else:
             low, high = (int(label) for label in labels.aminmax())
             if low < 0 or high >= classes:
                 raise ValueError(f"labels from {low} to {high}, must be from 0 to {classes - 1}")
@@ -176,7 +185,7 @@ class NativeLearner(Learner):
 
     @cached_property
     def native(self) -> list[NativeModel]:
-        return [NativeModel(model) for model in self.models]
+        return [NativeModel(model, self.task) for model in self.models]
 
     @cached_property
     def trials(self) -> list[NativeTrial]:
@@ -222,8 +231,8 @@ class NativeLearner(Learner):
     def train(self, block: Block | Rows, epoch: int, batch: int) -> BatchResults:
         count, by = block.batches, engine.engine()
         losses = np.empty((len(self.trials), count))
-        correct = np.empty((len(self.trials), count), np.int64)
-        features, labels = block.features.contiguous(), block.labels.contiguous()
+        scores = np.empty((len(self.trials), count))
+        features, labels = block.features.contiguous(), self._labels(block.labels)
         first = 0 if isinstance(block, Rows) else 2  # the dimension of the samples
         self.trials[0].model.check(features.flatten(0, first), labels)
 
@@ -245,7 +254,7 @@ class NativeLearner(Learner):
                     part = engine.Block(
                         x.data_ptr(), SOURCES[x.dtype], None if rows is None else rows.data_ptr(),
                         y.data_ptr(), block.size, epoch, batch, start, min(start + most, end),
-                        rates.ctypes.data, losses[number].ctypes.data, correct[number].ctypes.data,
+                        rates.ctypes.data, losses[number].ctypes.data, scores[number].ctypes.data,
                     )  # fmt: skip
                     arguments = (network, (trial.settings, self.plan), trial.pointers, part, memory)
                     self.lanes.map(partial(by.train, *arguments), self.teams[size])
@@ -260,7 +269,15 @@ class NativeLearner(Learner):
                 norm.num_batches_tracked += count
 
         self.lanes.deal(train, self.by_size)
-        return BatchResults(torch.from_numpy(losses).T, torch.from_numpy(correct).T)
+        return BatchResults(torch.from_numpy(losses).T, self._scores(scores).T)
+
+    def _labels(self, labels: Tensor) -> Tensor:
+        """Labels as the engine reads them: Lightning may have made float64 of numbers."""
+        return (labels.float() if labels.is_floating_point() else labels).contiguous()
+
+    def _scores(self, scores: NDArray[np.float64]) -> Tensor:
+        found = torch.from_numpy(scores)
+        return found if self.task.real_scores else found.long()
 
     def gradients(self) -> list[Tensor]:
         return [trial.gradient for trial in self.trials if trial.gradient is not None]
@@ -270,24 +287,24 @@ class NativeLearner(Learner):
 
     def evaluate(self, batch: Batch, places: Sequence[int]) -> Evaluated:
         models, measure, by = [self.native[n] for n in places], self.measure, engine.engine()
-        features, labels = batch.features.contiguous(), batch.labels.contiguous()
+        features, labels = batch.features.contiguous(), self._labels(batch.labels)
         starts = range(0, len(labels), CHUNK)
         losses = np.empty((len(starts), len(models)))
-        correct = np.empty((len(starts), len(models)), np.int64)
+        scores = np.empty((len(starts), len(models)))
         tallies = dict[tuple[int, int], Tensor]()
 
-        def evaluate(task: tuple[int, int]) -> None:
-            number, chunk = task
+        def evaluate(part_of: tuple[int, int]) -> None:
+            number, chunk = part_of
             model, part = models[number], slice(starts[chunk], starts[chunk] + CHUNK)
             samples, weights = model.samples(features[part], labels[part]), model.weights
             memory = scratch(by.scratch_bytes(model.network, samples.size))
-            logits = weights.new_empty(samples.size if measure else 0, self.classes)
-            losses[chunk, number], correct[chunk, number] = by.evaluate(
+            logits = weights.new_empty(samples.size if measure else 0, self.task.outputs)
+            losses[chunk, number], scores[chunk, number] = by.evaluate(
                 model.network, weights.data_ptr(), samples, memory,
                 logits.data_ptr() if measure else None,
             )  # fmt: skip
             if measure:
-                tallies[task] = tally(measure, logits.mT[None], labels[part])
+                tallies[part_of] = tally(measure, logits.mT[None], labels[part])
 
         numbers, chunks = range(len(models)), range(len(starts))
         self.lanes.deal(evaluate, [(number, chunk) for number in numbers for chunk in chunks])
@@ -295,7 +312,7 @@ class NativeLearner(Learner):
         if measure:
             by_model = [joined(measure, [tallies[n, chunk] for chunk in chunks]) for n in numbers]
             whole = torch.cat(by_model, 1)
-        return Evaluated(torch.from_numpy(losses), torch.from_numpy(correct), whole)
+        return Evaluated(torch.from_numpy(losses), self._scores(scores), whole)
 
     def logits(self, features: Tensor) -> Tensor:
         return self.native[0].logits(features)

@@ -22,7 +22,11 @@ from kindling.models.closed_form import (
 from kindling.steps.closed_form import ClosedFormLearner
 from kindling.steps.stack import Stack
 from kindling.system.errors import first_line
-from kindling.tasks import classification
+from kindling.tasks.task import build_task
+
+
+# The loss by which models side by side are compared with single ones: models of any family have it.
+COMPARED_BY = schema.Regression(name="regression", loss="squared_error", delta=1.0)
 
 
 class Vmapped(ClosedForm):
@@ -66,7 +70,7 @@ class Vmapped(ClosedForm):
         with torch.enable_grad():
             outputs = self._outputs(weights, inputs, training=True, by_trial=batches > 1).mT
             # The loss is exact without the totals of the targets.
-            losses = classification.summed_losses(outputs, batch.targets).view(trials, 1, 1)
+            losses = self.task.summed_losses(outputs, batch.targets).view(trials, 1, 1)
             gradients = torch.autograd.grad(
                 (losses * batch.scale).sum(), weights, allow_unused=True, materialize_grads=True
             )
@@ -133,17 +137,20 @@ def difference_by_vmap(build: Callable[[], nn.Module], shape: Sequence[int]) -> 
 
 def _require_equal(segment: Vmapped, models: Sequence[nn.Module], features: Tensor) -> None:
     """Raises AssertionError."""
-    labels, singly, tensors = torch.tensor([0, 1]), [], []
+    singly, tensors = [], []
     for model in models:
         logits = model(features)
-        loss = classification.losses(logits, labels).sum()
+        task = build_task(COMPARED_BY, logits.shape[1])
+        labels = torch.arange(logits.numel(), dtype=logits.dtype).view_as(logits).remainder(2)
+        loss = task.losses(logits.mT[None], labels[None]).sum()
         gradients = torch.autograd.grad(
             loss, list(model.parameters()), allow_unused=True, materialize_grads=True
         )
         singly.append(logits.detach().mT)
         tensors.append([*gradients, *model.buffers()])
     together = torch.empty_like(torch.stack(singly))
-    targets, _ = classification.targets(labels[None, None], together.shape[1], together, None, 0.0)
+    segment.task = task
+    targets, _ = task.targets(labels[None, None], together, None, 0.0)
     found: list[Tensor] = []
     segment.differentiate(
         SegmentBatch(features[None], targets[0], None, 1.0, together),
@@ -168,7 +175,7 @@ def _without_dropout(module: nn.Module) -> None:
 class VmapLearner(ClosedFormLearner):
     @cached_property
     def stack(self) -> Stack:
-        stack = Stack(self.models, self.batch_of, kind=Vmapped)
+        stack = self._stack(1, Vmapped)
         for segment in stack.segments:
-            segment.classes = self.classes
+            segment.classes = self.task.outputs
         return stack

@@ -170,7 +170,7 @@ def _require_divisible(configs: Sequence[Config]) -> None:
         with importing():
             from kindling.data.sources.catalogue import require_divisible
 
-        require_divisible(config.data for config in configs)
+        require_divisible(configs)
 
 
 def _resume(folder: Path, config: Config) -> None:

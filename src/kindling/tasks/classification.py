@@ -1,7 +1,5 @@
 """Classification: the outputs of a model are logits, one for each class; a label is the number of
-a class. Whatever trains or uses a model asks here for its loss and its decisions. The engine for
-CPUs and the kernel for CUDA compute the same loss in code of their own: `cross_entropy` in
-native/network.h, `softmax` in native/kernel.cu.
+a class. The score is accuracy.
 
 In logits of samples, (N, classes) or (S, classes, N), the second dimension is that of the classes.
 """
@@ -9,6 +7,9 @@ In logits of samples, (N, classes) or (S, classes, N), the second dimension is t
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+from kindling.config import schema
+from kindling.tasks.task import Task
 
 
 def loss(
@@ -94,3 +95,45 @@ def _mean_weights(labels: Tensor, weights: Tensor) -> Tensor:
     # The last bits of a sum depend on the number of batches beside it, except in float64.
     exact = torch.float32 if labels.device.type == "mps" else torch.float64
     return weights[labels].mean(-1, dtype=exact).to(weights.dtype)
+
+
+class Classification(Task):
+    native = ("cross_entropy", 1.0)
+
+    def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return losses(outputs, labels)
+
+    def loss(
+        self, outputs: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float
+    ) -> Tensor:
+        return loss(outputs, labels, weights, smoothing)
+
+    def batch_losses(
+        self, outputs: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float
+    ) -> Tensor:
+        return batch_losses(outputs, labels, weights, smoothing)
+
+    def scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return decide(outputs, -2) == labels
+
+    def score(self, total: float, samples: int, spread: float) -> float:
+        del spread
+        return total / samples
+
+    def probabilities(self, outputs: Tensor, dim: int = -1) -> Tensor:
+        return probabilities(outputs, dim)
+
+    def targets(
+        self, labels: Tensor, like: Tensor, weights: Tensor | None, smoothing: float
+    ) -> tuple[Tensor, Tensor | None]:
+        return targets(labels, self.outputs, like, weights, smoothing)
+
+    def residual(self, outputs: Tensor, targets: Tensor, totals: Tensor | None) -> Tensor:
+        return residual(outputs, targets, totals)
+
+    def summed_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return summed_losses(outputs, targets)
+
+
+def build(section: schema.Classification, outputs: int) -> Task:
+    return Classification(section, outputs)

@@ -9,7 +9,7 @@ each sample with all others, keeps the probabilities instead.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pkgutil import resolve_name
 from typing import NamedTuple
 
@@ -19,19 +19,26 @@ from torch import Tensor
 from kindling.config.measures import MEASURES
 from kindling.data.loader import CHUNK, Batch
 from kindling.data.sources.source import as_float
+from kindling.data.targets import Targets
 from kindling.tasks import classification
+from kindling.tasks.regression import squared_errors
+from kindling.tasks.task import Task
 
 BINS = 15  # of confidence
+NO_CLASS = -1  # in place of a class, where samples have several labels
+HIGH, LOW, LARGEST = 2.0**-16, 2.0**-46, 2.0**24  # of an error, in deviations of the labels
 UNIT = 2.0**-36  # of a sum of real numbers, which a tally holds as a whole number below 2^63
 
 
 class Tally(NamedTuple):
-    # The tally (S, …) of logits (S, classes, n) for labels (n,).
+    # The tally (S, …) of outputs (S, outputs, n) for labels (n,), or (n, outputs) of numbers.
     of: Callable[[Tensor, Tensor], Tensor]
     # The values of S models from the sum of all tallies, on the CPU, and the number of samples.
-    values: Callable[[Tensor, int], list[float]]
+    values: Callable[..., list[float]]
     # If not, a tally (n, S, …) is kept for each sample, and `values` gets all of them.
     summed: bool = True
+    # Whether `values` gets the deviation of each number, too: the labels were divided by it.
+    in_units: bool = False
 
 
 def _tally_of(measure: str) -> Tally:
@@ -40,7 +47,7 @@ def _tally_of(measure: str) -> Tally:
 
 
 def tally(measure: str, logits: Tensor, labels: Tensor) -> Tensor:
-    """The tally of S models with logits (S, classes, n) for labels (n,), with rows to be `joined`
+    """The tally of S models with logits (S, classes, n) for labels (n, …), with rows to be `joined`
     with others."""
     kind = _tally_of(measure)
     found = kind.of(logits, labels)
@@ -52,11 +59,14 @@ def joined(measure: str, parts: Sequence[Tensor]) -> Tensor:
     return together.sum(0, keepdim=True) if _tally_of(measure).summed else together
 
 
-def values(measure: str, tallies: Tensor, samples: int) -> list[float]:
+def values(
+    measure: str, tallies: Tensor, samples: int, targets: Targets | None = None
+) -> list[float]:
     """The measure of each of S models, from all tallies, (rows, S, …), of these samples. NaN where
-    the measure is not defined."""
+    the measure is not defined. `targets` says how numbers were standardised."""
     kind, tallies = _tally_of(measure), tallies.cpu()
-    return kind.values(tallies.sum(0) if kind.summed else tallies, samples)
+    units = [targets.deviations if targets else []] if kind.in_units else []
+    return kind.values(tallies.sum(0) if kind.summed else tallies, samples, *units)
 
 
 def _mean(by_class: list[float]) -> float:
@@ -105,7 +115,17 @@ def by_class(counts: Tensor) -> dict[str, Tensor]:
     return {name: values.masked_fill(absent, math.nan) for name, values in found.items()}
 
 
+def count_labels(predicted: Tensor, labels: Tensor) -> Tensor:
+    """Counts (S, 3, labels), as count_classes, of predictions (S, n, labels) for labels
+    (n, labels), all 0 or 1: a label that samples have is a class of theirs."""
+    predicted, labels = predicted.long(), labels.long()
+    samples = labels.sum(0).expand(len(predicted), -1)
+    return torch.stack([samples, predicted.sum(1), (predicted * labels).sum(1)], 1)
+
+
 def _predictions(logits: Tensor, labels: Tensor) -> Tensor:
+    if labels.dim() > 1:
+        return count_labels(logits.mT > 0, labels)
     return count_classes(classification.decide(logits, 1), labels, logits.shape[1])
 
 
@@ -122,17 +142,36 @@ F1, PRECISION, RECALL = (_class_means(name) for name in ("f1", "precision", "rec
 
 
 def _probabilities_and_labels(logits: Tensor, labels: Tensor) -> Tensor:
+    if labels.dim() > 1:  # of each label; logits have the order of probabilities
+        by_sample = logits.permute(2, 0, 1)
+        found = labels.to(by_sample)[:, None].expand_as(by_sample)
+        return torch.cat([by_sample, found, torch.full_like(found[..., :1], NO_CLASS)], -1)
     by_sample = probabilities(logits).transpose(0, 1)
     column = labels.to(by_sample)[:, None, None].expand_as(by_sample[..., :1])
     return torch.cat([by_sample, column], -1)
 
 
 def _mean_areas(kept: Tensor, _: int) -> list[float]:
-    found = areas(kept[..., :-1].transpose(0, 1), kept[:, 0, -1].long())
+    by_model, last = kept[..., :-1].transpose(0, 1), kept[:, 0, -1].long()
+    if (last == NO_CLASS).all():
+        logits, labels = by_model.chunk(2, -1)
+        found = label_areas(logits, labels[0])
+    else:
+        found = areas(by_model, last)
     return [_mean(each) for each in found.tolist()]
 
 
 AUROC = Tally(_probabilities_and_labels, _mean_areas, summed=False)
+
+
+def label_areas(scores: Tensor, labels: Tensor) -> Tensor:
+    """The area under the ROC curve of each label, (S, labels), of scores (S, n, labels) for labels
+    (n, labels), 0 or 1; as `areas`."""
+    columns = [
+        areas(scores[..., [number, number]], labels[:, number].long())[:, 1]
+        for number in range(labels.shape[1])
+    ]
+    return torch.stack(columns, 1)
 
 
 def areas(probabilities: Tensor, labels: Tensor) -> Tensor:
@@ -214,16 +253,67 @@ def _units(numbers: Tensor) -> Tensor:
     return (numbers / UNIT).nan_to_num(0).round().long()
 
 
+# --- of numbers ----------------------------------------------------------------------------------
+
+
+def _exact(numbers: Tensor) -> Tensor:
+    """Sums (S, outputs, 3) over samples of numbers (S, outputs, n), at least 0: whole numbers of
+    HIGH, of LOW, and the count of those that are known. A sum does not depend on its order."""
+    known = numbers < LARGEST
+    high = (numbers.nan_to_num(0).clamp(max=LARGEST) / HIGH).floor()
+    low = ((numbers.nan_to_num(0).clamp(max=LARGEST) - high * HIGH) / LOW).round()
+    return torch.stack([part.long().sum(-1) for part in (high, low, known)], -1)
+
+
+def _means(total: Tensor, samples: int) -> list[list[float]]:
+    """The mean of each output of each model; NaN where a number is not known."""
+    return [
+        [
+            (high * HIGH + low * LOW) / samples if known == samples else math.nan
+            for high, low, known in of_model
+        ]
+        for of_model in total.tolist()
+    ]
+
+
+def _root_mean_squares(total: Tensor, samples: int, units: Sequence[float]) -> list[float]:
+    return [
+        _mean_in_units(map(math.sqrt, of_model), units) for of_model in _means(total, samples)
+    ]
+
+
+def _absolute_means(total: Tensor, samples: int, units: Sequence[float]) -> list[float]:
+    return [_mean_in_units(of_model, units) for of_model in _means(total, samples)]
+
+
+def _mean_in_units(values: Iterable[float], units: Sequence[float]) -> float:
+    return math.fsum(a * b for a, b in zip(values, units, strict=True)) / len(units)
+
+
+# Of several numbers, the mean over them, each in the unit of its labels.
+RMSE = Tally(
+    lambda outputs, labels: _exact(squared_errors(outputs, labels)),
+    _root_mean_squares,
+    in_units=True,
+)
+MAE = Tally(
+    lambda outputs, labels: _exact(squared_errors(outputs, labels).sqrt()),
+    _absolute_means,
+    in_units=True,
+)
+
+
 class Evaluated(NamedTuple):
-    """What S models made of some samples: sums of the losses and numbers of correct predictions of
-    each chunk, (chunks, S); if asked for, the tally of a measure."""
+    """What S models made of some samples: sums of the losses and of the task's scores of each
+    chunk, (chunks, S); if asked for, the tally of a measure."""
 
     losses: Tensor
-    correct: Tensor
+    scores: Tensor
     tally: Tensor | None = None
 
 
 def evaluate(
+    task: Task,
     forward: Callable[[Tensor], Tensor],
     batch: Batch,
     dtype: torch.dtype,
@@ -236,16 +326,16 @@ def evaluate(
     `forward` maps features (n, *shape) of `dtype` to logits (S, classes, n). With many trials the
     chunks are smaller, because otherwise hidden units would take more memory than weights.
     """
-    losses, correct, parts = [], [], []
+    losses, scores, parts = [], [], []
     chunk = min(CHUNK, max(CHUNK // 8, 16 * CHUNK // trials))
     with torch.no_grad():
         for features, labels in zip(*(torch.split(t, chunk) for t in batch), strict=True):
             logits = forward(as_float(features).to(dtype))
-            target = labels.expand(len(logits), -1)
+            target = labels.expand(len(logits), *labels.shape)
             exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            losses.append(classification.losses(exact, target).sum(-1))
-            correct.append((classification.decide(logits, 1) == target).sum(-1))
+            losses.append(task.losses(exact, target).sum(-1))
+            scores.append(task.scores(logits, target).sum(-1))
             if measure is not None:
                 parts.append(tally(measure, exact, labels))
     whole = None if measure is None else joined(measure, parts)
-    return Evaluated(torch.stack(losses), torch.stack(correct), whole)
+    return Evaluated(torch.stack(losses), torch.stack(scores), whole)

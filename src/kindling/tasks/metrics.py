@@ -1,60 +1,83 @@
-"""Loss, accuracy and a further measure of each trial in an epoch, over all ranks. Only training
+"""Loss, score and a further measure of each trial in an epoch, over all ranks. Only training
 imports this module, because torchmetrics is slow to import."""
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from kindling.config.measures import SCORES
+from kindling.data.targets import Targets
 from kindling.tasks.measures import values
+from kindling.tasks.task import Task
 
 
 class EpochMetrics(Metric):
-    """Mean loss and accuracy over samples, and a tallied measure if one is named. All losses
-    are kept, and are added once, exactly. torchmetrics' MeanMetric adds in float32, so its bits
-    depend on the batches in an update."""
+    """Mean loss and score over samples, and a tallied measure if one is named. All losses, and
+    scores that are real numbers, are kept, and are added once, exactly. torchmetrics' MeanMetric
+    adds in float32, so its bits depend on the batches in an update."""
 
     full_state_update = False
     losses: list[Tensor]
+    errors: list[Tensor]
     correct: Tensor
     samples: Tensor
     tallies: list[Tensor]
 
-    def __init__(self, trials: int = 1, measure: str | None = None) -> None:
+    def __init__(
+        self,
+        task: Task,
+        spreads: Sequence[float],
+        measure: str | None = None,
+        targets: Targets | None = None,
+    ) -> None:
+        """`spreads` are those of the labels of each trial, see data/targets.py."""
         super().__init__()
-        self.measure = measure
+        self.task, self.spreads, self.measure = task, spreads, measure
+        self.targets = targets
         self.add_state("losses", [], dist_reduce_fx="cat")
-        self.add_state("correct", torch.zeros(trials, dtype=torch.long), dist_reduce_fx="sum")
+        self.add_state("errors", [], dist_reduce_fx="cat")
+        counts = torch.zeros(len(spreads), dtype=torch.long)
+        self.add_state("correct", counts, dist_reduce_fx="sum")
         self.add_state("samples", torch.tensor(0), dist_reduce_fx="sum")
         if measure is not None:
             self.add_state("tallies", [], dist_reduce_fx="cat")
 
     def update(
-        self, losses: Tensor, correct: Tensor, samples: int, tally: Tensor | None = None
+        self, losses: Tensor, scores: Tensor, samples: int, tally: Tensor | None = None
     ) -> None:
-        """Adds K batches: sums of losses (K, S), correct predictions (K, S), number of samples; for
-        a measure, the tally of them."""
+        """Adds K batches: sums of losses (K, S) and of scores (K, S), number of samples; for a
+        measure, the tally of them."""
         self.losses.append(losses)
-        self.correct += correct.sum(0)
+        if scores.is_floating_point():
+            self.errors.append(scores)
+        else:
+            self.correct += scores.sum(0)
         self.samples += samples
         if tally is not None:
             self.tallies.append(tally)
 
     def sums(self) -> tuple[Tensor, Tensor, int]:
         """The arguments of one `update` that equals all updates of this rank so far."""
-        return _joined(self.losses), self.correct.unsqueeze(0), int(self.samples)
+        scores = _joined(self.errors) if self.errors else self.correct.unsqueeze(0)
+        return _joined(self.losses), scores, int(self.samples)
 
     def compute(self) -> list[dict[str, float]]:
-        """`loss`, `acc` and the measure of each trial, as Python floats, over all ranks."""
-        samples = int(self.samples)
-        by_trial = _joined(self.losses).cpu().double().T.tolist()  # MPS has no float64
+        """`loss`, the score and the measure of each trial, as Python floats, over all ranks."""
+        samples, totals = int(self.samples), self.correct.tolist()
+        if len(self.errors):
+            totals = map(_sum, _by_trial(self.errors))
+        name = SCORES[self.task.section.name]
         found = [
-            {"loss": _sum(losses) / samples, "acc": correct / samples}
-            for losses, correct in zip(by_trial, self.correct.tolist(), strict=True)
+            {"loss": _sum(losses) / samples, name: self.task.score(total, samples, spread)}
+            for losses, total, spread in zip(
+                _by_trial(self.losses), totals, self.spreads, strict=True
+            )
         ]
         if self.measure is not None:
-            measured = values(self.measure, _joined(self.tallies), samples)
+            measured = values(self.measure, _joined(self.tallies), samples, self.targets)
             for of_trial, value in zip(found, measured, strict=True):
                 of_trial[self.measure] = value
         return found
@@ -64,6 +87,11 @@ class EpochMetrics(Metric):
         above the bound. The number of batches if there is none."""
         good = (_joined(self.losses) <= bound).long()
         return torch.where(good.all(0), len(good), good.argmin(0))  # argmin finds the first 0
+
+
+def _by_trial(parts: list[Tensor] | Tensor) -> list[list[float]]:
+    found: list[list[float]] = _joined(parts).cpu().double().T.tolist()  # MPS has no float64
+    return found
 
 
 def _joined(parts: list[Tensor] | Tensor) -> Tensor:

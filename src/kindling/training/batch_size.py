@@ -18,7 +18,7 @@ from kindling.steps.optimizers import build_optimizer
 from kindling.system import machine
 from kindling.system.errors import InputError
 from kindling.system.resources import out_of_memory
-from kindling.tasks import classification
+from kindling.tasks.task import build_task
 from kindling.training.grouping import bytes_per_trial, free_bytes
 
 log = logging.getLogger(__name__)
@@ -79,8 +79,10 @@ def _step_fits(config: Config, source: Source, size: int, device: torch.device) 
         held = torch.empty(beside(config, source, size, device), dtype=torch.uint8, device=device)
         optimizer = build_optimizer(config.optimizer, model.parameters())
         features = torch.zeros(size, *source.shape, device=device)
-        labels = torch.zeros(size, dtype=torch.long, device=device)
-        classification.loss(model(features), labels).backward()  # type: ignore[no-untyped-call]
+        labels = torch.zeros_like(source.train.labels[:1]).to(device)
+        labels = labels.expand(size, *labels.shape[1:])
+        task = build_task(config.task, source.classes)
+        task.loss(model(features), labels, None, 0.0).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     except RuntimeError as error:
         if not out_of_memory(error):

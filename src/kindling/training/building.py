@@ -49,6 +49,7 @@ def open_data(configs: Sequence[Config], devices: machine.Devices) -> DataModule
     config = configs[0]
     data = DataModule(
         config.data,
+        task=config.task,
         steps_per_call=config.trainer.steps_per_call,
         world_size=devices.world_size,
         folds=[*dict.fromkeys(each.data.fold for each in configs if each.data.fold is not None)],

@@ -89,7 +89,7 @@ def require_usable(callbacks: Sequence[Callback], config: Config) -> None:
     timed = config.trainer.max_time is not None
     if timed and any(isinstance(each, lightnings.Timer) for each in callbacks):
         faults.append("callbacks: Timer and trainer.max_time exclude each other; leave one out")
-    faults += _unknown_monitors(callbacks, columns(config.checkpoint.monitor)[4:])
+    faults += _unknown_monitors(callbacks, columns(config.task.name, config.checkpoint.monitor)[4:])
     if faults:
         raise all_at_once(faults, "and nothing was trained")
 

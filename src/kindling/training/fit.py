@@ -175,7 +175,7 @@ def _batch_size(run: Run, config: Config) -> int:
         raise InputError("data.batch_size=auto does not work under torchrun or srun; type a number")
     try:
         with results.logging_to([run]):
-            return batch_size.choose(config, open_source(config.data))
+            return batch_size.choose(config, open_source(config.data, config.task))
     except Exception as error:
         results.mark_failed([run], error)
         raise
@@ -234,7 +234,7 @@ def _train_and_test(job: Job, signals: Signals) -> None:
     resumed = find_state(pair, module, devices.world_size)
     if resumed is None and ranks.is_rank_zero():
         clear(runs, stacked=job.state_folder is not None, compared=job.halving is not None)
-    history = History(runs, columns(config.checkpoint.monitor))
+    history = History(runs, columns(config.task.name, config.checkpoint.monitor))
     loggers = Loggers(config, runs[0], history, data.source)
     checkpoints = Checkpoints(runs, pair, signals, job.callbacks)
     stopping = Stopping(history, job.halving, job.callbacks)

@@ -156,7 +156,7 @@ def why_alone(config: Config, device_of: Callable[[Config], TrainingDevice] = he
 
 
 def _described(config: Config) -> tuple[tuple[int, ...], int]:
-    data = describe(config.data)
+    data = describe(config.data, config.task)
     return data.shape, data.classes
 
 
@@ -165,8 +165,10 @@ def _key(config: Config) -> str:
     for key in FUSIBLE:
         section, _, name = key.rpartition(".")
         (values[section] if section else values).pop(name, None)
-    # What is learned from the training samples of a fold: the columns, the weights of the classes.
-    if config.data.name == "csv" or config.trainer.class_weights == BALANCED:
+    # What is learned from the training samples of a fold: the columns, the scale of the numbers,
+    # the weights of the classes.
+    learnt = config.data.name == "csv" or config.task.name == REGRESSION
+    if learnt or config.trainer.class_weights == BALANCED:
         values["data"]["fold"] = config.data.fold
     values["scheduler"] = values["scheduler"]["name"]
     if config.model.widths_differ_in_stacks:

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from kindling.config.measures import measure_of, sort_key
 from kindling.config.schema import Config
 from kindling.ranks import processes as ranks
-from kindling.records.folder import HISTORY, MOST_LOGGED, Row, Run
+from kindling.records.folder import MOST_LOGGED, WIDTH, Row, Run
 from kindling.records.outcome import format_metric, known_value
 from kindling.system.errors import InputError
 from kindling.system.units import seconds
@@ -42,7 +42,7 @@ class History(RunsLast):
     kill, the file may have fewer or more rows than the checkpoint.
     """
 
-    def __init__(self, runs: Sequence[Run], columns: Sequence[str] = HISTORY) -> None:
+    def __init__(self, runs: Sequence[Run], columns: Sequence[str]) -> None:
         self.runs, self.columns = runs, columns
         self.logged: list[str] = []  # more columns, which callbacks of the user have logged
         self.rows: list[list[Row]] = [[] for _ in runs]
@@ -155,7 +155,8 @@ class History(RunsLast):
 def _line(rows: Sequence[Row], epochs: int, stacked: bool, diverged: int) -> str:
     """One line of the log about an epoch. `diverged` is the number of diverged trials."""
     row = rows[0]
-    name = [*row][-1]  # val/acc, or the measure that is monitored
+    name = [*row][-1]  # the score of the validation, or the measure that is monitored
+    score = [*row][WIDTH - 1].rpartition("/")[2]
     width = len(str(epochs))
     parts = [f"epoch {row['epoch']:>{width}}/{epochs}"]
     if stacked:
@@ -169,11 +170,11 @@ def _line(rows: Sequence[Row], epochs: int, stacked: bool, diverged: int) -> str
             parts.append(f"{diverged} diverged")
     else:
         for split in ("train", "val"):
-            loss, accuracy = row.get(f"{split}/loss"), row.get(f"{split}/acc")
-            if loss is not None and accuracy is not None:
-                known_loss, share = format_metric("loss", loss), format_metric("acc", accuracy)
-                parts.append(f"{split} loss {known_loss} acc {share:>7}")
-        if name not in HISTORY and row[name] is not None:
+            loss, value = row.get(f"{split}/loss"), row.get(f"{split}/{score}")
+            if loss is not None and value is not None:
+                known_loss, known = format_metric("loss", loss), format_metric(score, value)
+                parts.append(f"{split} loss {known_loss} {score} {known:>7}")
+        if len(row) > WIDTH and row[name] is not None:
             parts.append(f"{measure_of(name)} {format_metric(name, row[name]):>7}")
         if row["lr"] is not None:
             parts.append(f"lr {row['lr']:<8.4g}")

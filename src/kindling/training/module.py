@@ -18,6 +18,8 @@ from kindling.data.augmentation import build_augmentation
 from kindling.data.class_balance import class_weights
 from kindling.data.loader import Batch, Block, Rows
 from kindling.data.module import DataModule
+from kindling.data.sources.source import Split
+from kindling.data.targets import spread
 from kindling.models import count_parameters
 from kindling.ranks import processes as ranks
 from kindling.records.checkpoint import FORMAT
@@ -29,6 +31,7 @@ from kindling.steps.schedule import Schedule
 from kindling.system import machine
 from kindling.system.errors import InputError
 from kindling.tasks.metrics import EpochMetrics
+from kindling.tasks.task import build_task
 from kindling.training import random_state
 from kindling.training.callbacks import Logged, require_loggable
 
@@ -70,8 +73,8 @@ class TrialStatuses:
 
 
 class StackModule(LightningModule):
-    """Trains S models, one per trial, by cross entropy. Each model maps features (N, *shape) to
-    logits (N, classes).
+    """Trains S models, one per trial, by the loss of their task. Each model maps features
+    (N, *shape) to outputs (N, outputs).
 
     The configurations of the trials differ only in the fusible keys (training/grouping.py).
     steps/, not Lightning, sets the learning rate and clips, accumulates and scales
@@ -120,6 +123,7 @@ class StackModule(LightningModule):
             Schedule(each.scheduler, each.optimizer.lr, each.trainer.max_epochs, steps_per_epoch)
             for each in configs
         ]
+        self.task = build_task(configs[0].task, data.source.classes)
         self.status = TrialStatuses(len(configs))
         self.metrics: dict[int, dict[str, float]] = {}
         self.batches_done = 0  # in this epoch
@@ -158,11 +162,13 @@ class StackModule(LightningModule):
 
     def _select_trials(self, trials: Sequence[int]) -> None:
         self.stacked = list(trials)
-        self.train_metrics = EpochMetrics(len(trials)).to(self.device)
+        spreads = [spread(self.data.training_labels(self.configs[t].data.fold)) for t in trials]
+        self.train_metrics = EpochMetrics(self.task, spreads).to(self.device)
         numbers = [self.data.validation_number(self.configs[trial].data.fold) for trial in trials]
         loaders = range(len(self.data.validations))
         self._evaluate_on(
-            [[place for place, number in enumerate(numbers) if number == each] for each in loaders]
+            [[place for place, number in enumerate(numbers) if number == each] for each in loaders],
+            self.data.validations,
         )
         seed_of_order = {self.order_of[trial]: self.configs[trial].seed for trial in trials}
         self.order_numbers, data = sorted(seed_of_order), self.data
@@ -181,8 +187,9 @@ class StackModule(LightningModule):
         every = self.configs[0].checkpoint.every_n_steps
         data.use_rows(operations, every and every * self.step_plan.accumulate)
 
-    def _evaluate_on(self, evaluated: Sequence[Sequence[int]]) -> None:
-        """For each loader of an evaluation, the places in the stack of the trials to evaluate."""
+    def _evaluate_on(self, evaluated: Sequence[Sequence[int]], splits: Sequence[Split]) -> None:
+        """For each loader of an evaluation, the places in the stack of the trials to evaluate, and
+        the samples."""
         self.evaluated = evaluated
         monitor, classes = self.configs[0].checkpoint.monitor, self.data.source.classes
         measure = measure_of(monitor)
@@ -191,7 +198,12 @@ class StackModule(LightningModule):
                 f"checkpoint.monitor={monitor}: {self.data.source.name} has {classes} classes, so "
                 f"{MEASURES[measure].with_fewer_classes}; type checkpoint.monitor=val/acc"
             )
-        metrics = nn.ModuleList([EpochMetrics(len(places), measure) for places in evaluated])
+        metrics = nn.ModuleList([
+            EpochMetrics(
+                self.task, [spread(split.labels)] * len(places), measure, self.data.source.targets
+            )
+            for places, split in zip(evaluated, splits, strict=True)
+        ])  # fmt: skip
         self.evaluation_metrics: Sequence[EpochMetrics] = metrics.to(self.device)  # type: ignore[assignment]
 
     def configure_optimizers(self) -> list[Optimizer]:
@@ -207,7 +219,7 @@ class StackModule(LightningModule):
             [self.models[trial] for trial in self.stacked],
             [numbers.index(order) for order in orders],
             self.lanes,
-            self.data.source.classes,
+            self.task,
             self.trainer.precision_plugin,
         )
 
@@ -270,7 +282,7 @@ class StackModule(LightningModule):
         results = self.learner.train(block, self.current_epoch, first)
         self.step = self.learner.fallback or self.step
         self.batches_done += count
-        self.train_metrics.update(results.losses * size, results.correct, size * count)
+        self.train_metrics.update(results.losses * size, results.scores, size * count)
         plan = self.step_plan
         steps = plan.steps_before(self.batches_done) - plan.steps_before(first)
         # Lightning would count calls of its own optimizers.
@@ -350,7 +362,7 @@ class StackModule(LightningModule):
     def on_test_start(self) -> None:
         """Stacks all trials again, because all are tested. Lightning may have moved the weights."""
         self.stacked = list(range(len(self.configs)))
-        self._evaluate_on([self.stacked])
+        self._evaluate_on([self.stacked], [self.data.source.test])
         self._build_learner()
 
     def on_test_epoch_end(self) -> None:
@@ -359,9 +371,9 @@ class StackModule(LightningModule):
     def validation_step(self, batch: Batch, _: int = 0, dataloader_idx: int = 0) -> None:
         places = self.evaluated[dataloader_idx]
         if places:  # else all trials of this fold have left the stack
-            losses, correct, counts = self.learner.evaluate(batch, places)
+            losses, scores, tallies = self.learner.evaluate(batch, places)
             metrics = self.evaluation_metrics[dataloader_idx]
-            metrics.update(losses, correct, len(batch.labels), counts)
+            metrics.update(losses, scores, len(batch.labels), tallies)
 
     test_step = validation_step
 
@@ -422,9 +434,9 @@ class StackModule(LightningModule):
         rank = checkpoint["ranks"][self.trainer.global_rank]
         self.to_restore = {**rank, **{key: checkpoint.get(key) for key in ("average", "logged")}}
         if rank["metrics"] is not None:
-            losses, correct, samples = rank["metrics"]
+            losses, scores, samples = rank["metrics"]
             device = self.train_metrics.device
-            self.train_metrics.update(losses.to(device), correct.to(device), samples)
+            self.train_metrics.update(losses.to(device), scores.to(device), samples)
         position = checkpoint["position"]
         self.batches_done = position["batch"]
         self.data.start = (position["epoch"], position["batch"])

@@ -12,7 +12,7 @@ from typing import Any
 from lightning.pytorch import Callback, Trainer
 from tabulate import tabulate
 
-from kindling.config.measures import in_words
+from kindling.config.measures import in_words, score_of
 from kindling.config.schema import Config
 from kindling.config.written import counted
 from kindling.models import count_parameters
@@ -34,8 +34,8 @@ FEW_SAMPLES = (
     "few steps, and the loss has hardly fallen; type experiment=few_samples, which takes many "
     "small steps by Adam"
 )
+NO_BETTER = "no better than always answering the mean of the training samples"
 NOTHING_LEARNT = "no more accurate than always answering the most frequent class"
-ACCURATE = ("val/acc", "val/loss", "train/acc", "train/loss")
 REMEDY = f"{as_command('lr_find')} with the same settings shows which rates learn"
 
 
@@ -84,6 +84,7 @@ def result(
     returns. `best_epoch` is the epoch of the weights that were tested. The time in
     samples_per_second includes validation."""
     config = module.configs[trial]
+    score = score_of(config.task.name)
     validation = module.data.validations[module.data.validation_number(config.data.fold)]
     rows = [row for row in history if row["epoch"]]
     diverged, stopped = module.status.diverged.get(trial), module.status.stopped.get(trial)
@@ -94,12 +95,13 @@ def result(
     samples = common["data"]["train"] * whole + batches * config.data.batch * common["ranks"]
     return {
         "status": "finished" if diverged is None else "diverged",
+        "task": config.task.name,
         "diverged_step": diverged,
         "stopped": stopped,
         "monitor": config.checkpoint.monitor,
-        "best": _values(best, config.checkpoint.monitor),
-        "last": _values(rows[-1], config.checkpoint.monitor),
-        **(module.metrics[trial] if best else {"test/loss": None, "test/acc": None}),
+        "best": _values(best, config),
+        "last": _values(rows[-1], config),
+        **(module.metrics[trial] if best else {"test/loss": None, f"test/{score}": None}),
         **reached(rows, module, trial, steps),
         "samples_per_second": samples / float(rows[-1]["seconds"] or 1),
         "parameters": count_parameters(module.models[trial]),
@@ -120,8 +122,9 @@ def reached(history: Sequence[Row], module: StackModule, trial: int, steps: int)
     return {"epochs": len(rows), "steps": module.status.diverged.get(trial, steps)}
 
 
-def _values(row: Row | None, monitor: str) -> Row:
-    names = [name for name in columns(monitor) if name not in ("step", "seconds", "lr")]
+def _values(row: Row | None, config: Config) -> Row:
+    every = columns(config.task.name, config.checkpoint.monitor)
+    names = [name for name in every if name not in ("step", "seconds", "lr")]
     return {name: None if row is None else row[name] for name in names}
 
 
@@ -216,8 +219,9 @@ def summary(run: Run) -> str:
     elif _learnt_little(run):
         rows.append(("!", FEW_SAMPLES))
     elif _no_better_than_a_constant(run):
-        share = format_metric("acc", data["val_most_frequent_class"])
-        rows.append(("!", f"{NOTHING_LEARNT} ({share}); {REMEDY}"))
+        share = data["val_most_frequent_class"]
+        nothing = NO_BETTER if share is None else f"{NOTHING_LEARNT} ({format_metric('acc', share)})"
+        rows.append(("!", f"{nothing}; {REMEDY}"))
     if result["stopped"]:
         trainer = run.config.trainer
         why = {
@@ -255,20 +259,24 @@ def _learnt_little(run: Run) -> bool:
 
 def _no_better_than_a_constant(run: Run) -> bool:
     """Classes that are balanced on purpose, or another measure, may cost accuracy."""
-    accuracy = run.result["best"]["val/acc"]
-    share = run.result["data"].get("val_most_frequent_class", 0.0)
+    score = score_of(run.result.get("task"))
+    value = run.result["best"].get(f"val/{score}")
+    # Of numbers, the mean has an R² of 0.
+    share = run.result["data"].get("val_most_frequent_class") or 0.0
     balanced = run.config.trainer.class_weights or run.config.data.sampler
-    if accuracy is None or balanced or run.config.checkpoint.monitor not in ACCURATE:
+    known = (f"val/{score}", "val/loss", f"train/{score}", "train/loss")
+    if value is None or balanced or run.config.checkpoint.monitor not in known:
         return False
-    return share < 1 and not accuracy > share
+    return share < 1 and not value > share
 
 
 def _measured(result: Result, values: Mapping[str, Any], split: str) -> str:
-    """The measure that is monitored, if any, and the accuracy beside the share of the largest
+    """The measure that is monitored, if any, and the score, accuracy beside the share of the largest
     class, of the validation or the test."""
     monitor, data = result["monitor"], dict[str, Any](result["data"])
-    names, accuracy = dict.fromkeys([*main_metrics(monitor), monitor]), f"{split}/acc"
-    shown = [name for name in names if name.startswith(split) and name != accuracy] + [accuracy]
+    score = score_of(result.get("task"))
+    names, last = dict.fromkeys([*main_metrics(monitor, score), monitor]), f"{split}/{score}"
+    shown = [name for name in names if name.startswith(split) and name != last] + [last]
     texts = [f"{in_words(name)} {format_metric(name, values[name])}" for name in shown]
     share = largest_class(data.get(f"{split}_most_frequent_class"))
     return ", ".join(texts) + (f" ({share})" if share else "")

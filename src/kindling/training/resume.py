@@ -14,7 +14,7 @@ from kindling.config.schema import MAX_EPOCHS, Config
 from kindling.ranks import processes as ranks
 from kindling.records.checkpoint import CheckpointPair, CheckpointPart, require_format, wrong_fields
 from kindling.records.config_files import require_same
-from kindling.records.folder import HISTORY, LOGGED_NAME, MOST_LOGGED, Count, Run, columns
+from kindling.records.folder import LOGGED_NAME, MOST_LOGGED, WIDTH, Count, Run, columns
 from kindling.records.groups import Epoch
 from kindling.steps import base as ways
 from kindling.steps.base import StepChoice
@@ -36,7 +36,7 @@ def _check_counts(row: list[float | int | None]) -> list[float | int | None]:
 
 SavedRow = Annotated[
     list[float | int | None],
-    Field(min_length=len(HISTORY), max_length=len(HISTORY) + 1 + MOST_LOGGED),
+    Field(min_length=WIDTH, max_length=WIDTH + 1 + MOST_LOGGED),
     AfterValidator(_check_counts),
 ]
 
@@ -240,7 +240,8 @@ def check_state(
         same = {"extensions": None}  # only the versions may differ: the names are in the config
         require_same({**before, **same}, {**now, **same}, f"{path}: is of another run")
     rows = state.callbacks.History.rows
-    monitored = columns(metadata[0]["config"]["checkpoint"]["monitor"])
+    config = metadata[0]["config"]
+    monitored = columns(config["task"]["name"], config["checkpoint"]["monitor"])
     width = len(monitored) + len(state.callbacks.History.logged)
     wrong = any(len(row) != width for trial in rows for row in trial)
     if wrong or len(rows) != trials or state.position.batch > batches:

@@ -5,66 +5,93 @@ conf/data, all of its name. The module has a function `open_source(config) -> So
 optional, because they are faster: `describe(config) -> Description` for the shape and the classes,
 and `training_set(config) -> tuple[Split, Split | None, tuple[str, ...]]` for the labels and groups
 of the training set and of a validation set of its own, and the names of the classes.
+
+A section whose `tasks` are more than classification has functions (config, task). Labels of a
+regression are numbers (N, outputs), float64, in their own unit; those of several labels are 0 or 1,
+float32.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
+from typing import Any
+
+import torch
 
 from kindling.config import schema
+from kindling.config.measures import CLASSIFICATION, REGRESSION
 from kindling.config.registry import place
+from kindling.config.schema import OLD_TASK, Config
 from kindling.data.sources.folds import training_and_validation
 from kindling.data.sources.source import Description, Source, Split
+from kindling.data.targets import Targets
 from kindling.system.errors import InputError
 
 # Data sets that share a module.
 FAMILIES = dict.fromkeys(("mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100"), "published")
 
 
-def open_source(config: schema.Data) -> Source:
-    """Loads the configured data set. Raises InputError for missing, damaged or too large data."""
-    source: Source = _module(config).open_source(config)
-    return source
+def open_source(config: schema.Data, task: schema.Task = OLD_TASK) -> Source:
+    """Loads the configured data set. Labels of a regression are standardised by those of the
+    training samples. Raises InputError for missing, damaged or too large data."""
+    source: Source = _call("open_source", config, task)
+    if task.name != REGRESSION:
+        return source
+    numbers = [
+        split.labels for split in (source.train, source.validation, source.test) if split is not None
+    ]
+    if not all(each.isfinite().all() for each in numbers):
+        raise InputError(f"data={config.name}: a label is not finite; correct it, or leave it out")
+    rows = Split(torch.arange(len(source.train)), source.train.labels, source.train.groups)
+    trained = training_and_validation(rows, config, source.labels, source.validation)[0]
+    targets = Targets.learn(trained.labels.double(), source.labels)
+    return replace(source.with_labels(targets.standardised), targets=targets)
 
 
-def describe(config: schema.Data) -> Description:
+def describe(config: schema.Data, task: schema.Task = OLD_TASK) -> Description:
     """The shape of a sample, and the number of classes. Raises InputError as `open_source`."""
-    module = _module(config)
-    if hasattr(module, "describe"):
-        description: Description = module.describe(config)
+    if hasattr(_module(config), "describe"):
+        description: Description = _call("describe", config, task)
         return description
-    train, _, labels = _training_set(config)
+    train, _, labels = _training_set(config, task)
     return Description(train.shape, len(labels))
 
 
-def require_divisible(configs: Iterable[schema.Data]) -> None:
+def require_divisible(configs: Iterable[Config]) -> None:
     """Raises InputError if samples with groups cannot be divided, or cannot be loaded, in every
     data set with groups: one alone would fail in its own trials. Ignores data sets without groups.
     """
     different = {}
     for config in configs:
-        if getattr(config, "group", None) is not None:
-            fold = None if config.folds is None else 0  # all folds come from the same division
-            of_all = config.model_copy(update={"fold": fold})
-            different[of_all.model_dump_json()] = of_all
+        if getattr(config.data, "group", None) is not None:
+            fold = None if config.data.folds is None else 0  # all folds come from one division
+            of_all = config.data.model_copy(update={"fold": fold})
+            different[of_all.model_dump_json()] = of_all, config.task
     faults = []
-    for config in different.values():
+    for data, task in different.values():
         try:
-            train, own, labels = _training_set(config)
-            training_and_validation(train, config, labels, own)
+            train, own, labels = _training_set(data, task)
+            training_and_validation(train, data, labels, own)
         except InputError as error:
             faults.append(error)
     if faults and len(faults) == len(different):
         raise faults[0]
 
 
-def _training_set(config: schema.Data) -> tuple[Split, Split | None, tuple[str, ...]]:
-    module = _module(config)
-    if hasattr(module, "training_set"):
-        found: tuple[Split, Split | None, tuple[str, ...]] = module.training_set(config)
+def _training_set(
+    config: schema.Data, task: schema.Task
+) -> tuple[Split, Split | None, tuple[str, ...]]:
+    if hasattr(_module(config), "training_set"):
+        found: tuple[Split, Split | None, tuple[str, ...]] = _call("training_set", config, task)
         return found
-    source = open_source(config)
+    source = open_source(config, task)
     return source.train, source.validation, source.labels
+
+
+def _call(function: str, config: schema.Data, task: schema.Task) -> Any:
+    of_tasks = config.tasks != (CLASSIFICATION,)
+    return getattr(_module(config), function)(config, *([task] if of_tasks else []))
 
 
 def _module(config: schema.Data) -> ModuleType:

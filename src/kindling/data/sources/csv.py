@@ -1,19 +1,22 @@
-"""The user's own table: a .csv file with a header, whose column data.target names the classes.
+"""The user's own table: a .csv file with a header, whose column data.target has the labels.
 
 data/tables.py reads the file and turns its columns into features.
 """
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from kindling.config import schema
-from kindling.data.cells import Mask, alike, as_numbers, listed
+from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION
+from kindling.data.cells import Floats, Mask, alike, as_numbers, listed
 from kindling.data.sources.folds import training_and_validation
 from kindling.data.sources.source import COPIES, Groups, Source, Split, grouped, split_off_test
 from kindling.data.tables import Columns, NumberColumn, Table, learn_columns, read_table
@@ -27,28 +30,25 @@ SHOWN = 5  # names of columns, in a message
 TEXT_COST = 12  # bytes of memory for each byte of a table, while it is read
 
 
-def open_source(config: schema.Csv) -> Source:
+def open_source(config: schema.Csv, task: schema.Task) -> Source:
     """Features (N, width), float32, standardised and encoded by what the training samples show; the
     notes say what was done with the table, and what is doubtful. Raises InputError with all faults
     of the table."""
     path = Path(config.path)
     table = _read(path, "data.path")
-    table.require([config.target], "data.target")
+    table.require(config.targets, "data.target")
     table.require(config.drop, "data.drop")
     table.require([config.group] if config.group else [], "data.group")
     try:
-        targets = table.texts(config.target, "class", config)
-        labels = _classes(targets, path, config.target)
-        number_of = {label: number for number, label in enumerate(labels)}
-        classes = torch.tensor([number_of[target] for target in targets])
-        rows = Split(torch.arange(len(targets)), classes, _groups(table, config))
+        found = _Labels.of(table, config, task, path)
+        rows = Split(torch.arange(len(table.lines)), found.labels, _groups(table, config))
         # Splits of row numbers: the columns are learned from the training rows alone.
         splits = split_off_test(rows, config.test_fraction, config.split_seed)
         training = splits[0]
         held_out = {"test part: ": splits[1]}
         if config.val_path is None:
             training, held_out["validation part: "] = training_and_validation(
-                training, config, labels
+                training, config, found.names
             )
     except InputError as error:
         faults = [str(error)]
@@ -59,29 +59,29 @@ def open_source(config: schema.Csv) -> Source:
         raise all_at_once(faults, "nothing was read") from None
 
     def mask(part: Split) -> Mask:
-        chosen = np.zeros(len(targets), bool)
+        chosen = np.zeros(len(rows), bool)
         chosen[part.features.numpy()] = True
         return chosen
 
     columns = learn_columns(table, config, mask(training))
     require_memory(
         f"data.path={path}: as {columns.width:,} features of each row it needs",
-        4 * COPIES * len(targets) * columns.width,
+        4 * COPIES * len(rows) * columns.width,
         "fewer rows, or leave out columns of text by data.drop",
     )
     parts = {name: mask(part) for name, part in held_out.items()}
     features = torch.from_numpy(columns.features(table, parts))
     train, test = (Split(features[rows.features], rows.labels, rows.groups) for rows in splits)
-    for doubt in _doubts(table, config, targets, columns):
+    for doubt in [*_class_doubts(table, config, found.texts), *_doubts(table, found.texts, columns)]:
         table.note(doubt)
     source = Source(
-        config.name, train, test, tuple(labels), digest=sha256(path), columns=columns,
+        config.name, train, test, tuple(found.names), digest=sha256(path), columns=columns,
         notes=table.notes,
     )  # fmt: skip
     if config.val_path is None:
         return source
     other = _read(Path(config.val_path), "data.val_path")
-    validation = _own_validation(other, config, columns, number_of, train.groups)
+    validation = _own_validation(other, config, columns, found, task, train.groups)
     return replace(
         source, validation=validation, validation_digest=sha256(other.path),
         notes=[*table.notes, *other.notes],
@@ -95,22 +95,67 @@ def _read(path: Path, key: str) -> Table:
     return read_table(path)
 
 
+@dataclass(frozen=True)
+class _Labels:
+    """The labels of the rows, and the names of the classes or of the columns; of classes, also the
+    text of each row."""
+
+    labels: Tensor
+    names: list[str]
+    texts: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, table: Table, config: schema.Csv, task: schema.Task, path: Path) -> Self:
+        """Raises InputError for cells that are no labels of this task."""
+        if task.name == CLASSIFICATION:
+            texts = table.texts(config.targets[0], "class", config)
+            names = _classes(texts, path, config.targets[0])
+            number_of = {name: number for number, name in enumerate(names)}
+            return cls(torch.tensor([number_of[text] for text in texts]), names, texts)
+        columns = [_numbers(table, name, config, task) for name in config.targets]
+        numbers = torch.from_numpy(np.stack(columns, 1))
+        return cls(numbers.float() if task.name == MULTILABEL else numbers, config.targets)
+
+
+def _numbers(table: Table, name: str, config: schema.Csv, task: schema.Task) -> Floats:
+    """The numbers of a column of labels; of several labels 0 and 1."""
+    kind = "number" if task.name == REGRESSION else "label, 0 or 1,"
+    cells = table.cells(name, config.empty)
+    if fault := cells.fault(texts=False, gaps=False):
+        classes = "; to learn the texts as classes, type task=classification"
+        told = classes if cells.strange.any() and len(config.targets) == 1 else ""
+        table.refuse([f"{fault}; write a {kind} there, or leave the rows out{told}"])
+    wrong = ~np.isin(cells.numbers, (0, 1))
+    if task.name == MULTILABEL and wrong.any():
+        told = cells.counted(wrong, "is neither 0 nor 1", "are neither 0 nor 1")
+        table.refuse([
+            f"column {name}: {told}; write 1 where a row has the label and 0 where not, or type "
+            "task=regression"
+        ])  # fmt: skip
+    return cells.numbers
+
+
 def _own_validation(
-    table: Table, config: schema.Csv, columns: Columns, number_of: Mapping[str, int],
+    table: Table, config: schema.Csv, columns: Columns, known: _Labels, task: schema.Task,
     training: Groups | None,
 ) -> Split:  # fmt: skip
     """The rows of another table, prepared by what the training rows have taught. Raises InputError
     for other columns, for classes that the training table lacks, and for groups of its training
     rows."""
-    table.require([config.target], "data.target")
-    targets = table.texts(config.target, "class", config)
-    unknown = sorted(set(targets) - set(number_of))
-    if unknown:
-        raise InputError(
-            f"data.val_path={table.path}: column {config.target} has the class "
-            f"{unknown[0][:80]!r}, which data.path={config.path} lacks; add rows of this class "
-            "there, or leave them out here"
-        )
+    table.require(config.targets, "data.target")
+    if task.name == CLASSIFICATION:
+        targets = table.texts(config.targets[0], "class", config)
+        number_of = {name: number for number, name in enumerate(known.names)}
+        unknown = sorted(set(targets) - set(number_of))
+        if unknown:
+            raise InputError(
+                f"data.val_path={table.path}: column {config.targets[0]} has the class "
+                f"{unknown[0][:80]!r}, which data.path={config.path} lacks; add rows of this class "
+                "there, or leave them out here"
+            )
+        labels = torch.tensor([number_of[target] for target in targets])
+    else:
+        labels = _Labels.of(table, config, task, table.path).labels
     table.require([config.group] if config.group else [], "data.group")
     groups = _groups(table, config)
     if groups is not None and training is not None:
@@ -121,8 +166,7 @@ def _own_validation(
                 f"data.group={config.group}: the group {shared[0][:80]!r} is in the training set "
                 f"and in data.val_path={table.path}; move its rows into one of them"
             )
-    labels = torch.tensor([number_of[target] for target in targets])
-    everywhere = {"": np.ones(len(targets), bool)}
+    everywhere = {"": np.ones(len(labels), bool)}
     return Split(torch.from_numpy(columns.features(table, everywhere)), labels, groups)
 
 
@@ -145,26 +189,23 @@ def _classes(targets: Sequence[str], path: Path, target: str) -> list[str]:
     fraction = next((text for text, value in values.items() if not value.is_integer()), None)
     if fraction is not None:
         raise InputError(
-            f"{path}: column {target} has numbers such as {fraction}, which are not classes; name "
-            "another column with data.target=COLUMN"
+            f"{path}: column {target} has numbers such as {fraction}, which are not classes; to "
+            "predict the number, type task=regression, else name another column with "
+            "data.target=COLUMN"
         )
     return sorted(classes, key=lambda text: (values[text], text))
 
 
-def _doubts(
-    table: Table, config: schema.Csv, targets: Sequence[str], columns: Columns
-) -> Iterator[str]:
-    """Texts about classes that may be one, about so many numbers that they may be a quantity, and
-    about a first line that may be a row: one that has a class, or numbers above all columns of
-    numbers. These are not faults: letters, for example, differ only in case, and some programs name
-    columns by their numbers, in order."""
-    counts, column = Counter(targets), f"column {config.target}"
+def _class_doubts(table: Table, config: schema.Csv, targets: Sequence[str]) -> Iterator[str]:
+    """Texts about classes that may be one, and about so many numbers that they may be a quantity.
+    These are not faults: letters, for example, differ only in case."""
+    counts, column = Counter(targets), f"column {config.targets[0]}"
     for told in alike(counts):
         yield (
             f"{column}: {told} look like one class, and are learned as classes of their own; if "
             "they are one, write it in one way"
         )
-    spaced = Counter(table.columns[config.target])
+    spaced = Counter(table.columns[config.targets[0]] if targets else ())
     for name in sorted({text.strip() for text in spaced.keys() - counts.keys()} & spaced.keys()):
         ways = {text: count for text, count in spaced.items() if text.strip() == name}
         yield f"{column}: {listed(ways)} differ only in white space, and are read as {name!r}"
@@ -174,15 +215,19 @@ def _doubts(
             yield (
                 f"{column}: has {len(counts):,} different whole numbers in {len(targets):,} rows, "
                 "which looks like a quantity, not like classes; each number is learned as a class "
-                "of its own. To predict ranges, write a column of their names, such as low, middle "
-                "and high, and type data.target=NAME"
+                "of its own. To predict the number, type task=regression"
             )
+
+
+def _doubts(table: Table, targets: Sequence[str], columns: Columns) -> Iterator[str]:
+    """A text about a first line that may be a row: one that has a class, or numbers above all
+    columns of numbers. This is no fault: some programs name columns by their numbers, in order."""
     names = as_numbers([c.name for c in columns.columns if isinstance(c, NumberColumn)])
     numbers = as_numbers(table.names)
     counted = numbers[~np.isnan(numbers)]
     if len(counted) and (counted % 1 == 0).all() and (np.diff(counted) == 1).all():
         return
-    if set(counts) & set(table.names) or (len(names) and not np.isnan(names).any()):
+    if set(targets) & set(table.names) or (len(names) and not np.isnan(names).any()):
         shown = ", ".join(map(repr, table.names[:SHOWN]))
         yield (
             f"the first line, {shown}{', …' if table.names[SHOWN:] else ''}, looks like a row, and "

@@ -23,14 +23,17 @@ class Folds:
         of a class are in one part."""
         from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold  # slow to import
 
-        labels = train.labels.numpy()
+        labels = train.strata.numpy()
         classes, sizes = np.unique(labels, return_counts=True)
         if sizes.min() < count:
             rare, fewest = int(classes[sizes.argmin()]), int(sizes.min())
             least = f"type data.folds={fewest} or less" if fewest > 1 else "add samples"
+            one = f"class {names[rare] if names else rare} has"
+            if len(classes) == 1:
+                one = "there are"
             raise InputError(
-                f"data.folds={count}: class {names[rare] if names else rare} has only {fewest} of "
-                f"{len(labels)} training samples; {least}"
+                f"data.folds={count}: {one} only {fewest} of {len(labels)} training samples; "
+                f"{least}"
             )
         groups = train.groups
         if groups is not None:
@@ -47,8 +50,8 @@ class Folds:
 
     def _require_all_classes(self, count: int, groups: Groups, names: Sequence[str]) -> None:
         """Raises InputError if the samples outside of a part lack a class."""
-        for label in torch.bincount(self.train.labels).nonzero().squeeze(1).tolist():
-            parts = self.part_of[self.train.labels == label]
+        for label in torch.bincount(self.train.strata).nonzero().squeeze(1).tolist():
+            parts = self.part_of[self.train.strata == label]
             if (parts == parts[0]).all():
                 name = names[label] if names else label
                 raise InputError(

@@ -2,9 +2,9 @@
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 from kindling.config.written import typed
 from kindling.data.arrays import ArrayReading
 from kindling.data.tables import Columns
+from kindling.data.targets import Targets
 from kindling.system.errors import InputError
 
 log = logging.getLogger(__name__)
@@ -23,7 +24,7 @@ COPIES = 2  # how often a resident data set lies in memory while its splits are 
 
 @dataclass(frozen=True)
 class Description:
-    """The shape of one sample, and the number of classes."""
+    """The shape of one sample, and the number of outputs of a model."""
 
     shape: tuple[int, ...]
     classes: int
@@ -64,7 +65,8 @@ def grouped(group: object, names: Sequence[str]) -> Groups:
 
 @dataclass(frozen=True)
 class Split:
-    """Features (N, *shape) as uint8 or float32, labels (N,) as int64."""
+    """Features (N, *shape) as uint8 or float32. Labels: classes (N,) as int64, or numbers
+    (N, outputs), of a regression standardised, as float32."""
 
     features: Tensor
     labels: Tensor
@@ -91,12 +93,24 @@ class Split:
         """The samples on a device, without groups: such a split is not divided again."""
         return Split(self.features.to(device), self.labels.to(device))
 
-    def most_frequent(self) -> float:
-        """The share of the most frequent class: the accuracy of always answering this class."""
+    @property
+    def strata(self) -> Tensor:
+        """The class of each sample, (N,) int64; without classes, 0."""
+        if self.labels.dtype == torch.int64:
+            return self.labels
+        return torch.zeros(len(self), dtype=torch.int64)
+
+    def most_frequent(self) -> float | None:
+        """The share of the most frequent class: the accuracy of always answering this class. None
+        without classes."""
+        if self.labels.dtype != torch.int64:
+            return None
         return int(torch.bincount(self.labels).max()) / len(self)
 
     def empty_classes(self, names: Sequence[str]) -> list[str]:
         """The names of the classes without a sample; `names` are those of all classes."""
+        if self.labels.dtype != torch.int64:
+            return []
         counts = torch.bincount(self.labels, minlength=len(names)).tolist()
         return [name for name, count in zip(names, counts, strict=True) if not count]
 
@@ -109,7 +123,7 @@ class Source:
     name: str
     train: Split
     test: Split
-    labels: tuple[str, ...]  # names of classes 0, 1, …
+    labels: tuple[str, ...]  # names of classes 0, 1, …, of labels, or of the numbers
     validation: Split | None = None  # a validation set of the user's own
     instead_of: str | None = None  # the data set that was not available, and why
     digest: str | None = None  # of the user's own files, which may change between runs
@@ -117,6 +131,7 @@ class Source:
     skipped: int = 0  # the number of broken files
     columns: Columns | None = None  # how a table's rows become features
     arrays: ArrayReading | None = None  # how arrays become features; None: they are features
+    targets: Targets | None = None  # how numbers were standardised
     notes: Sequence[tuple[int, str]] = ()  # levels of logging, and what was done with the data
 
     def tell(self) -> None:
@@ -130,7 +145,17 @@ class Source:
 
     @property
     def classes(self) -> int:
+        """The number of outputs of a model."""
         return len(self.labels)
+
+    def with_labels(self, change: Callable[[Tensor], Tensor]) -> "Source":
+        """The source with other labels."""
+        splits = {
+            name: replace(split, labels=change(split.labels))
+            for name in ("train", "validation", "test")
+            if (split := getattr(self, name)) is not None
+        }
+        return replace(self, **splits)
 
 
 def as_float(features: Tensor) -> Tensor:
@@ -172,11 +197,12 @@ def split_off_test(everything: Split, fraction: float, seed: int) -> tuple[Split
         return split_off_groups(everything, everything.groups, fraction, seed, "data.test_fraction")
     stream = torch.Generator().manual_seed(seed)
     is_test = torch.zeros(len(everything), dtype=torch.bool)
-    for label in torch.unique(everything.labels):
-        members = (everything.labels == label).nonzero().squeeze(1)
+    strata = everything.strata
+    for label in torch.unique(strata):
+        members = (strata == label).nonzero().squeeze(1)
         count = min(round(len(members) * fraction), len(members) - 1)
         is_test[members[torch.randperm(len(members), generator=stream)[:count]]] = True
-    if len(torch.unique(everything.labels)) == len(everything):
+    if len(torch.unique(strata)) == len(everything):
         raise InputError(
             f"each of the {len(everything)} samples has a class of its own, so no class can be "
             "learnt; name the classes by another column or array"
@@ -209,7 +235,7 @@ def split_off_groups(
             f"{groups.setting}: all {total} samples are of group {groups.called(int(present))}, "
             "which is not divided; choose groups of which there are two or more"
         )
-    classes, labels = torch.unique(split.labels, return_inverse=True)
+    classes, labels = torch.unique(split.strata, return_inverse=True)
     counts = torch.zeros(len(sizes), len(classes), dtype=torch.float64)
     counts.index_put_((groups.numbers, labels), torch.ones(total).double(), accumulate=True)
     shares = (counts / counts.sum(0)).numpy()  # of each class that a group has

@@ -40,7 +40,7 @@ class SearchLoop:
         self.sweep = Sweep(self.folder)
 
     def run(self) -> None:
-        require_divisible([self.command.corner.data])
+        require_divisible([self.command.corner])
         with told_how_to_go_on(self.folder):
             while self._train_batch():
                 pass

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from kindling.config import schema
 from kindling.plots.pictures import confusion
 from kindling.records.folder import Run, columns
+from kindling.config.measures import CLASSIFICATION, score_of
 from kindling.records.outcome import all_metrics
 from kindling.training.loggers.base import Hyperparameters, RunLogger, Tested
 
@@ -29,7 +30,9 @@ class Logger(RunLogger):
         self.writer = SummaryWriter(folder, filename_suffix=self.SUFFIX)
         # For the tab of hyperparameters, which shows a run from its start on.
         monitor = str(values["checkpoint.monitor"])
-        names = [name for name in (*columns(monitor), *all_metrics(monitor)) if "/" in name]
+        task = str(values.get("task.name", CLASSIFICATION))
+        every = (*columns(task, monitor), *all_metrics(monitor, score_of(task)))
+        names = [name for name in every if "/" in name]
         experiment, start, self.end = hparams(values, dict.fromkeys(names, 0.0))  # type: ignore[no-untyped-call]
         self.add_summary = self.writer._get_file_writer().add_summary  # type: ignore[no-untyped-call]
         self.add_summary(experiment)

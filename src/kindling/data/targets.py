@@ -1,0 +1,55 @@
+"""Labels that are numbers: standardised for the training, and given back in their own unit."""
+
+from typing import Annotated, Self
+
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from kindling.data.tables import FiniteFloat, scale
+from kindling.system.errors import InputError
+
+
+class Targets(BaseModel):
+    """A model's outputs are (label - mean) / deviation, with a mean and a deviation for each."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    means: list[FiniteFloat]
+    deviations: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+
+    @classmethod
+    def learn(cls, labels: Tensor, names: tuple[str, ...]) -> Self:
+        """From the labels (N, outputs) of the training samples, float64. Raises InputError for
+        labels that are all equal."""
+        found = [scale(column) for column in labels.T.numpy()]
+        for name, (mean, _, constant) in zip(names, found, strict=True):
+            if constant:
+                raise InputError(
+                    f"task=regression: the label {name} of all {len(labels):,} training samples is "
+                    f"{mean:g}, so there is nothing to learn; name another column or array"
+                )
+        return cls(means=[mean for mean, *_ in found], deviations=[each[1] for each in found])
+
+    def standardised(self, labels: Tensor) -> Tensor:
+        """(N, outputs), float32, of labels in their own unit."""
+        means, deviations = self._tensors()
+        return ((labels.double() - means) / deviations).float()
+
+    def restored(self, outputs: Tensor) -> Tensor:
+        """(N, outputs), float64, in the unit of the labels."""
+        means, deviations = self._tensors()
+        return outputs.double() * deviations + means
+
+    def _tensors(self) -> tuple[Tensor, Tensor]:
+        return (
+            torch.tensor(self.means, dtype=torch.float64),
+            torch.tensor(self.deviations, dtype=torch.float64),
+        )
+
+
+def spread(labels: Tensor) -> float:
+    """The variance of numbers (N, outputs), summed over the outputs; of classes (N,) 0."""
+    if labels.dtype == torch.int64:
+        return 0.0
+    return float(labels.double().var(0, correction=0).sum())

@@ -1,0 +1,62 @@
+"""Regression: the outputs of a model are numbers, and so are the labels, standardised by the mean
+and the deviation of the training samples (data/targets.py). The score is R²."""
+
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from kindling.config import schema
+from kindling.tasks.task import Task
+
+
+class Regression(Task):
+    """Losses are means over the outputs, of torch.nn.MSELoss or torch.nn.HuberLoss."""
+
+    real_scores: ClassVar[bool] = True
+
+    def __init__(self, section: schema.Regression, outputs: int) -> None:
+        super().__init__(section, outputs)
+        self.delta = section.delta if section.loss == "huber" else None
+        self.native = ("squared_error", 1.0) if self.delta is None else ("huber", self.delta)
+
+    def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        targets = labels.mT.to(outputs.dtype)
+        if self.delta is None:
+            return F.mse_loss(outputs, targets, reduction="none").mean(-2)
+        return F.huber_loss(outputs, targets, reduction="none", delta=self.delta).mean(-2)
+
+    def scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """Squared errors, summed over the outputs, float64 where the device has it."""
+        found = (outputs - labels.mT.to(outputs.dtype)).square().sum(-2)
+        return found if outputs.device.type == "mps" else found.double()
+
+    def score(self, total: float, samples: int, spread: float) -> float:
+        """R²: 1 less the squared errors as a share of the squared distances of the labels from
+        their mean. Of several numbers, both sums go over all of them. Of equal labels, as in
+        scikit-learn, 1 without an error, else 0."""
+        if not spread:
+            return float(total == 0)
+        return 1 - total / (samples * spread)
+
+    def probabilities(self, outputs: Tensor, dim: int = -1) -> Tensor:
+        return outputs
+
+    def residual(self, outputs: Tensor, targets: Tensor, totals: Tensor | None) -> Tensor:
+        found = outputs.view(len(targets), -1, *outputs.shape[1:]) - targets
+        if self.delta is not None:
+            found.clamp_(-self.delta, self.delta)
+        factor = 2 if self.delta is None else 1
+        return found.mul_(factor / self.outputs).view_as(outputs)
+
+
+def build(section: schema.Regression, outputs: int) -> Task:
+    return Regression(section, outputs)
+
+
+def squared_errors(outputs: Tensor, labels: Tensor) -> Tensor:
+    """(S, outputs, n) of outputs (S, outputs, n) for labels (n, outputs), in float64 where the
+    device has it."""
+    exact = torch.float32 if outputs.device.type == "mps" else torch.float64
+    return (outputs.to(exact) - labels.mT.to(exact)).square()

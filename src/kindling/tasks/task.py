@@ -1,0 +1,169 @@
+"""What the outputs of a model mean: a task has the loss, the score, and the gradient of the loss.
+
+In the outputs of M models side by side, (M, outputs, N), the second dimension is that of the
+outputs. Labels are int64 classes (…, N), or float32 targets (…, N, outputs). The engine for CPUs
+and the kernel for CUDA compute the same losses in code of their own (native/network.h,
+native/kernel.cu).
+"""
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from kindling.config import registry, schema
+from kindling.system.errors import InputError, first_line
+
+
+class Task:
+    """A task with the loss of a configuration, for models of so many outputs."""
+
+    real_scores: ClassVar[bool] = False  # whether scores are real numbers; else they are counts
+    # The loss of the engine (native/engine.py), and the bound of Huber's; None: it has none.
+    native: tuple[str, float] | None = None
+    has_residual = True  # whether `residual` is written out
+
+    def __init__(self, section: schema.Task, outputs: int) -> None:
+        self.section, self.outputs = section, outputs
+
+    def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """The loss of each sample, (M, N); of several numbers, their mean."""
+        raise NotImplementedError
+
+    def loss(
+        self, outputs: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float
+    ) -> Tensor:
+        """The mean loss of one model's outputs (N, outputs). Only classification has class weights
+        (classes,) and smoothing."""
+        del weights, smoothing
+        return self.losses(outputs.mT[None], labels[None]).mean()
+
+    def batch_losses(
+        self, outputs: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float
+    ) -> Tensor:
+        """The loss of each batch, (K, M), of outputs (K, M, outputs, B)."""
+        del weights, smoothing
+        found = self.losses(outputs.flatten(0, 1), labels.flatten(0, 1))
+        return found.view(*outputs.shape[:2], -1).mean(-1)
+
+    def scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        """What is summed over samples for the task's score, (M, N): the number of correct classes
+        or labels, or the squared errors."""
+        raise NotImplementedError
+
+    def score(self, total: float, samples: int, spread: float) -> float:
+        """The score of a model, as config/measures.py names it, from the sum of `scores`. `spread`
+        is data/targets.py's `spread` of the labels."""
+        raise NotImplementedError
+
+    def probabilities(self, outputs: Tensor, dim: int = -1) -> Tensor:
+        """What the model says, from its outputs: probabilities, or numbers."""
+        raise NotImplementedError
+
+    # --- for gradients that are written out ------------------------------------------------------
+
+    def targets(
+        self, labels: Tensor, like: Tensor, weights: Tensor | None, smoothing: float
+    ) -> tuple[Tensor, Tensor | None]:
+        """Targets (K, R, 1, outputs, B) of labels (K, R, B, …), and their sums over outputs
+        (K, R, 1, 1, B) where `residual` needs the sums."""
+        del weights, smoothing
+        return labels.mT.to(like.dtype).unsqueeze(2), None
+
+    def residual(self, outputs: Tensor, targets: Tensor, totals: Tensor | None) -> Tensor:
+        """The gradient (S, outputs, B) of the sum of the losses, of outputs (S, outputs, B) and
+        targets (R, 1, outputs, B)."""
+        raise NotImplementedError
+
+    def summed_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The sum over samples of each model's losses, (S,), for what `residual` takes."""
+        models = len(outputs)
+        labels = targets.expand(-1, models // len(targets), -1, -1).flatten(0, 1).mT
+        return self.losses(outputs, labels).sum(-1)
+
+
+class CustomLoss(Task):
+    """A task whose loss an extension has registered: a function of outputs (N, outputs) and labels
+    (N, …) that returns the loss of each sample, (N,)."""
+
+    has_residual, native = False, None
+
+    def __init__(self, task: Task, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+        super().__init__(task.section, task.outputs)
+        self.task, self.function = task, function
+        self._try()
+
+    @property
+    def real_scores(self) -> bool:  # type: ignore[override]
+        return self.task.real_scores
+
+    def scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        return self.task.scores(outputs, labels)
+
+    def score(self, total: float, samples: int, spread: float) -> float:
+        return self.task.score(total, samples, spread)
+
+    def probabilities(self, outputs: Tensor, dim: int = -1) -> Tensor:
+        return self.task.probabilities(outputs, dim)
+
+    def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
+        flat = labels.flatten(0, 1)
+        return self.function(outputs.mT.flatten(0, 1), flat).view(labels.shape[:2])
+
+    def targets(
+        self, labels: Tensor, like: Tensor, weights: Tensor | None, smoothing: float
+    ) -> tuple[Tensor, Tensor | None]:
+        if labels.is_floating_point():
+            return super().targets(labels, like, weights, smoothing)
+        return labels[:, :, None, None], None
+
+    def summed_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        models = len(outputs)
+        labels = targets.expand(-1, models // len(targets), -1, -1).flatten(0, 1)
+        labels = labels.mT if targets.is_floating_point() else labels[:, 0]
+        return self.losses(outputs, labels).sum(-1)
+
+    def _try(self) -> None:
+        """Raises InputError if the function returns anything else than finite losses (N,), or
+        losses that no gradient reaches."""
+        outputs = torch.linspace(-1, 1, 2 * self.outputs).view(2, -1).requires_grad_()
+        labels = torch.tensor([0, self.outputs - 1])
+        if self.section.name != "classification":
+            labels = (torch.arange(2 * self.outputs).view(2, -1) % 2).float()
+        name = self.section.loss
+        where = f"task.loss={name} ({registry.place(self.section.name + '.loss', name)})"
+        found = self.function(outputs, labels)
+        if not isinstance(found, Tensor) or found.shape != (2,):
+            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise InputError(
+                f"{where}: returns {shape} for 2 samples, must return the loss of each, (2,); "
+                'write reduction="none", and a mean over the outputs'
+            )
+        if not found.isfinite().all():
+            raise InputError(
+                f"{where}: returns {found.tolist()} for outputs {outputs.tolist()!s:.100} and labels "
+                f"{labels.tolist()}, must return finite numbers"
+            )
+        if not found.requires_grad:
+            raise InputError(f"{where}: no gradient reaches the outputs; use operations of torch")
+
+
+def build_task(section: schema.Task, outputs: int) -> Task:
+    """The task of a configuration, for models of so many outputs. Raises InputError for a loss of
+    an extension that cannot be used."""
+    module = import_module(f"{__package__}.{section.name}")
+    task: Task = module.build(section, outputs)
+    kind = f"{section.name}.loss"
+    if registry.place(kind, section.loss) is None:
+        return task
+    function = registry.resolve(kind, section.loss)
+    try:
+        return CustomLoss(task, function)
+    except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        raise InputError(
+            f"task.loss={section.loss}: {registry.place(kind, section.loss)} fails for 2 samples "
+            f"({type(error).__name__}: {first_line(error)}); it gets outputs (N, {outputs}) and "
+            "labels, and returns losses (N,)"
+        ) from error
