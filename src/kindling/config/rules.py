@@ -79,8 +79,8 @@ def _task(v: Values, task: str) -> Iterator[str]:
         value = v[f"trainer.{key}"]
         if value != absent and value is not None and not own and v["task.loss"] is not None:
             yield (
-                f"trainer.{key}={written(value)}: is a part of the cross entropy of classes, not of "
-                f"task.loss={v['task.loss']}; type trainer.{key}={written(absent)}"
+                f"trainer.{key}={written(value)}: is a part of the cross entropy of classes, not "
+                f"of task.loss={v['task.loss']}; type trainer.{key}={written(absent)}"
             )
     if v["data.sampler"] is not None and task != CLASSIFICATION:
         yield (
@@ -211,7 +211,8 @@ def _splits(v: Values) -> Iterator[str]:
         )
     group = v["data.group"]
     target = v["data.target"]
-    if group is not None and str(group) in map(str, target if isinstance(target, list) else [target]):
+    targets = target if isinstance(target, list) else [target]
+    if group is not None and str(group) in map(str, targets):
         yield (
             f"data.group={group}: is data.target, the column of labels; name another column, or "
             "type data.group=null"

@@ -38,7 +38,8 @@ from kindling.config.section import (
 )  # fmt: skip
 
 GROUPS = (
-    "task", "data", "augmentation", "model", "optimizer", "scheduler", "trainer", "logger", "experiment",
+    "task", "data", "augmentation", "model", "optimizer", "scheduler", "trainer", "logger",
+    "experiment",
 )  # fmt: skip
 NO_DEFAULT = "has no default"
 LATEST = "latest"  # in place of a folder: the newest one
@@ -62,7 +63,9 @@ def _losses(task: str, *own: str) -> Any:
 
 
 if TYPE_CHECKING:
-    ClassificationLoss = RegressionLoss = MultilabelLoss = str
+    ClassificationLoss = str
+    RegressionLoss = str
+    MultilabelLoss = str
 else:
     ClassificationLoss = _losses(CLASSIFICATION, "cross_entropy")
     RegressionLoss = _losses(REGRESSION, "squared_error", "huber")
@@ -435,9 +438,7 @@ if not TYPE_CHECKING:
     Optimizer = registry.joined("optimizer", Optimizer)
     Scheduler = registry.joined("scheduler", Scheduler)
 MODEL_SECTIONS: dict[str, type[ModelSection]] = {
-    name: section
-    for section in get_args(Model)
-    for name in names_of(section)
+    name: section for section in get_args(Model) for name in names_of(section)
 }
 
 

@@ -34,7 +34,8 @@ CHUNK = 1000  # samples of an evaluation that go through a model at once, to sta
 
 class Block(NamedTuple):
     """K training batches for each of R orders: features (K, R, B, *shape) float32, labels
-    (K, R, B) int64, or (K, R, B, outputs) float32. A single run has one order. A stack has one order per seed of its trials.
+    (K, R, B) int64, or (K, R, B, outputs) float32. A single run has one order. A stack has one
+    order per seed of its trials.
     """
 
     features: Tensor
@@ -229,7 +230,7 @@ class Blocks(Dataset[Block]):
         chosen = self.split.take(indices.reshape(-1))
         features = as_float(chosen.features)
         shape = indices.shape
-        return Block(features.view(*shape, *features.shape[1:]), chosen.labels.view(*shape, *chosen.labels.shape[1:]))
+        return Block(*(t.view(*shape, *t.shape[1:]) for t in (features, chosen.labels)))
 
 
 class ResidentLoader:

@@ -126,8 +126,8 @@ STRUCTURES = (Layer, _Network, Optimizer, Plan, Model, Block, Samples, Member)
 @dataclass(eq=False)
 class Network:
     """A multilayer perceptron: widths are inputs, hidden layers, outputs; `dropouts` has one value
-    per hidden layer; `loss` is one of LOSSES; `bits` is 32 or 64, the size of a float. `layers` has the places of its
-    tensors in a flat vector of `size` floats."""
+    per hidden layer; `loss` is one of LOSSES; `bits` is 32 or 64, the size of a float. `layers` has
+    the places of its tensors in a flat vector of `size` floats."""
 
     widths: tuple[int, ...]
     bits: int = 32

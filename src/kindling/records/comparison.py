@@ -63,7 +63,8 @@ def _differences(facts: Sequence[Mapping[str, str]]) -> list[Row]:
 
 
 def _metrics(outcomes: Sequence[Outcome]) -> list[Row]:
-    names = dict.fromkeys(name for each in outcomes for name in all_metrics(each.monitor, each.score))
+    pairs = dict.fromkeys((each.monitor, each.score) for each in outcomes)
+    names = dict.fromkeys(name for pair in pairs for name in all_metrics(*pair))
     values: Mapping[str, Sequence[float | None]] = {
         **{name: [each.metric(name) for each in outcomes] for name in names},
         "epochs": [each.epochs for each in outcomes],

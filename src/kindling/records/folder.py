@@ -15,10 +15,17 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Literal,
+    NotRequired,  # pydantic needs it before Python 3.12
+    TypeVar,
+)
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
-from typing_extensions import NotRequired, TypedDict  # pydantic needs it before Python 3.12
+from typing_extensions import TypedDict
 
 from kindling.config.faults import EXTENSIONS, absent, read_config
 from kindling.config.measures import MEASURES, SCORES, tallied
@@ -304,8 +311,9 @@ class Run:
                 names = cells
                 if not whole or not _are_columns(names):
                     measures = ", ".join(f"val/{name}" for name in tallied())
+                    known = ", or ".join(map(",".join, OF_SCORE.values()))
                     raise InputError(
-                        f"{self.history_file}: its columns are not {','.join(OF_SCORE['acc'])}, or these "
+                        f"{self.history_file}: its columns are not {known}, or these "
                         f"and one of {measures}, or names that callbacks have logged"
                     )
             elif number > MAX_EPOCHS + 2:

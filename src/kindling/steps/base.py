@@ -133,8 +133,8 @@ class Average:
 @dataclass
 class Learner:
     """Trains and evaluates S models. `configs` are those of their trials, and `batch_of` the number
-    of the batch in a block that each of them trains on; `task` is that of all. `precision` is Lightning's plugin, or None
-    outside of Lightning.
+    of the batch in a block that each of them trains on; `task` is that of all. `precision` is
+    Lightning's plugin, or None outside of Lightning.
 
     Training consists of `begin`, and of `train` for each block. Each step ends with the models' own
     constraint and an update of the moving `average`, if configured.

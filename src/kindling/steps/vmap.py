@@ -24,7 +24,6 @@ from kindling.steps.stack import Stack
 from kindling.system.errors import first_line
 from kindling.tasks.task import build_task
 
-
 # The loss by which models side by side are compared with single ones: models of any family have it.
 COMPARED_BY = schema.Regression(name="regression", loss="squared_error", delta=1.0)
 

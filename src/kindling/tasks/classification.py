@@ -120,8 +120,8 @@ class Classification(Task):
         del spread
         return total / samples
 
-    def probabilities(self, outputs: Tensor, dim: int = -1) -> Tensor:
-        return probabilities(outputs, dim)
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        return probabilities(outputs)
 
     def targets(
         self, labels: Tensor, like: Tensor, weights: Tensor | None, smoothing: float

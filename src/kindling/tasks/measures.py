@@ -277,9 +277,7 @@ def _means(total: Tensor, samples: int) -> list[list[float]]:
 
 
 def _root_mean_squares(total: Tensor, samples: int, units: Sequence[float]) -> list[float]:
-    return [
-        _mean_in_units(map(math.sqrt, of_model), units) for of_model in _means(total, samples)
-    ]
+    return [_mean_in_units(map(math.sqrt, of_model), units) for of_model in _means(total, samples)]
 
 
 def _absolute_means(total: Tensor, samples: int, units: Sequence[float]) -> list[float]:

@@ -68,7 +68,7 @@ class EpochMetrics(Metric):
         """`loss`, the score and the measure of each trial, as Python floats, over all ranks."""
         samples, totals = int(self.samples), self.correct.tolist()
         if len(self.errors):
-            totals = map(_sum, _by_trial(self.errors))
+            totals = [_sum(errors) for errors in _by_trial(self.errors)]
         name = SCORES[self.task.section.name]
         found = [
             {"loss": _sum(losses) / samples, name: self.task.score(total, samples, spread)}

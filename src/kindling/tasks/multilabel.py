@@ -24,10 +24,11 @@ class Multilabel(Task):
         del spread
         return total / (samples * self.outputs)
 
-    def probabilities(self, outputs: Tensor, dim: int = -1) -> Tensor:
+    def probabilities(self, outputs: Tensor) -> Tensor:
         return outputs.sigmoid()
 
     def residual(self, outputs: Tensor, targets: Tensor, totals: Tensor | None) -> Tensor:
+        del totals
         found = outputs.sigmoid()
         by_batch = found.view(len(targets), -1, *found.shape[1:])
         by_batch.sub_(targets).mul_(1 / self.outputs)

@@ -40,10 +40,11 @@ class Regression(Task):
             return float(total == 0)
         return 1 - total / (samples * spread)
 
-    def probabilities(self, outputs: Tensor, dim: int = -1) -> Tensor:
+    def probabilities(self, outputs: Tensor) -> Tensor:
         return outputs
 
     def residual(self, outputs: Tensor, targets: Tensor, totals: Tensor | None) -> Tensor:
+        del totals
         found = outputs.view(len(targets), -1, *outputs.shape[1:]) - targets
         if self.delta is not None:
             found.clamp_(-self.delta, self.delta)

@@ -58,8 +58,8 @@ class Task:
         is data/targets.py's `spread` of the labels."""
         raise NotImplementedError
 
-    def probabilities(self, outputs: Tensor, dim: int = -1) -> Tensor:
-        """What the model says, from its outputs: probabilities, or numbers."""
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        """What the model says, from its outputs (N, outputs): probabilities, or numbers."""
         raise NotImplementedError
 
     # --- for gradients that are written out ------------------------------------------------------
@@ -105,8 +105,8 @@ class CustomLoss(Task):
     def score(self, total: float, samples: int, spread: float) -> float:
         return self.task.score(total, samples, spread)
 
-    def probabilities(self, outputs: Tensor, dim: int = -1) -> Tensor:
-        return self.task.probabilities(outputs, dim)
+    def probabilities(self, outputs: Tensor) -> Tensor:
+        return self.task.probabilities(outputs)
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         flat = labels.flatten(0, 1)
@@ -143,8 +143,8 @@ class CustomLoss(Task):
             )
         if not found.isfinite().all():
             raise InputError(
-                f"{where}: returns {found.tolist()} for outputs {outputs.tolist()!s:.100} and labels "
-                f"{labels.tolist()}, must return finite numbers"
+                f"{where}: returns {found.tolist()} for outputs {outputs.tolist()!s:.100} and "
+                f"labels {labels.tolist()}, must return finite numbers"
             )
         if not found.requires_grad:
             raise InputError(f"{where}: no gradient reaches the outputs; use operations of torch")

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from kindling.config.closed_form import not_covered, not_stacked, not_vmapped
+from kindling.config.measures import REGRESSION
 from kindling.config.schema import Config
 from kindling.data.class_balance import BALANCED
 from kindling.data.loader import CHUNK

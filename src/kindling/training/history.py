@@ -172,8 +172,8 @@ def _line(rows: Sequence[Row], epochs: int, stacked: bool, diverged: int) -> str
         for split in ("train", "val"):
             loss, value = row.get(f"{split}/loss"), row.get(f"{split}/{score}")
             if loss is not None and value is not None:
-                known_loss, known = format_metric("loss", loss), format_metric(score, value)
-                parts.append(f"{split} loss {known_loss} {score} {known:>7}")
+                texts = format_metric("loss", loss), format_metric(score, value)
+                parts.append(f"{split} loss {texts[0]} {score} {texts[1]:>7}")
         if len(row) > WIDTH and row[name] is not None:
             parts.append(f"{measure_of(name)} {format_metric(name, row[name]):>7}")
         if row["lr"] is not None:

@@ -220,8 +220,8 @@ def summary(run: Run) -> str:
         rows.append(("!", FEW_SAMPLES))
     elif _no_better_than_a_constant(run):
         share = data["val_most_frequent_class"]
-        nothing = NO_BETTER if share is None else f"{NOTHING_LEARNT} ({format_metric('acc', share)})"
-        rows.append(("!", f"{nothing}; {REMEDY}"))
+        told = "" if share is None else f"{NOTHING_LEARNT} ({format_metric('acc', share)})"
+        rows.append(("!", f"{told or NO_BETTER}; {REMEDY}"))
     if result["stopped"]:
         trainer = run.config.trainer
         why = {
@@ -260,7 +260,7 @@ def _learnt_little(run: Run) -> bool:
 def _no_better_than_a_constant(run: Run) -> bool:
     """Classes that are balanced on purpose, or another measure, may cost accuracy."""
     score = score_of(run.result.get("task"))
-    value = run.result["best"].get(f"val/{score}")
+    value: Any = run.result["best"].get(f"val/{score}")
     # Of numbers, the mean has an R² of 0.
     share = run.result["data"].get("val_most_frequent_class") or 0.0
     balanced = run.config.trainer.class_weights or run.config.data.sampler
@@ -271,8 +271,8 @@ def _no_better_than_a_constant(run: Run) -> bool:
 
 
 def _measured(result: Result, values: Mapping[str, Any], split: str) -> str:
-    """The measure that is monitored, if any, and the score, accuracy beside the share of the largest
-    class, of the validation or the test."""
+    """The measure that is monitored, if any, and the score, of the validation or the test; accuracy
+    with the share of the largest class."""
     monitor, data = result["monitor"], dict[str, Any](result["data"])
     score = score_of(result.get("task"))
     names, last = dict.fromkeys([*main_metrics(monitor, score), monitor]), f"{split}/{score}"

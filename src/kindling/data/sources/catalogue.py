@@ -38,10 +38,8 @@ def open_source(config: schema.Data, task: schema.Task = OLD_TASK) -> Source:
     source: Source = _call("open_source", config, task)
     if task.name != REGRESSION:
         return source
-    numbers = [
-        split.labels for split in (source.train, source.validation, source.test) if split is not None
-    ]
-    if not all(each.isfinite().all() for each in numbers):
+    splits = (source.train, source.validation, source.test)
+    if not all(split.labels.isfinite().all() for split in splits if split is not None):
         raise InputError(f"data={config.name}: a label is not finite; correct it, or leave it out")
     rows = Split(torch.arange(len(source.train)), source.train.labels, source.train.groups)
     trained = training_and_validation(rows, config, source.labels, source.validation)[0]

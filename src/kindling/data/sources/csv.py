@@ -7,6 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Self
 
@@ -72,7 +73,8 @@ def open_source(config: schema.Csv, task: schema.Task) -> Source:
     parts = {name: mask(part) for name, part in held_out.items()}
     features = torch.from_numpy(columns.features(table, parts))
     train, test = (Split(features[rows.features], rows.labels, rows.groups) for rows in splits)
-    for doubt in [*_class_doubts(table, config, found.texts), *_doubts(table, found.texts, columns)]:
+    doubts = (_class_doubts(table, config, found.texts), _doubts(table, found.texts, columns))
+    for doubt in chain(*doubts):
         table.note(doubt)
     source = Source(
         config.name, train, test, tuple(found.names), digest=sha256(path), columns=columns,
@@ -159,8 +161,8 @@ def _own_validation(
     table.require([config.group] if config.group else [], "data.group")
     groups = _groups(table, config)
     if groups is not None and training is not None:
-        known = {training.names[number] for number in training.numbers.tolist()}
-        shared = sorted(known & set(groups.names))
+        trained = {training.names[number] for number in training.numbers.tolist()}
+        shared = sorted(trained & set(groups.names))
         if shared:
             raise InputError(
                 f"data.group={config.group}: the group {shared[0][:80]!r} is in the training set "

@@ -19,10 +19,11 @@ def open_source(_config: schema.Diabetes, _task: schema.Task) -> Source:
     assert package is not None
     assert package.origin is not None
     folder = Path(package.origin).parent / "datasets/data"
-    rows, labels = (
-        np.loadtxt(gzip.open(folder / f"diabetes_{name}.csv.gz"))
-        for name in ("data_raw", "target")
-    )  # fmt: skip
+    tables = []
+    for name in ("data_raw", "target"):
+        with gzip.open(folder / f"diabetes_{name}.csv.gz") as file:
+            tables.append(np.loadtxt(file))
+    rows, labels = tables
     features = torch.from_numpy((rows - rows.mean(0)) / rows.std(0)).float()
     everything = Split(features, torch.from_numpy(labels)[:, None])
     is_test = torch.arange(len(everything)) % 5 == 4

@@ -4,9 +4,9 @@ import time
 from collections.abc import Mapping
 
 from kindling.config import schema
+from kindling.config.measures import CLASSIFICATION, score_of
 from kindling.plots.pictures import confusion
 from kindling.records.folder import Run, columns
-from kindling.config.measures import CLASSIFICATION, score_of
 from kindling.records.outcome import all_metrics
 from kindling.training.loggers.base import Hyperparameters, RunLogger, Tested
 
