@@ -32,7 +32,7 @@ from tqdm import tqdm
 
 from benchmarks.slow_files import SECONDS, slow_down_with_children
 from kindling.records import checkpoint
-from kindling.records.folder import HISTORY, Run
+from kindling.records.folder import Run, columns
 from kindling.records.sweep_folder import Sweep
 
 MEASURED = (
@@ -274,7 +274,9 @@ class Torture:
         for path in folder.rglob("history.csv"):
             with path.open(newline="") as file:
                 rows = list(csv.reader(file, strict=True))
-            if not rows or any(len(row) != len(HISTORY) for row in rows):
+            if not rows or any(
+                len(row) != len(columns("classification", "val/acc")) for row in rows
+            ):
                 raise RuntimeError(f"{path}: has half a row")
         for path in folder.rglob("result.json"):
             json.loads(path.read_text())

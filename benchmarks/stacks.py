@@ -47,7 +47,7 @@ class Training:
         )  # fmt: skip
         self.chosen = classifier.step
         self.learner = LEARNERS[self.chosen.kind](
-            configs, classifier.models, classifier.order_of, self.lanes, data.source.classes
+            configs, classifier.models, classifier.order_of, self.lanes, classifier.task
         )
         self.learner.begin(classifier.schedules, self.plan)
         self.epochs = 0

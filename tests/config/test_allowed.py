@@ -15,6 +15,8 @@ REQUIRED = {
     "data=csv": ("data.path=x", "data.target=x"),
     "data=image_folder": ("data.path=x",),
     "data=npz": ("data.path=x",),
+    "task=regression": ("data=diabetes",),
+    "task=multilabel": ("data=csv", "data.path=x", "data.target=x"),
 }
 
 

@@ -71,8 +71,9 @@ from tests.helpers.faults import faults
         ("data.sampler=weighted", "data.sampler=weighted: must be balanced"),
         (
             "checkpoint.monitor=test/acc",
-            "must be one of val/acc, val/loss, val/f1, val/precision, "
-            "val/recall, val/auroc, val/top5, val/brier, val/ece, train/acc, train/loss",
+            "must be one of val/acc, val/r2, val/loss, val/f1, val/precision, val/recall, "
+            "val/auroc, val/top5, val/brier, val/ece, val/rmse, val/mae, train/acc, train/r2, "
+            "train/loss",
         ),
         ("optimizer.lr=0.1,0.2", "0.1,0.2: several values need a sweep; type -m too"),
         ("model.hidden_sizes=64,32", "type -m too, or as one list: 'model.hidden_sizes=[64,32]'"),

@@ -116,7 +116,8 @@ def test_the_keys_of_texts() -> None:
         "data.target", "data.val_path", "freeze", "logger.mlflow_file", "logger.project", "name",
         "resume", "start_from", "tags", "trainer.max_time",
     }  # fmt: skip
-    assert keys_of_texts(listed=True) == {"callbacks", "data.drop", "data.empty", "freeze", "tags"}
+    lists = {"callbacks", "data.drop", "data.empty", "data.target", "freeze", "tags"}
+    assert keys_of_texts(listed=True) == lists
 
 
 def test_from_the_command_line() -> None:

@@ -14,9 +14,9 @@ from tests.helpers.faults import faults
         (["trainer.devices=999", "trainer.accelerator=cpu"], "this program may use"),
         (["optimizer=adam", "optimizer.momentum=0.9"], "optimizer=adam has no such key"),
         (["model=logistic_regression", "model.hidden_sizes=3"], "has no such key"),
-        (["data=csv", "data.target=a", "data.drop=[b,a]"], "has data.target=a, the column of"),
+        (["data=csv", "data.target=a", "data.drop=[b,a]"], "has a of data.target, the column of"),
         (["data.sampler=balanced", "data.order=stream"], "type data.order=seeded"),
-        (["data=csv", "data.target=a", "data.drop=a"], "data.drop=a: has data.target=a"),
+        (["data=csv", "data.target=a", "data.drop=a"], "data.drop=a: has a of data.target"),
         (["data=csv", "data.target=a", "data.group=a"], "data.group=a: is data.target, the column"),
         (
             ["data=npz", "data.group=y_test"],

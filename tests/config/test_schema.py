@@ -31,6 +31,8 @@ def test_every_key_is_shipped_and_every_shipped_key_is_known() -> None:
     for group in GROUPS[:-1]:
         for choice in options(group):
             needed = [f"{key}=x" for key in NEEDED.get(choice, ())]
+            if group == "task" and choice != "classification":
+                needed = ["data=csv", "data.path=x", "data.target=x"]
             config = compose(f"{group}={choice}", *needed)
             shipped |= {
                 f"{section}.{key}"

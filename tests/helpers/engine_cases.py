@@ -44,7 +44,7 @@ class Case:
         return np.full(by.scratch_bytes(self.network, samples), self.fill, np.uint8)
 
     def train(self, by: engine.Engine, blocks: int = 0, threads: int = 1) -> tuple[Array, Array]:
-        """Trains in calls of so many batches, by default in one. Returns losses and correct."""
+        """Trains in calls of so many batches, by default in one. Returns losses and scores."""
         gradient, first, second = (np.zeros_like(self.weights) for _ in range(3))
         adam = self.optimizer.kind > 0
         model = engine.Model(
@@ -57,7 +57,7 @@ class Case:
             0,
         )
         count, batch = self.rows.shape
-        losses, correct = np.full(count, np.nan), np.full(count, -1, np.int64)
+        losses, scores = np.full(count, np.nan), np.full(count, np.nan)
         scratch = self.scratch(by, batch)
         pool = ThreadPoolExecutor(threads)
         members = by.team(threads)
@@ -65,7 +65,7 @@ class Case:
             block = engine.Block(
                 self.features.ctypes.data, self.source, self.rows.ctypes.data,
                 self.labels.ctypes.data, batch, 3, 0, start, min(count, start + (blocks or count)),
-                self.rates.ctypes.data, losses.ctypes.data, correct.ctypes.data,
+                self.rates.ctypes.data, losses.ctypes.data, scores.ctypes.data,
             )  # fmt: skip
             arguments = (self.network, (self.optimizer, self.plan), model, block)
             jobs = [
@@ -74,7 +74,7 @@ class Case:
             for job in jobs:
                 job.result()
         pool.shutdown()
-        return losses, correct
+        return losses, scores
 
     @property
     def source(self) -> int:
@@ -86,27 +86,44 @@ class Case:
         )
 
     def evaluate(self, by: engine.Engine) -> tuple[float, int, Array]:
-        """The sum of the losses of all samples, how many are correct, and the logits."""
+        """The sum of the losses of all samples, the sum of their scores, and the logits."""
         scratch = self.scratch(by, SAMPLES)
         weights = self.weights.ctypes.data
         logits = np.empty((SAMPLES, self.network.widths[-1]), self.weights.dtype)
         by.logits(self.network, weights, self.samples(), logits.ctypes.data, scratch.ctypes.data)
         arguments = self.network, weights, self.samples(), scratch.ctypes.data
         again = np.zeros_like(logits)
-        loss, correct = by.evaluate(*arguments, again.ctypes.data)
-        assert np.array_equal((loss, correct), by.evaluate(*arguments), equal_nan=True)
+        loss, scores = by.evaluate(*arguments, again.ctypes.data)
+        assert np.array_equal((loss, scores), by.evaluate(*arguments), equal_nan=True)
         assert np.array_equal(again, logits, equal_nan=True)
-        return loss, correct, logits
+        return loss, scores, logits
 
 
-def draw(number: int, *, bits: int | None = None, random_numbers: bool = True) -> Case:
+def _labels(numbers: np.random.Generator, loss: str, outputs: int) -> Array:
+    if loss == "cross_entropy":
+        return numbers.integers(0, outputs, SAMPLES)
+    if loss == "binary_cross_entropy":
+        return numbers.integers(0, 2, (SAMPLES, outputs)).astype(np.float32)
+    return numbers.normal(size=(SAMPLES, outputs)).astype(np.float32)
+
+
+def draw(
+    number: int,
+    *,
+    bits: int | None = None,
+    random_numbers: bool = True,
+    loss: str | None = None,
+) -> Case:
     """The case of that number. Without random numbers, there is neither dropout nor noise."""
-    chance = random.Random(number)
+    chance, of_loss = random.Random(number), random.Random(~number)
+    loss = loss or of_loss.choice(["cross_entropy", *engine.LOSSES])
+    classifies = loss == "cross_entropy"
     numbers = np.random.default_rng(number)
     depth = chance.randint(0, 3)
     widths = [chance.choice([1, 2, 5, 12, 16, 17, 33, 300])]
     widths += [chance.choice([1, 3, 8, 15, 16, 17, 40, 65, 130]) for _ in range(depth)]
-    widths += [chance.randint(2, 20)]
+    classes = chance.randint(2, 20)
+    widths += [classes if classifies else of_loss.choice([1, 1, 2, 3, 17, 20])]
     bits = bits or chance.choice([32, 64])
     rate = chance.choice([0.0, 0.3, 0.9]) if random_numbers else 0.0
     network = engine.Network(
@@ -118,6 +135,8 @@ def draw(number: int, *, bits: int | None = None, random_numbers: bool = True) -
         chance.choice([0.0, 0.2]) if random_numbers else 0.0,
         chance.choice([0.0, 0.3]) if random_numbers else 0.0,
         chance.choice([None, None, 0.5]) if depth else None,
+        loss=loss,
+        delta=of_loss.choice([0.1, 1.0, 3.0]),
     )
     kind = chance.choice(engine.OPTIMIZERS)
     momentum = chance.choice([0.0, 0.5, 0.9]) if kind == "sgd" else 0.0
@@ -128,7 +147,7 @@ def draw(number: int, *, bits: int | None = None, random_numbers: bool = True) -
         chance.choice([0.0, 0.1]), chance.choice([0.0, 0.9]),
     )  # fmt: skip
     class_weights = None
-    if chance.random() < 0.4:
+    if chance.random() < 0.4 and classifies:
         class_weights = numbers.choice([0.1, 0.5, 1.0, 3.0, 40.0], widths[-1])
         plan.class_weights = class_weights.ctypes.data
     plain = kind == "sgd" and not momentum and not decay and plan.accumulate == 1 and not plan.clip
@@ -163,7 +182,7 @@ def draw(number: int, *, bits: int | None = None, random_numbers: bool = True) -
         class_weights,
         chance.getrandbits(40),
         features,
-        numbers.integers(0, widths[-1], SAMPLES),
+        _labels(numbers, loss, widths[-1]),
         numbers.integers(0, SAMPLES, (batches, batch)),
         (0.05 if kind == "sgd" else 0.003) * np.arange(1.0, batches + 1),
         weights,
@@ -187,9 +206,9 @@ def vector_of(place: engine.Layer, name: str, vector: Array) -> Array | None:
 
 def results(case: Case, by: engine.Engine, blocks: int = 0, threads: int = 1) -> bytes:
     """Everything that training and evaluating a case gives, bit for bit."""
-    losses, correct = case.train(by, blocks, threads)
+    losses, scores = case.train(by, blocks, threads)
     loss, hits, logits = case.evaluate(by)
-    arrays = (losses, correct, case.weights, case.average, logits, np.array([loss, hits]))
+    arrays = (losses, scores, case.weights, case.average, logits, np.array([loss, hits]))
     return b"".join(array.tobytes() for array in arrays)
 
 

@@ -43,17 +43,13 @@ class ScaledClosedForm(ClosedForm):
         return self.output.forward(inputs).view(len(self.trials), self.classes, -1)
 
     def differentiate(self, batch: SegmentBatch, use: UseGradient) -> None:
-        features, targets, totals, scale, logits = batch
+        features, logits = batch.features, batch.logits
         trials, batches = len(self.trials), len(self.batches)
         own = features.flatten(2).repeat_interleave(trials // batches, 0).mT
         inputs = self.output.shaped(self.factors.weight * own)
         logits.copy_(self.output.forward(inputs).view_as(logits))
-        delta = logits.softmax(1)
-        by_batch = delta.view(batches, -1, *delta.shape[1:])
-        if totals is not None:
-            by_batch.mul_(totals)
-        by_batch.sub_(targets)
-        delta = self.output.shaped(delta.mul_(scale))
+        delta = self.task.residual(logits, batch.targets, batch.totals)
+        delta = self.output.shaped(delta.mul_(batch.scale))
         back = self.output.backward(delta).view_as(own)
         use(self.output, delta, inputs)
         gradient = (back * own).sum(-1)

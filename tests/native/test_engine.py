@@ -109,23 +109,48 @@ def inputs_of(case: Case) -> Tensor:
     return (features / 255 if case.source == engine.BYTES else features).double()
 
 
+def loss_by_torch(case: Case, outputs: Tensor, rows: Tensor, *, training: bool) -> Tensor:
+    labels = torch.from_numpy(case.labels)[rows]
+    match case.network.loss:
+        case "squared_error":
+            return F.mse_loss(outputs, labels.double())
+        case "huber":
+            return F.huber_loss(outputs, labels.double(), delta=case.network.delta)
+        case "binary_cross_entropy":
+            return F.binary_cross_entropy_with_logits(outputs, labels.double())
+    weights = None if case.class_weights is None else torch.from_numpy(case.class_weights)
+    smoothing = case.plan.smoothing if training else 0.0
+    return F.cross_entropy(
+        outputs, labels, weights if training else None, label_smoothing=smoothing
+    )
+
+
+def score_by_torch(case: Case, outputs: Tensor, rows: Tensor) -> float:
+    """Correct classes or labels, or the sum of the squared errors."""
+    labels = torch.from_numpy(case.labels)[rows]
+    match case.network.loss:
+        case "cross_entropy":
+            return int((outputs.argmax(1) == labels).sum())
+        case "binary_cross_entropy":
+            return int(((outputs > 0) == (labels == 1)).sum())
+    return F.mse_loss(outputs, labels.double(), reduction="sum").item()
+
+
 def train_by_torch(
     case: Case, model: Perceptron, average: Perceptron
-) -> tuple[list[float], list[int]]:
-    """The steps of a case by autograd: losses and correct predictions of the batches."""
+) -> tuple[list[float], list[float]]:
+    """The steps of a case by autograd: losses and scores of the batches."""
     optimizer, plan = _optimizer(case, model), case.plan
     features = inputs_of(case)
-    losses, correct, step = [], [], 0
+    losses, scores, step = [], [], 0
     for k, rows in enumerate(torch.from_numpy(case.rows)):
-        labels = torch.from_numpy(case.labels)[rows]
         logits = model(features[rows], 3 * len(case.rows) + k)
-        weights = None if case.class_weights is None else torch.from_numpy(case.class_weights)
-        loss = F.cross_entropy(logits, labels, weights, label_smoothing=plan.smoothing)
+        loss = loss_by_torch(case, logits, rows, training=True)
         if k % plan.accumulate == 0:
             optimizer.zero_grad()
         (loss / plan.accumulate).backward()
         losses.append(loss.item())
-        correct.append(int((logits.argmax(1) == labels).sum()))
+        scores.append(score_by_torch(case, logits, rows))
         if (k + 1) % plan.accumulate and k + 1 < len(case.rows):
             continue
         if plan.clip:
@@ -145,7 +170,7 @@ def train_by_torch(
             if plan.ema_decay and mean.is_floating_point():
                 mean.lerp_(value, rest)
         step += 1
-    return losses, correct
+    return losses, scores
 
 
 def _ill_conditioned(case: Case) -> bool:
@@ -162,11 +187,11 @@ def test_a_block_equals_autograd(number: int) -> None:
     for each in (model, average):
         for values, tensor in each.pairs(case.weights):
             tensor.data.copy_(torch.from_numpy(values.copy()))
-    expected_losses, expected_correct = train_by_torch(case, model, average)
-    losses, correct = case.train(engine.engine())
+    expected_losses, expected_scores = train_by_torch(case, model, average)
+    losses, scores = case.train(engine.engine())
     tolerance = 1e-5 if _ill_conditioned(case) else 1e-9
     assert np.allclose(losses, expected_losses, tolerance, tolerance)
-    assert correct.tolist() == expected_correct
+    assert np.allclose(scores, expected_scores, tolerance, tolerance)
     for vector, other in ((case.weights, model), (case.average, average)):
         for values, tensor in other.pairs(vector):
             assert np.allclose(values, tensor.detach().numpy(), tolerance, tolerance)
@@ -174,14 +199,14 @@ def test_a_block_equals_autograd(number: int) -> None:
         whole = case.weights[place.weight : place.weight + place.inputs * place.stride]
         assert not whole.reshape(place.inputs, place.stride)[:, place.units :].any()
 
-    loss, hits, logits = case.evaluate(engine.engine())
+    loss, score, logits = case.evaluate(engine.engine())
     with torch.no_grad():
         expected = model.eval()(inputs_of(case))
-    labels = torch.from_numpy(case.labels)
+    everything = torch.arange(len(expected))
     assert np.allclose(logits, expected.numpy(), 10 * tolerance, 10 * tolerance)
-    total = F.cross_entropy(expected, labels, reduction="sum").item()
+    total = loss_by_torch(case, expected, everything, training=False).item() * len(expected)
     assert loss == pytest.approx(total, rel=10 * tolerance)
-    assert hits == int((expected.argmax(1) == labels).sum())
+    assert score == pytest.approx(score_by_torch(case, expected, everything), rel=10 * tolerance)
 
 
 @pytest.mark.parametrize("number", range(40))
@@ -234,11 +259,11 @@ def test_the_functions_are_as_exact_as_their_type() -> None:
 @pytest.mark.parametrize("number", range(8))
 def test_the_first_of_equal_logits_is_predicted(number: int) -> None:
     """As by torch.argmax. All logits are zero here."""
-    case = draw(number, random_numbers=False)
+    case = draw(number, random_numbers=False, loss="cross_entropy")
     case.weights[:], case.rates[:] = 0, 0
     case.plan.class_weights = None
-    losses, correct = case.train(engine.engine())
-    assert correct.tolist() == (case.labels[case.rows] == 0).sum(1).tolist()
+    losses, scores = case.train(engine.engine())
+    assert scores.tolist() == (case.labels[case.rows] == 0).sum(1).tolist()
     assert losses == pytest.approx(math.log(case.network.widths[-1]), rel=1e-6)
     assert case.evaluate(engine.engine())[1] == (case.labels == 0).sum()
 

@@ -24,6 +24,7 @@ from kindling.steps.lanes import Lanes
 from kindling.steps.schedule import Schedule
 from kindling.steps.stack import Stack
 from kindling.tasks.measures import evaluate
+from tests.helpers.tasks import classes
 
 BATCHES, SIZE, CLASSES = 6, 100, 10
 # Operations that only look at memory in another way.
@@ -112,7 +113,7 @@ def prepared(case: Case) -> tuple[ClosedFormLearner, tuple[Tensor, Tensor, Tenso
     )  # fmt: skip
     models = [Mlp(784, [width], CLASSES, **model) for width in widths]
     schedules = [Schedule(c.scheduler, c.optimizer.lr, 4, plan.steps_per_epoch) for c in configs]
-    learner = ClosedFormLearner(configs, models, batch_of, Lanes(), CLASSES)
+    learner = ClosedFormLearner(configs, models, batch_of, Lanes(), classes(CLASSES))
     learner.begin(schedules, plan)
     orders = max(batch_of) + 1
     features = torch.zeros(BATCHES, orders, SIZE, 784)

@@ -45,7 +45,7 @@ from kindling.records.bundle import MANIFEST, open_bundle, write_bundle
 from kindling.records.checkpoint import CheckpointPair
 from kindling.records.config_files import create_run_folder
 from kindling.records.confirm_record import Chosen, Record, read_record, write_record
-from kindling.records.folder import HISTORY, HISTORY_LIMIT, Run, csv_text
+from kindling.records.folder import HISTORY_LIMIT, Run, csv_text
 from kindling.records.loading import open_trained
 from kindling.records.sweep_folder import Sweep
 from kindling.reports import tables
@@ -68,6 +68,7 @@ from tests.helpers.commands import SMALL, Command
 from tests.helpers.faults import own_error
 from tests.helpers.mutations import MANY, MUTATIONS, Mutation, examples, mutated
 from tests.helpers.screen import terminal
+from tests.helpers.tasks import HISTORY
 
 GIB = 2**30
 

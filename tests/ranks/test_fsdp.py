@@ -28,6 +28,7 @@ from kindling.training.checkpoints import Checkpoints
 from kindling.training.fit import Job, fit, fit_rank
 from kindling.training.grouping import why_alone
 from tests.helpers.commands import SMALL
+from tests.helpers.tasks import classes
 from tests.helpers.weights import weights
 
 SHARDED = (*SMALL, "data.batch_size=50", "data.drop_last=true", "trainer.strategy=fsdp")
@@ -147,7 +148,9 @@ def scaled_steps(folder: Path) -> None:
     shard(net, torch.device("cpu"))
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
     schedule = Schedule(config.scheduler, 0.1, 1, 2)
-    learner = AutogradLearner([config], [net], [0], Lanes(), 3, SimpleNamespace(scaler=scaler))
+    learner = AutogradLearner(
+        [config], [net], [0], Lanes(), classes(3), SimpleNamespace(scaler=scaler)
+    )
     learner.begin([schedule], StepPlan(2, 1, 0.5))
     features, labels = torch.randn(1, 1, 20, 8), torch.randint(3, (1, 1, 20))
     learner.train(Block(features[:, :, rank::2], labels[:, :, rank::2]), 0, 0)

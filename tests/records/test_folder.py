@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kindling.records.folder import HISTORY, Row, Run
+from kindling.records.folder import Row, Run
 from kindling.system.errors import InputError
+from tests.helpers.tasks import HISTORY
 
 
 def test_a_history_of_more_rows_than_epochs(

@@ -17,7 +17,7 @@ from kindling.config.compose import compose
 from kindling.data.paths import has_data
 from kindling.records.bundle import open_bundle, write_bundle
 from kindling.records.config_files import create_run_folder
-from kindling.records.folder import HISTORY, SEARCH, Run
+from kindling.records.folder import SEARCH, Run
 from kindling.records.foreign import WRITTEN, require_own_paths
 from kindling.sweeps.command_line import check_command_line
 from kindling.sweeps.confirmation import command as confirm_command
@@ -26,6 +26,7 @@ from kindling.system.errors import InputError
 from tests.helpers.commands import SMALL
 from tests.helpers.confirmations import pretended_sweep
 from tests.helpers.runs import ended
+from tests.helpers.tasks import HISTORY
 
 # Every key with a free text: paths that are written to, paths that are only read, and other texts.
 READ = ("data.path", "data.val_path", "start_from", "resume")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from kindling.records.folder import HISTORY, SEARCH, Row, Run
+from kindling.records.folder import SEARCH, Row, Run
 from kindling.records.labels import write_labels
 from kindling.records.listing import Entry, entries, listed, read_entry, select, sort, table
 from kindling.records.lookup import find
@@ -16,6 +16,7 @@ from kindling.system.errors import InputError
 from kindling.system.files import lock_or_fail
 from tests.helpers.commands import SMALL
 from tests.helpers.runs import ended
+from tests.helpers.tasks import HISTORY
 
 
 @pytest.fixture(autouse=True)

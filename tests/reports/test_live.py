@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from kindling.records.folder import HISTORY, Row, Run
+from kindling.records.folder import Row, Run
 from kindling.records.groups import remove_progress, write_progress
 from kindling.records.labels import write_labels
 from kindling.reports import live
@@ -28,6 +28,7 @@ from kindling.system.errors import InputError
 from tests.helpers.browser import opened
 from tests.helpers.commands import ROOT
 from tests.helpers.progress import progress
+from tests.helpers.tasks import HISTORY
 
 EVIL = "<img src=x onerror=\"document.title='hit'\"><script>document.title='hit'</script>"
 

@@ -18,6 +18,7 @@ from kindling.steps.cuda_graph import Replay
 from kindling.steps.lanes import Lanes
 from kindling.steps.schedule import Schedule
 from tests.helpers.blocks import BATCHES, block, model
+from tests.helpers.tasks import classes
 
 RECIPES = {
     "direct": (),
@@ -75,7 +76,7 @@ def stacked_learner(
     schedules = [
         Schedule(c.scheduler, c.optimizer.lr, 4, step_plan.steps_per_epoch) for c in configs
     ]
-    learner = ClosedFormLearner(configs, models, [0] * len(widths), Lanes(), 10)
+    learner = ClosedFormLearner(configs, models, [0] * len(widths), Lanes(), classes(3))
     learner.begin(schedules, step_plan)
     return learner
 

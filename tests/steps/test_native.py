@@ -26,6 +26,7 @@ from tests.helpers.blocks import BATCHES, block
 from tests.helpers.commands import SMALL
 from tests.helpers.stacks import INPUTS, models_of
 from tests.helpers.steps import needs_engine
+from tests.helpers.tasks import classes
 from tests.helpers.weights import same
 
 SHAPES: list[tuple[list[int], dict[str, Any]]] = [
@@ -42,7 +43,7 @@ def test_a_model_keeps_its_values_and_shares_the_vector(
 ) -> None:
     (model,) = models_of([hidden], **options)
     original = copy.deepcopy(model)
-    native = NativeModel(model)
+    native = NativeModel(model, classes(10))
     before, after = original.state_dict(), model.state_dict()
     assert all(torch.equal(after[name], value) for name, value in before.items())
     x = torch.randn(5, INPUTS, dtype=torch.double)
@@ -53,7 +54,7 @@ def test_a_model_keeps_its_values_and_shares_the_vector(
     for name, value in model.state_dict().items():
         assert name.endswith(counts) or torch.equal(value, before[name] + 1)
     model.load_state_dict(before)
-    again = NativeModel(original)
+    again = NativeModel(original, classes(10))
     places = again.weights != 0  # padding was changed above
     assert torch.equal(native.weights[places], again.weights[places])
 
@@ -63,7 +64,7 @@ def test_views_have_the_shapes_of_the_parameters(
     hidden: list[int], options: dict[str, Any]
 ) -> None:
     (model,) = models_of([hidden], **options)
-    native = NativeModel(model)
+    native = NativeModel(model, classes(10))
     vector = native.new_vector()
     views = native.views(vector)
     assert [view.shape for view in views] == [p.shape for p in model.parameters()]
@@ -74,7 +75,7 @@ def test_views_have_the_shapes_of_the_parameters(
 
 
 def test_foreign_memory_is_never_touched() -> None:
-    native = NativeModel(models_of([[7]])[0])
+    native = NativeModel(models_of([[7]])[0], classes(10))
     x = torch.zeros(4, INPUTS)
     with pytest.raises(ValueError, match=r"features \(4, 11\), must be \(N, 12\)"):
         native.logits(x[:, 1:])
@@ -191,7 +192,7 @@ def test_each_seed_has_masks_and_noise_of_its_own(settings: dict[str, float]) ->
         config = compose(*SMALL, f"seed={seed}", "optimizer.lr=0.1", "scheduler=none")
         torch.manual_seed(0)
         mlp = Mlp(6, [20], 3, **settings)  # type: ignore[arg-type]
-        learner = NativeLearner([config], [mlp], [0], Lanes(1), 3)
+        learner = NativeLearner([config], [mlp], [0], Lanes(1), classes(3))
         schedule = Schedule(config.scheduler, 0.1, 1, BATCHES)
         learner.begin([schedule], StepPlan(BATCHES, 1, None, 0.0))
         learner.train(block(), 0, 0)

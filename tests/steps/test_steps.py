@@ -29,6 +29,7 @@ from kindling.training.fit import fit
 from tests.helpers.blocks import BATCHES, block, model
 from tests.helpers.commands import SMALL, Train
 from tests.helpers.steps import FAST, STEPS
+from tests.helpers.tasks import classes
 from tests.helpers.weights import same, weights
 
 Weights = dict[str, Tensor]
@@ -321,7 +322,9 @@ def test_scaling_the_loss_leaves_no_trace(optimizer: str, blocks: int) -> None:
     results = []
     for scaler in (None, torch.amp.GradScaler("cpu", init_scale=2.0**12)):
         net = model()
-        learner = AutogradLearner([config], [net], [0], Lanes(), 10, SimpleNamespace(scaler=scaler))
+        learner = AutogradLearner(
+            [config], [net], [0], Lanes(), classes(10), SimpleNamespace(scaler=scaler)
+        )
         learner.begin(schedules, step_plan)
         whole, size = block(), BATCHES // blocks
         for first in range(0, BATCHES, size):
@@ -337,7 +340,9 @@ def test_a_step_that_overflows_is_skipped() -> None:
     net, step_plan = model(), StepPlan(1)
     before = [parameter.detach().clone() for parameter in net.parameters()]
     schedule = Schedule(config.scheduler, 0.1, 1, 1)
-    learner = AutogradLearner([config], [net], [0], Lanes(), 10, SimpleNamespace(scaler=scaler))
+    learner = AutogradLearner(
+        [config], [net], [0], Lanes(), classes(10), SimpleNamespace(scaler=scaler)
+    )
     learner.begin([schedule], step_plan)
     whole = block()
     learner.train(Block(100 * whole.features[:1], whole.labels[:1]), 0, 0)

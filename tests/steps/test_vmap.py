@@ -21,6 +21,7 @@ from kindling.system.errors import InputError
 from kindling.training.fit import fit, fit_stack
 from kindling.training.grouping import VMAP_PAYS, group_trials, why_alone
 from tests.helpers.kills import Killed, die_after_writing
+from tests.helpers.tasks import classes
 from tests.helpers.weights import same, weights
 
 SHAPE, CLASSES, BATCH = (2, 8, 8), 5, 7
@@ -70,7 +71,9 @@ def test_steps_are_those_of_each_model(
     alone = [build().double() for _ in range(trials)]
     for own, other in zip(alone, models, strict=True):
         own.load_state_dict(other.state_dict())
-    stack = Stack(models, [n * batches // trials for n in range(trials)], kind=Vmapped)
+    stack = Stack(
+        models, [n * batches // trials for n in range(trials)], kind=Vmapped, task=classes(CLASSES)
+    )
     (segment,) = stack.segments
     features = torch.randn(batches, BATCH, *SHAPE).double()
     labels = torch.randint(CLASSES, (batches, BATCH))
@@ -108,6 +111,7 @@ def test_each_trial_draws_a_dropout_mask_of_its_own() -> None:
     models = [nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(128, 5)) for _ in range(2)]
     models[1].load_state_dict(models[0].state_dict())
     segment = Vmapped([0, 1], models, [0])
+    segment.task = classes(CLASSES)
     logits = torch.empty(2, CLASSES, BATCH)
     targets = torch.full((1, 1, CLASSES, BATCH), 0.2)
     batch = SegmentBatch(torch.ones(1, BATCH, *SHAPE), targets, None, 1.0, logits)
@@ -203,7 +207,7 @@ def test_weights_are_bounded_as_the_model_says() -> None:
     models = [Mlp(4, [3], 2, max_norm=0.5) for _ in range(2)]
     for model in models:
         nn.init.ones_(next(model.parameters()))
-    (segment,) = Stack(models, [0, 0], kind=Vmapped).segments
+    (segment,) = Stack(models, [0, 0], kind=Vmapped, task=classes(CLASSES)).segments
     segment.constrain()
     for model in models:
         torch.testing.assert_close(next(model.parameters()).data, torch.full((3, 4), 0.25))

@@ -26,7 +26,7 @@ from kindling.config.compose import compose
 from kindling.config.schema import Config
 from kindling.ranks.processes import RankKilledError
 from kindling.records import checkpoint
-from kindling.records.folder import HISTORY, Run
+from kindling.records.folder import Run
 from kindling.records.plain_form import from_plain, to_plain
 from kindling.system.errors import InputError, Interrupted
 from kindling.training.callbacks import REFUSED, require_usable
@@ -35,6 +35,7 @@ from kindling.training.history import History as OurHistory
 from kindling.training.module import StackModule
 from tests.helpers.commands import SMALL
 from tests.helpers.kills import Killed, die_after_writing
+from tests.helpers.tasks import HISTORY
 
 Make = Callable[[], list[Callback]]
 

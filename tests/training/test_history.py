@@ -9,10 +9,11 @@ import pytest
 from lightning.pytorch import Callback, LightningModule, Trainer
 
 from kindling.config.compose import compose
-from kindling.records.folder import HISTORY, Row, Run
+from kindling.records.folder import Row, Run
 from kindling.training import history
 from kindling.training.fit import fit_stack
 from tests.helpers.commands import SMALL, Train
+from tests.helpers.tasks import HISTORY
 
 
 def test_the_history_begins_before_training(train: Train) -> None:

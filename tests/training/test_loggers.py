@@ -31,7 +31,7 @@ from kindling.config.schema import Config
 from kindling.data.sources.catalogue import open_source
 from kindling.inference.evaluation import evaluate_path
 from kindling.ranks import processes as ranks
-from kindling.records.folder import HISTORY, Run
+from kindling.records.folder import Run
 from kindling.records.loading import open_trained
 from kindling.sweeps.command_line import check_command_line
 from kindling.system.errors import InputError
@@ -41,6 +41,7 @@ from kindling.training.loggers import base, tensorboard
 from kindling.training.loggers.base import Loggers, hyperparameters
 from tests.helpers.commands import ROOT, SMALL, Train
 from tests.helpers.steps import STEPS
+from tests.helpers.tasks import HISTORY
 
 mpl.use("agg")
 

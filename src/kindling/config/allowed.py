@@ -126,7 +126,10 @@ def _meanings(values: Mapping[str, Any]) -> dict[str, str]:
         names = ("_common", "default", "none", Values(values)[f"{group}.name"])
         for folder, name in itertools.product((CONF, *CONFIG_FOLDERS), names):
             if (file := folder / group / f"{name}.yaml").exists():
-                comments = {f"{group}.{key}": pair for key, pair in _comments(file).items()}
+                comments = {
+                    f"{group}.{key.removeprefix(f'{group}.')}": pair
+                    for key, pair in _comments(file).items()
+                }
                 found |= {key: text for key, (_, text) in comments.items() if text}
     return found
 

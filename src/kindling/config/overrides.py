@@ -41,7 +41,7 @@ from kindling.config.faults import (
     options,
     unknown_key,
 )
-from kindling.config.schema import GROUPS, MOST_POINTS
+from kindling.config.schema import GROUPS, MOST_POINTS, TARGET
 from kindling.config.written import counted, written
 from kindling.system.errors import InputError, first_line
 
@@ -224,7 +224,7 @@ def _as_one_value(text: str) -> str:
     """`, or as one list: …` or `, or as one text: …` for an override with commas, "" if the key
     takes neither."""
     key, _, value = text.partition("=")
-    if key_of(text) in keys_of_lists():
+    if key_of(text) in keys_of_lists() - {TARGET}:
         return f", or as one list: {shlex.quote(f'{key}=[{value}]')}"
     return f", or as one text: {as_one_text(text)}" if key_of(text) in keys_of_texts() else ""
 
@@ -428,7 +428,10 @@ def _with_quotes(text: str, sweep: bool) -> str:
     if not value or text.startswith("~") or key == "resume":  # resume=FOLDER is read literally
         return text
     own = key_of(text)
-    kind = _Kind(own in keys_of_texts(), own in keys_of_texts(listed=True), sweep)
+    listed = own in keys_of_texts(listed=True)
+    if own == TARGET:  # a text with commas, or a list in brackets
+        listed = value.lstrip().startswith("[")
+    kind = _Kind(own in keys_of_texts(), listed, sweep)
     if kind.is_read(value) or _brackets_differ(value):  # perhaps the shell has divided a list
         return text
     with_quotes = f"{key}={kind.quoted_parts(value)}"

@@ -42,6 +42,7 @@ GROUPS = (
     "experiment",
 )  # fmt: skip
 NO_DEFAULT = "has no default"
+TARGET = "data.target"  # one text, or a list of texts
 LATEST = "latest"  # in place of a folder: the newest one
 MAX_EPOCHS = 10**6  # also the largest number of rows of a history
 MOST_LAYERS = 256

@@ -118,7 +118,7 @@ class ClosedForm:
     models become views of the segment's tensors (S, …), see `stack_tensors`."""
 
     classes: int  # outputs
-    task: Task  # the learner sets it
+    task: Task  # the stack sets it
     random = False  # whether a step draws random numbers
     generator: torch.Generator | None = None  # draws these numbers; None: torch's global generator
     statistics: Sequence[Tensor] = ()  # tensors that are not trained, such as running means

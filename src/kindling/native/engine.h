@@ -29,9 +29,9 @@ typedef struct {
     double input_dropout, noise; /* noise: a standard deviation */
     double max_norm; /* 0: none */
     double norm_eps, norm_momentum;
+    int64_t size; /* of a flat vector: parameters, then running statistics */
     int64_t loss;
     double delta; /* of HUBER: where the square ends */
-    int64_t size; /* of a flat vector: parameters, then running statistics */
 } Network;
 
 typedef struct {

@@ -47,13 +47,8 @@ class ClosedFormLearner(Learner):
 
     @cached_property
     def stack(self) -> Stack:
-        return self._stack(min(self.lanes.count, len(self.models)))
-
-    def _stack(self, lanes: int, kind: type[ClosedForm] | None = None) -> Stack:
-        stack = Stack(self.models, self.batch_of, lanes, kind=kind)
-        for segment in stack.segments:
-            segment.task = self.task
-        return stack
+        lanes = min(self.lanes.count, len(self.models))
+        return Stack(self.models, self.batch_of, lanes, task=self.task)
 
     @cached_property
     def optimizers(self) -> list[Optimizer]:

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from kindling.config.schema import OLD_TASK
 from kindling.models import count_parameters
 from kindling.models.closed_form import ClosedForm, closed_form_of
 from kindling.system.machine import to_device
+from kindling.tasks.task import Task, build_task
 
 # If a lane has more different shapes than this, widths are rounded up to multiples of ROUNDING, so
 # that models of similar width share a segment.
@@ -52,10 +54,11 @@ class Stack:
         batch_of: Sequence[int],
         max_lanes: int = 1,
         kind: type[ClosedForm] | None = None,
+        task: Task | None = None,
     ) -> None:
         """`batch_of[s]` is the number of the batch that trial s trains on. The models' parameters
         become views of the stack's tensors. `kind` is the class of the segments, by default the
-        closed form of the models."""
+        closed form of the models. The `task` is by default the classification by cross entropy."""
         self.models, self.trial_count = list(models), len(models)
         self.batch_of, self.batch_count = batch_of, max(batch_of) + 1
         kind = kind or closed_form_of(models[0])
@@ -70,6 +73,8 @@ class Stack:
             ]
             self.lanes.append(Lane(number, segments, len(self.segments)))
             self.segments += segments
+        for segment in self.segments:
+            segment.task = task or build_task(OLD_TASK, segment.classes)
         self.parameters = [p for segment in self.segments for p in segment.parameters]
         self.statistics = [value for segment in self.segments for value in segment.statistics]
         order = [trial for lane in self.lanes for trial in lane.trials]

@@ -174,7 +174,7 @@ def _without_dropout(module: nn.Module) -> None:
 class VmapLearner(ClosedFormLearner):
     @cached_property
     def stack(self) -> Stack:
-        stack = self._stack(1, Vmapped)
+        stack = Stack(self.models, self.batch_of, kind=Vmapped, task=self.task)
         for segment in stack.segments:
             segment.classes = self.task.outputs
         return stack

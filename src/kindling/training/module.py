@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from kindling.config import registry
-from kindling.config.measures import MEASURES, measure_of
+from kindling.config.measures import CLASSIFICATION, MEASURES, measure_of
 from kindling.config.schema import Config
 from kindling.data.augmentation import build_augmentation
 from kindling.data.class_balance import class_weights
@@ -193,7 +193,8 @@ class StackModule(LightningModule):
         self.evaluated = evaluated
         monitor, classes = self.configs[0].checkpoint.monitor, self.data.source.classes
         measure = measure_of(monitor)
-        if measure is not None and classes < MEASURES[measure].least_classes:
+        classifies = self.configs[0].task.name == CLASSIFICATION
+        if measure is not None and classifies and classes < MEASURES[measure].least_classes:
             raise InputError(
                 f"checkpoint.monitor={monitor}: {self.data.source.name} has {classes} classes, so "
                 f"{MEASURES[measure].with_fewer_classes}; type checkpoint.monitor=val/acc"

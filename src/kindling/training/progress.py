@@ -19,7 +19,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from pydantic import ValidationError
 from tqdm import tqdm
 
-from kindling.config.measures import sort_key
+from kindling.config.measures import score_of, sort_key
 from kindling.data.loader import Block, Rows
 from kindling.records.groups import GroupProgress, trial_numbers, write_progress
 from kindling.records.outcome import format_metric
@@ -51,18 +51,21 @@ class Progress(ProgressBar):
     def on_train_batch_end(
         self, trainer: Trainer, module: StackModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        losses, correct = outputs["losses"], outputs["correct"]
+        losses, scores = outputs["losses"], outputs["scores"]
         assert isinstance(batch, Block | Rows)
         self.pending += len(losses)
         now = time.monotonic()
         if now - self.drawn < self.INTERVAL:
             return
-        samples = correct.numel() * batch.size
-        loss, accuracy = losses.mean().item(), correct.sum().item() / samples
+        samples, task = scores.numel() * batch.size, module.task
+        spread = task.outputs if task.real_scores else 0.0  # of standardised labels
+        loss = losses.mean().item()
+        score = task.score(scores.sum().item(), samples, spread)
         epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"
         self.bar.set_description_str(epoch, refresh=False)
         mean = "mean " if losses[0].numel() > 1 else ""  # of the trials of a stack
-        shown = f"{mean}loss {format_metric('loss', loss)} acc {format_metric('acc', accuracy)}"
+        name = score_of(task.section.name)
+        shown = f"{mean}loss {format_metric('loss', loss)} {name} {format_metric(name, score)}"
         self.bar.set_postfix_str(shown, refresh=False)
         self.bar.update(self.pending)
         self.pending, self.drawn = 0, now
