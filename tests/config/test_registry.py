@@ -56,6 +56,7 @@ registry.register_model(Bent, "mine.parts:build")
 registry.register_optimizer(Lion, "torch.optim:RMSprop")
 registry.register_scheduler(Halves, "mine.parts:rate")
 registry.register_measure("errors", Measure("errors", "mine.parts:ERRORS", higher_is_better=False))
+registry.register_loss("focal", "mine.parts:focal")
 registry.register_callback("counter", "mine.parts:counter")
 registry.register_configs(Path(__file__).parent / "conf")
 registry.register_command("hello", "mine.hello")
@@ -70,6 +71,11 @@ from kindling.tasks.measures import Tally
 def build(config, shape, classes):
     units = nn.Linear(shape[0], config.units)
     return nn.Sequential(units, nn.Softplus(), nn.Linear(config.units, classes))
+
+
+def focal(outputs, labels):
+    loss = torch.nn.functional.cross_entropy(outputs, labels, reduction="none")
+    return (1 - (-loss).exp()) ** 2 * loss
 
 
 def rate(config, lr, epoch, epochs):
@@ -165,7 +171,7 @@ def test_an_installed_extension_brings_a_data_set_and_a_command(installed: Path)
 
 ALL = (
     "model=bent", "optimizer=rms", "scheduler=halves", "checkpoint.monitor=val/errors",
-    "checkpoint.mode=min", "callbacks=[counter]",
+    "checkpoint.mode=min", "callbacks=[counter]", "task.loss=focal",
 )  # fmt: skip
 
 
@@ -189,8 +195,8 @@ def test_a_run_of_everything_that_an_extension_may_bring(installed: Path) -> Non
     assert (result["parameters"], result["step"]) == (5 * 2 + 2 * 6, "autograd")
     assert (installed / "run/.hydra/extensions.yaml").read_text() == (
         "data=points: mine 1.0\nmodel=bent: mine 1.0\noptimizer=rms: mine 1.0\n"
-        "scheduler=halves: mine 1.0\ncheckpoint.monitor=val/errors: mine 1.0\n"
-        "callbacks=counter: mine 1.0\n"
+        "scheduler=halves: mine 1.0\ntask.loss=focal: mine 1.0\n"
+        "checkpoint.monitor=val/errors: mine 1.0\ncallbacks=counter: mine 1.0\n"
     )
     command(installed, "train", "data=digits", "trainer=cpu", "hydra.run.dir=other")
     assert not (installed / "other/.hydra/extensions.yaml").exists()
@@ -214,6 +220,66 @@ def test_a_sweep_over_a_model_of_an_extension_has_the_results_of_single_runs(
         ).stdout
         assert why in told
         assert len(history(installed / name / "1")) == 4
+
+
+def test_a_loss_of_an_extension_trains_as_plain_torch(installed: Path) -> None:
+    """In every way of a step that differentiates by autograd, and for networks of ours."""
+    check = (
+        "import torch; from torch import nn; from mine.parts import focal\n"
+        "import kindling; from kindling.data.sources.catalogue import open_source\n"
+        "from kindling.models import build_model\n"
+        "def config(step): return kindling.compose('data=points', 'data.count=80', 'trainer=cpu',"
+        " 'trainer.max_epochs=5', 'data.batch_size=80', 'data.val_fraction=null',"
+        " 'task.loss=focal', f'trainer.step={step}', 'scheduler=none', 'model.activation=tanh')\n"
+        "torch.manual_seed(0); own = build_model(config('auto').model, (1,), 2)\n"
+        "optimizer = torch.optim.SGD(own.parameters(), config('auto').optimizer.lr)\n"
+        "train = open_source(config('auto').data).train\n"
+        "for _ in range(5):\n"
+        "    optimizer.zero_grad(); focal(own(train.features), train.labels).mean().backward()\n"
+        "    optimizer.step()\n"
+        "for step in ('auto', 'autograd', 'vmap'):\n"
+        "    run = kindling.fit(config(step), f'run-{step}')\n"
+        "    found = torch.load(run.last_checkpoint, weights_only=True)['state_dict']\n"
+        "    for (name, value), got in zip(own.state_dict().items(), found.values()):\n"
+        "        assert torch.allclose(value, got, atol=1e-5), (step, name)\n"
+        "    print(step, run.result['step'], run.result['step_reason'])\n"
+    )
+    done = python(installed, "-c", check)
+    assert done.returncode == 0, done.stderr
+    assert "the gradient of task.loss=focal is not written out" in done.stdout
+    wrong = python(
+        installed, "-m", "kindling", "train", *SMALL, "task.loss=focal", "trainer.step=native"
+    )
+    assert wrong.returncode == 2
+    assert "trainer.step=native supports only cross_entropy" in wrong.stderr
+    unknown = python(installed, "-m", "kindling", "train", *SMALL, "task.loss=foca")
+    assert "task.loss=foca: must be one of cross_entropy, focal; did you mean focal?" in unknown.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("return outputs.sum()", "returns () for 2 samples, must return the loss of each, (2,)"),
+        ("return 3.0", "returns float for 2 samples, must return the loss of each"),
+        ("return outputs.log().sum(1)", "must return finite numbers"),
+        ("return outputs.detach().sum(1)", "no gradient reaches the outputs"),
+        ("return outputs[:, 7]", "fails for 2 samples (IndexError: index 7 is out of bounds"),
+    ],
+)
+def test_a_loss_that_cannot_be_used_is_one_line(installed: Path, body: str, told: str) -> None:
+    file = installed / "mine/parts.py"
+    text = file.read_text()
+    file.write_text(
+        text.replace("    loss = torch.nn.functional.cross", f"    {body}\n    loss = t.c")
+    )
+    done = python(
+        installed, "-m", "kindling", "train", *SMALL, "task.loss=focal", "hydra.run.dir=run"
+    )
+    assert done.returncode == 2
+    assert "task.loss=focal" in done.stderr
+    assert "mine.parts:focal" in done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_search_has_the_parts_of_an_extension(installed: Path) -> None:

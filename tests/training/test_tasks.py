@@ -238,8 +238,7 @@ def faulty(folder: Path, cells: list[str], *overrides: str) -> str:
     (folder / "t.csv").write_text(f"x,y\n{rows}\n")
     config = compose("data=csv", f"data.path={folder / 't.csv'}", "data.target=y", *overrides)
     with pytest.raises(InputError) as caught:
-        fit(config, folder / "run")
-    (folder / "run" / "result.json").unlink(missing_ok=True)
+        fit(config, folder / f"run{len([*folder.iterdir()])}")
     return str(caught.value)
 
 

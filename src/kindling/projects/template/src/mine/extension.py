@@ -25,5 +25,6 @@ class Data(DataSection):
 
 registry.register_model(Model, "mine.model:build")
 registry.register_data(Data, "mine.data")
+registry.register_loss("mine", "mine.loss:focal")
 registry.register_callback("mine", "mine.callback:build")
 registry.register_configs(Path(__file__).parent / "conf")
