@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import ClassVar, Literal
 
 from kindling.config import registry
+from kindling.config.executors import ExecutorEntry
 from kindling.config.measures import Measure
 from kindling.config.section import (
     DataSection, ModelSection, OptimizerSection, PositiveFloat, PositiveInt, SchedulerSection,
@@ -60,11 +61,13 @@ registry.register_loss("focal", "mine.parts:focal")
 registry.register_callback("counter", "mine.parts:counter")
 registry.register_configs(Path(__file__).parent / "conf")
 registry.register_command("hello", "mine.hello")
+registry.register_executor("backwards", ExecutorEntry("mine.parts:Backwards", ["slots"]))
 """
 PARTS = """
 import torch
 from lightning.pytorch import Callback
 from torch import nn
+from kindling.sweeps.executors.base import Executor
 from kindling.tasks.measures import Tally
 
 
@@ -86,6 +89,14 @@ ERRORS = Tally(
     lambda logits, labels: (logits.argmax(1) != labels).sum(-1),
     lambda total, samples: [count / samples for count in total.tolist()],
 )
+
+
+class Backwards(Executor):
+    def __init__(self, execution, configs):
+        self.slots = execution.slots or 2
+
+    def run(self, tasks):
+        super().run(tasks[::-1])
 
 
 class Counter(Callback):
@@ -253,7 +264,7 @@ def test_a_loss_of_an_extension_trains_as_plain_torch(installed: Path) -> None:
     assert wrong.returncode == 2
     assert "trainer.step=native supports only cross_entropy" in wrong.stderr
     unknown = python(installed, "-m", "kindling", "train", *SMALL, "task.loss=foca")
-    assert "task.loss=foca: must be one of cross_entropy, focal; did you mean focal?" in unknown.stderr
+    assert "must be one of cross_entropy, focal; did you mean focal?" in unknown.stderr
 
 
 @pytest.mark.parametrize(
@@ -280,6 +291,18 @@ def test_a_loss_that_cannot_be_used_is_one_line(installed: Path, body: str, told
     assert "mine.parts:focal" in done.stderr
     assert told in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_sweep_by_an_executor_of_an_extension(installed: Path) -> None:
+    """Which trains the last stack first; the stacks are those of its slots."""
+    chosen = ("hydra/launcher=fused", "hydra.launcher.executor=backwards", "hydra.sweep.dir=sweep")
+    command(installed, "train", *SMALL, "-m", *chosen, "optimizer.lr=0.1,0.2,0.3")
+    ended = [(installed / f"sweep/{n}/result.json").stat().st_mtime_ns for n in range(3)]
+    assert [history(installed / f"sweep/{n}")[-1]["epoch"] for n in range(3)] == ["3"] * 3
+    assert ended[1] < ended[0] or ended[2] < ended[0]
+    chosen = ("hydra/launcher=fused", "hydra.launcher.executor=backward")
+    wrong = python(installed, "-m", "kindling", "train", *SMALL, "-m", *chosen, "seed=1,2")
+    assert "must be one of local, slurm, ray, backwards; did you mean backwards?" in wrong.stderr
 
 
 def test_a_search_has_the_parts_of_an_extension(installed: Path) -> None:

@@ -17,6 +17,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from kindling.config import registry
+from kindling.config.executors import EXECUTORS, detached, keys_of
 from kindling.config.registry import CONFIG_FOLDERS
 from kindling.config.rules import Values, broken_rules
 from kindling.config.schema import (
@@ -135,10 +136,10 @@ def find_launcher_faults(values: Mapping[str, Any]) -> tuple[FusedLauncher | Non
     except ValidationError as error:
         return None, _schema_faults(error, {"hydra": {"launcher": values}}, "hydra.launcher")
     faults = _execution_faults(launcher, "hydra.launcher")
-    if not launcher.wait and launcher.executor not in DETACHED:
+    if not launcher.wait and launcher.executor not in detached():
         faults.append(
             "hydra.launcher.wait=false: only a cluster trains without this command; type "
-            f"hydra.launcher.executor={' or '.join(DETACHED)} too"
+            f"hydra.launcher.executor={' or '.join(detached())} too"
         )
     elif not launcher.wait and launcher.executor == "ray" and launcher.ray_address is None:
         faults.append(
@@ -148,32 +149,23 @@ def find_launcher_faults(values: Mapping[str, Any]) -> tuple[FusedLauncher | Non
     return launcher, faults
 
 
-DETACHED = ("slurm", "ray")  # executors of other machines, whose work outlives the command
-# The keys of Execution that each executor has. The code of an executor is sweeps/executors/NAME.py.
-EXECUTORS: Mapping[str | None, Sequence[str]] = {
-    "local": ("slots",),
-    "slurm": ("slots", "gpus", "cpus", "memory", "minutes", "partition", "account", "setup"),
-    "ray": ("slots", "gpus", "cpus", "memory", "address"),
-}
-PACKAGES = {"slurm": "submitit", "ray": "ray"}
-
-
 def _execution_faults(execution: Execution, section: str) -> list[str]:
     faults, name = [], execution.executor
-    for key in dict.fromkeys(key for keys in EXECUTORS.values() for key in keys):
+    for key in dict.fromkeys(key for entry in EXECUTORS.values() for key in entry.keys):
         value = getattr(execution, key)
-        if value is not None and key not in EXECUTORS.get(name, ()):
-            having = [each for each, keys in EXECUTORS.items() if each and key in keys]
+        if value is not None and key not in keys_of(name):
+            having = [each for each, entry in EXECUTORS.items() if key in entry.keys]
             faults.append(
                 f"{typed(f'{section}.{key}', value)}: needs another executor; type "
                 f"{section}.executor={' or '.join(having)} too"
             )
-    if name in PACKAGES:
-        faults += missing(f"{section}.executor={name}", name, (PACKAGES[name],))
-    if name == "slurm" and shutil.which("sbatch") is None:
+    entry = EXECUTORS.get(name or "")
+    if entry and entry.package:
+        faults += missing(f"{section}.executor={name}", str(name), (entry.package,))
+    if entry and entry.program and shutil.which(entry.program) is None:
         faults.append(
-            f"{section}.executor=slurm: there is no sbatch on this machine; start the command on a "
-            "machine of the cluster"
+            f"{section}.executor={name}: there is no {entry.program} on this machine; start the "
+            "command on a machine of the cluster"
         )
     return faults
 

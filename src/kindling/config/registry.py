@@ -1,5 +1,5 @@
 """What extensions bring: models, data sets, losses, optimizers, schedules, measures, callbacks,
-commands, configurations and readers of pictures.
+executors, commands, configurations and readers of pictures.
 
 An installed package names a module under the entry point group `kindling.extensions`. The module
 registers what it brings when it is imported, and does not import torch: what needs torch is named
@@ -19,6 +19,7 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import Any, Union, get_args
 
+from kindling.config.executors import EXECUTORS, ExecutorEntry
 from kindling.config.measures import CLASSIFICATION, MEASURES, SCORES, Measure
 from kindling.config.section import (
     WHOLE,
@@ -108,6 +109,14 @@ def register_measure(name: str, measure: Measure) -> None:
         raise InputError(f"{_registers()} registers the measure {name}, which Kindling has")
     _register("measure", name, measure.tally, f"checkpoint.monitor=val/{name}")
     MEASURES[name] = measure
+
+
+def register_executor(name: str, entry: ExecutorEntry) -> None:
+    """An executor of sweeps and searches, `hydra.launcher.executor=NAME`."""
+    if name in EXECUTORS and ("executor", name) not in PLACES:
+        raise InputError(f"{_registers()} registers the executor {name}, which Kindling has")
+    _register("executor", name, entry.build)
+    EXECUTORS[name] = entry
 
 
 def register_callback(name: str, build: str) -> None:

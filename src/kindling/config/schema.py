@@ -17,6 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from kindling.config import registry
 from kindling.config.closed_form import has_closed_form
+from kindling.config.executors import EXECUTORS
 from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION, monitors
 from kindling.config.section import (
     DRAWING,
@@ -53,9 +54,10 @@ MOST_POINTS = 10_000  # of a sweep: all are composed and checked before the firs
 
 if TYPE_CHECKING:  # mypy knows no values that are computed
     Monitor = str
+    ExecutorName = str
 else:
     registry.load_extensions()
-    Monitor = Literal[monitors()]
+    Monitor, ExecutorName = Literal[monitors()], Literal[*EXECUTORS]
 
 
 def _losses(task: str, *own: str) -> Any:
@@ -453,7 +455,7 @@ class Execution(Section):
     """Where the stacks of a sweep train: keys of `hydra.launcher` and `search`. Their defaults
     are in hydra_plugins/fused_launcher.py and in conf/search.yaml."""
 
-    executor: Literal["local", "slurm", "ray"] | None  # None: in the process of the sweep
+    executor: ExecutorName | None  # None: in the process of the sweep
     slots: Annotated[int, Field(gt=0, le=10_000)] | None  # stacks that train at the same time
     # What each stack gets.
     gpus: Annotated[int, Field(ge=0, le=64)] | None

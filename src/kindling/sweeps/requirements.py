@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from kindling.config.faults import DETACHED, find_faults
+from kindling.config.executors import detached
+from kindling.config.faults import find_faults
 from kindling.config.schema import Config
 from kindling.data.paths import path_faults
 from kindling.native.engine import why_absent
@@ -55,7 +56,7 @@ def require_machine(config: Config, executor: str | None = None) -> None:
                 f"them itself; type trainer.devices={local} "
                 f"trainer.num_nodes={nodes} trainer.strategy=ddp"
             )
-    if trainer.accelerator in ("cuda", "mps") and executor not in DETACHED:
+    if trainer.accelerator in ("cuda", "mps") and executor not in detached():
         with importing():
             from kindling.system.machine import resolve
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from kindling.config.compose import compose
-from kindling.config.faults import EXECUTORS, check
+from kindling.config.executors import keys_of
+from kindling.config.faults import check
 from kindling.config.overrides import (
     is_hydras,
     key_of,
@@ -226,7 +227,7 @@ def continued(
         last = key.removeprefix(f"{section}.")
         if text in typed:
             kept.append(text)
-        elif last in ("executor", *EXECUTORS.get(executor, ())):
+        elif last in ("executor", *keys_of(executor)):
             if last in TYPED_ANEW:
                 faults.append(
                     f"resume={folder}: its record has {text}, which is not used unread; type "

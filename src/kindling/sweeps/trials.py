@@ -10,9 +10,11 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from pkgutil import resolve_name
 
 from pydantic import TypeAdapter
 
+from kindling.config.executors import EXECUTORS
 from kindling.config.schema import Config, Execution, joint_hash
 from kindling.config.written import counted
 from kindling.records.folder import Run
@@ -30,21 +32,10 @@ _GROUPS = TypeAdapter(list[Group])
 
 def build_executor(execution: Execution, configs: Sequence[Config]) -> Executor:
     """The executor that the keys choose, for trials with these configurations."""
-    match execution.executor:
-        case None:
-            return Executor()
-        case "local":
-            from kindling.sweeps.executors.local import local
-
-            return local(configs, execution.slots)
-        case "slurm":
-            from kindling.sweeps.executors.slurm import Slurm
-
-            return Slurm(execution, configs)
-        case "ray":
-            from kindling.sweeps.executors.ray import Ray
-
-            return Ray(execution, configs)
+    if execution.executor is None:
+        return Executor()
+    built: Executor = resolve_name(EXECUTORS[execution.executor].build)(execution, configs)
+    return built
 
 
 def train_trials(

@@ -6,7 +6,8 @@ import yaml
 
 from hydra_plugins.fused_launcher import FusedLauncherConf
 from kindling.config.compose import compose
-from kindling.config.faults import EXECUTORS, find_launcher_faults
+from kindling.config.executors import EXECUTORS
+from kindling.config.faults import find_launcher_faults
 from kindling.config.schema import Execution, FusedLauncher
 from kindling.sweeps.executors.base import Executor
 from kindling.sweeps.executors.local import Local
@@ -29,7 +30,7 @@ def test_every_key_has_a_default_in_both_places() -> None:
     shipped = yaml.safe_load((CONF / "search.yaml").read_text())["search"]
     defaults = asdict(FusedLauncherConf())
     assert set(FusedLauncher.model_fields) == set(defaults) - {"_target_"}
-    having = {key for keys in EXECUTORS.values() for key in keys}
+    having = {key for entry in EXECUTORS.values() for key in entry.keys}
     assert having == set(Execution.model_fields) - {"executor"}
     for key in Execution.model_fields:
         assert shipped[key] == defaults[key] == None  # noqa: E711

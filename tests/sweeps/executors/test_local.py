@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kindling.config.compose import compose
-from kindling.config.schema import Config
+from kindling.config.schema import Config, Execution
 from kindling.data.sources.catalogue import describe
 from kindling.records.folder import Run
 from kindling.records.sweep_folder import Sweep
@@ -24,6 +24,11 @@ from tests.helpers.steps import needs_engine
 from tests.helpers.sweeps import SweepCommand, lived, require_same, trained_here, until
 
 LOCAL = ("hydra.launcher.executor=local", "hydra.launcher.slots=2")
+
+
+def slots(count: int | None) -> Execution:
+    keys = dict.fromkeys(Execution.model_fields) | {"executor": "local", "slots": count}
+    return Execution.model_validate(keys)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +84,7 @@ def test_a_group_that_fails_ends_no_other(tmp_path: Path) -> None:
         compose(*SMALL, "data.batch_size=5000", "data.drop_last=true"),
     ]
     folders = [tmp_path / str(number) for number in range(2)]
-    executor = local(configs, 2)
+    executor = local(slots(2), configs)
     train_trials(configs, folders, Sweep(tmp_path), None, executor=executor)
     results = [Run(folder).result for folder in folders]
     assert [result["status"] for result in results] == ["finished", "failed"]
@@ -154,10 +159,10 @@ def test_stacks_on_one_device_share_its_memory(monkeypatch: pytest.MonkeyPatch) 
 def test_slots_are_parts_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     cpu = compose(*SMALL)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 6})
-    assert [slot.cores for slot in local([cpu], None).places] == [{3}, {5}, {6}]
-    assert [slot.cores for slot in local([cpu], 2).places] == [{3, 6}, {5}]
-    assert [slot.cores for slot in local([cpu], 4).places] == [{3}, {5}, {6}, {3}]
-    executor = local([cpu], 4)
+    assert [slot.cores for slot in local(slots(None), [cpu]).places] == [{3}, {5}, {6}]
+    assert [slot.cores for slot in local(slots(2), [cpu]).places] == [{3, 6}, {5}]
+    assert [slot.cores for slot in local(slots(4), [cpu]).places] == [{3}, {5}, {6}, {3}]
+    executor = local(slots(4), [cpu])
     assert (executor.slots, executor.sharing) == (4, 4)
 
 
@@ -166,11 +171,11 @@ def test_each_gpu_is_a_slot(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,7")
     gpu = compose("data=digits", "trainer.accelerator=cuda")
-    assert local([gpu], None).places == [
+    assert local(slots(None), [gpu]).places == [
         Slot(frozenset({0, 2}), "GPU-a"), Slot(frozenset({1, 3}), "7")
     ]  # fmt: skip
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
-    executor = local([gpu], 4)
+    executor = local(slots(4), [gpu])
     assert [slot.gpu for slot in executor.places] == ["0", "1", "0", "1"]
     assert (executor.slots, executor.sharing) == (4, 2)
 

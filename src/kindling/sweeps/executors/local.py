@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from kindling.config.schema import Config
+from kindling.config.schema import Config, Execution
 from kindling.sweeps.executors.base import Attempts, Executor
 from kindling.sweeps.tasks import Task, told_how_to_go_on, train_group
 from kindling.sweeps.watching import Watch
@@ -205,16 +205,16 @@ def _end_with_sweep() -> None:
     os.kill(os.getpid(), signal.SIGTERM)  # training writes a checkpoint first
 
 
-def local(configs: Sequence[Config], slots: int | None) -> Local:
-    """An executor with so many slots for these configurations; None: one for each GPU, without GPUs
-    one for each core."""
+def local(execution: Execution, configs: Sequence[Config]) -> Local:
+    """An executor with `execution.slots` slots for these configurations; None: one for each GPU,
+    without GPUs one for each core."""
     cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else [0]
     accelerators = {machine.resolve(config.trainer).accelerator for config in configs}
     gpus: list[str | None] = [None]
     if "cuda" in accelerators:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES")
         gpus = [*(visible.split(",") if visible else map(str, range(torch.cuda.device_count())))]
-    count = slots or (len(gpus) if gpus[0] is not None else cpu_count())
+    count = execution.slots or (len(gpus) if gpus[0] is not None else cpu_count())
     return Local(
         [
             Slot(frozenset(cores[n::count] or [cores[n % len(cores)]]), gpus[n % len(gpus)])
