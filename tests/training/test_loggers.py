@@ -460,7 +460,7 @@ def test_a_library_that_takes_long_is_announced(
 ) -> None:
     """Before it is imported, and never again."""
     config = compose(*SMALL, "logger=mlflow")
-    mine = Loggers(config, Run(tmp_path), History([]), open_source(config.data))
+    mine = Loggers(config, Run(tmp_path), History([], HISTORY), open_source(config.data))
     told: list[list[str]] = []
 
     def opener(*_: object) -> Any:
@@ -481,7 +481,7 @@ def test_every_rank_hears_of_rank_0s_fault(
 ) -> None:
     """Else the others would wait for it for half an hour."""
     config = compose(*SMALL, "logger=tensorboard")
-    other = Loggers(config, Run(tmp_path), History([run]), open_source(config.data))
+    other = Loggers(config, Run(tmp_path), History([run], HISTORY), open_source(config.data))
     monkeypatch.setattr(ranks, "gather", lambda own: [{"fault": "the file is none"}, own])
     trainer: Any = SimpleNamespace(is_global_zero=False)
     with pytest.raises(InputError, match="the file is none"):
