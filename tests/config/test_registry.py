@@ -300,8 +300,8 @@ def test_a_sweep_by_an_executor_of_an_extension(installed: Path) -> None:
     ended = [(installed / f"sweep/{n}/result.json").stat().st_mtime_ns for n in range(3)]
     assert [history(installed / f"sweep/{n}")[-1]["epoch"] for n in range(3)] == ["3"] * 3
     assert ended[1] < ended[0] or ended[2] < ended[0]
-    chosen = ("hydra/launcher=fused", "hydra.launcher.executor=backward")
-    wrong = python(installed, "-m", "kindling", "train", *SMALL, "-m", *chosen, "seed=1,2")
+    near = ("hydra/launcher=fused", "hydra.launcher.executor=backward", "seed=1,2")
+    wrong = python(installed, "-m", "kindling", "train", *SMALL, "-m", *near)
     assert "must be one of local, slurm, ray, backwards; did you mean backwards?" in wrong.stderr
 
 

@@ -228,7 +228,7 @@ def test_a_validation_set_is_not_drawn_beside_one(
         fit(config, tmp_path / "run")
     assert Run(tmp_path / "run").result["status"] == "failed"
     with pytest.raises(InputError, match=told):
-        require_divisible([compose(*settings(tmp_path, *typed, "data.group=1")).data])
+        require_divisible([compose(*settings(tmp_path, *typed, "data.group=1"))])
 
 
 def test_groups_stay_in_one_of_three_parts(tmp_path: Path) -> None:

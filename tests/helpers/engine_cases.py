@@ -85,7 +85,7 @@ class Case:
             self.features.ctypes.data, self.source, self.labels.ctypes.data, SAMPLES
         )
 
-    def evaluate(self, by: engine.Engine) -> tuple[float, int, Array]:
+    def evaluate(self, by: engine.Engine) -> tuple[float, float, Array]:
         """The sum of the losses of all samples, the sum of their scores, and the logits."""
         scratch = self.scratch(by, SAMPLES)
         weights = self.weights.ctypes.data

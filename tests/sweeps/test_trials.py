@@ -519,7 +519,7 @@ def test_only_the_trials_of_a_broken_file_fail(
         for name in ("good", "broken", "other")
         for seed in (0, 1)
     ]
-    require_divisible(config.data for config in configs)
+    require_divisible(configs)
     folders = [tmp_path / "sweep" / str(number) for number in range(6)]
     train_trials(configs, folders, Sweep(tmp_path / "sweep"), None)
     for number, config in enumerate(configs):

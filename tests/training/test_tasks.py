@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from torch.optim import SGD, Adam
 
 from kindling.config.compose import compose
-from kindling.config.schema import Config
+from kindling.config.schema import Config, Csv
 from kindling.data.module import DataModule
 from kindling.data.sources.catalogue import open_source
 from kindling.records.folder import Run
@@ -86,7 +86,7 @@ def by_hand(config: Config, loss: str, optimizer: Any) -> tuple[nn.Module, list[
     for _ in range(config.trainer.max_epochs):
         found = LOSSES[loss](model(source.train.features.double()), source.train.labels.double())
         steps.zero_grad()
-        found.backward()
+        found.backward()  # type: ignore[no-untyped-call]
         steps.step()
         losses.append(found.item())
     return model, losses
@@ -136,6 +136,7 @@ def test_measures_of_numbers_are_those_of_scikit_learn(
     labels, guesses = (
         scale.restored(each).numpy() for each in (source.test.labels, found)
     )  # fmt: skip
+    assert isinstance(config.data, Csv)
     own = np.loadtxt(config.data.path, delimiter=",", skiprows=1)[:, 5:]
     distance = np.abs(own[:, None] - labels[None]).max(-1) / np.abs(own).max()
     assert (distance.min(0) < 1e-6).all()

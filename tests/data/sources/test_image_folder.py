@@ -101,11 +101,11 @@ def test_groups_are_folders_below_the_classes(loader: str, tmp_path: Path) -> No
         names += sorted(inside)
     assert sorted(names) == [f"h{hospital}/{n}" for hospital in (0, 1) for n in range(6)]
     folds = ("data=image_folder", f"data.path={tmp_path}", "data.folds=3", "data.fold=0", *loaded)
-    require_divisible([compose(*folds, "data.group=2").data])
+    require_divisible([compose(*folds, "data.group=2")])
     with pytest.raises(
         InputError, match=r"data\.test_fraction=0\.2: data\.group=1 has no group that can"
     ):
-        require_divisible([compose(*folds, "data.group=1").data])
+        require_divisible([compose(*folds, "data.group=1")])
 
 
 def test_faults_of_groups_of_pictures(tmp_path: Path) -> None:
