@@ -24,6 +24,7 @@ from kindling.config.section import (
     Factor,
     Folds,
     Fraction,
+    InMemory,
     ModelSection,
     NonNegativeFloat,
     NonNegativeInt,
@@ -198,6 +199,17 @@ class Npz(_Files):
     kind: Literal["auto", "pictures", "numbers"] | None = None
 
 
+class Arrays(InMemory, DataSection):
+    """The arrays of data/sources/arrays.py."""
+
+    call: ClassVar = "kindling.fit(config, data=(x, y))"
+    pictures: ClassVar = DRAWING
+    name: Literal["arrays"]
+    kind: Literal["auto", "pictures", "numbers"] = "auto"
+    test_fraction: Fraction = 0.2
+    digest: Annotated[str, _matching("[0-9a-f]{12}", "12 hex digits")] | None = None
+
+
 class Csv(_Files):
     pictures: ClassVar = None
     name: Literal["csv"]
@@ -249,6 +261,14 @@ class Cnn(ModelSection):
     def weights_between(cls, before: int, after: int, read: Callable[[str], Any]) -> int:
         size = read("model.kernel_size")
         return before * after * size**2 if type(size) is int else 0
+
+
+class Own(InMemory, ModelSection):
+    """The module of models/own.py."""
+
+    call: ClassVar = "kindling.fit(config, model=module)"
+    name: Literal["own"]
+    class_name: Annotated[str, _matching(r"[\w.<>]{1,300}", "the name of a class")] | None = None
 
 
 class Sgd(OptimizerSection):
@@ -375,8 +395,8 @@ class Augmentation(Section):
 
 
 AUGMENTATIONS = ("shift", "rotate", "scale", "shear", "flip", "elastic")
-Data = Mnist | Torchvision | Digits | Toy | Synthetic | ImageFolder | Npz | Csv
-Model = LogisticRegression | Mlp | Cnn
+Data = Mnist | Torchvision | Digits | Toy | Synthetic | ImageFolder | Npz | Arrays | Csv
+Model = LogisticRegression | Mlp | Cnn | Own
 Optimizer = Sgd | Adam
 Scheduler = NoScheduler | MultiStep | Cosine | Plateau | OneCycle
 if not TYPE_CHECKING:

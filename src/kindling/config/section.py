@@ -5,9 +5,11 @@ a default is younger than some runs, as in config/schema.py.
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
+
+from kindling.system.errors import InputError
 
 # Every number has a lower and an upper limit. A value beyond them is a typing mistake or comes from
 # a stranger's file, and would cost hours or all memory before it failed.
@@ -37,6 +39,33 @@ class Section(BaseModel):
 
     def __hash__(self) -> int:  # pydantic's fails for lists
         return hash(self.model_dump_json())
+
+
+class InMemory(Section):
+    """A section of what a program of the user holds. That goes with the configuration wherever
+    something trains, also to other processes, and never into a file: a folder cannot name it."""
+
+    call: ClassVar[str]  # how a program hands it over
+    _held: Any = PrivateAttr(default=None)
+
+    @property
+    def held(self) -> Any:
+        """Raises InputError if there is nothing, as in a configuration that was read from a file."""
+        if self._held is None:
+            raise InputError(self.only_from_python())
+        return self._held
+
+    @classmethod
+    def only_from_python(cls) -> str:
+        (name,) = get_args(cls.model_fields["name"].annotation)
+        group = "model" if issubclass(cls, ModelSection) else "data"
+        return f"{group}={name}: comes from a Python program alone; type {cls.call} there"
+
+    def holding(self, held: object, **values: Any) -> Self:
+        """The section with these values, and what it is about."""
+        section = self.model_copy(update=values)
+        section._held = held
+        return section
 
 
 # How a picture becomes features of a model, by the data that it was trained on: the picture is

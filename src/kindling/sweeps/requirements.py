@@ -4,6 +4,7 @@ from typing import Any
 
 from kindling.config.faults import DETACHED, find_faults
 from kindling.config.schema import Config
+from kindling.config.section import InMemory
 from kindling.data.paths import path_faults
 from kindling.native.engine import why_absent
 from kindling.records.lookup import MODEL, checkpoint_of, find
@@ -23,6 +24,9 @@ def find_all_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
                 checkpoint_of(find(config.start_from, MODEL))
             except InputError as error:
                 faults.append(f"start_from={config.start_from}: {error}")
+        for section, given in ((config.data, "digest"), (config.model, "class_name")):
+            if isinstance(section, InMemory) and getattr(section, given) is None:
+                faults.append(section.only_from_python())
         if config.trainer.step == "native" and (reason := why_absent()):
             faults.append(f"trainer.step=native: {reason}; or type trainer.step=auto")
     section = point.get("data")

@@ -29,56 +29,74 @@ PARTS = {"": "training", "_val": "validation", "_test": "test"}  # by the ends o
 
 
 def open_source(config: schema.Npz) -> Source:
-    """Pictures (N, H, W) get a channel: (N, 1, H, W). Raises InputError with all faults at once."""
+    """Raises InputError as `source_of`, and for what read_arrays and the names of arrays tell."""
     path = Path(config.path)
     ends = [end for end in PARTS if end != "_val" or config.kind is not None]
     names = [f"{name}{end}" for end in ends for name in filter(None, ("x", "y", config.group))]
     found, unused = arrays.read_arrays(path, names, limit=free_memory() // COPIES)
-    parts = [end for end in ends if f"x{end}" in found]
-    faults = _pair_faults(found, ends)
+    faults, lines = _pair_faults(found, ends), list[str]()
     if config.kind is not None:
         faults += _unused_faults(unused)
+        if unused:
+            lines = [f"{arrays.unused_line(unused)}; data.group=NAME takes one as the groups of samples"]
+    return source_of(
+        config, str(path), found, digest=sha256(path), group=config.group, faults=faults, lines=lines
+    )
+
+
+def source_of(
+    config: schema.Npz | schema.Arrays,
+    told_as: str,
+    found: dict[str, NDArray[Any]],
+    *,
+    digest: str,
+    labels: Sequence[str] | None = None,
+    group: str | None = None,
+    faults: Sequence[str] = (),
+    lines: Sequence[str] = (),
+) -> Source:
+    """The data set of arrays by their names, x, y, x_val, …, which `told_as` names in messages.
+    Pictures (N, H, W) get a channel: (N, 1, H, W). `labels` are the names of the classes, by
+    default their numbers. `lines` are told after what was guessed. Raises InputError with `faults`
+    and all others at once."""
+    faults = [*faults]
+    parts = [end for end in PARTS if f"x{end}" in found]
     for end in parts:
         x = found[f"x{end}"] = arrays.as_float32(found[f"x{end}"])
         samples = len(x) if x.ndim else 0
         faults += arrays.feature_faults(f"x{end}", x, config.kind)
         faults += arrays.label_faults(f"y{end}", found.get(f"y{end}"), samples)
-    reading, lines = None, list[str]()
+    reading = None
     if not faults and config.kind is not None:
         reading = arrays.ArrayReading.guess(found["x"], config.kind)
-        lines = _told(found["x"], reading, guessed=config.kind == "auto", unused=unused)
+        lines = [*_told(found["x"], reading, guessed=config.kind == "auto"), *lines]
         for name in [f"x{end}" for end in parts]:
             faults += arrays.feature_faults(name, found[name], reading.kind)
             found[name] = reading.features(found[name])
     faults += _difference_faults(found, parts)
-    if config.group is not None:
-        faults += _group_faults(found, config.group, parts)
+    if group is not None:
+        faults += _group_faults(found, group, parts)
     if not faults:
         faults += _class_faults(found, parts)
     if faults:
-        raise InputError(f"{path}: {'; '.join(faults)}")
-    splits = {end: _split(found, end, config.group) for end in parts}
+        raise InputError(f"{told_as}: {'; '.join(faults)}")
+    splits = {end: _split(found, end, group) for end in parts}
     train, test = splits[""], splits.get("_test")
     if test is None:
         train, test = split_off_test(train, config.test_fraction, config.split_seed)
-    labels = tuple(str(number) for number in range(int(found["y"].max()) + 1))
+    names = labels or [str(number) for number in range(int(found["y"].max()) + 1)]
     return Source(
-        config.name, train, test, labels,
-        validation=splits.get("_val"), digest=sha256(path), arrays=reading,
-        notes=[(logging.INFO, printable(f"{path}: {line}")) for line in lines],
+        config.name, train, test, tuple(names),
+        validation=splits.get("_val"), digest=digest, arrays=reading,
+        notes=[(logging.INFO, printable(f"{told_as}: {line}")) for line in lines],
     )  # fmt: skip
 
 
-def _told(
-    x: NDArray[Any], reading: arrays.ArrayReading, *, guessed: bool, unused: Sequence[str]
-) -> list[str]:
-    """A line for each thing that was guessed, is doubtful or is not used."""
+def _told(x: NDArray[Any], reading: arrays.ArrayReading, *, guessed: bool) -> list[str]:
+    """A line for each thing that was guessed or is doubtful."""
     lines = reading.guesses(x) if guessed else []
     if reading.kind == "numbers" and (line := arrays.unscaled(x)):
         lines.append(line)
-    if unused:
-        told = arrays.unused_line(unused)
-        lines.append(f"{told}; data.group=NAME takes one as the groups of samples")
     return lines
 
 
