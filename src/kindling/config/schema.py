@@ -202,7 +202,7 @@ class Npz(_Files):
 class Arrays(InMemory, DataSection):
     """The arrays of data/sources/arrays.py."""
 
-    call: ClassVar = "kindling.fit(config, data=(x, y))"
+    chosen, argument = "data=arrays", "data=(x, y)"
     pictures: ClassVar = DRAWING
     name: Literal["arrays"]
     kind: Literal["auto", "pictures", "numbers"] = "auto"
@@ -266,7 +266,7 @@ class Cnn(ModelSection):
 class Own(InMemory, ModelSection):
     """The module of models/own.py."""
 
-    call: ClassVar = "kindling.fit(config, model=module)"
+    chosen, argument = "model=own", "model=module"
     name: Literal["own"]
     class_name: Annotated[str, _matching(r"[\w.<>]{1,300}", "the name of a class")] | None = None
 
@@ -493,6 +493,12 @@ class Config(Section):
         """The value of a dotted key; None if the choice of its group has no such key."""
         section, _, name = key.partition(".")
         return getattr(getattr(self, section), name, None) if name else getattr(self, section)
+
+    @property
+    def only_from_python(self) -> list[str]:
+        """A line for each section that only a program can fill (InMemory)."""
+        sections = [each for each in (self.data, self.model) if isinstance(each, InMemory)]
+        return [section.only_from_python for section in sections]
 
     def to_primitives(self) -> dict[str, Any]:
         """Nested dicts, lists and scalars, for a checkpoint, a YAML or a JSON file."""

@@ -5,7 +5,7 @@ a default is younger than some runs, as in config/schema.py.
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 
@@ -45,21 +45,23 @@ class InMemory(Section):
     """A section of what a program of the user holds. That goes with the configuration wherever
     something trains, also to other processes, and never into a file: a folder cannot name it."""
 
-    call: ClassVar[str]  # how a program hands it over
+    chosen: ClassVar[str]  # as it would be typed
+    argument: ClassVar[str]  # of fit and sweep
     _held: Any = PrivateAttr(default=None)
 
     @property
     def held(self) -> Any:
         """Raises InputError if there is nothing, as in a configuration that was read from a file."""
         if self._held is None:
-            raise InputError(self.only_from_python())
+            raise InputError(self.only_from_python)
         return self._held
 
-    @classmethod
-    def only_from_python(cls) -> str:
-        (name,) = get_args(cls.model_fields["name"].annotation)
-        group = "model" if issubclass(cls, ModelSection) else "data"
-        return f"{group}={name}: comes from a Python program alone; type {cls.call} there"
+    @property
+    def only_from_python(self) -> str:
+        return (
+            f"{self.chosen}: is in the memory of a Python program; there, call "
+            f"kindling.fit(config, {self.argument}) or kindling.sweep(…, {self.argument})"
+        )
 
     def holding(self, held: object, **values: Any) -> Self:
         """The section with these values, and what it is about."""

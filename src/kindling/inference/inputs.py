@@ -44,7 +44,7 @@ def read_copies(run: Path, copies: int | None) -> int:
     if copies is None:
         return 0
     config = config_of(run)
-    if config and isinstance(config.data, schema.Npz | schema.Synthetic):
+    if config and isinstance(config.data, schema.Npz | schema.Arrays | schema.Synthetic):
         config = None
     pictures = bool(config and config.data.pictures)
     require_augmentation(copies, str(run), config, pictures=pictures)

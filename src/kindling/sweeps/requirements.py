@@ -1,10 +1,10 @@
 """Whether this machine has what a configuration needs. torch is imported only to look for a GPU."""
 
+from contextvars import ContextVar
 from typing import Any
 
 from kindling.config.faults import DETACHED, find_faults
 from kindling.config.schema import Config
-from kindling.config.section import InMemory
 from kindling.data.paths import path_faults
 from kindling.native.engine import why_absent
 from kindling.records.lookup import MODEL, checkpoint_of, find
@@ -12,6 +12,9 @@ from kindling.system.errors import InputError
 from kindling.system.extras import missing_loggers
 from kindling.system.launch import launch_info
 from kindling.system.process import importing
+
+
+from_python = ContextVar("from_python", default=False)  # True: a program has given what it holds
 
 
 def find_all_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
@@ -24,9 +27,7 @@ def find_all_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
                 checkpoint_of(find(config.start_from, MODEL))
             except InputError as error:
                 faults.append(f"start_from={config.start_from}: {error}")
-        for section, given in ((config.data, "digest"), (config.model, "class_name")):
-            if isinstance(section, InMemory) and getattr(section, given) is None:
-                faults.append(section.only_from_python())
+        faults += [] if from_python.get() else config.only_from_python
         if config.trainer.step == "native" and (reason := why_absent()):
             faults.append(f"trainer.step=native: {reason}; or type trainer.step=auto")
     section = point.get("data")

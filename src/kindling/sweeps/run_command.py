@@ -38,6 +38,7 @@ from kindling.sweeps.jobs import (
     train_trial,
     write_record,
 )
+from kindling.sweeps.requirements import from_python
 from kindling.system.arguments import as_path
 from kindling.system.colour import YELLOW, paint, tell_error
 from kindling.system.errors import InputError, exit_on_interruption
@@ -299,15 +300,17 @@ def checked_sweep(
     with importing():
         from kindling.training.own import Own
 
-    own = Own.of(*given)
-    named = {key_of(text) for text in own.overrides()}
-    if twice := [text for text in overrides if key_of(text) in named]:
-        raise InputError(f"{' '.join(twice)}: sweep(…) was given another; leave it out")
-    command = _checked([*texts, *own.overrides()], timestamped("sweeps"))
-    if _is_of_others(command.section):  # Hydra would compose each trial again
-        raise InputError("sweep(…, model=…, data=…) takes hydra/launcher=fused or basic alone")
-    own.tried(command.points[0])  # tells the class of the model, which is a setting too
-    command = _checked([*texts, *own.overrides()], where)
+    own, token = Own.of(*given), from_python.set(True)
+    try:
+        if twice := {key_of(text) for text in own.overrides()} & {*map(key_of, overrides)}:
+            raise InputError(f"{', '.join(twice)}: sweep(…) was given others; leave the texts out")
+        command = _checked([*texts, *own.overrides()], timestamped("sweeps"))
+        if _is_of_others(command.section):  # Hydra would compose each trial again
+            raise InputError("sweep(…, model=…, data=…): type hydra/launcher=fused, or basic")
+        own.tried(command.points[0])  # tells the class of the model, which is a setting too
+        command = _checked([*texts, *own.overrides()], where)
+    finally:
+        from_python.reset(token)
     return replace(command, points=[own.hold(config) for config in command.points])
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from kindling.config import schema
 from kindling.config.compose import compose
-from kindling.config.overrides import quoted
+from kindling.config.overrides import override_text
 from kindling.config.schema import Config
 from kindling.config.section import DataSection, InMemory
 from kindling.data.sources.arrays import OwnArrays
@@ -77,9 +77,9 @@ class Own:
         """Those that stand for the model and the arrays in the record of a sweep."""
         texts = []
         if self.arrays is not None:
-            texts += ["data=arrays", f"data.digest='{self.arrays.digest[:DIGITS]}'"]
+            texts += ["data=arrays", override_text("data.digest", self.arrays.digest[:DIGITS])]
         if self.model is not None:
-            texts += ["model=own", f"model.class_name={quoted(self.model.class_name)}"]
+            texts += ["model=own", override_text("model.class_name", self.model.class_name)]
         return texts
 
     def take_best(self, run: Run) -> None:
