@@ -154,8 +154,8 @@ def source_of(trained: Trained, data: str | None = None) -> Source:
     if isinstance(section, schema.Arrays):
         raise InputError(
             f"{trained.checkpoint}: was trained on arrays of a Python program, which no file has; "
-            f"there, call kindling.load(…).score(x, y), or type {as_command('evaluate')} … --data "
-            "FILE.npz"
+            f"there, call kindling.load(…).score(x, y); {as_command('evaluate')} takes others by "
+            "--data FILE.npz"
         )
     path = getattr(section, "path", None)
     if path is not None and not Path(path).exists():
