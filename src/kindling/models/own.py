@@ -33,7 +33,7 @@ class OwnModel:
         if isinstance(given, nn.Module):
             return
         if not callable(given):
-            raise InputError(f"model: is {given!r:.80}, must be a torch module, or a function of one")
+            raise InputError(f"model: is a {type(given).__name__}, must be a torch module, or a function that makes one")
         with parsing(f"model={self.name}: its parameters are not known"):
             known = inspect.signature(given).parameters.values()
         several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
@@ -66,7 +66,7 @@ class OwnModel:
 def _faults(made: Any) -> Iterator[str]:
     kind = type(made)
     if not isinstance(made, nn.Module):
-        yield f"returns {made!r:.80}, must return a torch module"
+        yield f"returns a {kind.__name__}, must return a torch module"
         return
     if any(each.__name__ == "LightningModule" for each in kind.__mro__):
         yield (

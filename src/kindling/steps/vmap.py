@@ -11,7 +11,7 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.dropout import _DropoutNd
 
 from kindling.config import schema
-from kindling.models import build_model, remembered
+from kindling.models import construct_model, remembered
 from kindling.models.closed_form import (
     ClosedForm,
     SegmentBatch,
@@ -102,7 +102,7 @@ class Vmapped(ClosedForm):
 @remembered
 def why_no_vmap(config: schema.Model, shape: tuple[int, ...], classes: int) -> str | None:
     """Why models of this configuration cannot train side by side, or None."""
-    return difference_by_vmap(lambda: build_model(config, shape, classes), shape)
+    return difference_by_vmap(lambda: construct_model(config, shape, classes), shape)
 
 
 def difference_by_vmap(build: Callable[[], nn.Module], shape: Sequence[int]) -> str | None:

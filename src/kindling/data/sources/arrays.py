@@ -31,9 +31,10 @@ class OwnArrays:
         self.arrays: dict[str, NDArray[Any]] = {}
         for (name, pair), end in zip(given.items(), ends, strict=True):
             if not isinstance(pair, tuple | list) or len(pair) != 2:
-                what = f"{len(pair)} parts" if isinstance(pair, tuple | list) else f"{pair!r:.80}"
+                of = f" of {len(pair)}" if isinstance(pair, tuple | list) else ""
                 raise InputError(
-                    f"{name}: is {what}, must be samples and their classes; type {name}=(x, y)"
+                    f"{name}: is a {type(pair).__name__}{of}, must be samples and their classes; "
+                    f"type {name}=(x, y)"
                 )
             for part, array in zip(("x", "y"), pair, strict=True):
                 self.arrays[f"{part}{end}"] = _as_array(f"{name}=(x, y): {part}", array)
