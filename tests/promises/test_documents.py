@@ -465,8 +465,8 @@ def test_python_runs(
     settings = ", ".join(repr(text) for text in DIGITS)
     for block in blocks(page, "python"):
         own = "data=(x, y)" in block  # has small data already
-        text = block if own else re.sub(r"kindling\.(compose|sweep)\(", rf"\g<0>{settings}, ", block)
-        exec(text, {})
+        small = re.sub(r"kindling\.(compose|sweep)\(", rf"\g<0>{settings}, ", block)
+        exec(block if own else small, {})
 
 
 # --- what is added as docs/extending.md says --------------------------------------------------

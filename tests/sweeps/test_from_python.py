@@ -14,6 +14,7 @@ from kindling.records.folder import Run
 from kindling.sweeps.command_line import check_command_line
 from kindling.sweeps.requirements import from_python
 from kindling.system.errors import InputError
+from kindling.training.own import Own
 from tests.helpers.commands import SMALL, Command
 from tests.helpers.kills import Killed, die_after_writing
 from tests.helpers.own import RECIPE, Net, X, Y, make, plain, recipe
@@ -167,7 +168,7 @@ def test_a_killed_sweep_of_a_module_goes_on(monkeypatch: pytest.MonkeyPatch) -> 
     with pytest.raises(Killed):
         swept("killed")
     undo()
-    with pytest.raises(InputError, match="data.digest: it was"):
+    with pytest.raises(InputError, match=r"data\.digest: it was"):
         swept("killed", "resume=auto", data=(X + 1, Y))
     again = swept("killed", "resume=auto")
     for row in whole:
@@ -176,13 +177,33 @@ def test_a_killed_sweep_of_a_module_goes_on(monkeypatch: pytest.MonkeyPatch) -> 
         assert fingerprint(Run(row["folder"])) == fingerprint(Run(other["folder"]))
 
 
+@pytest.mark.parametrize("digest", ["123456789012", "123456789e12", "000000000000"])
+def test_digests_that_look_like_numbers_and_names_of_inner_classes(
+    digest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Inner(Net):
+        pass
+
+    own = Own.of(Inner, (X, Y), None, None)
+    assert own.arrays is not None
+    own.arrays.digest = digest
+    monkeypatch.setattr(Own, "of", lambda *_: own)
+    (row,) = kindling.sweep(*OWN, "seed=3", model=Inner, data=(X, Y), folder="sweep")
+    run = kindling.fit(recipe("seed=3"), "run", model=Inner, data=(X, Y))
+    for each in (Run(row["folder"]), run):
+        read = {key: each.config.read(key) for key in ("data.digest", "model.class_name")}
+        assert read == {"data.digest": digest, "model.class_name": Inner.__qualname__}
+    assert row["data.digest"] == digest
+    assert kindling.load("sweep/0", model=Inner()).labels == ("high", "low")
+
+
 @pytest.mark.slow
 def test_processes_of_an_executor_get_the_model_and_the_arrays() -> None:
     typed = ("seed=0,1,2", "hydra.launcher.executor=local", "hydra.launcher.slots=2")
     rows = kindling.sweep(*OWN, *typed, model=make, data=(X, Y))
     assert [row["status"] for row in rows] == ["finished"] * 3
     with pytest.raises(InputError, match="cannot go to another process"):
-        kindling.sweep(*OWN, *typed, model=lambda: Net(), data=(X, Y))
+        kindling.sweep(*OWN, *typed, model=lambda: Net(4), data=(X, Y))
 
 
 @pytest.mark.parametrize(

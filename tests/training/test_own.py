@@ -43,7 +43,7 @@ def test_a_module_starts_as_it_is_and_ends_with_the_best_weights(tmp_path: Path)
     run = fit(recipe("trainer.max_epochs=3"), tmp_path / "run", model=net, data=(X, Y))
     assert run.result["status"] == "finished"
     assert run.result["step_reason"] == "Net has no closed form"
-    assert (run.config.model.class_name, run.config.data.name) == ("Net", "arrays")
+    assert (run.config.read("model.class_name"), run.config.data.name) == ("Net", "arrays")
     assert not net.training  # as it was
     assert np.array_equal(X, before)
     best = copied(net)
@@ -71,8 +71,8 @@ def test_it_is_the_training_of_plain_torch(tmp_path: Path) -> None:
         loss = nn.functional.cross_entropy(torch.from_numpy(X) @ weight.T + bias, labels)
         gradients = torch.autograd.grad(loss, [weight, bias])
         with torch.no_grad():
-            for parameter, gradient in zip((weight, bias), gradients, strict=True):
-                parameter -= 0.5 * gradient
+            weight -= 0.5 * gradients[0]
+            bias -= 0.5 * gradients[1]
     torch.testing.assert_close(net.weight, weight)
     torch.testing.assert_close(net.bias, bias)
 
@@ -201,7 +201,7 @@ def test_faults_before_anything_is_written(
     ("typed", "given", "told"),
     [
         (("data=digits",), {"data": (X, Y)}, r"^data=digits: data=\(x, y\) names other data"),
-        (("model=cnn",), {"model": make, "data": (X, Y)}, "^model=cnn: has settings that model=make"),
+        (("model=cnn",), {"model": make, "data": (X, Y)}, "^model=cnn: has settings that"),
         (("model.hidden_sizes=[3]",), {"model": make, "data": (X, Y)}, "^model=mlp: has settings"),
         (("data=arrays",), {}, r"^data=arrays: .* call kindling.fit\(config, data=\(x, y\)\)"),
         (("model=own", "data=toy"), {}, r"^model=own: .* call kindling.fit\(config, model=module"),
@@ -254,7 +254,7 @@ def test_a_module_that_fails_later_is_unchanged_and_shows_its_own_code(tmp_path:
 @pytest.mark.parametrize("model", [Net, Late])
 def test_nothing_of_the_program_is_kept(model: Callable[[], nn.Module], tmp_path: Path) -> None:
     net, x = model(), X.copy()
-    gone = [weakref.ref(net), weakref.ref(x)]
+    gone: list[Callable[[], object]] = [weakref.ref(net), weakref.ref(x)]
     try:
         fit(recipe(epochs=9), tmp_path / "run", model=net, data=(x, Y))
     except KeyError:
@@ -295,16 +295,16 @@ def test_frozen_weights_stay(tmp_path: Path) -> None:
         before = copied(net)
         run = fit(recipe(), tmp_path / type(net).__name__, model=net, data=(X, Y))
         assert run.result["step"] == "autograd"
-        changed = [name for name, value in net.state_dict().items() if (value != before[name]).any()]
-        assert torch.equal(first, [*before.values()][0])
-        assert changed
+        assert torch.equal(first, next(iter(before.values())))
+        assert not equal(copied(net), before)
 
 
 def test_other_precisions_and_loaders(tmp_path: Path) -> None:
-    for number, typed in enumerate(
-        (("trainer.precision=64",), ("trainer.precision=bf16-mixed",), ("data.batch_size=auto",),
-         ("data.order=stream",), ("data.folds=4", "data.fold=1"), ("trainer.class_weights=balanced",))
-    ):  # fmt: skip
+    settings = (
+        ("trainer.precision=64",), ("trainer.precision=bf16-mixed",), ("data.batch_size=auto",),
+        ("data.order=stream",), ("data.folds=4", "data.fold=1"), ("trainer.ema_decay=0.9",),
+    )  # fmt: skip
+    for number, typed in enumerate(settings):
         net = Net()
         run = fit(recipe(*typed, epochs=1), tmp_path / str(number), model=net, data=(X, Y))
         assert run.result["status"] == "finished"
@@ -326,5 +326,5 @@ def test_two_ranks_train_the_module_of_the_program(tmp_path: Path) -> None:
     assert (run.result["ranks"], run.result["steps"]) == (2, one.result["steps"])
     assert not equal(copied(net), start)
     assert equal(copied(net), weights_of(tmp_path / "two", plain))
-    with pytest.raises(InputError, match="^model=.*: cannot go to another process"):
-        fit(recipe(*other), tmp_path / "three", model=lambda: Net(), data=(X, Y))
+    with pytest.raises(InputError, match=r"^model=.*: cannot go to another process"):
+        fit(recipe(*other), tmp_path / "three", model=lambda: Net(4), data=(X, Y))

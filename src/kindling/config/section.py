@@ -51,7 +51,7 @@ class InMemory(Section):
 
     @property
     def held(self) -> Any:
-        """Raises InputError if there is nothing, as in a configuration that was read from a file."""
+        """Raises InputError if there is nothing, as in a configuration that comes from a file."""
         if self._held is None:
             raise InputError(self.only_from_python)
         return self._held

@@ -29,7 +29,7 @@ from kindling.system.terminal import progress
 
 ARRAYS_LIMIT = 1024 * MIB  # of an unpacked .npz file; MNIST has 55 MiB
 NAMES_SHOWN = 5
-OWN = ("csv", "image_folder", "npz")  # data sets of the user's own files
+OWN = ("arrays", "csv", "image_folder", "npz")  # data sets of the user's own
 MOST_COPIES = 1000
 # The end of the help of --augmented.
 AND_COPIES = (

@@ -23,7 +23,6 @@ from kindling.models.closed_form import MemoryCost
 from kindling.system.errors import InputError, first_line, without_own_frames
 from kindling.system.resources import out_of_memory
 
-
 WRONG_SHAPE = (RuntimeError, ValueError, IndexError)  # torch's errors
 
 
@@ -36,8 +35,9 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
         model = construct_model(config, shape, classes).eval()
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             logits = model(torch.zeros(2, *shape))
-    except Exception if own else WRONG_SHAPE as error:
-        if isinstance(error, InputError) or out_of_memory(error):
+    except Exception as error:
+        foreign = not own and not isinstance(error, WRONG_SHAPE)
+        if foreign or isinstance(error, InputError) or out_of_memory(error):
             raise
         why = first_line(error)
         remedy = "type model=logistic_regression or model=mlp, which take any shape"

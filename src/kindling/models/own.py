@@ -33,16 +33,16 @@ class OwnModel:
         if isinstance(given, nn.Module):
             return
         if not callable(given):
-            raise InputError(f"model: is a {type(given).__name__}, must be a torch module, or a function that makes one")
+            what = type(given).__name__
+            raise InputError(f"model: is a {what}, must be a torch module, or a function of one")
         with parsing(f"model={self.name}: its parameters are not known"):
             known = inspect.signature(given).parameters.values()
         several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
         self.takes = sum(each.default is each.empty and each.kind not in several for each in known)
         if self.takes not in (0, 2):
             raise InputError(
-                f"model={self.name}: needs {self.takes} arguments; a function that makes a model is "
-                "called as model() or as model(shape, outputs); type "
-                f"model=lambda shape, outputs: {self.name}(…)"
+                f"model={self.name}: needs {self.takes} arguments, and is called as model() or as "
+                f"model(shape, outputs); type model=lambda shape, outputs: {self.name}(…)"
             )
 
     def build(self, shape: Sequence[int], outputs: int) -> nn.Module:
@@ -52,8 +52,9 @@ class OwnModel:
             made = made(tuple(shape), outputs) if self.takes else made()
         for fault in _faults(made):
             raise InputError(f"model={self.name}: {fault}")
-        with parsing(f"model={self.name}: cannot be copied", "; type model=FUNCTION, which makes it"):
-            return copy.deepcopy(made)  # a function may return the same module each time
+        with parsing(f"model={self.name}: cannot be copied by copy.deepcopy"):
+            module: nn.Module = copy.deepcopy(made)  # a function may return one module each time
+        return module
 
     def __getstate__(self) -> dict[str, Any]:
         """Raises InputError for what another process could not import."""

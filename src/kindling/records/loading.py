@@ -171,8 +171,9 @@ def rebuild(
             raise ValueError(f"{name} is of {weights[name].dtype}")
         if expected.get(name) != stored.get(name):
             raise ValueError(
-                f"{name} is {stored.get(name, 'missing')}, the {'model' if given else 'configuration'} "
-                f"says {expected.get(name, 'that there is none')}"
+                f"{name} is {stored.get(name, 'missing')}, the "
+                f"{'model' if given else 'configuration'} says "
+                f"{expected.get(name, 'that there is none')}"
             )
     model.load_state_dict(weights, assign=True)
     return model.requires_grad_(True)

@@ -13,7 +13,6 @@ from kindling.system.extras import missing_loggers
 from kindling.system.launch import launch_info
 from kindling.system.process import importing
 
-
 from_python = ContextVar("from_python", default=False)  # True: a program has given what it holds
 
 

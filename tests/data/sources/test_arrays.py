@@ -49,7 +49,7 @@ def opened(x: Any, y: Any, *typed: str, **pairs: Any) -> Source:
 def test_they_are_read_as_a_file_of_them(
     x: np.ndarray[Any, Any], parts: tuple[str, ...], kind: str, tmp_path: Path
 ) -> None:
-    content, pairs = {}, {}
+    content, pairs = dict[str, Any](), dict[str, Any]()
     for number, name in enumerate(parts):
         end = {"data": "", "validation": "_val", "test": "_test"}[name]
         pairs[name] = (x[number:], Y[number:])
@@ -128,7 +128,7 @@ def test_classes_are_texts_and_any_whole_numbers(y: Any, names: tuple[str, ...])
         ({"data": (X[:0], Y[:0])}, r"x is \(0, 4\), must be"),
         ({"data": (Y.astype(str), Y)}, "x is of <U21, must be numbers"),
         ({"data": ([[1], [2, 3]], [0, 1])}, r"x cannot be read as an array .*type numpy.array"),
-        ({"data": (torch.zeros(2, 3, dtype=torch.bfloat16), [0, 1])}, "x cannot be read .*BFloat16"),
+        ({"data": (torch.zeros(2, 3).bfloat16(), [0, 1])}, "x cannot be read .*BFloat16"),
         ({"data": (torch.zeros(2, 3, device="meta"), [0, 1])}, "x cannot be read as an array"),
         ({"data": (X, [None] * 10)}, "y is of object, must be numbers, or of classes texts"),
         ({"data": (X, ["a", None] * 5)}, "y is of object, must be numbers, or of classes texts"),
@@ -153,8 +153,9 @@ def test_faults(pairs: dict[str, Any], told: str) -> None:
 def test_the_digest_is_of_names_types_shapes_and_values() -> None:
     others: list[dict[str, Any]] = [
         {"data": (X + 1e-6, Y)}, {"data": (X.astype(np.float64), Y)}, {"data": (X, 1 - Y)},
-        {"data": (X.reshape(10, 2, 2), Y)}, {"data": (X, Y), "test": (X, Y)}, {"data": (X[::-1], Y)},
-        {"data": (X, Y), "validation": (X, Y)}, {"data": (X, Y.astype(str))},
+        {"data": (X.reshape(10, 2, 2), Y)}, {"data": (X, Y), "test": (X, Y)},
+        {"data": (X[::-1], Y)}, {"data": (X, Y), "validation": (X, Y)},
+        {"data": (X, Y.astype(str))},
     ]  # fmt: skip
     digests = {OwnArrays(**pairs).digest for pairs in ({"data": (X, Y)}, *others)}
     assert len(digests) == len(others) + 1

@@ -1,5 +1,5 @@
-"""The user's own arrays in memory, which `kindling.fit(config, data=(x, y))` gets. They are read and
-checked as those of a .npz file (npz.py), but the classes may be any whole numbers or texts."""
+"""The user's own arrays in memory, which `kindling.fit(config, data=(x, y))` gets. They are read
+and checked as those of a .npz file (npz.py), but the classes may be any whole numbers or texts."""
 
 import hashlib
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ class OwnArrays:
         digest = hashlib.sha256()
         for name, array in sorted(self.arrays.items()):
             digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8))
+            digest.update(array.reshape(-1).view(np.uint8).data)
         self.digest = digest.hexdigest()
 
 
@@ -50,7 +50,8 @@ def _as_array(name: str, given: Any) -> NDArray[Any]:
     if given is None:
         raise InputError(f"{name} is None; both are needed, the samples x and their classes y")
     given = given.detach() if hasattr(given, "detach") else given
-    with parsing(f"{name} cannot be read as an array", "; type numpy.array(…), or of a tensor .cpu()"):
+    cure = "; type numpy.array(…), or of a tensor .cpu()"
+    with parsing(f"{name} cannot be read as an array", cure):
         array = np.asarray(given)
         texts = array.dtype == object and all(isinstance(each, str) for each in array.flat)
         if texts or array.dtype.kind == "S":
@@ -94,7 +95,7 @@ def _numbered(
         texts = {each.dtype.kind == "U" for each in (labels, classes)}
         strange = labels if len(texts) > 1 else labels[~np.isin(labels, classes)]
         if strange.size:
-            known = ", ".join(map(str, classes[:10]))
-            raise InputError(f"{told_as}: {name} has the class {strange[0]}, y has only {known[:200]}")
+            known = ", ".join(map(str, classes[:10]))[:200]
+            raise InputError(f"{told_as}: {name} has the class {strange[0]}, y has only {known}")
         found[name] = np.searchsorted(classes, labels)
     return found, [str(each) for each in classes.tolist()]

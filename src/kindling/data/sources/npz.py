@@ -38,10 +38,12 @@ def open_source(config: schema.Npz) -> Source:
     if config.kind is not None:
         faults += _unused_faults(unused)
         if unused:
-            lines = [f"{arrays.unused_line(unused)}; data.group=NAME takes one as the groups of samples"]
+            told = arrays.unused_line(unused)
+            lines.append(f"{told}; data.group=NAME takes one as the groups of samples")
     return source_of(
-        config, str(path), found, digest=sha256(path), group=config.group, faults=faults, lines=lines
-    )
+        config, str(path), found,
+        digest=sha256(path), group=config.group, faults=faults, lines=lines,
+    )  # fmt: skip
 
 
 def source_of(
