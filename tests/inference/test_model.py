@@ -259,9 +259,9 @@ def test_the_module_of_the_program_opens_its_run(given: Any, own: Path) -> None:
     [
         (None, r"^{}: its model was made in a Python program; there, call {}$"),
         (plain, r"^{}: was not trained with a model of class Sequential; call {}$"),
-        (Net(4, 3), r"not those of .*last.weight is \(2, 8\), the model says \(3, 8\)"),
-        (Net(3), r"not those of .*first.weight is \(8, 4\), the model says \(8, 3\)"),
-        (3, "^model: is a int, must be a torch module"),
+        (Net(4, 3), r"does not fit the given model \(last.weight is \(2, 8\)"),
+        (Net(3), r"does not fit the given model \(first.weight is \(8, 4\)"),
+        (3, "^model: is int, must be a module"),
         (torch.nn.LazyLinear(2), "has lazy parameters"),
     ],
 )  # fmt: skip

@@ -14,7 +14,7 @@ from kindling.records.folder import Run
 from kindling.sweeps.command_line import check_command_line
 from kindling.sweeps.requirements import from_python
 from kindling.system.errors import InputError
-from kindling.training.own import Own
+from kindling.training.own import Given
 from tests.helpers.commands import SMALL, Command
 from tests.helpers.kills import Killed, die_after_writing
 from tests.helpers.own import RECIPE, Net, X, Y, make, plain, recipe
@@ -184,10 +184,10 @@ def test_digests_that_look_like_numbers_and_names_of_inner_classes(
     class Inner(Net):
         pass
 
-    own = Own.of(Inner, (X, Y), None, None)
+    own = Given.of(Inner, (X, Y), None, None)
     assert own.arrays is not None
-    own.arrays.digest = digest
-    monkeypatch.setattr(Own, "of", lambda *_: own)
+    own.arrays.short_digest = digest
+    monkeypatch.setattr(Given, "of", lambda *_: own)
     (row,) = kindling.sweep(*OWN, "seed=3", model=Inner, data=(X, Y), folder="sweep")
     run = kindling.fit(recipe("seed=3"), "run", model=Inner, data=(X, Y))
     for each in (Run(row["folder"]), run):

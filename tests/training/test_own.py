@@ -17,7 +17,7 @@ from kindling.config.compose import compose
 from kindling.records.loading import open_trained
 from kindling.system.errors import InputError
 from kindling.training.fit import fit
-from kindling.training.own import Own
+from kindling.training.own import Given
 from tests.helpers.kills import Killed, die_after_writing
 from tests.helpers.own import RECIPE, Net, X, Y, make, plain, recipe
 
@@ -173,7 +173,7 @@ def fingerprint_of_files(folder: Path) -> dict[Path, bytes]:
 
 def test_the_checkpoint_has_the_whole_digest(tmp_path: Path) -> None:
     fit(recipe(), tmp_path / "run", data=(X, Y))
-    own = Own.of(None, (X, Y), None, None)
+    own = Given.of(None, (X, Y), None, None)
     assert own.arrays is not None
     assert len(own.arrays.digest) == 64
     assert open_trained(tmp_path / "run").digest == own.arrays.digest
@@ -200,9 +200,17 @@ def test_faults_before_anything_is_written(
 @pytest.mark.parametrize(
     ("typed", "given", "told"),
     [
-        (("data=digits",), {"data": (X, Y)}, r"^data=digits: data=\(x, y\) names other data"),
-        (("model=cnn",), {"model": make, "data": (X, Y)}, "^model=cnn: has settings that"),
-        (("model.hidden_sizes=[3]",), {"model": make, "data": (X, Y)}, "^model=mlp: has settings"),
+        (
+            ("data=digits",),
+            {"data": (X, Y)},
+            r"^data=digits: data=.* was given",
+        ),
+        (("model=cnn",), {"model": make, "data": (X, Y)}, "^model=cnn: .* was given"),
+        (
+            ("model.hidden_sizes=[3]",),
+            {"model": make, "data": (X, Y)},
+            "^model=mlp: .* was given",
+        ),
         (("data=arrays",), {}, r"^data=arrays: .* call kindling.fit\(config, data=\(x, y\)\)"),
         (("model=own", "data=toy"), {}, r"^model=own: .* call kindling.fit\(config, model=module"),
     ],

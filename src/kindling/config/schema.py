@@ -202,7 +202,7 @@ class Npz(_Files):
 class Arrays(InMemory, DataSection):
     """The arrays of data/sources/arrays.py."""
 
-    chosen, argument = "data=arrays", "data=(x, y)"
+    argument = "data=(x, y)"
     pictures: ClassVar = DRAWING
     name: Literal["arrays"]
     kind: Literal["auto", "pictures", "numbers"] = "auto"
@@ -266,7 +266,7 @@ class Cnn(ModelSection):
 class Own(InMemory, ModelSection):
     """The module of models/own.py."""
 
-    chosen, argument = "model=own", "model=module"
+    argument = "model=module"
     name: Literal["own"]
     class_name: Annotated[str, _matching(r"[\w.<>]{1,300}", "the name of a class")] | None = None
 

@@ -45,7 +45,6 @@ class InMemory(Section):
     """A section of what a program of the user holds. That goes with the configuration wherever
     something trains, also to other processes, and never into a file: a folder cannot name it."""
 
-    chosen: ClassVar[str]  # as it would be typed
     argument: ClassVar[str]  # of fit and sweep
     _held: Any = PrivateAttr(default=None)
 
@@ -58,10 +57,9 @@ class InMemory(Section):
 
     @property
     def only_from_python(self) -> str:
-        return (
-            f"{self.chosen}: is in the memory of a Python program; there, call "
-            f"kindling.fit(config, {self.argument}) or kindling.sweep(…, {self.argument})"
-        )
+        call = f"kindling.fit(config, {self.argument}) or kindling.sweep(…, {self.argument})"
+        chosen = f"{self.argument.partition('=')[0]}={self.name}"  # type: ignore[attr-defined]
+        return f"{chosen}: is in the memory of a Python program; there, call {call}"
 
     def holding(self, held: object, **values: Any) -> Self:
         """The section with these values, and what it is about."""

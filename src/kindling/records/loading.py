@@ -1,7 +1,6 @@
 """A trained model, opened again from a run folder or a checkpoint file."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,7 +16,7 @@ from kindling.data.arrays import ArrayReading
 from kindling.data.tables import Columns
 from kindling.models import construct_model
 from kindling.models.committee import Committee
-from kindling.models.own import OwnModel
+from kindling.models.own import OwnModel, OwnModelError
 from kindling.records import checkpoint
 from kindling.records.checkpoint import CheckpointPart, require_format, wrong_fields
 from kindling.records.folder import Member, Members, Size
@@ -73,41 +72,32 @@ def open_trained(path: Path, own: Any = None) -> Trained:
     file = checkpoint_of(path)
     content = checkpoint.read(file)
     saved = require_format(content.get("kindling"), file)
-    with _explained(file, saved):
+    try:
         origin = _Origin.model_validate(saved)
         shape, labels = tuple(origin.shape), tuple(origin.labels)
-        config = check(origin.config)
-    config = _with_model(config, own, path, shape, len(labels))
-    with _explained(file, saved, own):
+        config = _with_model(check(origin.config), own, path, shape, len(labels))
         state = _Weights.model_validate(content).state_dict
         weights = {name.removeprefix("model."): weight for name, weight in state.items()}
         if origin.members is None:
             configs, model = [config], rebuild(config, shape, len(labels), weights).eval()
         else:
             configs, model = rebuild_committee(origin.members, shape, len(labels), weights)
-    facts = (origin.data, shape, labels, origin.digest, origin.columns, origin.arrays)
-    members: tuple[Trained, ...] = ()
-    if isinstance(model, Committee):
-        pairs = zip(configs, model.members, strict=True)
-        members = tuple(Trained(file, each, member, *facts) for each, member in pairs)
-    return Trained(file, config, model, *facts, members)
-
-
-@contextmanager
-def _explained(file: Path, saved: Mapping[str, Any], own: Any = None) -> Iterator[None]:
-    """Raises InputError, which says what a checkpoint lacks."""
-    try:
-        yield
+    except OwnModelError:
+        raise
     except (ValueError, RuntimeError, InputError) as error:
         if needed := registry.absent(saved.get("extensions")):
             raise InputError("\n  ".join([f"{file}: cannot be opened here", *needed])) from None
         reason = first_line(error)
         if isinstance(error, ValidationError):
             reason = f"missing or wrong: {wrong_fields(error)}"
-        if own is not None:
-            told = f"{file}: its weights are not those of the model that was given"
-            raise InputError(f"{told} ({reason}); give one of the sizes of the training") from None
-        raise InputError(f"{file}: is not a checkpoint of this project ({reason})") from None
+        lacks = "does not fit the given model" if own else "is not a checkpoint of this project"
+        raise InputError(f"{file}: {lacks} ({reason})") from None
+    facts = (origin.data, shape, labels, origin.digest, origin.columns, origin.arrays)
+    members: tuple[Trained, ...] = ()
+    if isinstance(model, Committee):
+        pairs = zip(configs, model.members, strict=True)
+        members = tuple(Trained(file, each, member, *facts) for each, member in pairs)
+    return Trained(file, config, model, *facts, members)
 
 
 def _with_model(
@@ -118,15 +108,15 @@ def _with_model(
     section = config.model
     if not isinstance(section, Own):
         if own is not None:
-            raise InputError(f"{path}: its model is model={section.name}; leave out model=…")
+            raise OwnModelError(f"{path}: its model is model={section.name}; leave out model=…")
         return config
     call = f"kindling.load({str(path)!r}, model={section.class_name})"
     if own is None:
-        raise InputError(f"{path}: its model was made in a Python program; there, call {call}")
+        raise OwnModelError(f"{path}: its model was made in a Python program; there, call {call}")
     model = OwnModel(own)
     name = type(model.build(shape, classes)).__qualname__
     if name != section.class_name:
-        raise InputError(f"{path}: was not trained with a model of class {name}; call {call}")
+        raise OwnModelError(f"{path}: was not trained with a model of class {name}; call {call}")
     return config.model_copy(update={"model": section.holding(model)})
 
 
@@ -159,20 +149,18 @@ def rebuild(
     layers = len(config.model.sizes)
     if layers > len(weights):  # to build very many layers takes long, even without memory
         raise ValueError(f"it has {len(weights)} weights, the configuration {layers} hidden layers")
-    given = isinstance(config.model, Own)
-    with torch.device("cpu" if given else "meta"):
+    with torch.device("cpu" if isinstance(config.model, Own) else "meta"):
         model = construct_model(config.model, shape, classes)
     state = model.state_dict()
     expected = {name: tuple(value.shape) for name, value in state.items()}
-    stored = {name: tuple(value.shape) for name, value in weights.items()}
-    for name in {**expected, **stored}:  # in this order, so that the first fault is always the same
+    given = {name: tuple(value.shape) for name, value in weights.items()}
+    for name in {**expected, **given}:  # in this order, so that the first fault is always the same
         counter = name in state and not state[name].is_floating_point()
-        if name in stored and weights[name].is_floating_point() == counter:
+        if name in given and weights[name].is_floating_point() == counter:
             raise ValueError(f"{name} is of {weights[name].dtype}")
-        if expected.get(name) != stored.get(name):
+        if expected.get(name) != given.get(name):
             raise ValueError(
-                f"{name} is {stored.get(name, 'missing')}, the "
-                f"{'model' if given else 'configuration'} says "
+                f"{name} is {given.get(name, 'missing')}, the configuration says "
                 f"{expected.get(name, 'that there is none')}"
             )
     model.load_state_dict(weights, assign=True)

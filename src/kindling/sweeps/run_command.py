@@ -298,9 +298,9 @@ def checked_sweep(
     if all(each is None for each in given):
         return _checked(texts, where)
     with importing():
-        from kindling.training.own import Own
+        from kindling.training.own import Given
 
-    own, token = Own.of(*given), from_python.set(True)
+    own, token = Given.of(*given), from_python.set(True)
     try:
         if twice := {key_of(text) for text in own.overrides()} & {*map(key_of, overrides)}:
             raise InputError(f"{', '.join(twice)}: sweep(…) was given others; leave the texts out")

@@ -34,7 +34,7 @@ from kindling.training.callbacks import CheckpointPairIO, configured, require_us
 from kindling.training.checkpoints import Checkpoints
 from kindling.training.history import History
 from kindling.training.loggers.base import Loggers
-from kindling.training.own import Own
+from kindling.training.own import Given
 from kindling.training.progress import ProgressFile
 from kindling.training.resume import clear, find_state
 from kindling.training.stopping import Stopping
@@ -59,12 +59,11 @@ def fit(
     """Trains, validates and tests as configured. All files of the run are written to the folder, by
     default a new one, runs/<date>/<time>.
 
-    `model` is trained in place of the configured one: a torch module from features (N, *shape) to
-    logits (N, classes), or a function that makes one, `model()` or `model(shape, classes)`, after
-    the streams were seeded. Of a module, a copy of its weights is trained; when `fit` returns, the
-    module has the best weights. `data`, and if given `validation` and `test`, are pairs (x, y) in
-    place of the configured data: samples (N, ...) and their classes (N,), whole numbers or texts,
-    which NumPy can read as arrays. What is not given is drawn from `data`.
+    `model` trains in place of the configured one: a torch module from features (N, *shape) to
+    logits (N, classes), which has the best weights when `fit` returns; or a function that makes
+    one from the seed, `model()` or `model(shape, classes)`. `data`, and if given `validation` and
+    `test`, are pairs (x, y) in place of the configured data: samples (N, ...) and their classes
+    (N,), whole numbers or texts, all read by numpy.asarray.
 
     Seeds the global random streams of Python, NumPy and torch. `callbacks` are Lightning's, and are
     called after those that the configuration names; on
@@ -87,8 +86,8 @@ def fit(
         raise InputError("fit(config, resume=True): lacks the folder of the run; name the folder")
     if not isinstance(callbacks, list | tuple):
         raise InputError("callbacks: is not a list; type fit(config, callbacks=[...])")
-    own = Own.of(model, data, validation, test)
-    config = own.tried(config)
+    given = Given.of(model, data, validation, test)
+    config = given.tried(config)
     where = timestamped("runs") if folder is None else as_path(folder, "fit(config, folder)")
     run = Run(where)
     if run.started and not resume:
@@ -98,7 +97,7 @@ def fit(
         )
     # `resume` is not passed on: fit_stack always continues a run that it finds.
     (run,) = fit_stack([config], [run.folder], callbacks=callbacks)
-    own.take_best(run)
+    given.take_best(run)
     return run
 
 

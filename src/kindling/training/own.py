@@ -6,10 +6,9 @@ from typing import Any, Self
 
 from torch import nn
 
-from kindling.config import schema
 from kindling.config.compose import compose
 from kindling.config.overrides import override_text
-from kindling.config.schema import Config
+from kindling.config.schema import Arrays, Config, Own
 from kindling.config.section import DataSection, InMemory
 from kindling.data.sources.arrays import OwnArrays
 from kindling.data.sources.catalogue import describe
@@ -19,15 +18,13 @@ from kindling.records.folder import Run
 from kindling.records.loading import open_trained
 from kindling.system.errors import InputError
 
-DIGITS = 12  # of a digest in a configuration
-
 
 @dataclass(frozen=True)
-class Own:
+class Given:
     """The model and the arrays of a program; None: those that the configuration names."""
 
-    model: OwnModel | None = None
-    arrays: OwnArrays | None = None
+    model: OwnModel | None
+    arrays: OwnArrays | None
 
     @classmethod
     def of(cls, model: Any, data: Any, validation: Any, test: Any) -> Self:
@@ -38,15 +35,15 @@ class Own:
         return cls(None if model is None else OwnModel(model), arrays)
 
     def tried(self, config: Config) -> Config:
-        """As `hold`, after the data have been read and the model has taken two samples. Raises
+        """As `hold`, after the data were read and the model has taken two samples. Raises
         InputError if they cannot, and if a configuration needs a program that has given nothing."""
         held = self.hold(config)
         if self.model is not None or self.arrays is not None:
             described = describe(held.data)
-            if self.model is not None:
-                built = build_model(held.model, described.shape, described.classes)
-                self.model.class_name = type(built).__qualname__
-                held = self.hold(config)
+        if self.model is not None:
+            built = build_model(held.model, described.shape, described.classes)
+            self.model.class_name = type(built).__qualname__
+            held = self.hold(config)
         for section in (held.data, held.model):
             if isinstance(section, InMemory):
                 _ = section.held
@@ -55,21 +52,21 @@ class Own:
     def hold(self, config: Config) -> Config:
         """The configuration with the model and the arrays. Raises InputError if it names others."""
         data, model = config.data, config.model
-        if self.arrays is not None and not isinstance(data, schema.Arrays):
-            if data.name != compose().data.name:
-                raise InputError(f"data={data.name}: data=(x, y) names other data; leave one out")
-            common = {key: getattr(data, key) for key in DataSection.model_fields}
-            data = schema.Arrays(name="arrays", **common)
-        if self.model is not None and not isinstance(model, schema.Own):
-            if model != compose().model:
-                raise InputError(
-                    f"model={model.name}: has settings that model={self.model.name}, which was "
-                    "given too, does not use; leave one of them out"
-                )
-            model = schema.Own(name="own")
-        if isinstance(data, schema.Arrays) and self.arrays is not None:
-            data = data.holding(self.arrays, digest=self.arrays.digest[:DIGITS])
-        if isinstance(model, schema.Own) and self.model is not None:
+        if self.arrays is not None:
+            if not isinstance(data, Arrays):
+                if data.name != compose().data.name:
+                    raise InputError(f"data={data.name}: data=(x, y) was given; leave one out")
+                common = {key: getattr(data, key) for key in DataSection.model_fields}
+                data = Arrays(name="arrays", **common)
+            data = data.holding(self.arrays, digest=self.arrays.short_digest)
+        if self.model is not None:
+            if not isinstance(model, Own):
+                if model != compose().model:
+                    raise InputError(
+                        f"model={model.name}: model={self.model.name} was given, which does not "
+                        "use the settings of another; leave one out"
+                    )
+                model = Own(name="own")
             model = model.holding(self.model, class_name=self.model.class_name)
         return config.model_copy(update={"data": data, "model": model})
 
@@ -77,7 +74,7 @@ class Own:
         """Those that stand for the model and the arrays in the record of a sweep."""
         texts = []
         if self.arrays is not None:
-            texts += ["data=arrays", override_text("data.digest", self.arrays.digest[:DIGITS])]
+            texts += ["data=arrays", override_text("data.digest", self.arrays.short_digest)]
         if self.model is not None:
             texts += ["model=own", override_text("model.class_name", self.model.class_name)]
         return texts

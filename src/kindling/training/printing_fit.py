@@ -26,12 +26,10 @@ def fit(config: Config, *others: Any, **options: Any) -> Run:
             own = "".join(f"{name}=…, " for name in options if name in ("model", "data"))
             told += f"; to go on, call fit(config, {where!r}, {own}resume=True)"
         raise kind(interrupted.number, told) from None
+    except InputError as error:
+        raise error.with_traceback(None)  # noqa: B904  # says all itself
     except Exception as error:
-        if options.get("model") is not None:
-            without_own_frames(error)
-            if isinstance(error, InputError):  # says all itself
-                error.__traceback__ = None
-        raise
+        raise without_own_frames(error)  # noqa: B904
 
 
 fit.__doc__ = f"""{silent.fit.__doc__}

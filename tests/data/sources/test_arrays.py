@@ -115,8 +115,8 @@ def test_classes_are_texts_and_any_whole_numbers(y: Any, names: tuple[str, ...])
 @pytest.mark.parametrize(
     ("pairs", "told"),
     [
-        ({"data": X}, r"^data: is a ndarray, .*type data=\(x, y\)$"),
-        ({"data": (X,)}, "^data: is a tuple of 1, must"),
+        ({"data": X}, r"^data: must be samples and their classes; type data=\(x, y\)$"),
+        ({"data": (X,)}, "^data: must be"),
         ({"data": (X, None)}, r"^data=\(x, y\): y is None; both are needed"),
         ({"data": (X, Y[:3])}, r"^data=\(x, y\): y is \(3,\), must be \(10,\)"),
         ({"data": (X, Y * 0.5)}, r"y is of float64, must be whole numbers; write y = numpy.unique"),
@@ -133,7 +133,7 @@ def test_classes_are_texts_and_any_whole_numbers(y: Any, names: tuple[str, ...])
         ({"data": (X, [None] * 10)}, "y is of object, must be numbers, or of classes texts"),
         ({"data": (X, ["a", None] * 5)}, "y is of object, must be numbers, or of classes texts"),
         ({"data": ({}, Y)}, "x is of object"),
-        ({"data": (X, Y), "test": X}, "^test: is a ndarray"),
+        ({"data": (X, Y), "test": X}, "^test: must be"),
         (
             {"data": (X, Y), "test": (X[:, :2], Y)},
             r"^data=\(x, y\), test=\(x_test, y_test\): x is \(10, 4\), x_test \(10, 2\)",

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from kindling.config import schema
 from kindling.data.sources.npz import source_of
-from kindling.data.sources.source import Description, Source
+from kindling.data.sources.source import Source
 from kindling.system.errors import InputError, parsing
 
 PAIRS = {"data": "", "validation": "_val", "test": "_test"}  # arguments: ends of names as in .npz
@@ -22,27 +22,21 @@ class OwnArrays:
     """The arrays x, y, x_val, … of the pairs (x, y) that `fit` and `sweep` take as `data`,
     `validation` and `test`. Raises InputError for anything but pairs of arrays."""
 
-    def __init__(self, **pairs: object) -> None:
+    def __init__(self, **pairs: Any) -> None:
         given = {name: pair for name, pair in pairs.items() if pair is not None}
-        ends = [PAIRS[name] for name in given]
-        self.told_as = ", ".join(
-            f"{name}=(x{end}, y{end})" for name, end in zip(given, ends, strict=True)
-        )
+        self.told_as = ", ".join(f"{name}=(x{PAIRS[name]}, y{PAIRS[name]})" for name in given)
         self.arrays: dict[str, NDArray[Any]] = {}
-        for (name, pair), end in zip(given.items(), ends, strict=True):
+        for name, pair in given.items():
             if not isinstance(pair, tuple | list) or len(pair) != 2:
-                of = f" of {len(pair)}" if isinstance(pair, tuple | list) else ""
-                raise InputError(
-                    f"{name}: is a {type(pair).__name__}{of}, must be samples and their classes; "
-                    f"type {name}=(x, y)"
-                )
-            for part, array in zip(("x", "y"), pair, strict=True):
-                self.arrays[f"{part}{end}"] = _as_array(f"{name}=(x, y): {part}", array)
+                raise InputError(f"{name}: must be samples and their classes; type {name}=(x, y)")
+            for part, array in zip("xy", pair, strict=True):
+                self.arrays[part + PAIRS[name]] = _as_array(f"{name}=(x, y): {part}", array)
         digest = hashlib.sha256()
         for name, array in sorted(self.arrays.items()):
             digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
             digest.update(array.reshape(-1).view(np.uint8).data)
         self.digest = digest.hexdigest()
+        self.short_digest = self.digest[:12]
 
 
 def _as_array(name: str, given: Any) -> NDArray[Any]:
@@ -70,23 +64,18 @@ def open_source(config: schema.Arrays) -> Source:
     key = (config.kind, config.test_fraction, config.split_seed)
     if key not in opened:
         found, labels = _numbered(own.told_as, own.arrays)
-        opened[key] = source_of(config, own.told_as, found, digest=own.digest, labels=labels)
+        opened[key] = source_of(config, own.told_as, found, own.digest, labels=labels)
     return opened[key]
-
-
-def describe(config: schema.Arrays) -> Description:
-    source = open_source(config)
-    return Description(source.shape, source.classes)
 
 
 def _numbered(
     told_as: str, arrays: Mapping[str, NDArray[Any]]
-) -> tuple[dict[str, NDArray[Any]], list[str] | None]:
+) -> tuple[dict[str, NDArray[Any]], list[str]]:
     """The arrays with the places of classes, in their order, and the classes as texts. What cannot
     be classes stays. Raises InputError for a class that y lacks."""
     found, y = dict(arrays), arrays["y"]
     if y.ndim != 1 or y.dtype.kind not in CODED:
-        return found, None
+        return found, []
     classes = np.unique(y)
     for name in [name for name in arrays if name.startswith("y")]:
         labels = arrays[name]

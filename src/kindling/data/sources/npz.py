@@ -7,7 +7,7 @@ refused or told. data/arrays.py reads and checks the arrays.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -29,49 +29,39 @@ PARTS = {"": "training", "_val": "validation", "_test": "test"}  # by the ends o
 
 
 def open_source(config: schema.Npz) -> Source:
-    """Raises InputError as `source_of`, and for what read_arrays and the names of arrays tell."""
     path = Path(config.path)
     ends = [end for end in PARTS if end != "_val" or config.kind is not None]
     names = [f"{name}{end}" for end in ends for name in filter(None, ("x", "y", config.group))]
     found, unused = arrays.read_arrays(path, names, limit=free_memory() // COPIES)
-    faults, lines = _pair_faults(found, ends), list[str]()
-    if config.kind is not None:
-        faults += _unused_faults(unused)
-        if unused:
-            told = arrays.unused_line(unused)
-            lines.append(f"{told}; data.group=NAME takes one as the groups of samples")
-    return source_of(
-        config, str(path), found,
-        digest=sha256(path), group=config.group, faults=faults, lines=lines,
-    )  # fmt: skip
+    return source_of(config, str(path), found, sha256(path), unused=unused)
 
 
 def source_of(
     config: schema.Npz | schema.Arrays,
     told_as: str,
     found: dict[str, NDArray[Any]],
-    *,
     digest: str,
-    labels: Sequence[str] | None = None,
-    group: str | None = None,
-    faults: Sequence[str] = (),
-    lines: Sequence[str] = (),
+    *,
+    labels: Sequence[str] = (),
+    unused: Sequence[str] = (),
 ) -> Source:
     """The data set of arrays by their names, x, y, x_val, …, which `told_as` names in messages.
     Pictures (N, H, W) get a channel: (N, 1, H, W). `labels` are the names of the classes, by
-    default their numbers. `lines` are told after what was guessed. Raises InputError with `faults`
-    and all others at once."""
-    faults = [*faults]
+    default their numbers. Raises InputError with all faults at once."""
+    group: str | None = getattr(config, "group", None)
     parts = [end for end in PARTS if f"x{end}" in found]
+    faults = _pair_faults(found, PARTS)
+    if config.kind is not None:
+        faults += _unused_faults(unused)
     for end in parts:
         x = found[f"x{end}"] = arrays.as_float32(found[f"x{end}"])
         samples = len(x) if x.ndim else 0
         faults += arrays.feature_faults(f"x{end}", x, config.kind)
         faults += arrays.label_faults(f"y{end}", found.get(f"y{end}"), samples)
-    reading = None
+    reading, lines = None, list[str]()
     if not faults and config.kind is not None:
         reading = arrays.ArrayReading.guess(found["x"], config.kind)
-        lines = [*_told(found["x"], reading, guessed=config.kind == "auto"), *lines]
+        lines = _told(found["x"], reading, guessed=config.kind == "auto", unused=unused)
         for name in [f"x{end}" for end in parts]:
             faults += arrays.feature_faults(name, found[name], reading.kind)
             found[name] = reading.features(found[name])
@@ -94,11 +84,16 @@ def source_of(
     )  # fmt: skip
 
 
-def _told(x: NDArray[Any], reading: arrays.ArrayReading, *, guessed: bool) -> list[str]:
-    """A line for each thing that was guessed or is doubtful."""
+def _told(
+    x: NDArray[Any], reading: arrays.ArrayReading, *, guessed: bool, unused: Sequence[str]
+) -> list[str]:
+    """A line for each thing that was guessed, is doubtful or is not used."""
     lines = reading.guesses(x) if guessed else []
     if reading.kind == "numbers" and (line := arrays.unscaled(x)):
         lines.append(line)
+    if unused:
+        told = arrays.unused_line(unused)
+        lines.append(f"{told}; data.group=NAME takes one as the groups of samples")
     return lines
 
 
@@ -115,7 +110,7 @@ def _difference_faults(found: Mapping[str, NDArray[Any]], parts: Sequence[str]) 
     return faults
 
 
-def _pair_faults(found: Mapping[str, NDArray[Any]], ends: Sequence[str]) -> list[str]:
+def _pair_faults(found: Mapping[str, NDArray[Any]], ends: Iterable[str]) -> list[str]:
     faults = ["has no array y, the label of each row of x"] if "y" not in found else []
     for end in filter(None, ends):
         for name, other in ((f"x{end}", f"y{end}"), (f"y{end}", f"x{end}")):
