@@ -2,6 +2,7 @@
 
 import functools
 import pickle
+import sys
 import traceback
 from typing import Any
 
@@ -153,6 +154,20 @@ def test_other_processes_get_what_they_can_import() -> None:
     assert isinstance(copy.given, Net)
     with pytest.raises(InputError, match=r"^model=.*<lambda>: cannot go to another process"):
         pickle.dumps(OwnModel(lambda: Net(4)))
+
+
+def test_what_a_notebook_defines_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another process would look for the class in a file."""
+    main = sys.modules["__main__"]
+    kind = type("Cell", (Net,), {"__module__": "__main__"})
+    monkeypatch.setattr(main, "Cell", kind, raising=False)
+    monkeypatch.setattr(main, "__file__", "a.py", raising=False)
+    assert pickle.loads(pickle.dumps(OwnModel(kind))).given is kind
+    monkeypatch.delattr(main, "__file__")
+    with pytest.raises(
+        InputError, match=r"^model=Cell: .* \(it is defined in a notebook\); define"
+    ):
+        pickle.dumps(OwnModel(kind))
 
 
 def test_answers_about_one_model_are_not_those_of_another() -> None:

@@ -171,6 +171,21 @@ def fingerprint_of_files(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
+def test_a_resume_needs_a_model_of_the_same_sizes(tmp_path: Path) -> None:
+    class Sized(nn.Sequential):
+        def __init__(self, width: int) -> None:
+            super().__init__(nn.Linear(4, width), nn.ReLU(), nn.Linear(width, 2))
+
+    fit(recipe(), tmp_path / "run", model=Sized(8), data=(X, Y))
+    wider = Sized(16)
+    before = copied(wider)
+    with pytest.raises(InputError, match=r"last.ckpt: cannot be resumed \(RuntimeError: "):
+        fit(recipe(epochs=3), tmp_path / "run", model=wider, data=(X, Y), resume=True)
+    assert equal(copied(wider), before)
+    run = fit(recipe(epochs=3), tmp_path / "run", model=Sized(8), data=(X, Y), resume=True)
+    assert run.result["epochs"] == 3
+
+
 def test_the_checkpoint_has_the_whole_digest(tmp_path: Path) -> None:
     fit(recipe(), tmp_path / "run", data=(X, Y))
     own = Given.of(None, (X, Y), None, None)

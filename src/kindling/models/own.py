@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.parameter import is_lazy
 
+import __main__
 from kindling.config import schema
 from kindling.system.errors import InputError, parsing
 
@@ -63,7 +64,8 @@ class OwnModel:
         """Raises InputError for what another process could not import."""
         remedy = "; define it at the top of a file that can be imported"
         with parsing(f"model={self.name}: cannot go to another process", remedy):
-            pickle.dumps(self.given)
+            if b"__main__" in pickle.dumps(self.given) and not hasattr(__main__, "__file__"):
+                raise ValueError("it is defined in a notebook")
         return vars(self)
 
 
