@@ -172,10 +172,36 @@ def label_faults(name: str, y: Any, samples: int) -> list[str]:
         if isinstance(y, np.ndarray):
             places = f"numpy.unique({name}, return_inverse=True)[1]"
             cure = f"; write {name} = {f'{name}.argmax(1)' if y.ndim == 2 else places}"
+            if y.dtype.kind == "f":
+                cure += ", or to predict numbers, type task=regression"
         return [f"{name} is of {dtype}, must be whole numbers{cure}"]
     if y.shape != (samples,):
         one_hot = y.ndim == 2 and len(y) == samples and y.shape[1] > 1
         cure = f"; if it is one-hot, write {name} = {name}.argmax(1)" if one_hot else ""
         must = f"must be ({samples},), a label for each row of its samples"
         return [f"{name} is {y.shape}, {must}{cure}"]
+    return []
+
+
+def number_faults(name: str, y: Any, samples: int, *, binary: bool) -> list[str]:
+    """The faults of numbers (samples,) or (samples, outputs), and if `binary` of labels, which are
+    0 or 1. None (no labels) has no fault."""
+    if y is None:
+        return []
+    if not isinstance(y, np.ndarray) or y.dtype.kind not in "biuf":
+        dtype = getattr(y, "dtype", type(y).__name__)
+        return [
+            f"{name} is of {dtype}, must be numbers; to learn classes, type task=classification"
+        ]
+    if y.ndim not in (1, 2) or len(y) != samples or y.size == 0:
+        return [
+            f"{name} is {y.shape}, must be ({samples},) or ({samples}, outputs), the labels of each "
+            "row of its samples"
+        ]
+    rows = y.reshape(samples, -1).astype(np.float64)
+    wrong = ~np.isin(rows, (0, 1)).all(1) if binary else ~np.isfinite(rows).all(1)
+    if wrong.any():
+        allowed = "0 or 1 for each label; or type task=regression" if binary else "finite"
+        first = int(wrong.argmax())
+        return [f"{name}[{first}] is {y[first]!s:.80}, must be {allowed}"]
     return []

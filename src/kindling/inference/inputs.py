@@ -29,7 +29,7 @@ from kindling.system.terminal import progress
 
 ARRAYS_LIMIT = 1024 * MIB  # of an unpacked .npz file; MNIST has 55 MiB
 NAMES_SHOWN = 5
-OWN = ("csv", "image_folder", "npz")  # data sets of the user's own files
+OWN = ("arrays", "csv", "image_folder", "npz")  # data sets of the user's own
 MOST_COPIES = 1000
 # The end of the help of --augmented.
 AND_COPIES = (
@@ -44,7 +44,7 @@ def read_copies(run: Path, copies: int | None) -> int:
     if copies is None:
         return 0
     config = config_of(run)
-    if config and isinstance(config.data, schema.Npz | schema.Synthetic):
+    if config and isinstance(config.data, schema.Npz | schema.Arrays | schema.Synthetic):
         config = None
     pictures = bool(config and config.data.pictures)
     require_augmentation(copies, str(run), config, pictures=pictures)

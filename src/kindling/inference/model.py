@@ -95,10 +95,11 @@ class Model:
         return f"Model({str(self.trained.checkpoint)!r})"
 
 
-def load(run: "str | os.PathLike[Any]") -> Model:
+def load(run: "str | os.PathLike[Any]", *, model: Any = None) -> Model:
     """The best weights of a run, named by its folder, its name or `latest`, or a checkpoint file.
-    Raises InputError for anything else."""
-    return Model(open_trained(find(str(as_path(run, "load(run)")), MODEL)))
+    A run that was trained by `fit(config, model=…)` needs a module of the same class, or a function
+    that makes one; the module itself keeps its weights. Raises InputError for anything else."""
+    return Model(open_trained(find(str(as_path(run, "load(run)")), MODEL), model))
 
 
 def _array(values: Any, name: str) -> NDArray[Any]:

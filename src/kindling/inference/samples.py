@@ -151,6 +151,12 @@ def source_of(trained: Trained, data: str | None = None) -> Source:
         from kindling.config.compose import compose  # imports Hydra, which is seldom needed here
 
         section = compose(f"data={data or trained.data}").data
+    if isinstance(section, schema.Arrays):
+        raise InputError(
+            f"{trained.checkpoint}: was trained on arrays of a Python program, which no file has; "
+            f"there, call kindling.load(…).score(x, y); {as_command('evaluate')} takes others by "
+            "--data FILE.npz"
+        )
     path = getattr(section, "path", None)
     if path is not None and not Path(path).exists():
         raise InputError(

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from kindling.config import registry
 from kindling.config.faults import check
-from kindling.config.schema import Config
+from kindling.config.schema import Config, Own
 from kindling.data.arrays import ArrayReading
 from kindling.data.tables import Columns
 from kindling.data.targets import Targets
 from kindling.models import construct_model
 from kindling.models.committee import Committee
+from kindling.models.own import OwnModel, OwnModelError
 from kindling.records import checkpoint
 from kindling.records.checkpoint import CheckpointPart, require_format, wrong_fields
 from kindling.records.folder import Member, Members, Size
@@ -73,30 +74,34 @@ class Trained:
         return build_task(self.config.task, self.classes)
 
 
-def open_trained(path: Path) -> Trained:
+def open_trained(path: Path, own: Any = None) -> Trained:
     """Opens the best checkpoint of a run folder, or a checkpoint file. The model is in eval mode.
-    Raises InputError for other paths, and for checkpoints that are damaged or of another version.
-    """
+    `own` is the module of a run that a program gave, or makes it, as in `fit`; it stays as it is.
+    Raises InputError for other paths and modules, and for checkpoints that are damaged or of
+    another version."""
     file = checkpoint_of(path)
     content = checkpoint.read(file)
     saved = require_format(content.get("kindling"), file)
     try:
         origin = _Origin.model_validate(saved)
         shape, labels = tuple(origin.shape), tuple(origin.labels)
-        config = check(origin.config)
+        config = _with_model(check(origin.config), own, path, shape, len(labels))
         state = _Weights.model_validate(content).state_dict
         weights = {name.removeprefix("model."): weight for name, weight in state.items()}
         if origin.members is None:
             configs, model = [config], rebuild(config, shape, len(labels), weights).eval()
         else:
             configs, model = rebuild_committee(origin.members, shape, len(labels), weights)
+    except OwnModelError:
+        raise
     except (ValueError, RuntimeError, InputError) as error:
         if needed := registry.absent(saved.get("extensions")):
             raise InputError("\n  ".join([f"{file}: cannot be opened here", *needed])) from None
         reason = first_line(error)
         if isinstance(error, ValidationError):
             reason = f"missing or wrong: {wrong_fields(error)}"
-        raise InputError(f"{file}: is not a checkpoint of this project ({reason})") from None
+        lacks = "does not fit the given model" if own else "is not a checkpoint of this project"
+        raise InputError(f"{file}: {lacks} ({reason})") from None
     facts = (
         origin.data, shape, labels, origin.digest, origin.columns, origin.arrays, origin.targets
     )  # fmt: skip
@@ -105,6 +110,26 @@ def open_trained(path: Path) -> Trained:
         pairs = zip(configs, model.members, strict=True)
         members = tuple(Trained(file, each, member, *facts) for each, member in pairs)
     return Trained(file, config, model, *facts, members)
+
+
+def _with_model(
+    config: Config, own: Any, path: Path, shape: tuple[int, ...], classes: int
+) -> Config:
+    """The configuration with the module that a program gives. Raises InputError if it needs one
+    that is not given, or is of another class, and if it needs none."""
+    section = config.model
+    if not isinstance(section, Own):
+        if own is not None:
+            raise OwnModelError(f"{path}: its model is model={section.name}; leave out model=…")
+        return config
+    call = f"kindling.load({str(path)!r}, model={section.class_name})"
+    if own is None:
+        raise OwnModelError(f"{path}: its model was made in a Python program; there, call {call}")
+    model = OwnModel(own)
+    name = type(model.build(shape, classes)).__qualname__
+    if name != section.class_name:
+        raise OwnModelError(f"{path}: was not trained with a model of class {name}; call {call}")
+    return config.model_copy(update={"model": section.holding(model)})
 
 
 def rebuild_committee(
@@ -136,7 +161,7 @@ def rebuild(
     layers = len(config.model.sizes)
     if layers > len(weights):  # to build very many layers takes long, even without memory
         raise ValueError(f"it has {len(weights)} weights, the configuration {layers} hidden layers")
-    with torch.device("meta"):
+    with torch.device("cpu" if isinstance(config.model, Own) else "meta"):
         model = construct_model(config.model, shape, classes)
     state = model.state_dict()
     expected = {name: tuple(value.shape) for name, value in state.items()}

@@ -7,7 +7,7 @@ from typing import Any
 
 from kindling.config.schema import Config
 from kindling.records.folder import Run
-from kindling.system.errors import Interrupted, InterruptedByKeys
+from kindling.system.errors import InputError, Interrupted, InterruptedByKeys, without_own_frames
 from kindling.system.process import printing_log
 from kindling.training import fit as silent
 
@@ -23,8 +23,13 @@ def fit(config: Config, *others: Any, **options: Any) -> Run:
         told, typed, command = str(interrupted).partition("; to go on, type\n")
         if typed:
             where = shlex.split(command)[-1].removeprefix("resume=")
-            told += f"; to go on, call fit(config, {where!r}, resume=True)"
+            own = "".join(f"{name}=…, " for name in options if name in ("model", "data"))
+            told += f"; to go on, call fit(config, {where!r}, {own}resume=True)"
         raise kind(interrupted.number, told) from None
+    except InputError as error:
+        raise error.with_traceback(None)  # noqa: B904  # says all itself
+    except Exception as error:
+        raise without_own_frames(error)  # noqa: B904
 
 
 fit.__doc__ = f"""{silent.fit.__doc__}

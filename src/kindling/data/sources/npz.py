@@ -1,13 +1,14 @@
 """The user's own arrays in a .npz file.
 
-x (N, ...) has the samples, y (N,) the classes, integers 0, 1, … C - 1; each of them must occur.
+x (N, ...) has the samples, y (N,) the classes, integers 0, 1, … C - 1; each of them must occur. Of
+another task, y (N,) or (N, outputs) has numbers, or labels 0 and 1.
 x_val and y_val, a validation set, and x_test and y_test are optional. With data.group=NAME, the
 array NAME (N,) has the groups; x_val and x_test then need NAME_val and NAME_test. Other arrays are
 refused or told. data/arrays.py reads and checks the arrays.
 """
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from kindling.config import schema
+from kindling.config.measures import CLASSIFICATION, MULTILABEL
 from kindling.config.rules import ARRAYS
 from kindling.config.written import printable
 from kindling.data import arrays
@@ -28,21 +30,42 @@ from kindling.system.resources import free_memory
 PARTS = {"": "training", "_val": "validation", "_test": "test"}  # by the ends of the names
 
 
-def open_source(config: schema.Npz) -> Source:
-    """Pictures (N, H, W) get a channel: (N, 1, H, W). Raises InputError with all faults at once."""
+def open_source(config: schema.Npz, task: schema.Task) -> Source:
     path = Path(config.path)
     ends = [end for end in PARTS if end != "_val" or config.kind is not None]
     names = [f"{name}{end}" for end in ends for name in filter(None, ("x", "y", config.group))]
     found, unused = arrays.read_arrays(path, names, limit=free_memory() // COPIES)
-    parts = [end for end in ends if f"x{end}" in found]
-    faults = _pair_faults(found, ends)
+    return source_of(config, task, str(path), found, sha256(path), unused=unused)
+
+
+def source_of(
+    config: schema.Npz | schema.Arrays,
+    task: schema.Task,
+    told_as: str,
+    found: dict[str, NDArray[Any]],
+    digest: str,
+    *,
+    labels: Sequence[str] = (),
+    unused: Sequence[str] = (),
+) -> Source:
+    """The data set of arrays by their names, x, y, x_val, …, which `told_as` names in messages.
+    Pictures (N, H, W) get a channel: (N, 1, H, W). `labels` are the names of the classes, by
+    default their numbers; those of other outputs are y, or y0, y1, … Raises InputError with all faults at once."""
+    group: str | None = getattr(config, "group", None)
+    parts = [end for end in PARTS if f"x{end}" in found]
+    faults = _pair_faults(found, PARTS)
     if config.kind is not None:
         faults += _unused_faults(unused)
     for end in parts:
         x = found[f"x{end}"] = arrays.as_float32(found[f"x{end}"])
         samples = len(x) if x.ndim else 0
         faults += arrays.feature_faults(f"x{end}", x, config.kind)
-        faults += arrays.label_faults(f"y{end}", found.get(f"y{end}"), samples)
+        y = found.get(f"y{end}")
+        if task.name == CLASSIFICATION:
+            faults += arrays.label_faults(f"y{end}", y, samples)
+        else:
+            binary = task.name == MULTILABEL
+            faults += arrays.number_faults(f"y{end}", y, samples, binary=binary)
     reading, lines = None, list[str]()
     if not faults and config.kind is not None:
         reading = arrays.ArrayReading.guess(found["x"], config.kind)
@@ -51,21 +74,28 @@ def open_source(config: schema.Npz) -> Source:
             faults += arrays.feature_faults(name, found[name], reading.kind)
             found[name] = reading.features(found[name])
     faults += _difference_faults(found, parts)
-    if config.group is not None:
-        faults += _group_faults(found, config.group, parts)
-    if not faults:
+    if group is not None:
+        faults += _group_faults(found, group, parts)
+    if not faults and task.name == CLASSIFICATION:
         faults += _class_faults(found, parts)
+    elif not faults:
+        faults += _output_faults(found, parts)
     if faults:
-        raise InputError(f"{path}: {'; '.join(faults)}")
-    splits = {end: _split(found, end, config.group) for end in parts}
+        raise InputError(f"{told_as}: {'; '.join(faults)}")
+    splits = {end: _split(found, end, group, task) for end in parts}
     train, test = splits[""], splits.get("_test")
     if test is None:
         train, test = split_off_test(train, config.test_fraction, config.split_seed)
-    labels = tuple(str(number) for number in range(int(found["y"].max()) + 1))
+    names = labels
+    if task.name != CLASSIFICATION:
+        outputs = splits[""].labels.shape[1]
+        names = ["y"] if outputs == 1 else [f"y{number}" for number in range(outputs)]
+    elif not names:
+        names = [str(number) for number in range(int(found["y"].max()) + 1)]
     return Source(
-        config.name, train, test, labels,
-        validation=splits.get("_val"), digest=sha256(path), arrays=reading,
-        notes=[(logging.INFO, printable(f"{path}: {line}")) for line in lines],
+        config.name, train, test, tuple(names),
+        validation=splits.get("_val"), digest=digest, arrays=reading,
+        notes=[(logging.INFO, printable(f"{told_as}: {line}")) for line in lines],
     )  # fmt: skip
 
 
@@ -95,7 +125,7 @@ def _difference_faults(found: Mapping[str, NDArray[Any]], parts: Sequence[str]) 
     return faults
 
 
-def _pair_faults(found: Mapping[str, NDArray[Any]], ends: Sequence[str]) -> list[str]:
+def _pair_faults(found: Mapping[str, NDArray[Any]], ends: Iterable[str]) -> list[str]:
     faults = ["has no array y, the label of each row of x"] if "y" not in found else []
     for end in filter(None, ends):
         for name, other in ((f"x{end}", f"y{end}"), (f"y{end}", f"x{end}")):
@@ -136,6 +166,15 @@ def _class_faults(found: Mapping[str, NDArray[Any]], parts: Sequence[str]) -> li
     return []
 
 
+def _output_faults(found: Mapping[str, NDArray[Any]], parts: Sequence[str]) -> list[str]:
+    widths = {f"y{end}": found[f"y{end}"].shape[1:] for end in parts}
+    return [
+        f"y is {found['y'].shape}, {name} {found[name].shape}; all need the same outputs"
+        for name, width in widths.items()
+        if width != widths["y"]
+    ]
+
+
 def _group_faults(found: Mapping[str, NDArray[Any]], group: str, parts: Sequence[str]) -> list[str]:
     """The faults of the arrays that data.group names."""
     known = {}
@@ -160,7 +199,9 @@ def _group_faults(found: Mapping[str, NDArray[Any]], group: str, parts: Sequence
     ]
 
 
-def _split(found: Mapping[str, NDArray[Any]], end: str, group: str | None) -> Split:
+def _split(
+    found: Mapping[str, NDArray[Any]], end: str, group: str | None, task: schema.Task
+) -> Split:
     features = torch.from_numpy(np.ascontiguousarray(found[f"x{end}"]))
     if features.ndim == 3:
         features = features.unsqueeze(1)
@@ -168,4 +209,8 @@ def _split(found: Mapping[str, NDArray[Any]], end: str, group: str | None) -> Sp
     if group is not None:
         names = [*map(str, found[f"{group}{end}"].tolist())]
         groups = grouped(group, names)
-    return Split(features, torch.from_numpy(found[f"y{end}"].astype(np.int64)), groups)
+    y = found[f"y{end}"]
+    if task.name == CLASSIFICATION:
+        return Split(features, torch.from_numpy(y.astype(np.int64)), groups)
+    numbers = torch.from_numpy(y.reshape(len(y), -1).astype(np.float64))
+    return Split(features, numbers.float() if task.name == MULTILABEL else numbers, groups)
