@@ -172,7 +172,7 @@ def label_faults(name: str, y: Any, samples: int) -> list[str]:
         if isinstance(y, np.ndarray):
             places = f"numpy.unique({name}, return_inverse=True)[1]"
             cure = f"; write {name} = {f'{name}.argmax(1)' if y.ndim == 2 else places}"
-            if y.dtype.kind == "f":
+            if y.dtype.kind == "f" and y.ndim == 1:
                 cure += ", or to predict numbers, type task=regression"
         return [f"{name} is of {dtype}, must be whole numbers{cure}"]
     if y.shape != (samples,):
@@ -195,8 +195,8 @@ def number_faults(name: str, y: Any, samples: int, *, binary: bool) -> list[str]
         ]
     if y.ndim not in (1, 2) or len(y) != samples or y.size == 0:
         return [
-            f"{name} is {y.shape}, must be ({samples},) or ({samples}, outputs), the labels of each "
-            "row of its samples"
+            f"{name} is {y.shape}, must be ({samples},) or ({samples}, outputs), the labels of "
+            "each row of its samples"
         ]
     rows = y.reshape(samples, -1).astype(np.float64)
     wrong = ~np.isin(rows, (0, 1)).all(1) if binary else ~np.isfinite(rows).all(1)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from kindling.config import schema
 from kindling.config.measures import CLASSIFICATION, MULTILABEL
@@ -50,7 +51,8 @@ def source_of(
 ) -> Source:
     """The data set of arrays by their names, x, y, x_val, …, which `told_as` names in messages.
     Pictures (N, H, W) get a channel: (N, 1, H, W). `labels` are the names of the classes, by
-    default their numbers; those of other outputs are y, or y0, y1, … Raises InputError with all faults at once."""
+    default their numbers; those of other outputs are y, or y0, y1, … Raises InputError with all
+    faults at once."""
     group: str | None = getattr(config, "group", None)
     parts = [end for end in PARTS if f"x{end}" in found]
     faults = _pair_faults(found, PARTS)
@@ -60,12 +62,7 @@ def source_of(
         x = found[f"x{end}"] = arrays.as_float32(found[f"x{end}"])
         samples = len(x) if x.ndim else 0
         faults += arrays.feature_faults(f"x{end}", x, config.kind)
-        y = found.get(f"y{end}")
-        if task.name == CLASSIFICATION:
-            faults += arrays.label_faults(f"y{end}", y, samples)
-        else:
-            binary = task.name == MULTILABEL
-            faults += arrays.number_faults(f"y{end}", y, samples, binary=binary)
+        faults += _label_faults(task, f"y{end}", found.get(f"y{end}"), samples)
     reading, lines = None, list[str]()
     if not faults and config.kind is not None:
         reading = arrays.ArrayReading.guess(found["x"], config.kind)
@@ -76,27 +73,33 @@ def source_of(
     faults += _difference_faults(found, parts)
     if group is not None:
         faults += _group_faults(found, group, parts)
-    if not faults and task.name == CLASSIFICATION:
-        faults += _class_faults(found, parts)
-    elif not faults:
-        faults += _output_faults(found, parts)
+    if not faults:
+        faults += (_class_faults if task.name == CLASSIFICATION else _output_faults)(found, parts)
     if faults:
         raise InputError(f"{told_as}: {'; '.join(faults)}")
     splits = {end: _split(found, end, group, task) for end in parts}
     train, test = splits[""], splits.get("_test")
     if test is None:
         train, test = split_off_test(train, config.test_fraction, config.split_seed)
-    names = labels
-    if task.name != CLASSIFICATION:
-        outputs = splits[""].labels.shape[1]
-        names = ["y"] if outputs == 1 else [f"y{number}" for number in range(outputs)]
-    elif not names:
-        names = [str(number) for number in range(int(found["y"].max()) + 1)]
+    names = labels or _names(train.labels, found["y"])
     return Source(
         config.name, train, test, tuple(names),
         validation=splits.get("_val"), digest=digest, arrays=reading,
         notes=[(logging.INFO, printable(f"{told_as}: {line}")) for line in lines],
     )  # fmt: skip
+
+
+def _names(labels: Tensor, y: NDArray[Any]) -> list[str]:
+    if labels.dim() == 1:
+        return [str(number) for number in range(int(y.max()) + 1)]
+    outputs = labels.shape[1]
+    return ["y"] if outputs == 1 else [f"y{number}" for number in range(outputs)]
+
+
+def _label_faults(task: schema.Task, name: str, y: Any, samples: int) -> list[str]:
+    if task.name == CLASSIFICATION:
+        return arrays.label_faults(name, y, samples)
+    return arrays.number_faults(name, y, samples, binary=task.name == MULTILABEL)
 
 
 def _told(
