@@ -12,6 +12,8 @@ NOT_COVERED = {  # key, value: the reason
     ("trainer.strategy", "fsdp"): "needs whole weights",
     ("trainer.compile", True): "is not compiled by torch",
     ("model.gradient_checkpointing", True): "keeps its activations",
+    ("trainer.detect_anomaly", True): "has no operations of autograd",
+    ("trainer.gradient_clip_algorithm", "value"): "clips norms",
 }
 FAMILIES: list[str] = []  # the model.name of the models that have a closed form
 

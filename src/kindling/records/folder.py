@@ -21,7 +21,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from kindling.config.faults import EXTENSIONS, absent, read_config
-from kindling.config.measures import MEASURES, tallied
+from kindling.config.measures import LOGGED_NAME, MEASURES, tallied
 from kindling.config.schema import MAX_EPOCHS, UNTRAINED, Config, Monitor
 from kindling.config.written import cell
 from kindling.system.arguments import as_path
@@ -39,10 +39,10 @@ from kindling.system.files import (
 )
 from kindling.system.installation import as_command
 
-HISTORY = ("epoch", "step", "seconds", "lr", "train/loss", "train/acc", "val/loss", "val/acc")
+ALWAYS = ("epoch", "step", "seconds", "lr")  # the columns of every history
+HISTORY = (*ALWAYS, "train/loss", "train/acc", "val/loss", "val/acc")
 OWN_COLUMNS = {*HISTORY, *(f"val/{name}" for name in tallied())}  # of any monitor
 MOST_LOGGED = 64  # columns of values that callbacks of the user have logged
-LOGGED_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_ ./@+:%-]{0,59}")  # no spreadsheet's formula
 LINE_LIMIT = 64 * (len(HISTORY) + 1 + MOST_LOGGED)  # bytes; a number takes 26 with its comma
 HISTORY_LIMIT = 192 * MIB  # bytes of MAX_EPOCHS rows
 RESULT_LIMIT = MIB  # a result has about 3 KB
@@ -87,8 +87,14 @@ def columns(monitor: str) -> tuple[str, ...]:
 
 
 def _are_columns(names: Sequence[str]) -> bool:
-    """Whether these can be the columns of a history: the known ones, then what was logged."""
+    """Whether these can be the columns of a history: the known ones, then what was logged. That of
+    a LightningModule has only what the module logs."""
     logged = names[len(HISTORY) :]
+    own = names[len(ALWAYS) :]
+    if tuple(names[: len(ALWAYS)]) == ALWAYS and tuple(names[: len(HISTORY)]) != HISTORY:
+        return len({*own} - {*ALWAYS}) == len(own) <= MOST_LOGGED and all(
+            map(LOGGED_NAME.fullmatch, own)
+        )
     if logged and logged[0] in OWN_COLUMNS - {*HISTORY}:  # the measure that is monitored
         logged = logged[1:]
     return (

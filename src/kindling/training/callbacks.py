@@ -15,9 +15,10 @@ from torch import Tensor
 
 from kindling.config import registry
 from kindling.config.faults import did_you_mean
+from kindling.config.measures import LOGGED_NAME
 from kindling.config.schema import Config
 from kindling.records.checkpoint import CheckpointPair
-from kindling.records.folder import LOGGED_NAME, OWN_COLUMNS, columns
+from kindling.records.folder import OWN_COLUMNS, columns
 from kindling.records.plain_form import Enums, NotPlainError, from_plain, to_plain
 from kindling.system.errors import InputError, all_at_once
 from kindling.system.installation import as_command

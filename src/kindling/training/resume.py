@@ -10,11 +10,12 @@ from torch import Tensor
 from typing_extensions import TypeAliasType
 
 from kindling.config import registry
+from kindling.config.measures import LOGGED_NAME
 from kindling.config.schema import MAX_EPOCHS, Config
 from kindling.ranks import processes as ranks
 from kindling.records.checkpoint import CheckpointPair, CheckpointPart, require_format, wrong_fields
 from kindling.records.config_files import require_same
-from kindling.records.folder import HISTORY, LOGGED_NAME, MOST_LOGGED, Count, Run, columns
+from kindling.records.folder import HISTORY, MOST_LOGGED, Count, Run, columns
 from kindling.records.groups import Epoch
 from kindling.steps import base as ways
 from kindling.steps.base import StepChoice

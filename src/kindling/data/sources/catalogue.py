@@ -12,7 +12,7 @@ from importlib import import_module
 from types import ModuleType
 
 from kindling.config import schema
-from kindling.config.registry import place
+from kindling.config.registry import is_lightning, place
 from kindling.data.sources.folds import training_and_validation
 from kindling.data.sources.source import Description, Source, Split
 from kindling.system.errors import InputError
@@ -68,5 +68,10 @@ def _training_set(config: schema.Data) -> tuple[Split, Split | None, tuple[str, 
 
 
 def _module(config: schema.Data) -> ModuleType:
+    if is_lightning("data", config.name):
+        raise InputError(
+            f"data={config.name}: is a LightningDataModule, whose samples only a LightningModule "
+            "reads; choose other data"
+        )
     own = f"{__package__}.{FAMILIES.get(config.name, config.name)}"
     return import_module(place("data", config.name) or own)
