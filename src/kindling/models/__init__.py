@@ -46,8 +46,11 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
     return model.train()
 
 
-def construct_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.Module:
-    """As build_model, but does not try the model. On the meta device it allocates no weights."""
+def construct_model(
+    config: schema.Model, shape: Sequence[int] | None, classes: int | None
+) -> nn.Module:
+    """As build_model, but does not try the model. On the meta device it allocates no weights. A
+    LightningModule with data of its own gets no shape and no number of classes."""
     return _function("model", config)(config, shape, classes)  # type: ignore[no-any-return]
 
 

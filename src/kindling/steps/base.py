@@ -22,6 +22,7 @@ from kindling.tasks.measures import Evaluated
 
 NATIVE, KERNEL, CLOSED_FORM = "native", "kernel", "closed_form"
 VMAP, AUTOGRAD = "vmap", "autograd"
+LIGHTNING = "lightning"  # a LightningModule of the user takes its own steps
 LONGEST_REASON = 500  # characters of a reason in a checkpoint
 
 

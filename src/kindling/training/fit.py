@@ -18,7 +18,7 @@ from kindling.data.sources.catalogue import open_source
 from kindling.ranks import processes as ranks
 from kindling.records.checkpoint import CheckpointPair
 from kindling.records.config_files import claim
-from kindling.records.folder import Run, columns, result_text
+from kindling.records.folder import ALWAYS, Run, columns, result_text
 from kindling.records.groups import remove_progress
 from kindling.records.lookup import timestamped
 from kindling.system import machine
@@ -28,10 +28,17 @@ from kindling.system.files import lock_or_fail, require_contained, write_togethe
 from kindling.system.signals import Signals, handled
 from kindling.training import batch_size
 from kindling.training import result as results
-from kindling.training.building import build_module, check_devices, log_beginning, open_data
+from kindling.training.building import build_any, check_devices, log_beginning
 from kindling.training.callbacks import CheckpointPairIO, configured, require_usable
 from kindling.training.checkpoints import Checkpoints
 from kindling.training.history import History
+from kindling.training.lightning_module import (
+    Between,
+    LightningCheckpoints,
+    LightningRun,
+    adapt,
+    of_user,
+)
 from kindling.training.loggers.base import Loggers
 from kindling.training.progress import ProgressFile
 from kindling.training.resume import clear, find_state
@@ -229,21 +236,27 @@ def _train_and_test(job: Job, signals: Signals) -> None:
     config, runs, pair, began = job.configs[0], job.runs, job.checkpoint_pair, time.perf_counter()
     devices = machine.resolve(config.trainer)
     check_devices(config, devices)
-    data = open_data(job.configs, devices)
-    module = build_module(job.configs, data, devices, fresh=pair.empty)
+    module = build_any(job.configs, devices, fresh=pair.empty)
     resumed = find_state(pair, module, devices.world_size)
     if resumed is None and ranks.is_rank_zero():
         clear(runs, stacked=job.state_folder is not None, compared=job.halving is not None)
-    history = History(runs, columns(config.checkpoint.monitor))
-    loggers = Loggers(config, runs[0], history, data.source)
-    checkpoints = Checkpoints(runs, pair, signals, job.callbacks)
+    lightning = isinstance(module, LightningRun)
+    history = History(runs, ALWAYS if lightning else columns(config.checkpoint.monitor))
+    loggers = Loggers(config, runs[0], history, module.source)
+    kind = LightningCheckpoints if lightning else Checkpoints
+    checkpoints = kind(runs, pair, signals, job.callbacks)
     stopping = Stopping(history, job.halving, job.callbacks)
     progress = ProgressFile(pair.folder, job.folders, history, checkpoints)
+    own: list[Callback] = [history, loggers, stopping, checkpoints, progress]
+    first: list[Callback] = []
+    if isinstance(module, LightningRun) and isinstance(checkpoints, LightningCheckpoints):
+        own = [adapt(callback, module) for callback in own]
+        first = [Between(module, checkpoints)]
+    saved = resumed.content if resumed else None
     trainer = build_trainer(
-        config.trainer, devices, runs[0],
-        [*job.callbacks, history, loggers, stopping, checkpoints, progress],
-        CheckpointPairIO(pair, resumed.content if resumed else None, job.callbacks),
-        resumed=resumed is not None,
+        config.trainer, devices, runs[0], [*first, *job.callbacks, *own],
+        CheckpointPairIO(pair, saved, job.callbacks, lightning=lightning),
+        resumed=resumed is not None, options=module.trainer_options(job.callbacks),
     )  # fmt: skip
     if trainer.global_rank:  # each rank draws its own dropout masks and noise
         torch.manual_seed(config.seed + trainer.global_rank)
@@ -251,14 +264,14 @@ def _train_and_test(job: Job, signals: Signals) -> None:
         log_beginning(module, devices, resumed is not None)
     ready = time.perf_counter()
     try:
-        with loggers.closing(), module.lanes.running():
+        with loggers.closing(), module.running(), of_user(module):
             train(trainer, module, resumed, signals)
             trained, steps = time.perf_counter(), trainer.global_step
             if trainer.is_global_zero:
                 checkpoints.finish(module)
             tests_from = time.perf_counter()
             checkpoints.restore_best(module)
-            trainer.test(module, data, verbose=False)
+            module.test(trainer)
             seconds = {
                 "setup": ready - began + loggers.seconds,
                 "fit": history.earlier_seconds + trained - ready - loggers.seconds,

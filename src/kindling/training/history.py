@@ -16,7 +16,7 @@ from tqdm import tqdm
 from kindling.config.measures import measure_of, sort_key
 from kindling.config.schema import Config
 from kindling.ranks import processes as ranks
-from kindling.records.folder import HISTORY, MOST_LOGGED, Row, Run
+from kindling.records.folder import ALWAYS, HISTORY, MOST_LOGGED, Row, Run
 from kindling.records.outcome import format_metric, known_value
 from kindling.system.errors import InputError
 from kindling.system.units import seconds
@@ -24,6 +24,8 @@ from kindling.training.callbacks import FILES_SHARE, RunsLast
 from kindling.training.module import StackModule
 
 log = logging.getLogger(__name__)
+
+SHOWN = 6  # values in a line that only a LightningModule logs
 
 
 def sort_keys(rows: Sequence[Row], config: Config) -> list[float]:
@@ -82,6 +84,8 @@ class History(RunsLast):
         for trial, schedule in enumerate(module.schedules):
             schedule.sort_keys = partial(sort_keys, self.rows[trial], module.configs[trial])
         self.started = time.perf_counter()
+        if not self.rows[0]:  # nothing was validated before training
+            self._note(trainer, module, epoch=0)
 
     def on_train_epoch_end(self, trainer: Trainer, module: StackModule) -> None:
         if module.batches_done:  # else a callback has stopped the epoch before its first step
@@ -99,7 +103,7 @@ class History(RunsLast):
         logged = module.logged.take(trainer)
         self._add_columns(logged)
         for trial, metrics in module.metrics.items():
-            rate = module.schedules[trial](trainer.global_step - 1) if epoch else None
+            rate = module.rate(trial) if epoch else None
             row: Row = {"epoch": epoch, "step": trainer.global_step, "seconds": seconds}
             row |= {"lr": rate, **metrics, **logged}
             rows.append({name: row.get(name) for name in [*self.columns, *self.logged]})
@@ -112,7 +116,8 @@ class History(RunsLast):
             self._write()
         if trainer.is_global_zero:
             diverged = len(module.status.diverged)
-            shown = [{name: row[name] for name in self.columns} for row in rows]
+            names = self.columns if len(self.columns) > len(ALWAYS) else [*rows[0]]
+            shown = [{name: row[name] for name in names} for row in rows]
             text = _line(shown, trainer.max_epochs or 0, len(self.runs) > 1, diverged)
             with tqdm.external_write_mode():  # clears the progress bar while the line is written
                 log.info("%s", text)
@@ -173,8 +178,9 @@ def _line(rows: Sequence[Row], epochs: int, stacked: bool, diverged: int) -> str
             if loss is not None and accuracy is not None:
                 known_loss, share = format_metric("loss", loss), format_metric("acc", accuracy)
                 parts.append(f"{split} loss {known_loss} acc {share:>7}")
-        if name not in HISTORY and row[name] is not None:
-            parts.append(f"{measure_of(name)} {format_metric(name, row[name]):>7}")
+        for name in [name for name in row if name not in HISTORY][:SHOWN]:
+            if row[name] is not None:
+                parts.append(f"{measure_of(name) or name} {format_metric(name, row[name]):>7}")
         if row["lr"] is not None:
             parts.append(f"lr {row['lr']:<8.4g}")
     if row["epoch"]:

@@ -15,12 +15,13 @@ from kindling.config.schema import MAX_EPOCHS, Config
 from kindling.ranks import processes as ranks
 from kindling.records.checkpoint import CheckpointPair, CheckpointPart, require_format, wrong_fields
 from kindling.records.config_files import require_same
-from kindling.records.folder import HISTORY, MOST_LOGGED, Count, Run, columns
+from kindling.records.folder import ALWAYS, HISTORY, MOST_LOGGED, Count, Run, columns
 from kindling.records.groups import Epoch
 from kindling.steps import base as ways
 from kindling.steps.base import StepChoice
 from kindling.system.errors import InputError
 from kindling.training.checkpoints import Best
+from kindling.training.lightning_module import LightningRun
 from kindling.training.module import StackModule
 
 log = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ def _check_counts(row: list[float | int | None]) -> list[float | int | None]:
 
 SavedRow = Annotated[
     list[float | int | None],
-    Field(min_length=len(HISTORY), max_length=len(HISTORY) + 1 + MOST_LOGGED),
+    Field(min_length=len(ALWAYS), max_length=len(HISTORY) + 1 + MOST_LOGGED),
     AfterValidator(_check_counts),
 ]
 
@@ -98,7 +99,7 @@ class State(CheckpointPart):
     stopped: dict[int, str]
     stacked: Annotated[list[int], Field(min_length=1)]
     threads: Annotated[int, Field(gt=0, le=4096)]
-    step: Literal["native", "kernel", "closed_form", "vmap", "autograd"] | None = (
+    step: Literal["native", "kernel", "closed_form", "vmap", "autograd", "lightning"] | None = (
         None  # None: before there were several
     )
     step_reason: Annotated[str, Field(max_length=ways.LONGEST_REASON)] = ""  # why not a faster way
@@ -134,7 +135,9 @@ class Resumed(NamedTuple):
     state: State
 
 
-def find_state(pair: CheckpointPair, module: StackModule, world_size: int) -> Resumed | None:
+def find_state(
+    pair: CheckpointPair, module: StackModule | LightningRun, world_size: int
+) -> Resumed | None:
     """The newest undamaged checkpoint, or None if there is no checkpoint. The module gets the kind
     of step and the trials of the checkpoint. Raises InputError if all are damaged, or if another
     run, another number of devices or another kind of machine wrote the checkpoint."""
@@ -242,6 +245,8 @@ def check_state(
         require_same({**before, **same}, {**now, **same}, f"{path}: is of another run")
     rows = state.callbacks.History.rows
     monitored = columns(metadata[0]["config"]["checkpoint"]["monitor"])
+    if state.step == ways.LIGHTNING:  # logs all others itself
+        monitored = ALWAYS
     width = len(monitored) + len(state.callbacks.History.logged)
     wrong = any(len(row) != width for trial in rows for row in trial)
     if wrong or len(rows) != trials or state.position.batch > batches:

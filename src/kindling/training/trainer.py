@@ -3,11 +3,14 @@
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.profilers import Profiler, PyTorchProfiler, SimpleProfiler
 from lightning.pytorch.strategies import Strategy
@@ -19,6 +22,7 @@ from kindling.system import machine
 from kindling.system.errors import InputError, first_line
 from kindling.system.process import bar_in_notebook
 from kindling.system.signals import Signals
+from kindling.training.lightning_module import LightningRun
 from kindling.training.module import StackModule
 from kindling.training.progress import Progress, StepLines, Utilisation
 from kindling.training.resume import Resumed
@@ -49,15 +53,19 @@ def build_trainer(
     checkpoint_io: CheckpointIO,
     *,
     resumed: bool,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Trainer:
-    """`callbacks` are called in their order, after the callbacks of the configuration, but those of
+    """`options` go to Lightning's Trainer; only those of a LightningModule have any. `callbacks` are called in their order, after the callbacks of the configuration, but those of
     the class `RunsLast` after all others."""
     visible = sys.stderr.isatty() or bar_in_notebook.get()
     bar = (
         visible if config.progress_bar == "auto" else config.progress_bar
     ) and ranks.is_rank_zero()
-    shown: list[Callback] = [Progress()] if bar else []
-    shown += [StepLines()] if config.log_every_step else []
+    shown: list[Callback] = []
+    if bar and not any(isinstance(each, ProgressBar) for each in callbacks):
+        shown = [TQDMProgressBar() if options else Progress()]
+    every = 1 if config.log_every_step else config.log_every_n_steps
+    shown += [StepLines(every)] if every and not options else []
     shown += [Utilisation()] if devices.accelerator == "cuda" else []
     strategy: Strategy | str = "auto"
     if config.strategy == "fsdp" and devices.world_size > 1:
@@ -66,13 +74,15 @@ def build_trainer(
         strategy = fsdp.Shards()
     elif devices.world_size > 1:
         strategy = ranks.RanksStrategy()
-    return Trainer(
+    settings: dict[str, Any] = dict(
         accelerator=devices.accelerator,
         devices=devices.count,
         num_nodes=devices.nodes,
         strategy=strategy,
-        precision=PRECISION.get(config.precision, config.precision),  # type: ignore[arg-type]
+        precision=PRECISION.get(config.precision, config.precision),
         max_epochs=config.max_epochs,
+        min_epochs=config.min_epochs,
+        detect_anomaly=config.detect_anomaly,
         max_time=config.max_time,
         # False would import torch's compiler, to tell it; None leaves torch as it is.
         deterministic=config.deterministic
@@ -91,6 +101,7 @@ def build_trainer(
         enable_checkpointing=True,  # the class RunsLast is a Checkpoint of Lightning's
         default_root_dir=run.folder,
     )
+    return Trainer(**settings | dict(options))
 
 
 def _profiler(kind: str | None, run: Run) -> Profiler | None:
@@ -112,11 +123,13 @@ def quiet_lightning() -> Iterator[None]:
         yield
 
 
-def train(trainer: Trainer, module: StackModule, resumed: Resumed | None, signals: Signals) -> None:
+def train(
+    trainer: Trainer, module: StackModule | LightningRun, resumed: Resumed | None, signals: Signals
+) -> None:
     """Trains to the last epoch. Raises Interrupted for a signal that came meanwhile, and InputError
     for a checkpoint that passed every check, but holds tensors that torch refuses."""
     try:
-        trainer.fit(module, module.data, ckpt_path=resumed.path if resumed else None)
+        trainer.fit(module.lightning, module.loaders, ckpt_path=resumed.path if resumed else None)
     except SystemExit:  # Lightning's own signal handler was called; it ends with status 0
         signals.interrupt_if_received()
         raise
