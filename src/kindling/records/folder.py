@@ -5,6 +5,7 @@ limited, and every fault raises an InputError that names the file.
 """
 
 import csv
+import functools
 import io
 import json
 import math
@@ -17,11 +18,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
 from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from kindling.config.faults import EXTENSIONS, absent, read_config
-from kindling.config.measures import LOGGED_NAME, MEASURES, tallied
+from kindling.config.measures import LOGGED_NAME, tallied
 from kindling.config.schema import MAX_EPOCHS, UNTRAINED, Config, Monitor
 from kindling.config.written import cell
 from kindling.system.arguments import as_path
@@ -60,25 +61,35 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 Proportion = Annotated[float, Field(ge=0, le=1 + 1e-6)]  # a mean over batches may be rounded up
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
+# Of one epoch. A LightningModule logs other names too.
 Values = TypedDict(
     "Values",
     {
         "epoch": Count | None,
         "train/loss": Number | None,
-        "train/acc": Proportion | None,
+        "train/acc": Number | None,
         "val/loss": Number | None,
-        "val/acc": Proportion | None,
+        "val/acc": Number | None,
     },
     total=False,
-)  # of one epoch
+)
 _Tested = TypedDict(
-    "_Tested", {"test/loss": Number | None, "test/acc": Proportion | None}, total=False
+    "_Tested", {"test/loss": Number | None, "test/acc": Number | None}, total=False
 )
 if not TYPE_CHECKING:  # mypy knows no keys that are computed
     for name in tallied():
-        within = Annotated[float, Field(ge=0, le=MEASURES[name].highest + 1e-6)] | None
-        Values.__annotations__[f"val/{name}"] = within
-        _Tested.__annotations__[f"test/{name}"] = within
+        Values.__annotations__[f"val/{name}"] = Number | None
+        _Tested.__annotations__[f"test/{name}"] = Number | None
+
+
+def _keep_logged(values: dict[str, Any], known: Any = None, begins: str = "") -> dict[str, Any]:
+    """Without keys that are neither known nor numbers that a LightningModule may have logged."""
+    for key in values.keys() - (known or Values).__annotations__.keys():
+        value = values[key]
+        number = value is None or (type(value) in (int, float) and math.isfinite(value))
+        if not (number and key.startswith(begins) and LOGGED_NAME.fullmatch(key)):
+            del values[key]
+    return values
 
 
 def columns(monitor: str) -> tuple[str, ...]:
@@ -178,8 +189,8 @@ class Result(_Tested, total=False):
     diverged_step: Count | None
     stopped: str | None
     monitor: Monitor
-    best: Values
-    last: Values
+    best: "Annotated[Values, AfterValidator(_keep_logged)]"
+    last: "Annotated[Values, AfterValidator(_keep_logged)]"
     epochs: Count
     steps: Count
     samples_per_second: Seconds
@@ -202,7 +213,11 @@ class Result(_Tested, total=False):
     commit: str | None
 
 
-_RESULT: TypeAdapter[Result] = TypeAdapter(Result)
+if not TYPE_CHECKING:
+    Values.__pydantic_config__ = Result.__pydantic_config__ = ConfigDict(extra="allow")
+_RESULT: TypeAdapter[Result] = TypeAdapter(
+    Annotated[Result, AfterValidator(functools.partial(_keep_logged, known=Result, begins="test"))]
+)
 
 
 def best_value(result: Result) -> float | None:

@@ -115,6 +115,7 @@ class StackModule(LightningModule):
                 data.training_split([config.data.fold for config in configs]),
                 data.source,
             ),
+            clip_values=trainer.gradient_clip_algorithm == "value",
         )
         steps_per_epoch = self.step_plan.steps_per_epoch
         self.schedules = [

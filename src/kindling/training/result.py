@@ -138,7 +138,9 @@ def _of_validation(
     batches = module.batches_done % module.step_plan.batches_per_epoch
     whole = len(rows) - bool(batches and trial in module.status.stopped)
     of_batch = config.data.batch * common["ranks"]
-    of_epoch = min(common["data"]["train"], module.step_plan.batches_per_epoch * of_batch)
+    of_epoch = common["data"]["train"]
+    if config.trainer.limit_train_batches is not None:
+        of_epoch = min(of_epoch, module.step_plan.batches_per_epoch * of_batch)
     samples = of_epoch * whole + batches * of_batch
     return {
         "samples_per_second": samples / float(rows[-1]["seconds"] or 1),
