@@ -3,19 +3,21 @@
 Kindling's callbacks ask a `LightningRun`, in place of the module, what they ask a StackModule.
 """
 
+import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import lightning
 import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch import callbacks as lightnings
 from lightning.pytorch.core.optimizer import _MockOptimizer
 from lightning.pytorch.loggers.logger import DummyExperiment, Logger
-from lightning.pytorch.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.optim import Optimizer
@@ -38,7 +40,7 @@ from kindling.steps.schedule import Schedule
 from kindling.system.errors import InputError, first_line
 from kindling.training import random_state
 from kindling.training.callbacks import OURS
-from kindling.training.checkpoints import Best, Checkpoints
+from kindling.training.checkpoints import Checkpoints
 from kindling.training.module import TrialStatuses, origins
 
 log = logging.getLogger(__name__)
@@ -388,10 +390,6 @@ class Between(Callback):
             self.run.status.diverged.setdefault(0, trainer.global_step)
             trainer.should_stop, trainer.fit_loop.min_epochs = True, None
 
-    def on_train_end(self, trainer: Trainer, module: LightningModule) -> None:
-        if self.run.training_began:
-            self.checkpoints.write_between(trainer, self.run, ends=True)
-
     def on_save_checkpoint(self, trainer: Trainer, _: Any, checkpoint: dict[str, Any]) -> None:
         checkpoint |= self.run.state(trainer)
 
@@ -404,30 +402,39 @@ class LightningCheckpoints(Checkpoints):
     """Writes the state between two epochs, so that every hook of an epoch is called once. A run
     that was killed within an epoch begins this epoch again, with the same random numbers."""
 
+    state_key = f"{OURS}Checkpoints"
+
+    def on_train_start(self, trainer: Trainer, module: Any) -> None:
+        super().on_train_start(trainer, module)
+        trainer.save_checkpoint(self.pair.last, storage_options={})  # raises for a state that cannot be kept, before hours are lost
+
     def on_train_batch_end(self, *_: Any) -> None:
         self.signals.interrupt_if_received()
 
     def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
-        if module.batches_done and not any(isinstance(each, AVERAGING) for each in self.users):
+        if module.batches_done:
+            if self._averages:
+                self.best = [None]
             self._note_best(trainer, module, trainer.current_epoch + 1)
+
+    def on_train_end(self, trainer: Trainer, module: Any) -> None:
+        """After the callbacks of the user, which may set the weights that they have averaged."""
+        if module.training_began:
+            self.write_between(trainer, module, ends=True)
 
     def write_between(self, trainer: Trainer, run: Any, *, ends: bool = False) -> None:
         due, signal = self._due(trainer, run, trainer.current_epoch)
         self._write_if(due or ends, signal, trainer, run)
 
+    @property
+    def _averages(self) -> bool:
+        return any(isinstance(each, AVERAGING) for each in self.users)
+
     def finish(self, module: Any) -> None:
         """Of averaged weights, those at the end are the best ones."""
-        if any(isinstance(each, AVERAGING) for each in self.users):
-            (weights,) = module.copied_weights([0])
-            trainer, monitor = module.lightning.trainer, module.configs[0].checkpoint.monitor
-            self.best = [
-                Best(
-                    value=module.metrics[0][monitor],
-                    epoch=trainer.current_epoch,
-                    step=trainer.global_step,
-                    weights=weights,
-                )
-            ]
+        best = self.best[0]
+        if self._averages and best is not None:
+            (best["weights"],) = module.copied_weights([0])
             self._write_best(module)
 
 
@@ -486,17 +493,23 @@ def of_user(run: object) -> Iterator[None]:
         return
     try:
         yield
-    except MisconfigurationException as error:
-        name = run.configs[0].model.name
-        raise InputError(f"model={name}: Lightning refuses it: {first_line(error)}") from error
-    except Exception as error:
-        ours = (Path(registry.__file__).parents[1], Path(torch.__file__).parent)
-        frames = error.__traceback__
-        while frames is not None:
-            file = Path(frames.tb_frame.f_code.co_filename)
-            inside = "lightning" in file.parts or any(file.is_relative_to(each) for each in ours)
-            if not inside and "contextlib" not in file.stem:
-                error.own_traceback = frames  # type: ignore[attr-defined]
-                break
-            frames = frames.tb_next
+    except InputError:
         raise
+    except Exception as error:
+        packages = [Path(registry.__file__).parents[1], *map(_folder, (lightning, torch))]
+        frames, last = error.__traceback__, Path()
+        while frames is not None:
+            last = Path(frames.tb_frame.f_code.co_filename)
+            inside = any(last.is_relative_to(each) for each in packages)
+            if not inside and last != Path(contextlib.__file__):
+                error.own_traceback = frames  # type: ignore[attr-defined]
+                raise
+            frames = frames.tb_next
+        if last.is_relative_to(_folder(lightning)):
+            name = run.configs[0].model.name
+            raise InputError(f"model={name}: Lightning refuses it: {first_line(error)}") from error
+        raise
+
+
+def _folder(module: ModuleType) -> Path:
+    return Path(str(module.__file__)).parent

@@ -257,7 +257,9 @@ def summary(run: Run) -> str:
     if data.get("skipped"):
         rows.append(("!", f"{counted(data['skipped'], 'broken picture')} left out"))
     if result["status"] == "diverged":
-        rows.append(("!", f"diverged at step {result['diverged_step']}; {REMEDY}"))
+        own = result["step"] == LIGHTNING
+        remedy = "type trainer.gradient_clip_val=1, or choose a lower rate" if own else REMEDY
+        rows.append(("!", f"diverged at step {result['diverged_step']}; {remedy}"))
     elif result["step"] == LIGHTNING:
         pass  # its measures, and how it learns, are the user's own
     elif _learnt_little(run):

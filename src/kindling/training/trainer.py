@@ -33,6 +33,7 @@ PRECISION = {"32": "32-true", "64": "64-true"}  # the others have Lightning's na
 # Warnings of Lightning that do not apply here.
 NOISE = (
     ".*It is recommended to use `self.log.*sync_dist=True.*",  # the values are all ranks' already
+    ".*is smaller than the logging interval.*",  # the history has a row for each epoch
     ".*does not have many workers which may be a bottleneck.*",
     ".*MPS available but not used.*",
     ".*GPU available but not used.*",

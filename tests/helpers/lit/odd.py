@@ -170,7 +170,7 @@ class TokenData(LightningDataModule):
 
     def val_dataloader(self) -> Any:
         now = torch.arange(7)
-        return [{"now": now, "next": (now + 1) % 7}]
+        return DataLoader([{"now": now, "next": (now + 1) % 7}], batch_size=None)  # type: ignore[arg-type, var-annotated]
 
 
 def tokens(section: Any) -> TokenData:
