@@ -201,6 +201,7 @@ class Result(_Tested, total=False):
     stacked: Annotated[int, Field(ge=1, lt=2**63)]
     step: str
     step_reason: str | None
+    resumes_from: Literal["epoch"]  # of a LightningModule: not from a batch within an epoch
     data: DataUsed
     ranks: Annotated[int, Field(ge=1, lt=2**63)]
     effective_batch_size: Count

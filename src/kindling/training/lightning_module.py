@@ -118,6 +118,7 @@ class LoggedByModule(Logger):
         self.sent: dict[str, float] = {}  # to loggers, since the last epoch
         self.seen: dict[str, Tensor] = {}  # what Lightning had at the last epoch
         self.refused: set[str] = set()
+        self.told: int | None = None  # the last step that had a line
 
     @property
     def experiment(self) -> DummyExperiment:
@@ -128,9 +129,11 @@ class LoggedByModule(Logger):
 
     def log_metrics(self, metrics: dict[str, float], step: int | None = None) -> None:
         self.sent |= metrics
-        if self.every is not None and step is not None:
+        due = self.every is not None and step is not None and (step + 1) % self.every == 0
+        if due and step != self.told:  # at the end of an epoch, its means come for the same step
+            self.told = step
             shown = (f"{name} {value:.4g}" for name, value in metrics.items() if name != "epoch")
-            log.info("step %d | %s", step + 1, " | ".join(shown))
+            log.info("step %d | %s", (step or 0) + 1, " | ".join(shown))
 
     def take(self, trainer: Trainer) -> dict[str, float]:
         """Raises InputError if the monitored name is not among them."""
@@ -421,6 +424,11 @@ class LightningCheckpoints(Checkpoints):
         """After the callbacks of the user, which may set the weights that they have averaged."""
         if module.training_began:
             self.write_between(trainer, module, ends=True)
+
+    def _best_content(self, module: Any, trial: int) -> dict[str, Any]:
+        """Also for Lightning's own `load_from_checkpoint`."""
+        version = {"pytorch-lightning_version": lightning.__version__}
+        return super()._best_content(module, trial) | version
 
     def write_between(self, trainer: Trainer, run: Any, *, ends: bool = False) -> None:
         due, signal = self._due(trainer, run, trainer.current_epoch)

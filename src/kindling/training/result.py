@@ -54,6 +54,7 @@ def facts(
         "stacked": len(module.configs),
         "step": module.step.kind,
         "step_reason": module.step.reason or None,
+        **({"resumes_from": "epoch"} if isinstance(module, LightningRun) else {}),
         **_of_data(module, trainer),
         "ranks": trainer.world_size,
         "hardware": machine.hardware(device) | {"threads": module.threads},
