@@ -42,6 +42,7 @@ def broken_rules(values: Mapping[str, Any]) -> Iterator[str]:
     yield from _data(v)
     yield from _splits(v)
     yield from _trainer(v)
+    yield from _epochs_and_batches(v)
     yield from _lightning(v)
     if v["freeze"] and v["start_from"] is None:
         yield f"freeze={written(v['freeze'])} would keep random weights; type start_from=RUN too"
@@ -246,8 +247,7 @@ def _lightning(v: Values) -> Iterator[str]:
         yield f"augmentation has no pictures in data={data}; type augmentation=none"
 
 
-def _trainer(v: Values) -> Iterator[str]:
-    step = v["trainer.step"]
+def _epochs_and_batches(v: Values) -> Iterator[str]:
     if v["trainer.gradient_clip_algorithm"] == "value" and v["trainer.gradient_clip_val"] is None:
         yield (
             "trainer.gradient_clip_algorithm=value has no use without a bound; type "
@@ -261,6 +261,7 @@ def _trainer(v: Values) -> Iterator[str]:
         )
     if v["trainer.overfit_batches"] is not None:
         others = {"trainer.limit_train_batches", "trainer.limit_val_batches", "data.folds"}
+        others |= {"trainer.fast_dev_run"} if v["trainer.fast_dev_run"] else set()
         for key in sorted(key for key in others if v[key] is not None):
             yield (
                 f"{key}={written(v[key])}: trainer.overfit_batches decides what is trained on; "
@@ -272,6 +273,10 @@ def _trainer(v: Values) -> Iterator[str]:
                     f"{key}={value} chooses samples, and so does trainer.overfit_batches; leave "
                     "one of them out"
                 )
+
+
+def _trainer(v: Values) -> Iterator[str]:
+    step = v["trainer.step"]
     if step in ("native", "closed_form", "vmap"):
         reasons = (not_vmapped if step == "vmap" else not_covered)(v.__getitem__)
         for setting, reason in (reasons | _not_native(v) if step == "native" else reasons).items():

@@ -73,9 +73,7 @@ Values = TypedDict(
     },
     total=False,
 )
-_Tested = TypedDict(
-    "_Tested", {"test/loss": Number | None, "test/acc": Number | None}, total=False
-)
+_Tested = TypedDict("_Tested", {"test/loss": Number | None, "test/acc": Number | None}, total=False)
 if not TYPE_CHECKING:  # mypy knows no keys that are computed
     for name in tallied():
         Values.__annotations__[f"val/{name}"] = Number | None

@@ -56,8 +56,8 @@ class StepPlan:
     The loss of each batch is divided by `accumulate` and `ranks`. The last batch of an epoch always
     completes a step. `all_reduce` begins to sum a gradient over ranks, in place, and returns a
     function that waits for the sum. Then `clip` bounds the joint 2-norm of the gradients of each
-    trial, or with `clip_values`, by autograd alone, each of their numbers. With `class_weights`, the loss of a batch is a weighted mean over the samples of the
-    batch on this rank.
+    trial, or with `clip_values`, in autograd alone, each of their numbers. With `class_weights`,
+    the loss of a batch is a weighted mean over the samples of the batch on this rank.
     """
 
     batches_per_epoch: int

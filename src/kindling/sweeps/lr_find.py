@@ -100,8 +100,8 @@ def lr_find(
     command = checked_sweep([*typed, *swept], folder)
     if is_lightning("model", name := command.points[0].model.name):
         raise InputError(
-            f"model={name}: is a LightningModule, which may set its rates itself; sweep its own key "
-            "in place of optimizer.lr"
+            f"model={name}: is a LightningModule, which may set its rates itself; sweep its own "
+            "key in place of optimizer.lr"
         )
     # Marks the folder from the beginning: no command takes it for a sweep of the user.
     mark = json.dumps([*typed, f"optimizer.lr=interval({lowest:g},{highest:g})"])

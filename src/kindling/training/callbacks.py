@@ -61,8 +61,8 @@ HPARAMS = re.compile(r"hparams_|(datamodule_)?hyper_parameters$")  # of save_hyp
 OWN_PARTS = {"state_dict", "optimizer_states", "loops", "callbacks", "kindling", "ranks", "average"}
 
 
-# With a LightningModule, Lightning has its part in each step, and its own callbacks work. These train
-# on their own, between the checkpoints of the run.
+# With a LightningModule, Lightning has its part in each step, and its own callbacks work, but not
+# those that train on their own before the run.
 REFUSED_WITH_LIGHTNING = (lightnings.BatchSizeFinder, lightnings.LearningRateFinder)
 
 
@@ -98,7 +98,9 @@ def require_usable(callbacks: Sequence[Callback], config: Config) -> None:
     timed = config.trainer.max_time is not None
     if timed and any(isinstance(each, lightnings.Timer) for each in callbacks):
         faults.append("callbacks: Timer and trainer.max_time exclude each other; leave one out")
-    faults += () if lightning else _unknown_monitors(callbacks, columns(config.checkpoint.monitor)[4:])
+    faults += (
+        () if lightning else _unknown_monitors(callbacks, columns(config.checkpoint.monitor)[4:])
+    )
     if faults:
         raise all_at_once(faults, "and nothing was trained")
 
@@ -234,12 +236,11 @@ class CheckpointPairIO(CheckpointIO):
 
 
 def _stored(state: Any, callback: Callback | str) -> Any:
-    """Of one of `configure_callbacks`, only the key is known."""
-    named = isinstance(callback, str)
+    """Of a callback that `configure_callbacks` of a module returned, only the key is known."""
+    name = callback if isinstance(callback, str) else type(callback).__qualname__
     try:
-        return to_plain(state, None if named else _enums(callback))
+        return to_plain(state, None if isinstance(callback, str) else _enums(callback))
     except NotPlainError as error:
-        name = callback if named else type(callback).__qualname__
         raise InputError(
             f"callbacks: the state of {name} cannot be kept in a "
             f"checkpoint: state_dict(){error}; return numbers, texts, lists, dictionaries, arrays "

@@ -182,13 +182,13 @@ class Checkpoints(RunsLast):
             self.common["callbacks"] = {"History": content["callbacks"]["History"]}
         return content
 
-    def restore_best(self, module: StackModule) -> None:
+    def restore_best(self, module: Any) -> None:
         """Loads the best weights of each trial, if there are any, into its model."""
         for trial, best in enumerate(self.best):
             if best is not None:
                 module.load_weights(trial, best["weights"])
 
-    def finish(self, module: StackModule) -> None:
+    def finish(self, module: Any) -> None:
         """Writes the files of the trials that are still stacked, from the last state."""
         if self.is_stack:
             last = self.common if self.common is not None else checkpoint.read(self.pair.last)

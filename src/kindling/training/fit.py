@@ -18,7 +18,7 @@ from kindling.data.sources.catalogue import open_source
 from kindling.ranks import processes as ranks
 from kindling.records.checkpoint import CheckpointPair
 from kindling.records.config_files import claim
-from kindling.records.folder import ALWAYS, Run, columns, result_text
+from kindling.records.folder import Run, result_text
 from kindling.records.groups import remove_progress
 from kindling.records.lookup import timestamped
 from kindling.system import machine
@@ -32,13 +32,7 @@ from kindling.training.building import build_any, check_devices, log_beginning
 from kindling.training.callbacks import CheckpointPairIO, configured, require_usable
 from kindling.training.checkpoints import Checkpoints
 from kindling.training.history import History
-from kindling.training.lightning_module import (
-    Between,
-    LightningCheckpoints,
-    LightningRun,
-    adapt,
-    of_user,
-)
+from kindling.training.lightning_module import LightningCheckpoints, LightningRun, of_user
 from kindling.training.loggers.base import Loggers
 from kindling.training.progress import ProgressFile
 from kindling.training.resume import clear, find_state
@@ -241,22 +235,19 @@ def _train_and_test(job: Job, signals: Signals) -> None:
     if resumed is None and ranks.is_rank_zero():
         clear(runs, stacked=job.state_folder is not None, compared=job.halving is not None)
     lightning = isinstance(module, LightningRun)
-    history = History(runs, ALWAYS if lightning else columns(config.checkpoint.monitor))
+    history = History(runs, module.columns)
     loggers = Loggers(config, runs[0], history, module.source)
     kind = LightningCheckpoints if lightning else Checkpoints
     checkpoints = kind(runs, pair, signals, job.callbacks)
     stopping = Stopping(history, job.halving, job.callbacks)
     progress = ProgressFile(pair.folder, job.folders, history, checkpoints)
-    own: list[Callback] = [history, loggers, stopping, checkpoints, progress]
-    first: list[Callback] = []
-    if isinstance(module, LightningRun) and isinstance(checkpoints, LightningCheckpoints):
-        own = [adapt(callback, module) for callback in own]
-        first = [Between(module, checkpoints)]
-    saved = resumed.content if resumed else None
     trainer = build_trainer(
-        config.trainer, devices, runs[0], [*first, *job.callbacks, *own],
-        CheckpointPairIO(pair, saved, job.callbacks, lightning=lightning),
-        resumed=resumed is not None, options=module.trainer_options(job.callbacks),
+        config.trainer, devices, runs[0],
+        module.arranged(job.callbacks, [history, loggers, stopping, checkpoints, progress]),
+        CheckpointPairIO(
+            pair, resumed.content if resumed else None, job.callbacks, lightning=lightning
+        ),
+        resumed=resumed is not None, options=module.trainer_options(),
     )  # fmt: skip
     if trainer.global_rank:  # each rank draws its own dropout masks and noise
         torch.manual_seed(config.seed + trainer.global_rank)

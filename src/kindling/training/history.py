@@ -178,9 +178,8 @@ def _line(rows: Sequence[Row], epochs: int, stacked: bool, diverged: int) -> str
             if loss is not None and accuracy is not None:
                 known_loss, share = format_metric("loss", loss), format_metric("acc", accuracy)
                 parts.append(f"{split} loss {known_loss} acc {share:>7}")
-        for name in [name for name in row if name not in HISTORY][:SHOWN]:
-            if row[name] is not None:
-                parts.append(f"{measure_of(name) or name} {format_metric(name, row[name]):>7}")
+        others = [key for key in row if key not in HISTORY and row[key] is not None][:SHOWN]
+        parts += [f"{measure_of(key) or key} {format_metric(key, row[key]):>7}" for key in others]
         if row["lr"] is not None:
             parts.append(f"lr {row['lr']:<8.4g}")
     if row["epoch"]:

@@ -17,7 +17,7 @@ import torch
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch import callbacks as lightnings
 from lightning.pytorch.core.optimizer import _MockOptimizer
-from lightning.pytorch.loggers.logger import DummyExperiment, Logger
+from lightning.pytorch.loggers.logger import DummyLogger, Logger
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
 from torch.optim import Optimizer
@@ -121,8 +121,9 @@ class LoggedByModule(Logger):
         self.told: int | None = None  # the last step that had a line
 
     @property
-    def experiment(self) -> DummyExperiment:
-        return DummyExperiment()
+    def experiment(self) -> Any:
+        """Takes any call of a logger's library, and does nothing."""
+        return DummyLogger().experiment
 
     def log_hyperparams(self, *_: Any, **__: Any) -> None:
         pass
@@ -260,8 +261,15 @@ class LightningRun:
 
     # --- Lightning's Trainer ---------------------------------------------------------------------
 
-    def trainer_options(self, users: Sequence[Callback]) -> dict[str, Any]:
-        """What this Trainer has otherwise than that of a StackModule."""
+    columns = ALWAYS
+
+    def arranged(self, users: Sequence[Callback], own: Sequence[Callback]) -> list[Callback]:
+        for callback in own:
+            adapt(callback, self)
+        (checkpoints,) = (each for each in own if isinstance(each, LightningCheckpoints))
+        return [Between(self, checkpoints), *users, *own]
+
+    def trainer_options(self) -> dict[str, Any]:
         config = self.configs[0].trainer
         options = {
             "logger": self.logged,
@@ -314,7 +322,7 @@ class LightningRun:
 
     def state(self, trainer: Trainer) -> dict[str, Any]:
         """What a checkpoint between two epochs holds beside Lightning's own: training/resume.py."""
-        rank = {"random": random_state.capture(), "metrics": None, "gradients": []}
+        rank: dict[str, Any] = {"random": random_state.capture(), "metrics": None, "gradients": []}
         return self.status.state_dict() | {
             "kindling": self.metadata[0],
             "stacked": [0],
@@ -332,7 +340,9 @@ class LightningRun:
 
     def _measures(self) -> Iterator[tuple[str, Metric]]:
         return (
-            (name, part) for name, part in self.lightning.named_modules() if isinstance(part, Metric)
+            (name, part)
+            for name, part in self.lightning.named_modules()
+            if isinstance(part, Metric)
         )
 
     def restore(self, trainer: Trainer) -> None:
@@ -348,7 +358,7 @@ class LightningRun:
         # makes the iterator of the loader anew.
         loop = trainer.fit_loop
         loop.restarting = loop._resuming_from_checkpoint = False
-        loop.epoch_progress.current.ready = loop.epoch_progress.current.started + 1
+        loop.epoch_progress.current.ready += 1
 
 
 def _moved(value: Any, device: torch.device) -> Any:
@@ -374,7 +384,7 @@ class Between(Callback):
                 "optimizer; return one, or leave the method out and type optimizer=adam"
             )
 
-    def on_train_epoch_start(self, trainer: Trainer, module: LightningModule) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, *_: Any) -> None:
         if self.run.to_restore is not None:
             self.run.restore(trainer)
         elif self.run.training_began:
@@ -396,7 +406,7 @@ class Between(Callback):
     def on_save_checkpoint(self, trainer: Trainer, _: Any, checkpoint: dict[str, Any]) -> None:
         checkpoint |= self.run.state(trainer)
 
-    def on_load_checkpoint(self, trainer: Trainer, _: Any, checkpoint: dict[str, Any]) -> None:
+    def on_load_checkpoint(self, _: Any, __: Any, checkpoint: dict[str, Any]) -> None:
         self.run.status.load_state_dict(checkpoint)
         self.run.to_restore = checkpoint
 
@@ -409,7 +419,9 @@ class LightningCheckpoints(Checkpoints):
 
     def on_train_start(self, trainer: Trainer, module: Any) -> None:
         super().on_train_start(trainer, module)
-        trainer.save_checkpoint(self.pair.last, storage_options={})  # raises for a state that cannot be kept, before hours are lost
+        trainer.save_checkpoint(
+            self.pair.last, storage_options={}
+        )  # raises for a state that cannot be kept, before hours are lost
 
     def on_train_batch_end(self, *_: Any) -> None:
         self.signals.interrupt_if_received()
@@ -446,7 +458,7 @@ class LightningCheckpoints(Checkpoints):
             self._write_best(module)
 
 
-def adapt(callback: Callback, run: LightningRun) -> Callback:
+def adapt(callback: Callback, run: LightningRun) -> None:
     """Lightning then calls the hooks of one of Kindling's callbacks with the run in place of the
     module."""
 
@@ -456,7 +468,6 @@ def adapt(callback: Callback, run: LightningRun) -> Callback:
     for name in vars(Callback):
         if name.startswith("on_") and getattr(type(callback), name) is not getattr(Callback, name):
             setattr(callback, name, adapted(getattr(callback, name)))
-    return callback
 
 
 def build_run(config: Config, data: DataModule | None) -> LightningRun:
@@ -474,13 +485,10 @@ def build_run(config: Config, data: DataModule | None) -> LightningRun:
         data.set_orders([StreamOrder(torch.get_rng_state()) if stream else order], 1)
         loaders = Batches(data, config)
     _require(module, LightningModule, f"model={name}")
-    if not is_overridden("configure_optimizers", module):
-        log.info("model=%s has no configure_optimizers: optimizer and scheduler are used", name)
-    else:
-        log.info(
-            "model=%s configures its optimizers: the keys of optimizer and scheduler change nothing",
-            name,
-        )
+    used = "has no configure_optimizers: optimizer and scheduler are used"
+    if is_overridden("configure_optimizers", module):
+        used = "configures its optimizers: the keys of optimizer and scheduler change nothing"
+    log.info("model=%s %s", name, used)
     return LightningRun(config, module, data, loaders)
 
 

@@ -22,6 +22,7 @@ from kindling.data.sources.source import Source
 from kindling.models import count_parameters
 from kindling.ranks import processes as ranks
 from kindling.records.checkpoint import FORMAT
+from kindling.records.folder import columns
 from kindling.steps import base as ways
 from kindling.steps.base import Average, Learner, StepChoice, StepPlan, contiguous
 from kindling.steps.choice import LEARNERS
@@ -153,7 +154,17 @@ class StackModule(LightningModule):
     def source(self) -> Source:
         return self.data.source
 
-    def trainer_options(self, _users: Sequence[Callback]) -> dict[str, Any]:
+    @property
+    def columns(self) -> Sequence[str]:
+        """Those that every history of such a run has."""
+        return columns(self.configs[0].checkpoint.monitor)
+
+    def arranged(self, users: Sequence[Callback], own: Sequence[Callback]) -> list[Callback]:
+        """All callbacks in the order in which Lightning gets them."""
+        return [*users, *own]
+
+    def trainer_options(self) -> dict[str, Any]:
+        """Arguments of Lightning's Trainer that only some modules have."""
         return {}
 
     def running(self) -> AbstractContextManager[None]:

@@ -249,9 +249,7 @@ def summary(run: Run) -> str:
     best, data = result["best"], result["data"]
     used = data["name"]
     if "train" in data:
-        used += (
-            f": {data['train']:,} train, {data['val']:,} validation, {data['test']:,} test"
-        )
+        used += f": {data['train']:,} train, {data['val']:,} validation, {data['test']:,} test"
     rows = [("data", used)]
     if data.get("instead_of"):
         rows.append(("!", f"instead of {data['instead_of']}"))

@@ -56,8 +56,9 @@ def build_trainer(
     resumed: bool,
     options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Trainer:
-    """`options` go to Lightning's Trainer; only those of a LightningModule have any. `callbacks` are called in their order, after the callbacks of the configuration, but those of
-    the class `RunsLast` after all others."""
+    """`callbacks` are called in their order, after the callbacks of the configuration, but those of
+    the class `RunsLast` after all others. `options`, which a LightningModule has, are arguments of
+    Lightning's Trainer."""
     visible = sys.stderr.isatty() or bar_in_notebook.get()
     bar = (
         visible if config.progress_bar == "auto" else config.progress_bar
@@ -75,12 +76,12 @@ def build_trainer(
         strategy = fsdp.Shards()
     elif devices.world_size > 1:
         strategy = ranks.RanksStrategy()
-    settings: dict[str, Any] = dict(
+    return Trainer(
         accelerator=devices.accelerator,
         devices=devices.count,
         num_nodes=devices.nodes,
         strategy=strategy,
-        precision=PRECISION.get(config.precision, config.precision),
+        precision=PRECISION.get(config.precision, config.precision),  # type: ignore[arg-type]
         max_epochs=config.max_epochs,
         min_epochs=config.min_epochs,
         detect_anomaly=config.detect_anomaly,
@@ -88,9 +89,6 @@ def build_trainer(
         # False would import torch's compiler, to tell it; None leaves torch as it is.
         deterministic=config.deterministic
         or (False if torch.are_deterministic_algorithms_enabled() else None),
-        # Lightning sends each epoch to its loggers at once. After a kill, the epochs since the last
-        # checkpoint would be sent twice. training/loggers sends each epoch once.
-        logger=False,
         callbacks=[*shown, *callbacks],
         profiler=_profiler(config.profiler, run),
         plugins=[checkpoint_io, ranks.cluster()],
@@ -101,8 +99,10 @@ def build_trainer(
         enable_model_summary=False,
         enable_checkpointing=True,  # the class RunsLast is a Checkpoint of Lightning's
         default_root_dir=run.folder,
+        # Lightning sends each epoch to its loggers at once. After a kill, the epochs since the last
+        # checkpoint would be sent twice. training/loggers sends each epoch once.
+        **{"logger": False, **options},
     )
-    return Trainer(**settings | dict(options))
 
 
 def _profiler(kind: str | None, run: Run) -> Profiler | None:

@@ -47,8 +47,8 @@ class Manual(Plain):
         self.register_buffer("noise", torch.zeros(1))
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
-        weights, bias = self.optimizers()  # type: ignore[misc, attr-defined]
-        self.noise += torch.rand(1)
+        weights, bias = self.optimizers()  # type: ignore[attr-defined]
+        self.noise += torch.rand(1)  # type: ignore[operator]
         loss = self.loss(batch)
         for optimizer in (weights, bias):
             optimizer.zero_grad()
@@ -57,7 +57,7 @@ class Manual(Plain):
         if batch_idx % 2:
             bias.step()
         if self.trainer.is_last_batch:
-            self.lr_schedulers().step()  # type: ignore[union-attr, call-arg]
+            self.lr_schedulers().step()  # type: ignore[union-attr]
         self.log("train/loss", loss, on_step=False, on_epoch=True)
 
     def configure_optimizers(self) -> Any:
@@ -170,7 +170,7 @@ class TokenData(LightningDataModule):
 
     def val_dataloader(self) -> Any:
         now = torch.arange(7)
-        return DataLoader([{"now": now, "next": (now + 1) % 7}], batch_size=None)  # type: ignore[arg-type, var-annotated]
+        return DataLoader([{"now": now, "next": (now + 1) % 7}], batch_size=None)  # type: ignore[arg-type]
 
 
 def tokens(section: Any) -> TokenData:
