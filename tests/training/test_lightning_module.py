@@ -218,7 +218,9 @@ REFUSED = {
     "trainer.devices=2": "one device trains the module; type trainer.devices=1",
     "checkpoint.every_n_steps=5": "type checkpoint.every_n_epochs=1",
     "freeze=[layer]": "do that in the function that builds the module",
-    "trainer.step=native": "model=odd is a LightningModule; type trainer.step=auto",
+    "trainer.step=autograd": "model=odd is a LightningModule; type trainer.step=auto",
+    "trainer.step=vmap": "model=odd is a LightningModule; type trainer.step=auto",
+    "trainer.step=native": "does not go with model=odd; type trainer.step=auto",
     "data.batch_size=auto": "type data.batch_size=100",
     "checkpoint.mode=max": "would keep the worst val_loss; type checkpoint.mode=min",
 }
@@ -231,7 +233,7 @@ OTHERS = {
     "monitors={'speed': 'min'} into the extension",
     (*ODD, "checkpoint.monitor=val/score"): "would keep the worst val/score",
     (*TEMPLATE, "augmentation.shift=1"): "augmentation has no pictures in data=template",
-    (*TEMPLATE, "data.fold=1"): "data.fold=1",
+    (*TEMPLATE, "data.val_fraction=0.5"): "data=template has no such key",
 }
 
 
@@ -258,6 +260,30 @@ print(json.dumps(found))
         assert text in told, overrides
         only = "2 faults" if "freeze=[layer]" in overrides else "1 fault"  # freeze needs start_from
         assert told.startswith(only), told
+
+
+def test_the_example_of_the_documents(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "extending.md").read_text()
+    section = page.partition("## A LightningModule of your own")[2].partition("\n## ")[0]
+    files = re.findall(r"^```(?:python|yaml)\n# (mine/\S+)\n(.*?)^```$", section, re.M | re.S)
+    lines = [line for _, text in files for line in text.splitlines()]
+    own = [line for line in lines if line and not line.startswith(("from ", "import "))]
+    assert len(own) <= 25
+    record = {
+        "mine-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n",
+        "mine-1.0.dist-info/entry_points.txt": "[kindling.extensions]\nmine = mine.extension\n",
+    }
+    for name, text in (dict(files) | record).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (command,) = re.findall(r"^```sh\nkindling (.*)\n```$", section, re.M)
+    done = python(tmp_path, "-m", "kindling", *command.split(), "hydra.run.dir=run")
+    assert done.returncode == 0, done.stderr
+    assert "model=net has no configure_optimizers: optimizer and scheduler are used" in done.stdout
+    result = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert (result["step"], result["parameters"]) == ("lightning", 785 * 32 + 33 * 10)
+    assert result["best"]["val/acc"] > 0.9
+    assert [*result["best"]] == ["epoch", "val/acc"]
 
 
 def test_lr_find_is_refused(installed: Path) -> None:

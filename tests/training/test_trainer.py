@@ -126,8 +126,10 @@ def test_a_model_can_learn_a_few_batches_by_heart(train: Train) -> None:
 
 
 def test_what_overfit_batches_excludes() -> None:
-    for key in ("trainer.limit_train_batches=2", "trainer.fast_dev_run=true", "trainer.limit_val_batches=0.5",
-                "data.order=stream", "data.sampler=balanced"):  # fmt: skip
+    for key in (
+        "trainer.limit_train_batches=2", "trainer.limit_val_batches=0.5",
+        "trainer.fast_dev_run=true", "data.order=stream", "data.sampler=balanced",
+    ):  # fmt: skip
         assert key in faults("trainer.overfit_batches=2", key)
 
 

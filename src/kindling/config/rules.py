@@ -236,7 +236,7 @@ def _lightning(v: Values) -> Iterator[str]:
                 "trainer.limit_train_batches=0.25 trainer.max_epochs=40"
             )
         return
-    if step not in ("auto", "lightning"):
+    if step in ("autograd", "vmap"):  # `_trainer` refuses the others
         yield f"trainer.step={step}: model={name} is a LightningModule; type trainer.step=auto"
     for key, (off, instead) in NOT_OF_LIGHTNING.items():
         if v[key] is not None and v[key] not in off:

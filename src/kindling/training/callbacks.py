@@ -89,7 +89,7 @@ def require_usable(callbacks: Sequence[Callback], config: Config) -> None:
     """Raises InputError for callbacks that cannot work, before anything trains."""
     lightning = registry.is_lightning("model", config.model.name)
     faults = [fault for each in callbacks if (fault := _fault(each, lightning=lightning))]
-    others = [each for each in callbacks if isinstance(each, Callback)]
+    others = [each for each in callbacks if not _fault(each, lightning=lightning)]
     keys = [each.state_key for each in others if _overrides(each, "state_dict")]
     faults += [
         f"callbacks: two have the state_key {key}; give each class a state_key of its own"
