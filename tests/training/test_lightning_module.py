@@ -85,6 +85,12 @@ def test_the_templates_parts_train_as_by_lightning_alone(installed: Path) -> Non
 def test_what_modules_that_cannot_train_are_told(installed: Path) -> None:
     found = scenario(installed, "told")
     assert found.pop("nan") == ["diverged", 12, 1]
+    assert "register it by register_lightning_module" in found.pop("wrong")
+    columns, lines = found.pop("many")
+    assert len(columns) == 4 + 64
+    assert columns[:7] == ["epoch", "step", "seconds", "lr", "val_loss", "val/score", "val/class_0"]
+    assert "the history has columns for 64 of the logged names" in lines
+    assert "self.log: the history leaves out =HYPERLINK(), lr; the name" in lines
     assert found.pop("raises") == [
         "ValueError", "boom in batch 0", "failed", ["training_step", "helper"]
     ]  # fmt: skip

@@ -28,6 +28,11 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
     two samples of zeros, or does not return logits (2, classes)."""
     try:
         model = construct_model(config, shape, classes).eval()
+        if hasattr(model, "training_step"):
+            raise InputError(
+                f"model={config.name}: is a LightningModule; in the extension, register it by "
+                "register_lightning_module"
+            )
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             logits = model(torch.zeros(2, *shape))
     except (RuntimeError, ValueError, IndexError) as error:  # torch's errors for wrong shapes

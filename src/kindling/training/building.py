@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from lightning.pytorch import LightningModule, seed_everything
+from lightning.pytorch import seed_everything
 from torch import nn
 
 from kindling.config import registry
@@ -124,11 +124,6 @@ def _build_model(config: Config, data: DataModule, *, fresh: bool) -> nn.Module:
     np.random.seed(config.seed)  # noqa: NPY002  # the global stream
     torch.default_generator.manual_seed(config.seed)
     model = build_model(config.model, data.source.shape, data.source.classes)
-    if isinstance(model, LightningModule):
-        raise InputError(
-            f"model={config.model.name}: is a LightningModule; in the extension, register it by "
-            "register_lightning_module"
-        )
     if config.trainer.precision == "64":  # Lightning would convert it after a checkpoint was loaded
         model.double()
     if config.start_from is not None and fresh:

@@ -230,7 +230,8 @@ def _train_and_test(job: Job, signals: Signals) -> None:
     config, runs, pair, began = job.configs[0], job.runs, job.checkpoint_pair, time.perf_counter()
     devices = machine.resolve(config.trainer)
     check_devices(config, devices)
-    module = build_any(job.configs, devices, fresh=pair.empty)
+    with of_user(config):
+        module = build_any(job.configs, devices, fresh=pair.empty)
     resumed = find_state(pair, module, devices.world_size)
     if resumed is None and ranks.is_rank_zero():
         clear(runs, stacked=job.state_folder is not None, compared=job.halving is not None)
@@ -255,7 +256,7 @@ def _train_and_test(job: Job, signals: Signals) -> None:
         log_beginning(module, devices, resumed is not None)
     ready = time.perf_counter()
     try:
-        with loggers.closing(), module.running(), of_user(module):
+        with loggers.closing(), module.running(), of_user(config):
             train(trainer, module, resumed, signals)
             trained, steps = time.perf_counter(), trainer.global_step
             if trainer.is_global_zero:

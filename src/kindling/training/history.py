@@ -125,6 +125,10 @@ class History(RunsLast):
     def _add_columns(self, names: Iterable[str]) -> None:
         """Adds what callbacks have logged, if it is new. Raises InputError for too many."""
         new = [name for name in names if name not in self.logged]
+        if len(self.columns) == len(ALWAYS):  # all are a LightningModule's, which may log hundreds
+            if len(self.logged) < MOST_LOGGED < len(self.logged) + len(new):
+                log.warning("the history has columns for %d of the logged names", MOST_LOGGED)
+            new = new[: MOST_LOGGED - len(self.logged)]
         if not new:
             return
         self.logged += new

@@ -32,7 +32,7 @@ from kindling.data.module import DataModule
 from kindling.data.sources.source import as_float
 from kindling.models import construct_model
 from kindling.records.checkpoint import FORMAT
-from kindling.records.folder import ALWAYS, MOST_LOGGED
+from kindling.records.folder import ALWAYS
 from kindling.steps import base as ways
 from kindling.steps.base import StepChoice, StepPlan, contiguous
 from kindling.steps.optimizers import build_optimizer, set_rates
@@ -144,13 +144,12 @@ class LoggedByModule(Logger):
         self.seen, self.sent = now, {}
         found = {**fresh, **others}
         wrong = {name for name in found if name in ALWAYS or not LOGGED_NAME.fullmatch(name)}
-        wrong |= {*[name for name in found if name not in wrong][MOST_LOGGED:]}
         if new := sorted(wrong - self.refused - {"epoch", "step"}):
             log.warning(
-                "self.log: the history leaves out %s: it has %d columns whose names are other than "
-                "its own, at most 60 letters, digits, spaces and the characters _ . - / @ + : %%",
-                ", ".join(name[:80] for name in new[:5]), MOST_LOGGED,
-            )  # fmt: skip
+                "self.log: the history leaves out %s; the name of a column is not one of its own, "
+                "and has at most 60 letters, digits, spaces and the characters _ . - / @ + : %%",
+                ", ".join(name[:80] for name in new[:5]),
+            )
         self.refused |= wrong
         self.values = {name: value for name, value in found.items() if name not in wrong}
         self._require_monitor(began=trainer.fit_loop.epoch_loop.batch_progress.total.ready > 0)
@@ -183,7 +182,7 @@ class LightningRun:
     """
 
     stacked = (0,)
-    average = None
+    columns = ALWAYS
     step = StepChoice(ways.LIGHTNING)
 
     def __init__(
@@ -235,7 +234,7 @@ class LightningRun:
 
     @property
     def metrics(self) -> dict[int, dict[str, float]]:
-        return {0: dict(self.tested or self.logged.values)}
+        return {0: self.logged.values}
 
     def rate(self, _trial: int) -> float | None:
         return self.last_rate
@@ -260,8 +259,6 @@ class LightningRun:
         self.lightning.load_state_dict({**self.lightning.state_dict(), **weights})
 
     # --- Lightning's Trainer ---------------------------------------------------------------------
-
-    columns = ALWAYS
 
     def arranged(self, users: Sequence[Callback], own: Sequence[Callback]) -> list[Callback]:
         for callback in own:
@@ -349,8 +346,9 @@ class LightningRun:
         """At the start of the first epoch, after hooks that may have reset a measure."""
         assert self.to_restore is not None
         for name, measure in self._measures():
-            for key, value in self.to_restore["measures"].get(name, {}).items():
-                setattr(measure, key, _moved(value, self.device))
+            saved = self.to_restore["measures"].get(name, {})
+            for key in saved.keys() & {*measure._defaults, "_update_count"}:
+                setattr(measure, key, _moved(saved[key], self.device))
             measure._computed = None
         random_state.restore(self.to_restore["ranks"][0]["random"])
         self.to_restore = None
@@ -419,9 +417,8 @@ class LightningCheckpoints(Checkpoints):
 
     def on_train_start(self, trainer: Trainer, module: Any) -> None:
         super().on_train_start(trainer, module)
-        trainer.save_checkpoint(
-            self.pair.last, storage_options={}
-        )  # raises for a state that cannot be kept, before hours are lost
+        # Raises InputError for a state that cannot be kept, before hours are lost.
+        trainer.save_checkpoint(self.pair.last, storage_options={})
 
     def on_train_batch_end(self, *_: Any) -> None:
         self.signals.interrupt_if_received()
@@ -501,17 +498,16 @@ def _require(found: object, kind: type, chosen: str) -> None:
 
 
 @contextmanager
-def of_user(run: object) -> Iterator[None]:
+def of_user(config: Config) -> Iterator[None]:
     """Turns Lightning's refusal of a module into an InputError. An error in the user's own code
     keeps its traceback, from there on, as `own_traceback` (system/errors.py)."""
-    if not isinstance(run, LightningRun):
-        yield
-        return
     try:
         yield
     except InputError:
         raise
     except Exception as error:
+        if not registry.is_lightning("model", name := config.model.name):
+            raise
         packages = [Path(registry.__file__).parents[1], *map(_folder, (lightning, torch))]
         frames, last = error.__traceback__, Path()
         while frames is not None:
@@ -522,7 +518,6 @@ def of_user(run: object) -> Iterator[None]:
                 raise
             frames = frames.tb_next
         if last.is_relative_to(_folder(lightning)):
-            name = run.configs[0].model.name
             raise InputError(f"model={name}: Lightning refuses it: {first_line(error)}") from error
         raise
 

@@ -104,6 +104,7 @@ class State(CheckpointPart):
     )
     step_reason: Annotated[str, Field(max_length=ways.LONGEST_REASON)] = ""  # why not a faster way
     average: list[dict[str, Tensor]]
+    measures: dict[str, dict[str, Any]] = Field(default_factory=dict)  # of a LightningModule
     position: _Position
     ranks: list[_Rank]
     logged: _Logged | None = None
@@ -147,6 +148,8 @@ def find_state(
     content, path = newest
     batches = module.step_plan.batches_per_epoch
     state = check_state(content, path, module.metadata, world_size, batches)
+    if (state.step == ways.LIGHTNING) != (module.step.kind == ways.LIGHTNING):
+        raise InputError(f"{path}: cannot be resumed: another run wrote it")
     if ranks.is_rank_zero():
         log.info("going on from epoch %d, batch %d", state.position.epoch, state.position.batch)
         _warn_of_new_schedule(module.configs[0], content["kindling"])

@@ -31,9 +31,14 @@ class Tokens(LightningDataSection):
     batches: PositiveInt
 
 
+class Wrong(ModelSection):
+    name: Literal["wrong"]
+
+
 HERE = "tests.helpers.lit"
 registry.register_lightning_module(Template, f"{HERE}.build:template")
 registry.register_lightning_module(Odd, f"{HERE}.odd:build", monitors={"val/score": "max"})
+registry.register_model(Wrong, f"{HERE}.odd:build_wrongly")
 registry.register_lightning_datamodule(TemplateData, f"{HERE}.build:template_data")
 registry.register_lightning_datamodule(Tokens, f"{HERE}.odd:tokens")
 for name in ("checkpoint", "rates", "swa", "early"):

@@ -105,6 +105,17 @@ class Lambda(Plain):
         checkpoint["mine"] = {"function": len}
 
 
+class Many(Plain):
+    """Logs more names than a history has columns, and names that are none."""
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        super().validation_step(batch, batch_idx)
+        for number in range(100):
+            self.log(f"val/class_{number}", float(number))
+        self.log("=HYPERLINK()", 1.0)
+        self.log("lr", 1.0)
+
+
 class Words(LightningModule):
     """Learns the next token of a stream. Each batch is a dictionary."""
 
@@ -137,7 +148,13 @@ KINDS = {
     "raises": Raises,
     "nan": NotANumber,
     "lambda": Lambda,
+    "many": Many,
 }
+
+
+def build_wrongly(section: Any, shape: Any, outputs: Any) -> Any:
+    """Registered by register_model."""
+    return Plain(math.prod(shape), outputs, 0.1)
 
 
 def build(section: Any, shape: Any, outputs: Any) -> Any:

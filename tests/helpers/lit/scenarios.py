@@ -23,7 +23,7 @@ from kindling.data.sources.source import as_float
 from kindling.records import checkpoint
 from kindling.records.checkpoint import CheckpointPair
 from kindling.records.folder import Run
-from kindling.system.errors import Interrupted
+from kindling.system.errors import InputError, Interrupted
 from kindling.training.fit import fit
 from tests.helpers.kills import Killed
 from tests.helpers.lit.build import template, template_data
@@ -179,6 +179,12 @@ def told(folder: Path) -> dict[str, Any]:
             frames = traceback.extract_tb(getattr(error, "own_traceback", None))
             found[name] = [type(error).__name__, str(error), run.result["status"],
                            [frame.name for frame in frames]]  # fmt: skip
+    try:
+        fit(configured("model=wrong", "data=digits"), folder / "wrong")
+    except InputError as error:
+        found["wrong"] = str(error)
+    many = fit(configured(*ODD, "model.kind=many", "trainer.max_epochs=1"), folder / "many")
+    found["many"] = [[*many.history[0]], many.log_file.read_text()]
     nan = fit(configured(*ODD, "model.kind=nan"), folder / "nan")
     found["nan"] = [nan.result["status"], nan.result["diverged_step"], nan.result["epochs"]]
     return found
