@@ -177,8 +177,8 @@ class CheckpointPairIO(CheckpointIO):
         """If `storage_options` is a dictionary, it receives the content, and no file is written."""
         own, users, added = {}, {}, {}
         for key, state in checkpoint["callbacks"].items():
-            if key in self.users or (self.lightning and not key.startswith(OURS)):
-                users[key] = _stored(state, self.users.get(key, key))
+            if key in self.users:
+                users[key] = _stored(state, self.users[key])
             else:  # Kindling's, or Lightning's Timer for trainer.max_time
                 own[key.removeprefix(OURS)] = state
         if self.lightning:  # what a module was built with is no part of the training
@@ -215,8 +215,6 @@ class CheckpointPairIO(CheckpointIO):
         for key, state in content.get("user_callbacks", {}).items():
             if key in self.users:
                 states[key] = from_plain(state, _enums(self.users[key]))
-            elif self.lightning:  # Lightning warns of states without a callback
-                states[key] = from_plain(state)
             else:
                 log.warning(
                     "callbacks: %s: the run had this callback, and goes on without it; from "
@@ -235,14 +233,12 @@ class CheckpointPairIO(CheckpointIO):
         Path(path).unlink(missing_ok=True)
 
 
-def _stored(state: Any, callback: Callback | str) -> Any:
-    """Of a callback that `configure_callbacks` of a module returned, only the key is known."""
-    name = callback if isinstance(callback, str) else type(callback).__qualname__
+def _stored(state: Any, callback: Callback) -> Any:
     try:
-        return to_plain(state, None if isinstance(callback, str) else _enums(callback))
+        return to_plain(state, _enums(callback))
     except NotPlainError as error:
         raise InputError(
-            f"callbacks: the state of {name} cannot be kept in a "
+            f"callbacks: the state of {type(callback).__qualname__} cannot be kept in a "
             f"checkpoint: state_dict(){error}; return numbers, texts, lists, dictionaries, arrays "
             "or tensors from state_dict, or {} to train without the state"
         ) from None

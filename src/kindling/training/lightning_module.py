@@ -375,6 +375,12 @@ class Between(Callback):
     def state_key(self) -> str:
         return f"{OURS}Between"
 
+    def setup(self, trainer: Trainer, *_: Any, **__: Any) -> None:
+        """By now, Lightning has added the callbacks that `configure_callbacks` returns."""
+        found: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
+        users = {each.state_key: each for each in found if not each.state_key.startswith(OURS)}
+        trainer.strategy.checkpoint_io.users = users  # type: ignore[attr-defined]
+
     def on_train_start(self, trainer: Trainer, module: LightningModule) -> None:
         if module.automatic_optimization and isinstance(trainer.optimizers[0], _MockOptimizer):
             raise InputError(
@@ -391,8 +397,9 @@ class Between(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, *_: Any) -> None:
         if self.run.schedules:
-            set_rates(trainer.optimizers[0], [self.run.schedules[0](trainer.global_step)])
-        if trainer.optimizers:
+            self.run.last_rate = self.run.schedules[0](trainer.global_step)
+            set_rates(trainer.optimizers[0], [self.run.last_rate])
+        elif trainer.optimizers:
             self.run.last_rate = float(trainer.optimizers[0].param_groups[0]["lr"])
 
     def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:

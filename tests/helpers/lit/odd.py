@@ -68,6 +68,9 @@ class Manual(Plain):
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["mine"] = {"calls": len(self.calls)}
 
+    def configure_callbacks(self) -> Any:
+        return [callbacks.EarlyStopping("val_loss", patience=3)]
+
 
 class Silent(Plain):
     def validation_step(self, batch: Any, batch_idx: int) -> None:
