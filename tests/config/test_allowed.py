@@ -74,6 +74,8 @@ def test_each_listed_value_is_taken() -> None:
     """As far as it depends on its key alone."""
     for key in ("trainer.step", "trainer.accelerator", "model.norm", "model.activation"):
         for value in allowed_values(Config)[key].listed:
+            if (key, value) == ("trainer.step", "lightning"):  # depends on the model
+                continue
             _, found = find_faults(compose(f"{key}={value}").to_primitives())
             assert found == []
 

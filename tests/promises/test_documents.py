@@ -236,6 +236,10 @@ NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a com
     r"(\w+=\w+ )?make": ("installs, and most targets take minutes", is_make_target),
     r"pip install": ("needs a network", is_extra),
     r"pip wheel": ("tests/promises/test_wheel.py builds a wheel", nothing),
+    r"kindling train model=net ": (
+        "needs the extension of docs/extending.md; tests/training/test_lightning_module.py runs it",
+        nothing,
+    ),
     r"kindling ": ("tests/promises/test_wheel.py runs commands of a wheel", is_of_a_wheel),
     r"python -m pytest": ("the suite runs these tests", names_tests),
     r"python -m src\.benchmark": (

@@ -400,6 +400,15 @@ def test_a_history_with_the_columns_of_another_monitor_is_refused(
         check_state(content, path, metadata, 1, 12)
 
 
+def test_the_state_of_a_lightning_module_is_refused(train: Train) -> None:
+    run = train()
+    content = checkpoint.read(run.last_checkpoint)
+    checkpoint.write({**content, "step": "lightning"}, run.last_checkpoint)
+    run.previous_checkpoint.unlink()
+    with pytest.raises(InputError, match="cannot be resumed: another run wrote it"):
+        fit(compose(*SMALL, "trainer.max_epochs=3"), run.folder, resume=True)
+
+
 def test_an_error_of_the_restore_keeps_its_traceback(
     stopped: tuple[Config, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,8 @@ NOT_COVERED = {  # key, value: the reason
     ("trainer.strategy", "fsdp"): "needs whole weights",
     ("trainer.compile", True): "is not compiled by torch",
     ("model.gradient_checkpointing", True): "keeps its activations",
+    ("trainer.detect_anomaly", True): "has no operations of autograd",
+    ("trainer.gradient_clip_algorithm", "value"): "clips norms",
 }
 # The losses whose gradient is written out.
 LOSSES = ("cross_entropy", "squared_error", "huber", "binary_cross_entropy")

@@ -2,6 +2,7 @@
 extension registers."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -53,6 +54,12 @@ MEASURES = {
 }  # fmt: skip
 
 
+# What LightningModules of extensions log, by its whole name: those whose names do not tell whether
+# more is better.
+LOGGED: dict[str, Measure] = {}
+LOGGED_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_ ./@+:%-]{0,59}")  # no spreadsheet's formula
+
+
 def tallied() -> list[str]:
     return [name for name, entry in MEASURES.items() if entry.tally]
 
@@ -61,13 +68,24 @@ def monitors(task: str | None = None) -> tuple[str, ...]:
     """What checkpoint.monitor may be, for a task or for any."""
     names = [name for name, entry in MEASURES.items() if task is None or task in entry.tasks]
     trained = [name for name in names if name in SCORES.values()]
-    return (*(f"val/{name}" for name in names), *(f"train/{n}" for n in trained), "train/loss")
+    own = (*(f"val/{name}" for name in names), *(f"train/{n}" for n in trained), "train/loss")
+    return (*own, *LOGGED)
+
+
+def known_entry(metric: str) -> Measure | None:
+    """The entry of a metric such as `val/acc` or `acc`. A LightningModule may log `val_loss` or
+    `val/acc_best`: the first word of the name that is a measure tells its direction."""
+    name = metric.rpartition("/")[2]
+    if found := LOGGED.get(metric) or MEASURES.get(name):
+        return found
+    words = (word.lower().replace("accuracy", "acc") for word in re.split(r"[^A-Za-z0-9]", metric))
+    found = next((MEASURES[word] for word in words if word in MEASURES), None)
+    return found and found._replace(words=name, tally=None)
 
 
 def _entry(metric: str) -> Measure:
-    """The entry of a metric such as `val/acc` or `acc`."""
     name = metric.rpartition("/")[2]
-    return MEASURES.get(name, Measure(name, highest=math.inf, higher_is_better=False))
+    return known_entry(metric) or Measure(name, highest=math.inf, higher_is_better=False)
 
 
 def measure_of(monitor: str) -> str | None:

@@ -8,6 +8,7 @@ is registered, by its name, and nothing else.
 """
 
 import functools
+import math
 import re
 import traceback
 from collections.abc import Mapping
@@ -20,10 +21,11 @@ from pkgutil import resolve_name
 from typing import Any, Union, get_args
 
 from kindling.config.executors import EXECUTORS, ExecutorEntry
-from kindling.config.measures import CLASSIFICATION, MEASURES, SCORES, Measure
+from kindling.config.measures import CLASSIFICATION, LOGGED, MEASURES, SCORES, Measure
 from kindling.config.section import (
     WHOLE,
     DataSection,
+    LightningDataSection,
     ModelSection,
     OptimizerSection,
     SchedulerSection,
@@ -47,6 +49,7 @@ PLACES: dict[tuple[str, str], str] = {("pictures", WHOLE): "kindling.inference.p
 ORIGINS: dict[str, str] = {}  # by what a configuration says, "model=mine": package and version
 DATA_FOLDERS: dict[str, str] = {}  # by data.name, of what is downloaded
 CONFIG_FOLDERS: list[Path] = []
+LIGHTNING: set[str] = set()  # model=NAME of LightningModules, data=NAME of LightningDataModules
 
 _loaded: set[str] = set()  # the modules of extensions
 _origin = ContextVar("origin", default="")  # the package and version that registers now
@@ -61,6 +64,39 @@ def register_model(section: type[ModelSection], build: str, cost: str | None = N
     _register_section("model", section, build)
     if cost is not None:
         PLACES["cost", _name(section)] = cost
+
+
+def register_lightning_module(
+    section: type[ModelSection], build: str, monitors: Mapping[str, str] | None = None
+) -> None:
+    """A LightningModule, `model=NAME`, which Lightning trains with all its hooks.
+
+    `build` names a function (section, shape of a sample, outputs) that returns the module; with a
+    LightningDataModule, shape and outputs are None. `monitors` has "min" or "max" for each name
+    that the module logs, that checkpoint.monitor may have, and that does not tell this itself, as
+    `val_loss` and `val/acc_best` do."""
+    _register_section("model", section, build)
+    LIGHTNING.add(f"model={_name(section)}")
+    for name, mode in (monitors or {}).items():
+        measure = Measure(name, highest=math.inf, higher_is_better=mode == "max")
+        if mode not in ("min", "max") or LOGGED.get(name, measure) != measure:
+            raise InputError(
+                f"{_registers()} registers the monitor {name} as {mode!r:.80}; it must be min or "
+                "max, and the same for all modules"
+            )
+        LOGGED[name] = measure
+
+
+def register_lightning_datamodule(section: type[LightningDataSection], build: str) -> None:
+    """A LightningDataModule, `data=NAME`, for LightningModules. `build` names a function (section)
+    that returns the data module."""
+    _register_section("data", section, build)
+    LIGHTNING.add(f"data={_name(section)}")
+
+
+def is_lightning(group: str, name: object) -> bool:
+    """Whether a choice of `model` or `data` is a LightningModule or a LightningDataModule."""
+    return f"{group}={name}" in LIGHTNING
 
 
 def register_data(section: type[DataSection], module: str, folder: str | None = None) -> None:

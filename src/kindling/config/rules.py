@@ -6,7 +6,15 @@ from itertools import pairwise
 from typing import Any, get_args
 
 from kindling.config.closed_form import not_covered, not_vmapped
-from kindling.config.measures import CLASSIFICATION, SCORES, higher_is_better, monitors
+from kindling.config.measures import (
+    CLASSIFICATION,
+    LOGGED_NAME,
+    SCORES,
+    higher_is_better,
+    known_entry,
+    monitors,
+)
+from kindling.config.registry import LIGHTNING, is_lightning
 from kindling.config.schema import AUGMENTATIONS, MODEL_SECTIONS, Data
 from kindling.config.section import MOST, names_of
 from kindling.config.written import shortened, written
@@ -41,6 +49,8 @@ def broken_rules(values: Mapping[str, Any]) -> Iterator[str]:
     yield from _data(v)
     yield from _splits(v)
     yield from _trainer(v)
+    yield from _epochs_and_batches(v)
+    yield from _lightning(v)
     if v["freeze"] and v["start_from"] is None:
         yield f"freeze={written(v['freeze'])} would keep random weights; type start_from=RUN too"
     if v["logger.mlflow_file"] is not None and v["logger.mlflow"] is False:
@@ -51,7 +61,18 @@ def broken_rules(values: Mapping[str, Any]) -> Iterator[str]:
     monitor, mode, task = v["checkpoint.monitor"], v["checkpoint.mode"], v["task.name"]
     yield from _task(v, str(task or CLASSIFICATION))
     best = "max" if higher_is_better(str(monitor)) else "min"
-    if monitor in monitors() and mode in ("min", "max") and mode != best:
+    logged = is_lightning("model", v["model.name"]) and isinstance(monitor, str)
+    if monitor not in monitors() and isinstance(monitor, str):
+        if logged and known_entry(monitor) is None:
+            yield (
+                f"checkpoint.monitor={monitor}: its name does not tell whether more is better; "
+                f"write monitors={{{monitor!r}: {str(mode)!r}}} into the extension, where it "
+                "registers the module"
+            )
+            return
+        if not logged and LOGGED_NAME.fullmatch(monitor) and LIGHTNING:
+            yield f"checkpoint.monitor={monitor}: must be one of {', '.join(monitors())}"
+    if (monitor in monitors() or logged) and mode in ("min", "max") and mode != best:
         yield (
             f"checkpoint.mode={mode} would keep the worst {monitor}; type checkpoint.mode={best}"
         )
@@ -222,6 +243,86 @@ def _splits(v: Values) -> Iterator[str]:
             f"data.group={group}: is an array of {'features' if 'x' in group else 'classes'}; name "
             "another array of the file, or type data.group=null"
         )
+
+
+# With a LightningModule, keys that would do nothing: what means off, and what to do instead.
+OF_OUR_LOSS = "the module computes its loss itself; leave the key out"
+OF_BUILD = "do that in the function that builds the module"
+NOT_OF_LIGHTNING: Mapping[str, tuple[Sequence[Any], str]] = {
+    "trainer.label_smoothing": ((0,), OF_OUR_LOSS),
+    "trainer.class_weights": ((), OF_OUR_LOSS),
+    "trainer.ema_decay": ((), "register Lightning's WeightAveraging by register_callback"),
+    "trainer.compile": ((False,), OF_BUILD),
+    "trainer.log_every_step": ((False,), "type trainer.log_every_n_steps=1"),
+    "trainer.steps_per_call": (("auto", 1), "each call has one batch; leave the key out"),
+    "trainer.devices": (("auto", 1), "one device trains the module; type trainer.devices=1"),
+    "trainer.num_nodes": ((1,), "one device trains the module; type trainer.num_nodes=1"),
+    "checkpoint.every_n_steps": (
+        (), "checkpoints are written between epochs; type checkpoint.every_n_epochs=1"
+    ),
+    "start_from": ((), OF_BUILD),
+    "freeze": (([],), OF_BUILD),
+}  # fmt: skip
+
+
+def _lightning(v: Values) -> Iterator[str]:
+    """A LightningModule, and keys that need one or that do not go with one."""
+    name, data, step = v["model.name"], v["data.name"], v["trainer.step"]
+    if not is_lightning("model", name):
+        if step == "lightning":
+            yield (
+                f"trainer.step=lightning: model={name} is not a LightningModule; type "
+                "trainer.step=auto"
+            )
+        if is_lightning("data", data):
+            yield (
+                f"data={data}: is a LightningDataModule, and model={name} is not a "
+                "LightningModule; choose other data"
+            )
+        if v["trainer.val_check_interval"] is not None:
+            yield (
+                f"trainer.val_check_interval={v['trainer.val_check_interval']}: model={name} is "
+                "validated after each epoch; for shorter epochs type "
+                "trainer.limit_train_batches=0.25 trainer.max_epochs=40"
+            )
+        return
+    if step in ("autograd", "vmap"):  # `_trainer` refuses the others
+        yield f"trainer.step={step}: model={name} is a LightningModule; type trainer.step=auto"
+    for key, (off, instead) in NOT_OF_LIGHTNING.items():
+        if v[key] is not None and v[key] not in off:
+            yield f"{key}={written(v[key])} does not go with a LightningModule: {instead}"
+    if v["data.batch_size"] == "auto":
+        yield "data.batch_size=auto does not go with a LightningModule: type data.batch_size=100"
+    if is_lightning("data", data) and any(v[f"augmentation.{key}"] for key in AUGMENTATIONS):
+        yield f"augmentation has no pictures in data={data}; type augmentation=none"
+
+
+def _epochs_and_batches(v: Values) -> Iterator[str]:
+    if v["trainer.gradient_clip_algorithm"] == "value" and v["trainer.gradient_clip_val"] is None:
+        yield (
+            "trainer.gradient_clip_algorithm=value has no use without a bound; type "
+            "trainer.gradient_clip_val=0.5 too"
+        )
+    least, most = v.number("trainer.min_epochs"), v.number("trainer.max_epochs")
+    if least > most > 0:
+        yield (
+            f"trainer.min_epochs={least}: is more than trainer.max_epochs={most}; type "
+            f"trainer.max_epochs={least} or more"
+        )
+    if v["trainer.overfit_batches"] is not None:
+        others = {"trainer.limit_train_batches", "trainer.limit_val_batches", "data.folds"}
+        others |= {"trainer.fast_dev_run"} if v["trainer.fast_dev_run"] else set()
+        for key in sorted(key for key in others if v[key] is not None):
+            yield (
+                f"{key}={written(v[key])}: trainer.overfit_batches decides what is trained on; "
+                "leave one of them out"
+            )
+        for key, value in (("data.order", "stream"), ("data.sampler", "balanced")):
+            if v[key] == value:
+                yield (
+                    f"{key}={value} chooses samples, and so does trainer.overfit_batches; leave "
+                    "one of them out"
+                )
 
 
 def _trainer(v: Values) -> Iterator[str]:

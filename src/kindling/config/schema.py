@@ -13,12 +13,12 @@ import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, get_args
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from kindling.config import registry
 from kindling.config.closed_form import has_closed_form
 from kindling.config.executors import EXECUTORS
-from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION, monitors
+from kindling.config.measures import CLASSIFICATION, LOGGED_NAME, MULTILABEL, REGRESSION, monitors
 from kindling.config.section import (
     DRAWING,
     DataSection,
@@ -49,6 +49,7 @@ LATEST = "latest"  # in place of a folder: the newest one
 MAX_EPOCHS = 10**6  # also the largest number of rows of a history
 MOST_LAYERS = 256
 MOST_MILESTONES = 100
+LIMITS = ("limit_train_batches", "limit_val_batches", "limit_test_batches")
 MOST_CLASSES = 2**20
 MOST_TARGETS = 1000  # columns
 MOST_POINTS = 10_000  # of a sweep: all are composed and checked before the first trains
@@ -58,7 +59,11 @@ if TYPE_CHECKING:  # mypy knows no values that are computed
     ExecutorName = str
 else:
     registry.load_extensions()
-    Monitor, ExecutorName = Literal[monitors()], Literal[*EXECUTORS]
+    ExecutorName = Literal[*EXECUTORS]
+    Monitor = Literal[monitors()]
+    if registry.LIGHTNING:  # such a module may log under any name; config/rules.py checks it
+        _logged = Field(pattern=f"^{LOGGED_NAME.pattern}$", examples=["val_loss"])
+        Monitor = Monitor | Annotated[str, _logged]
 
 
 def _losses(task: str, *own: str) -> Any:
@@ -375,6 +380,9 @@ class OneCycle(Section):
     final_div_factor: Factor
 
 
+Batches = PositiveInt | Annotated[float, Field(gt=0, le=1)]  # their number, or a share of all
+
+
 class Trainer(Section):
     accelerator: Literal["auto", "cpu", "cuda", "mps"]
     devices: PositiveInt | Literal["auto"]  # per node
@@ -396,13 +404,33 @@ class Trainer(Section):
     ema_decay: Fraction | None
     early_stopping_patience: PositiveInt | None
     deterministic: bool
-    step: Literal["auto", "native", "closed_form", "vmap", "autograd"]
+    step: Literal["auto", "native", "closed_form", "vmap", "autograd", "lightning"]
     steps_per_call: PositiveInt | Literal["auto"]
     compile: bool
     cuda_graph: bool
     log_every_step: bool
     progress_bar: bool | Literal["auto"]
     profiler: Literal["simple", "pytorch"] | None
+    fast_dev_run: bool | PositiveInt = False
+    limit_train_batches: Batches | None = None
+    limit_val_batches: Batches | None = None
+    limit_test_batches: Batches | None = None
+    val_check_interval: Batches | None = None
+    overfit_batches: Batches | None = None
+    detect_anomaly: bool = False
+    min_epochs: Annotated[int, Field(gt=0, le=MAX_EPOCHS)] | None = None
+    gradient_clip_algorithm: Literal["norm", "value"] = "norm"
+    log_every_n_steps: PositiveInt | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, values: Any) -> Any:
+        """`fast_dev_run=N` stands for an epoch of N batches."""
+        count = values.get("fast_dev_run") if isinstance(values, dict) else None
+        if type(count) not in (bool, int) or not count:
+            return values
+        limits = dict.fromkeys(LIMITS, int(count))
+        return {**values, **limits, "max_epochs": 1, "min_epochs": None}
 
 
 class Checkpoint(Section):
@@ -516,7 +544,11 @@ class Search(Execution):
 
 
 # Keys that are younger than the hashes of some runs, and the value that stands for their absence.
-YOUNGER: tuple[tuple[str, str, float | None], ...] = (
+YOUNGER: tuple[tuple[str, str, float | str | None], ...] = (
+    *(("trainer", key, None) for key in LIMITS), ("trainer", "fast_dev_run", False),
+    ("trainer", "val_check_interval", None), ("trainer", "overfit_batches", None),
+    ("trainer", "detect_anomaly", False), ("trainer", "min_epochs", None),
+    ("trainer", "gradient_clip_algorithm", "norm"), ("trainer", "log_every_n_steps", None),
     ("trainer", "class_weights", None), ("data", "sampler", None), ("data", "folds", None),
     ("data", "fold", None), ("data", "group", None), ("data", "kind", None),
     ("data", "val_path", None),
@@ -573,7 +605,8 @@ class Config(Section):
         """All values except data.root, checkpoint.keep and those of UNTRAINED. They identify a run.
         Keys of YOUNGER are left out where they have the value of old runs."""
         values = self.to_primitives()
-        del values["data"]["root"], values["checkpoint"]["keep"]
+        values["data"].pop("root", None)
+        del values["checkpoint"]["keep"]
         for key in UNTRAINED:
             del values[key]
         for key in ("start_from", "freeze", "callbacks"):  # old runs had none

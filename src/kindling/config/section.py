@@ -109,6 +109,19 @@ class DataSection(Section):
         return self.batch_size
 
 
+class LightningDataSection(Section):
+    """Of a LightningDataModule: a section has the keys that its builder reads, and no others."""
+
+    pictures: ClassVar[str | None] = None
+    known_shape: ClassVar[list[int] | None] = None
+
+    def __getattr__(self, name: str) -> Any:
+        """A key of the other data sections, which has no meaning here, is None or False."""
+        if name == "holds_out_validation" or name in DataSection.model_fields:
+            return None
+        return super().__getattr__(name)  # type: ignore[misc]  # pydantic's
+
+
 class ModelSection(Section):
     words: ClassVar[str | None] = None  # as people write it; None: as `name`
     # The key of the sizes of the hidden layers, whether models of a stack may differ in them, and

@@ -90,6 +90,11 @@ class SeededOrder:
         return torch.randperm(samples, generator=random_stream(self.seed, epoch))
 
 
+def in_order(_epoch: int, samples: int) -> Tensor:
+    """The order of the split in every epoch."""
+    return torch.arange(samples)
+
+
 class FoldOrder:
     """An order of the samples outside of a fold, as rows of the whole training set.
 
@@ -124,6 +129,14 @@ class StreamOrder:
         return torch.randperm(samples, generator=stream.manual_seed(int(drawn[epoch, 1])))
 
 
+def limited(batches: int, limit: int | float | None) -> int:
+    """As many batches as a number or a share of them allows, at least one of them if there is one;
+    as Lightning counts them."""
+    if limit is None:
+        return batches
+    return min(batches, max(1, limit if isinstance(limit, int) else int(batches * limit)))
+
+
 class BlockSampler(Sampler[Tensor]):
     """The sample indices of an epoch's blocks, (K, R, B) each; a smaller last batch is (1, R, B').
 
@@ -146,7 +159,9 @@ class BlockSampler(Sampler[Tensor]):
         world_size: int = 1,
         start: tuple[int, int] = (0, 0),
         ahead: bool = False,
+        limit: int | float | None = None,
     ) -> None:
+        """`limit`: the batches of an epoch, or their share; None: all."""
         self.pool = ThreadPoolExecutor(cpu_count()) if ahead else None
         self.made_ahead: dict[tuple[Order, int], Future[Tensor]] = {}
         self.samples, self.orders, self.epoch, self.start = samples, orders, start[0], start
@@ -154,6 +169,9 @@ class BlockSampler(Sampler[Tensor]):
         self.rank, self.world_size = rank, world_size
         self.full_batches, rest = divmod(samples // world_size, batch_size)
         self.last_batch = 0 if drop_last else rest
+        most = limited(self.batches, limit)
+        if most < self.batches:
+            self.full_batches, self.last_batch = most, 0
 
     @property
     def smallest(self) -> int:

@@ -15,7 +15,17 @@ from kindling.config.measures import MULTILABEL, REGRESSION
 from kindling.config.written import counted
 from kindling.data import loader
 from kindling.data.class_balance import BALANCED, BalancedOrder
-from kindling.data.loader import Blocks, BlockSampler, FoldOrder, Order, Rows, SeededOrder, Slices
+from kindling.data.loader import (
+    Blocks,
+    BlockSampler,
+    FoldOrder,
+    Order,
+    Rows,
+    SeededOrder,
+    Slices,
+    in_order,
+    limited,
+)
 from kindling.data.sources.catalogue import open_source
 from kindling.data.sources.folds import Folds, training_and_validation
 from kindling.data.sources.source import Source, Split
@@ -34,6 +44,7 @@ class DataModule(LightningDataModule):
     source: Source
     train: Split  # what the orders choose from: with folds, the whole training set
     validations: Sequence[Split]  # one, or one for each of `folds`
+    test: Split
     training_samples: int  # of an epoch
 
     def __init__(
@@ -44,10 +55,12 @@ class DataModule(LightningDataModule):
         steps_per_call: int | str = "auto",
         world_size: int = 1,
         folds: Sequence[int] = (),
+        limits: schema.Trainer | None = None,
     ) -> None:
         """`folds` are the numbers of the folds that trials are validated on, by default
-        `config.fold`."""
+        `config.fold`. `limits` has the keys that limit the batches."""
         super().__init__()
+        self.limits = limits
         self.folds = folds or ([] if config.fold is None else [config.fold])
         self.config, self.steps_per_call, self.world_size = config, steps_per_call, world_size
         self.task = task
@@ -74,12 +87,18 @@ class DataModule(LightningDataModule):
             self.train, self.training_samples = source.train, folds.training_samples
             self.rows = {fold: folds.training_rows(fold) for fold in self.folds}
             self.validations = [folds.validation(fold) for fold in self.folds]
+        if limit := self._limit("overfit_batches"):
+            self.train = self._first_batches(self.train, limit)
+            self.validations, self.training_samples = [self.train], len(self.train)
+        limit = self._limit("limit_val_batches")
+        self.validations = [self._first_batches(each, limit) for each in self.validations]
+        self.test = self._first_batches(source.test, self._limit("limit_test_batches"))
         sampler = self._sampler(rank=0)
         self.batches_per_epoch, self.smallest_batch = sampler.batches, sampler.smallest
         sizes = {
             "training": self.training_samples,
             "validation": min(map(len, self.validations)),
-            "test": len(source.test),
+            "test": len(self.test),
         }
         name, size = min(sizes.items(), key=lambda item: item[1])
         if size < world_size:
@@ -96,9 +115,22 @@ class DataModule(LightningDataModule):
                 f"data.batch_size={max(1, self.training_samples // world_size)} or less"
             )
 
+    def _limit(self, key: str) -> int | float | None:
+        return getattr(self.limits, key, None)
+
+    def _first_batches(self, split: Split, limit: int | float | None) -> Split:
+        """The samples of the first batches of a split."""
+        if limit is None:
+            return split
+        size = self.config.batch * self.world_size
+        return split.take(slice(limited(math.ceil(len(split) / size), limit) * size))
+
     def order(self, seed: int, fold: int | None) -> Order:
         """The order of the samples of a trial with this seed, which is validated on this fold.
-        Raises InputError as BalancedOrder."""
+        With trainer.overfit_batches, that of the split, as Lightning has it. Raises InputError as
+        BalancedOrder."""
+        if self._limit("overfit_batches"):
+            return in_order
         train = self.training_split([fold])
         order: Order = SeededOrder(seed)
         if self.config.sampler == BALANCED:
@@ -165,7 +197,7 @@ class DataModule(LightningDataModule):
             parts["training"] = self.training_labels(self.folds[0])
         if len(self.folds) < 2:
             parts["validation"] = self.validations[0].labels
-        parts["test"] = source.test.labels
+        parts["test"] = self.test.labels
         told = []
         for name, labels in parts.items():
             told.append(f"{name} {len(labels):,} ({self._labels_in_words(labels, names)})")
@@ -206,12 +238,12 @@ class DataModule(LightningDataModule):
             f"the {name} set has no sample of {', '.join(missing[:10])}"
             f"{f' and {len(missing) - 10} more classes' if missing[10:] else ''}; add samples"
             f"{drawn[name] and f', or try another {drawn[name]}'}"
-            for name, split in [*splits, ("test", self.source.test)]
+            for name, split in [*splits, ("test", self.test)]
             if (missing := split.empty_classes(self.source.labels))
         ]
         if self.test_in_training:
             texts.append(
-                f"{self.test_in_training:,} of {len(self.source.test):,} test samples have the "
+                f"{self.test_in_training:,} of {len(self.test):,} test samples have the "
                 "features of a training sample, so the test accuracy may be too good; leave out "
                 "repeated samples, or give them one group (data.group)"
             )
@@ -223,7 +255,7 @@ class DataModule(LightningDataModule):
         sets, and for pictures that are not in memory."""
         if self.source.digest is None or self.config.loader != "resident":
             return None
-        return repeated(self.source.test.features, self.train.features)
+        return repeated(self.test.features, self.train.features)
 
     def train_dataloader(self) -> Any:
         sampler = self._sampler(self._rank)
@@ -237,7 +269,7 @@ class DataModule(LightningDataModule):
         return loaders if len(loaders) > 1 else loaders[0]
 
     def test_dataloader(self) -> Any:
-        return self._slices(self.source.test)
+        return self._slices(self.test)
 
     def transfer_batch_to_device(
         self,
@@ -260,7 +292,7 @@ class DataModule(LightningDataModule):
         return BlockSampler(
             self.training_samples, self.orders, self.config.batch, self._batches_per_block(),
             drop_last=self.config.drop_last, rank=rank, world_size=self.world_size,
-            start=self.start, ahead=ahead,
+            start=self.start, ahead=ahead, limit=self._limit("limit_train_batches"),
         )  # fmt: skip
 
     def _batches_per_block(self) -> int:

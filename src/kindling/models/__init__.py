@@ -33,6 +33,11 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
     name = own.name if own else config.name
     try:
         model = construct_model(config, shape, classes).eval()
+        if hasattr(model, "training_step"):
+            raise InputError(
+                f"model={config.name}: is a LightningModule; in the extension, register it by "
+                "register_lightning_module"
+            )
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             logits = model(torch.zeros(2, *shape))
     except Exception as error:
@@ -56,8 +61,11 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
     return model.train()
 
 
-def construct_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.Module:
-    """As build_model, but does not try the model. On the meta device it allocates no weights."""
+def construct_model(
+    config: schema.Model, shape: Sequence[int] | None, classes: int | None
+) -> nn.Module:
+    """As build_model, but does not try the model. On the meta device it allocates no weights. A
+    LightningModule with data of its own gets no shape and no number of classes."""
     return _function("model", config)(config, shape, classes)  # type: ignore[no-any-return]
 
 

@@ -1,15 +1,17 @@
 """What a model consists of: in a line, and layer by layer."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from lightning.pytorch import LightningModule
 from lightning.pytorch.utilities.model_summary.model_summary import ModelSummary
 from torch import Tensor, nn
 
+from kindling.config.registry import is_lightning
 from kindling.config.schema import Config
 from kindling.data.sources.catalogue import describe
-from kindling.models import build_model, count_parameters
+from kindling.models import build_model, construct_model, count_parameters
 
 
 def in_a_line(name: str, model: nn.Module) -> str:
@@ -42,7 +44,13 @@ class _Summarised(LightningModule):
 def summarise(config: Config) -> str:
     """Lightning's table of the layers for two samples: shapes, parameters, operations. Opens the
     data set for its shape. Raises InputError as `build_model`."""
-    of_data = describe(config.data, config.task)
-    model = build_model(config.model, of_data.shape, of_data.classes)
-    summary = ModelSummary(_Summarised(model, of_data.shape), max_depth=-1)
+    if is_lightning("model", config.model.name):
+        of_ours = not is_lightning("data", config.data.name)
+        of_data = describe(config.data, config.task) if of_ours else None
+        shape, classes = (of_data.shape, of_data.classes) if of_data else (None, None)
+        module: Any = construct_model(config.model, shape, classes)
+        return f"{in_a_line(config.model.name, module)}\n\n{ModelSummary(module, max_depth=-1)}"
+    found = describe(config.data, config.task)
+    model = build_model(config.model, found.shape, found.classes)
+    summary = ModelSummary(_Summarised(model, found.shape), max_depth=-1)
     return f"{in_a_line(config.model.name, model)}\n\n{summary}"

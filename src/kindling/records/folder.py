@@ -5,6 +5,7 @@ limited, and every fault raises an InputError that names the file.
 """
 
 import csv
+import functools
 import io
 import json
 import math
@@ -24,11 +25,11 @@ from typing import (
     TypeVar,
 )
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
-from typing_extensions import TypedDict
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter
+from typing_extensions import TypedDict  # pydantic needs it before Python 3.12
 
 from kindling.config.faults import EXTENSIONS, absent, read_config
-from kindling.config.measures import MEASURES, SCORES, tallied
+from kindling.config.measures import LOGGED_NAME, SCORES, tallied
 from kindling.config.schema import MAX_EPOCHS, UNTRAINED, Config, Monitor
 from kindling.config.written import cell
 from kindling.system.arguments import as_path
@@ -46,18 +47,17 @@ from kindling.system.files import (
 )
 from kindling.system.installation import as_command
 
-PROGRESS = ("epoch", "step", "seconds", "lr")
+ALWAYS = ("epoch", "step", "seconds", "lr")  # the columns of every history
 OF_SCORE = {  # the first columns of a history, by the score of the task
-    score: (*PROGRESS, "train/loss", f"train/{score}", "val/loss", f"val/{score}")
+    score: (*ALWAYS, "train/loss", f"train/{score}", "val/loss", f"val/{score}")
     for score in SCORES.values()
 }
-WIDTH = len(PROGRESS) + 4
+WIDTH = len(ALWAYS) + 4
 OWN_COLUMNS = {  # of any task and monitor
     *(name for names in OF_SCORE.values() for name in names),
     *(f"val/{name}" for name in tallied()),
 }
 MOST_LOGGED = 64  # columns of values that callbacks of the user have logged
-LOGGED_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_ ./@+:%-]{0,59}")  # no spreadsheet's formula
 LINE_LIMIT = 64 * (WIDTH + 1 + MOST_LOGGED)  # bytes; a number takes 26 with its comma
 HISTORY_LIMIT = 192 * MIB  # bytes of MAX_EPOCHS rows
 RESULT_LIMIT = MIB  # a result has about 3 KB
@@ -75,30 +75,35 @@ Number = Annotated[float, Field(allow_inf_nan=False)]
 Proportion = Annotated[float, Field(ge=0, le=1 + 1e-6)]  # a mean over batches may be rounded up
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
+# Of one epoch. A LightningModule logs other names too.
 Values = TypedDict(
     "Values",
     {
         "epoch": Count | None,
         "train/loss": Number | None,
-        "train/acc": Proportion | None,
+        "train/acc": Number | None,
         "train/r2": Number | None,
         "val/loss": Number | None,
-        "val/acc": Proportion | None,
+        "val/acc": Number | None,
         "val/r2": Number | None,
     },
     total=False,
-)  # of one epoch
-_Tested = TypedDict(
-    "_Tested",
-    {"test/loss": Number | None, "test/acc": Proportion | None, "test/r2": Number | None},
-    total=False,
 )
+_Tested = TypedDict("_Tested", {"test/loss": Number | None, "test/acc": Number | None}, total=False)
 if not TYPE_CHECKING:  # mypy knows no keys that are computed
     for name in tallied():
-        low, high = MEASURES[name].lowest, MEASURES[name].highest + 1e-6
-        within = Annotated[float, Field(ge=low, le=high, allow_inf_nan=False)] | None
-        Values.__annotations__[f"val/{name}"] = within
-        _Tested.__annotations__[f"test/{name}"] = within
+        Values.__annotations__[f"val/{name}"] = Number | None
+        _Tested.__annotations__[f"test/{name}"] = Number | None
+
+
+def _keep_logged(values: dict[str, Any], known: Any = None, begins: str = "") -> dict[str, Any]:
+    """Without keys that are neither known nor numbers that a LightningModule may have logged."""
+    for key in values.keys() - (known or Values).__annotations__.keys():
+        value = values[key]
+        number = value is None or (type(value) in (int, float) and math.isfinite(value))
+        if not (number and key.startswith(begins) and LOGGED_NAME.fullmatch(key)):
+            del values[key]
+    return values
 
 
 def columns(task: str, monitor: str) -> tuple[str, ...]:
@@ -108,8 +113,13 @@ def columns(task: str, monitor: str) -> tuple[str, ...]:
 
 
 def _are_columns(names: Sequence[str]) -> bool:
-    """Whether these can be the columns of a history: the known ones, then what was logged."""
-    first, logged = tuple(names[:WIDTH]), names[WIDTH:]
+    """Whether these can be the columns of a history: the known ones, then what was logged. That of
+    a LightningModule has only what the module logs."""
+    first, logged, own = tuple(names[:WIDTH]), names[WIDTH:], names[len(ALWAYS) :]
+    if tuple(names[: len(ALWAYS)]) == ALWAYS and first not in OF_SCORE.values():
+        return len({*own} - {*ALWAYS}) == len(own) <= MOST_LOGGED and all(
+            map(LOGGED_NAME.fullmatch, own)
+        )
     if logged and logged[0] in OWN_COLUMNS - {*first}:  # the measure that is monitored
         logged = logged[1:]
     return (
@@ -195,8 +205,8 @@ class Result(_Tested, total=False):
     stopped: str | None
     task: str
     monitor: Monitor
-    best: Values
-    last: Values
+    best: "Annotated[Values, AfterValidator(_keep_logged)]"
+    last: "Annotated[Values, AfterValidator(_keep_logged)]"
     epochs: Count
     steps: Count
     samples_per_second: Seconds
@@ -207,6 +217,7 @@ class Result(_Tested, total=False):
     stacked: Annotated[int, Field(ge=1, lt=2**63)]
     step: str
     step_reason: str | None
+    resumes_from: Literal["epoch"]  # of a LightningModule: not from a batch within an epoch
     data: DataUsed
     ranks: Annotated[int, Field(ge=1, lt=2**63)]
     effective_batch_size: Count
@@ -219,7 +230,11 @@ class Result(_Tested, total=False):
     commit: str | None
 
 
-_RESULT: TypeAdapter[Result] = TypeAdapter(Result)
+if not TYPE_CHECKING:
+    Values.__pydantic_config__ = Result.__pydantic_config__ = ConfigDict(extra="allow")
+_RESULT: TypeAdapter[Result] = TypeAdapter(
+    Annotated[Result, AfterValidator(functools.partial(_keep_logged, known=Result, begins="test"))]
+)
 
 
 def best_value(result: Result) -> float | None:

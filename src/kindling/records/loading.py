@@ -82,6 +82,12 @@ def open_trained(path: Path, own: Any = None) -> Trained:
     file = checkpoint_of(path)
     content = checkpoint.read(file)
     saved = require_format(content.get("kindling"), file)
+    name = (saved.get("config") or {}).get("model", {}).get("name")
+    if registry.is_lightning("model", name):
+        raise InputError(
+            f"{file}: has the weights of model={name}, a LightningModule, which only its own code "
+            f"can use; in Python, load_from_checkpoint({str(file)!r}, ...) of its class opens them"
+        )
     try:
         origin = _Origin.model_validate(saved)
         shape, labels = tuple(origin.shape), tuple(origin.labels)

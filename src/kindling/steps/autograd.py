@@ -96,7 +96,9 @@ class AutogradLearner(Learner):
                 wait()
         if self.step_plan.clip is not None:
             self.scaler.unscale_(self.optimizer)
-            nn.utils.clip_grad_norm_(self.parameters, self.step_plan.clip)
+            by_value = self.step_plan.clip_values
+            clip = nn.utils.clip_grad_value_ if by_value else nn.utils.clip_grad_norm_
+            clip(self.parameters, self.step_plan.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         if self.constrain is not None:

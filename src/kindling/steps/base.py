@@ -23,6 +23,7 @@ from kindling.tasks.task import Task
 
 NATIVE, KERNEL, CLOSED_FORM = "native", "kernel", "closed_form"
 VMAP, AUTOGRAD = "vmap", "autograd"
+LIGHTNING = "lightning"  # a LightningModule of the user takes its own steps
 LONGEST_REASON = 500  # characters of a reason in a checkpoint
 
 
@@ -56,8 +57,8 @@ class StepPlan:
     The loss of each batch is divided by `accumulate` and `ranks`. The last batch of an epoch always
     completes a step. `all_reduce` begins to sum a gradient over ranks, in place, and returns a
     function that waits for the sum. Then `clip` bounds the joint 2-norm of the gradients of each
-    trial. With `class_weights`, the loss of a batch is a weighted mean over the samples of the
-    batch on this rank.
+    trial, or with `clip_values`, in autograd alone, each of their numbers. With `class_weights`,
+    the loss of a batch is a weighted mean over the samples of the batch on this rank.
     """
 
     batches_per_epoch: int
@@ -67,6 +68,7 @@ class StepPlan:
     class_weights: tuple[float, ...] | None = None
     ranks: int = 1
     all_reduce: Callable[[Tensor], Callable[[], object]] | None = None
+    clip_values: bool = False
 
     def weights_like(self, like: Tensor) -> Tensor | None:
         """The class weights (classes,) with the type and the device of another tensor."""

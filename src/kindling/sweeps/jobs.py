@@ -14,7 +14,7 @@ from kindling.records.config_files import hydra_yaml
 from kindling.records.folder import Run, resume_command
 from kindling.records.sweep_folder import Sweep
 from kindling.sweeps.command_line import Command
-from kindling.system.errors import InputError, Interrupted, exit_on_interruption
+from kindling.system.errors import InputError, Interrupted, exit_on_interruption, told_of
 from kindling.system.files import write_durably
 from kindling.system.process import importing
 
@@ -44,8 +44,8 @@ def train_trial(
         value = fit_job(config, folder.absolute()).monitored
     except InputError as error:
         log.error("error: %s", error)
-    except Exception:
-        log.exception("trial %s failed", folder.name)
+    except Exception as error:
+        log.error("trial %s failed", folder.name, exc_info=told_of(error))
     except BaseException:
         sweep.write_results()
         raise

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
 from kindling.config.overrides import key_of
+from kindling.config.registry import is_lightning
 from kindling.config.schema import MAX_EPOCHS
 from kindling.plots.style import COLOURS, FAINT, save_png
 from kindling.records.folder import RANGE_TEST, Run
@@ -97,6 +98,11 @@ def lr_find(
     swept = ("scheduler=none", "checkpoint.keep=best", f"optimizer.lr={','.join(map(str, rates))}")
     folder = timestamped("sweeps")
     command = checked_sweep([*typed, *swept], folder)
+    if is_lightning("model", name := command.points[0].model.name):
+        raise InputError(
+            f"model={name}: is a LightningModule, which may set its rates itself; sweep its own "
+            "key in place of optimizer.lr"
+        )
     # Marks the folder from the beginning: no command takes it for a sweep of the user.
     mark = json.dumps([*typed, f"optimizer.lr=interval({lowest:g},{highest:g})"])
     write_into_folder({folder / RANGE_TEST: mark})

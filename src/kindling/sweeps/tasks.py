@@ -15,7 +15,7 @@ from kindling.config.schema import Config
 from kindling.records.folder import Run, resume_command
 from kindling.records.sweep_folder import Sweep
 from kindling.system import machine
-from kindling.system.errors import InputError, Interrupted
+from kindling.system.errors import InputError, Interrupted, told_of
 from kindling.system.process import log_to
 from kindling.system.resources import versions
 from kindling.training.fit import LOCK_PATIENCE, fit_stack
@@ -81,8 +81,8 @@ def train_group(task: Task, patience: float = LOCK_PATIENCE) -> None:
         fit_stack(task.configs, task.folders, task.state_folder, task.halving, patience=patience)
     except InputError as error:
         log.error("error: %s: %s", task.name, error)
-    except Exception:
-        log.exception("%s failed", task.name)
+    except Exception as error:
+        log.error("%s failed", task.name, exc_info=told_of(error))
     finally:
         Sweep(task.sweep).update(task.configs[0].checkpoint.keep)
 

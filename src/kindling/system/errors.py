@@ -3,6 +3,7 @@
 import errno
 import signal
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -139,6 +140,12 @@ def exit_on_interruption() -> Iterator[None]:
         raise SystemExit(128 + interrupted.number) from None
 
 
+def told_of(error: Exception) -> tuple[type[Exception], Exception, TracebackType | None]:
+    """An error with its traceback to print. That of an error in a user's LightningModule begins
+    there: training/lightning_module.py sets `own_traceback`."""
+    return type(error), error, getattr(error, "own_traceback", error.__traceback__)
+
+
 @contextmanager
 def exit_on_error(*, silent: bool = False) -> Iterator[None]:
     """Exits with a message instead of a traceback: with its status on an InputError, with 2 on an
@@ -151,6 +158,11 @@ def exit_on_error(*, silent: bool = False) -> Iterator[None]:
         if not silent:
             tell_error(error)
         raise SystemExit(error.status) from None
+    except Exception as error:
+        if not hasattr(error, "own_traceback"):
+            raise
+        print("".join(traceback.format_exception(*told_of(error))), end="", file=sys.stderr)
+        raise SystemExit(1) from None
     except KeyboardInterrupt:
         print("SIGINT: ended before it was done", file=sys.stderr)
         raise SystemExit(128 + signal.SIGINT) from None

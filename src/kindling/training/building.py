@@ -10,6 +10,7 @@ import torch
 from lightning.pytorch import seed_everything
 from torch import nn
 
+from kindling.config import registry
 from kindling.config.schema import Config
 from kindling.config.written import counted
 from kindling.data.loader import StreamOrder
@@ -25,6 +26,7 @@ from kindling.steps.lanes import available
 from kindling.steps.vmap import why_no_vmap
 from kindling.system import machine
 from kindling.system.errors import InputError
+from kindling.training.lightning_module import LightningRun, build_run
 from kindling.training.module import StackModule
 
 log = logging.getLogger(__name__)
@@ -47,12 +49,14 @@ def check_devices(config: Config, devices: machine.Devices) -> None:
 def open_data(configs: Sequence[Config], devices: machine.Devices) -> DataModule:
     """Loads the data set. Raises InputError for a batch norm whose last batch has one sample."""
     config = configs[0]
+    lightning = registry.is_lightning("model", config.model.name)
     data = DataModule(
         config.data,
         task=config.task,
-        steps_per_call=config.trainer.steps_per_call,
+        steps_per_call=1 if lightning else config.trainer.steps_per_call,
         world_size=devices.world_size,
         folds=[*dict.fromkeys(each.data.fold for each in configs if each.data.fold is not None)],
+        limits=config.trainer,
     )
     data.setup()  # before Lightning does it: the models need the shape of the samples
     if data.smallest_batch == 1 and getattr(config.model, "norm", None) == "batch":
@@ -70,6 +74,24 @@ def open_data(configs: Sequence[Config], devices: machine.Devices) -> DataModule
     for text in data.warnings() if ranks.is_rank_zero() else ():
         log.warning("%s", text)
     return data
+
+
+def build_any(
+    configs: Sequence[Config], devices: machine.Devices, *, fresh: bool
+) -> StackModule | LightningRun:
+    """Opens the data and builds what trains: Kindling's module, or the user's LightningModule."""
+    config = configs[0]
+    if not registry.is_lightning("model", config.model.name):
+        return build_module(configs, open_data(configs, devices), devices, fresh=fresh)
+    if devices.world_size > 1:
+        raise InputError(
+            f"trainer.devices={config.trainer.devices}: model={config.model.name} is a "
+            "LightningModule, which one device trains; type trainer.devices=1"
+        )
+    foreign = registry.is_lightning("data", config.data.name)
+    data = None if foreign else open_data(configs, devices)
+    seed_everything(config.seed, verbose=False)
+    return build_run(config, data)
 
 
 def build_module(
@@ -173,7 +195,9 @@ def _shortened(names: Sequence[str]) -> str:
     return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
-def log_beginning(module: StackModule, devices: machine.Devices, resumes: bool) -> None:
+def log_beginning(
+    module: StackModule | LightningRun, devices: machine.Devices, resumes: bool
+) -> None:
     """Logs the model of a single run, the data, and the effective batch size if it differs from the
     batch size of each device."""
     config, count = module.configs[0], devices.world_size
@@ -182,6 +206,10 @@ def log_beginning(module: StackModule, devices: machine.Devices, resumes: bool) 
         name = getattr(config.model, "class_name", config.model.name)
         line = in_a_line(name, module.models[0])
         log.info("%s; %s steps on %s", line, way, devices.accelerator)
+    if module.data is None:
+        if not resumes:
+            log.info("data=%s: a LightningDataModule", config.data.name)
+        return
     if not resumes:
         log.info("%s", module.data.in_a_line())
     batch, accumulated = config.data.batch, config.trainer.accumulate_grad_batches

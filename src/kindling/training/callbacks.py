@@ -1,6 +1,7 @@
 """Callbacks of the user's own: which work, their states in a checkpoint, and what they log."""
 
 import logging
+import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum, EnumMeta
@@ -15,9 +16,10 @@ from torch import Tensor
 
 from kindling.config import registry
 from kindling.config.faults import did_you_mean
+from kindling.config.measures import LOGGED_NAME
 from kindling.config.schema import Config
-from kindling.records.checkpoint import CheckpointPair
-from kindling.records.folder import LOGGED_NAME, OWN_COLUMNS, columns
+from kindling.records.checkpoint import CheckpointPair, read, write
+from kindling.records.folder import ALWAYS, OWN_COLUMNS, columns
 from kindling.records.plain_form import Enums, NotPlainError, from_plain, to_plain
 from kindling.system.errors import InputError, all_at_once
 from kindling.system.installation import as_command
@@ -55,7 +57,13 @@ NEVER_CALLED = (
 FILES_SHARE = 0.02  # of the time, for files that are written as often as this allows
 OURS = "kindling."  # begins the state keys of Kindling's own callbacks
 # Parts of a checkpoint that no callback adds.
+HPARAMS = re.compile(r"hparams_|(datamodule_)?hyper_parameters$")  # of save_hyperparameters
 OWN_PARTS = {"state_dict", "optimizer_states", "loops", "callbacks", "kindling", "ranks", "average"}
+
+
+# With a LightningModule, Lightning has its part in each step, and its own callbacks work, but not
+# those that train on their own before the run.
+REFUSED_WITH_LIGHTNING = (lightnings.BatchSizeFinder, lightnings.LearningRateFinder)
 
 
 class RunsLast(lightnings.Checkpoint):
@@ -79,8 +87,9 @@ def configured(config: Config) -> list[Callback]:
 
 def require_usable(callbacks: Sequence[Callback], config: Config) -> None:
     """Raises InputError for callbacks that cannot work, before anything trains."""
-    faults = [fault for each in callbacks if (fault := _fault(each))]
-    others = [each for each in callbacks if not _fault(each)]
+    lightning = registry.is_lightning("model", config.model.name)
+    faults = [fault for each in callbacks if (fault := _fault(each, lightning=lightning))]
+    others = [each for each in callbacks if not _fault(each, lightning=lightning)]
     keys = [each.state_key for each in others if _overrides(each, "state_dict")]
     faults += [
         f"callbacks: two have the state_key {key}; give each class a state_key of its own"
@@ -89,7 +98,8 @@ def require_usable(callbacks: Sequence[Callback], config: Config) -> None:
     timed = config.trainer.max_time is not None
     if timed and any(isinstance(each, lightnings.Timer) for each in callbacks):
         faults.append("callbacks: Timer and trainer.max_time exclude each other; leave one out")
-    faults += _unknown_monitors(callbacks, columns(config.task.name, config.checkpoint.monitor)[4:])
+    metrics = columns(config.task.name, config.checkpoint.monitor)[len(ALWAYS) :]
+    faults += () if lightning else _unknown_monitors(callbacks, metrics)
     if faults:
         raise all_at_once(faults, "and nothing was trained")
 
@@ -105,17 +115,17 @@ def _unknown_monitors(callbacks: Sequence[Callback], metrics: Sequence[str]) -> 
             )
 
 
-def _fault(callback: object) -> str | None:
+def _fault(callback: object, *, lightning: bool = False) -> str | None:
     if not isinstance(callback, Callback):
         name = callback.__name__ if isinstance(callback, type) else repr(callback)[:80]
         return f"callbacks: {name} is not an instance of a subclass of lightning.pytorch.Callback"
     name = type(callback).__qualname__
     for kind, instead in REFUSED.items():
-        if isinstance(callback, kind):
+        if isinstance(callback, kind) and (not lightning or kind in REFUSED_WITH_LIGHTNING):
             also = "" if type(callback) is kind else f", a {kind.__name__},"
             return f"callbacks: {name}{also} does not work here; {instead}"
     unused = [hook for hook in NEVER_CALLED if _overrides(callback, hook)]
-    if unused:
+    if unused and not lightning:
         return (
             f"callbacks: {name}.{unused[0]} would never be called, because a block of steps is one "
             "call; use on_train_batch_end, which comes after each block, and "
@@ -146,12 +156,18 @@ def require_storable(callbacks: Sequence[Callback]) -> None:
 class CheckpointPairIO(CheckpointIO):
     """Writes Lightning's checkpoints by `CheckpointPair`; all states are plain. Lightning loads the
     checked `content`. States of Kindling's own callbacks keep the short names that they have always
-    had."""
+    had. `lightning`: of a LightningModule, all parts may be the user's, and callbacks of Lightning
+    write files of their own."""
 
     def __init__(
-        self, pair: CheckpointPair, content: dict[str, Any] | None, users: Sequence[Callback]
+        self,
+        pair: CheckpointPair,
+        content: dict[str, Any] | None,
+        users: Sequence[Callback],
+        *,
+        lightning: bool = False,
     ) -> None:
-        self.pair, self.content = pair, content
+        self.pair, self.content, self.lightning = pair, content, lightning
         self.users = {callback.state_key: callback for callback in users}
 
     def save_checkpoint(
@@ -164,17 +180,22 @@ class CheckpointPairIO(CheckpointIO):
                 users[key] = _stored(state, self.users[key])
             else:  # Kindling's, or Lightning's Timer for trainer.max_time
                 own[key.removeprefix(OURS)] = state
-        for key in checkpoint.keys() - OWN_PARTS if self.users else ():
+        if self.lightning:  # what a module was built with is no part of the training
+            checkpoint = {k: v for k, v in checkpoint.items() if not HPARAMS.match(k)}
+        for key in self._added(checkpoint):
             try:
                 added[key] = to_plain(checkpoint[key])
             except NotPlainError as error:
                 names = ", ".join(type(each).__qualname__ for each in self.users.values())
+                names = "of the module or a callback" if self.lightning else names
                 raise InputError(
                     f"callbacks: {names}: on_save_checkpoint has added to the checkpoint what "
                     f"it cannot hold: {key}{error}; add numbers, texts, lists, arrays or tensors"
                 ) from None
         content = {**checkpoint, **added, "callbacks": own, "user_callbacks": users}
-        if storage_options is None:
+        if self.lightning and Path(path) != self.pair.last:
+            write(content, Path(path))
+        elif storage_options is None:
             self.pair.write(content)
         else:
             storage_options.update(content)
@@ -184,7 +205,8 @@ class CheckpointPairIO(CheckpointIO):
     ) -> dict[str, Any]:
         """Warns of states without a callback."""
         content, self.content = self.content, None  # frees the memory after the restore
-        assert content is not None
+        if content is None:  # a file that a callback has written
+            content = read(Path(path))
         states = {
             OURS + key if key in ("History", "Checkpoints") else key: state
             for key, state in content["callbacks"].items()  # old checkpoints have the user's here
@@ -197,9 +219,14 @@ class CheckpointPairIO(CheckpointIO):
                     "callbacks: %s: the run had this callback, and goes on without it; from "
                     "Python, fit(..., resume=True, callbacks=[...]) takes it again", key,
                 )  # fmt: skip
-        added = content.keys() - OWN_PARTS - {"user_callbacks"} if self.users else ()
-        plain = {key: from_plain(content[key]) for key in added}
+        plain = {key: from_plain(content[key]) for key in self._added(content)}
         return {**content, **plain, "callbacks": states}
+
+    def _added(self, content: Mapping[str, Any]) -> set[str]:
+        """The parts that are not only Kindling's."""
+        if self.lightning:
+            return content.keys() - {"callbacks", "user_callbacks", "kindling"}
+        return content.keys() - OWN_PARTS - {"user_callbacks"} if self.users else set()
 
     def remove_checkpoint(self, path: Any) -> None:
         Path(path).unlink(missing_ok=True)

@@ -165,10 +165,13 @@ class Checkpoints(RunsLast):
                 self.pair.write(content)
             return
         if trainer.is_global_zero and self.best_epoch(0) != self.written_best:
-            checkpoint.write(self._best_content(module, 0), self.runs[0].best_checkpoint)
-            self.written_best = self.best_epoch(0)
+            self._write_best(module)
         if not (module.status.diverged or module.diverges()):  # the state before that is kept
             trainer.save_checkpoint(self.pair.last)
+
+    def _write_best(self, module: StackModule) -> None:
+        checkpoint.write(self._best_content(module, 0), self.runs[0].best_checkpoint)
+        self.written_best = self.best_epoch(0)
 
     def _capture(self, trainer: Trainer) -> dict[str, Any]:
         """The content of a checkpoint of this moment; empty on ranks other than 0."""
@@ -179,14 +182,13 @@ class Checkpoints(RunsLast):
             self.common["callbacks"] = {"History": content["callbacks"]["History"]}
         return content
 
-    def restore_best(self, module: StackModule) -> None:
+    def restore_best(self, module: Any) -> None:
         """Loads the best weights of each trial, if there are any, into its model."""
         for trial, best in enumerate(self.best):
             if best is not None:
-                weights = {name.removeprefix("model."): v for name, v in best["weights"].items()}
-                module.models[trial].load_state_dict(weights)
+                module.load_weights(trial, best["weights"])
 
-    def finish(self, module: StackModule) -> None:
+    def finish(self, module: Any) -> None:
         """Writes the files of the trials that are still stacked, from the last state."""
         if self.is_stack:
             last = self.common if self.common is not None else checkpoint.read(self.pair.last)

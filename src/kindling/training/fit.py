@@ -19,7 +19,7 @@ from kindling.data.sources.catalogue import open_source
 from kindling.ranks import processes as ranks
 from kindling.records.checkpoint import CheckpointPair
 from kindling.records.config_files import claim
-from kindling.records.folder import Run, columns, result_text
+from kindling.records.folder import Run, result_text
 from kindling.records.groups import remove_progress
 from kindling.records.lookup import timestamped
 from kindling.system import machine
@@ -29,10 +29,11 @@ from kindling.system.files import lock_or_fail, require_contained, write_togethe
 from kindling.system.signals import Signals, handled
 from kindling.training import batch_size
 from kindling.training import result as results
-from kindling.training.building import build_module, check_devices, log_beginning, open_data
+from kindling.training.building import build_any, check_devices, log_beginning
 from kindling.training.callbacks import CheckpointPairIO, configured, require_usable
 from kindling.training.checkpoints import Checkpoints
 from kindling.training.history import History
+from kindling.training.lightning_module import LightningCheckpoints, LightningRun, of_user
 from kindling.training.loggers.base import Loggers
 from kindling.training.own import Given
 from kindling.training.progress import ProgressFile
@@ -247,21 +248,25 @@ def _train_and_test(job: Job, signals: Signals) -> None:
     config, runs, pair, began = job.configs[0], job.runs, job.checkpoint_pair, time.perf_counter()
     devices = machine.resolve(config.trainer)
     check_devices(config, devices)
-    data = open_data(job.configs, devices)
-    module = build_module(job.configs, data, devices, fresh=pair.empty)
+    with of_user(config):
+        module = build_any(job.configs, devices, fresh=pair.empty)
     resumed = find_state(pair, module, devices.world_size)
     if resumed is None and ranks.is_rank_zero():
         clear(runs, stacked=job.state_folder is not None, compared=job.halving is not None)
-    history = History(runs, columns(config.task.name, config.checkpoint.monitor))
-    loggers = Loggers(config, runs[0], history, data.source)
-    checkpoints = Checkpoints(runs, pair, signals, job.callbacks)
+    lightning = isinstance(module, LightningRun)
+    history = History(runs, module.columns)
+    loggers = Loggers(config, runs[0], history, module.source)
+    kind = LightningCheckpoints if lightning else Checkpoints
+    checkpoints = kind(runs, pair, signals, job.callbacks)
     stopping = Stopping(history, job.halving, job.callbacks)
     progress = ProgressFile(pair.folder, job.folders, history, checkpoints)
     trainer = build_trainer(
         config.trainer, devices, runs[0],
-        [*job.callbacks, history, loggers, stopping, checkpoints, progress],
-        CheckpointPairIO(pair, resumed.content if resumed else None, job.callbacks),
-        resumed=resumed is not None,
+        module.arranged(job.callbacks, [history, loggers, stopping, checkpoints, progress]),
+        CheckpointPairIO(
+            pair, resumed.content if resumed else None, job.callbacks, lightning=lightning
+        ),
+        resumed=resumed is not None, options=module.trainer_options(),
     )  # fmt: skip
     if trainer.global_rank:  # each rank draws its own dropout masks and noise
         torch.manual_seed(config.seed + trainer.global_rank)
@@ -269,14 +274,14 @@ def _train_and_test(job: Job, signals: Signals) -> None:
         log_beginning(module, devices, resumed is not None)
     ready = time.perf_counter()
     try:
-        with loggers.closing(), module.lanes.running():
+        with loggers.closing(), module.running(), of_user(config):
             train(trainer, module, resumed, signals)
             trained, steps = time.perf_counter(), trainer.global_step
             if trainer.is_global_zero:
                 checkpoints.finish(module)
             tests_from = time.perf_counter()
             checkpoints.restore_best(module)
-            trainer.test(module, data, verbose=False)
+            module.test(trainer)
             seconds = {
                 "setup": ready - began + loggers.seconds,
                 "fit": history.earlier_seconds + trained - ready - loggers.seconds,

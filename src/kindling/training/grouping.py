@@ -11,6 +11,7 @@ from torch import nn
 
 from kindling.config.closed_form import not_covered, not_stacked, not_vmapped
 from kindling.config.measures import REGRESSION
+from kindling.config.registry import is_lightning
 from kindling.config.schema import Config
 from kindling.data.class_balance import BALANCED
 from kindling.data.loader import CHUNK
@@ -124,11 +125,14 @@ def group_trials(
 def why_alone(config: Config, device_of: Callable[[Config], TrainingDevice] = here) -> str | None:
     """Why a trial cannot join any stack, or would train more slowly there; or None."""
     trainer, loggers = config.trainer, config.logger.chosen
+    if is_lightning("model", config.model.name):
+        return f"model={config.model.name} is a LightningModule, which trains alone"
     reasons = {
         f"{setting}: a stack {reason}": True for setting, reason in not_stacked(config.read).items()
     } | {
         "trainer.step=autograd differentiates one model at a time": trainer.step == "autograd",
         "trainer.log_every_step=true prints the steps of one run": trainer.log_every_step,
+        "trainer.log_every_n_steps prints the steps of one run": bool(trainer.log_every_n_steps),
         "trainer.max_time ends each run by its own clock": trainer.max_time is not None,
         "data.order=stream draws the order from the stream that drew the weights": (
             config.data.order == "stream"

@@ -16,7 +16,7 @@ from tqdm import tqdm
 from kindling.config.measures import measure_of, sort_key
 from kindling.config.schema import Config
 from kindling.ranks import processes as ranks
-from kindling.records.folder import MOST_LOGGED, WIDTH, Row, Run
+from kindling.records.folder import ALWAYS, MOST_LOGGED, OF_SCORE, WIDTH, Row, Run
 from kindling.records.outcome import format_metric, known_value
 from kindling.system.errors import InputError
 from kindling.system.units import seconds
@@ -24,6 +24,8 @@ from kindling.training.callbacks import FILES_SHARE, RunsLast
 from kindling.training.module import StackModule
 
 log = logging.getLogger(__name__)
+
+SHOWN = 6  # values in a line that only a LightningModule logs
 
 
 def sort_keys(rows: Sequence[Row], config: Config) -> list[float]:
@@ -82,6 +84,8 @@ class History(RunsLast):
         for trial, schedule in enumerate(module.schedules):
             schedule.sort_keys = partial(sort_keys, self.rows[trial], module.configs[trial])
         self.started = time.perf_counter()
+        if not self.rows[0]:  # nothing was validated before training
+            self._note(trainer, module, epoch=0)
 
     def on_train_epoch_end(self, trainer: Trainer, module: StackModule) -> None:
         if module.batches_done:  # else a callback has stopped the epoch before its first step
@@ -99,7 +103,7 @@ class History(RunsLast):
         logged = module.logged.take(trainer)
         self._add_columns(logged)
         for trial, metrics in module.metrics.items():
-            rate = module.schedules[trial](trainer.global_step - 1) if epoch else None
+            rate = module.rate(trial) if epoch else None
             row: Row = {"epoch": epoch, "step": trainer.global_step, "seconds": seconds}
             row |= {"lr": rate, **metrics, **logged}
             rows.append({name: row.get(name) for name in [*self.columns, *self.logged]})
@@ -112,7 +116,8 @@ class History(RunsLast):
             self._write()
         if trainer.is_global_zero:
             diverged = len(module.status.diverged)
-            shown = [{name: row[name] for name in self.columns} for row in rows]
+            names = self.columns if len(self.columns) > len(ALWAYS) else [*rows[0]]
+            shown = [{name: row[name] for name in names} for row in rows]
             text = _line(shown, trainer.max_epochs or 0, len(self.runs) > 1, diverged)
             with tqdm.external_write_mode():  # clears the progress bar while the line is written
                 log.info("%s", text)
@@ -120,6 +125,10 @@ class History(RunsLast):
     def _add_columns(self, names: Iterable[str]) -> None:
         """Adds what callbacks have logged, if it is new. Raises InputError for too many."""
         new = [name for name in names if name not in self.logged]
+        if len(self.columns) == len(ALWAYS):  # all are a LightningModule's, which may log hundreds
+            if len(self.logged) < MOST_LOGGED < len(self.logged) + len(new):
+                log.warning("the history has columns for %d of the logged names", MOST_LOGGED)
+            new = new[: MOST_LOGGED - len(self.logged)]
         if not new:
             return
         self.logged += new
@@ -156,7 +165,9 @@ def _line(rows: Sequence[Row], epochs: int, stacked: bool, diverged: int) -> str
     """One line of the log about an epoch. `diverged` is the number of diverged trials."""
     row = rows[0]
     name = [*row][-1]  # the score of the validation, or the measure that is monitored
-    score = [*row][WIDTH - 1].rpartition("/")[2]
+    names = tuple(row)[:WIDTH]
+    score = names[-1].rpartition("/")[2] if names in OF_SCORE.values() else ""
+    usual = names if score else ALWAYS
     width = len(str(epochs))
     parts = [f"epoch {row['epoch']:>{width}}/{epochs}"]
     if stacked:
@@ -174,8 +185,8 @@ def _line(rows: Sequence[Row], epochs: int, stacked: bool, diverged: int) -> str
             if loss is not None and value is not None:
                 texts = format_metric("loss", loss), format_metric(score, value)
                 parts.append(f"{split} loss {texts[0]} {score} {texts[1]:>7}")
-        if len(row) > WIDTH and row[name] is not None:
-            parts.append(f"{measure_of(name)} {format_metric(name, row[name]):>7}")
+        others = [key for key in row if key not in usual and row[key] is not None][:SHOWN]
+        parts += [f"{measure_of(key) or key} {format_metric(key, row[key]):>7}" for key in others]
         if row["lr"] is not None:
             parts.append(f"lr {row['lr']:<8.4g}")
     if row["epoch"]:

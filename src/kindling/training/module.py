@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from lightning.pytorch import LightningModule
+from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -18,11 +18,12 @@ from kindling.data.augmentation import build_augmentation
 from kindling.data.class_balance import class_weights
 from kindling.data.loader import Batch, Block, Rows
 from kindling.data.module import DataModule
-from kindling.data.sources.source import Split
+from kindling.data.sources.source import Source, Split
 from kindling.data.targets import spread
 from kindling.models import count_parameters
 from kindling.ranks import processes as ranks
 from kindling.records.checkpoint import FORMAT
+from kindling.records.folder import columns
 from kindling.steps import base as ways
 from kindling.steps.base import Average, Learner, StepChoice, StepPlan, contiguous
 from kindling.steps.choice import LEARNERS
@@ -104,7 +105,7 @@ class StackModule(LightningModule):
         self.model = models[0] if len(models) == 1 else nn.ModuleList(models)
         self._all_models = list(models)
         self.metadata = [
-            {"format": FORMAT, "config": values, **_origins(values), **data.origin()}
+            {"format": FORMAT, "config": values, **origins(values), **data.origin()}
             for values in (config.unlabelled().to_primitives() for config in configs)
         ]
         self.step_plan = StepPlan(
@@ -117,6 +118,7 @@ class StackModule(LightningModule):
                 data.training_split([config.data.fold for config in configs]),
                 data.source,
             ),
+            clip_values=trainer.gradient_clip_algorithm == "value",
         )
         steps_per_epoch = self.step_plan.steps_per_epoch
         self.schedules = [
@@ -141,6 +143,43 @@ class StackModule(LightningModule):
         # To list a ModuleList for each trial would take the square of their number. A single model
         # may be replaced by its shards.
         return self._all_models if len(self._all_models) > 1 else [self.model]
+
+    @property
+    def lightning(self) -> LightningModule:
+        """What Lightning trains."""
+        return self
+
+    @property
+    def loaders(self) -> DataModule:
+        return self.data
+
+    @property
+    def source(self) -> Source:
+        return self.data.source
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Those that every history of such a run has."""
+        config = self.configs[0]
+        return columns(config.task.name, config.checkpoint.monitor)
+
+    def arranged(self, users: Sequence[Callback], own: Sequence[Callback]) -> list[Callback]:
+        """All callbacks in the order in which Lightning gets them."""
+        return [*users, *own]
+
+    def trainer_options(self) -> dict[str, Any]:
+        """Arguments of Lightning's Trainer that only some modules have."""
+        return {}
+
+    def running(self) -> AbstractContextManager[None]:
+        return self.lanes.running()
+
+    def rate(self, trial: int) -> float:
+        """The learning rate of the last step."""
+        return self.schedules[trial](self.trainer.global_step - 1)
+
+    def test(self, trainer: Trainer) -> None:
+        trainer.test(self, self.data, verbose=False)
 
     # --- building --------------------------------------------------------------------------------
 
@@ -388,6 +427,11 @@ class StackModule(LightningModule):
 
     # --- state -----------------------------------------------------------------------------------
 
+    def load_weights(self, trial: int, weights: Mapping[str, Tensor]) -> None:
+        """Those that `copied_weights` returned."""
+        named = {name.removeprefix("model."): value for name, value in weights.items()}
+        self.models[trial].load_state_dict(named)
+
     def copied_weights(self, trials: Sequence[int]) -> list[dict[str, Tensor]]:
         """Those of stacked trials, see `Learner.copied_weights`."""
         places = {trial: place for place, trial in enumerate(self.stacked)}
@@ -453,7 +497,7 @@ def _named(split: str, values: Mapping[str, float]) -> dict[str, float]:
     return {f"{split}/{name}": value for name, value in values.items()}
 
 
-def _origins(values: Mapping[str, Any]) -> dict[str, Any]:
+def origins(values: Mapping[str, Any]) -> dict[str, Any]:
     """The part of a checkpoint that says what comes from extensions; none where nothing does."""
     found = registry.origins(values)
     return {"extensions": found} if found else {}

@@ -79,7 +79,11 @@ class Progress(ProgressBar):
 
 
 class StepLines(Callback):
-    """A line per optimizer step: epoch, step within the epoch, loss of the step's last batch."""
+    """A line per `every` optimizer steps: epoch, step within the epoch, loss of the step's last
+    batch."""
+
+    def __init__(self, every: int = 1) -> None:
+        self.every = every
 
     def on_train_batch_end(
         self, trainer: Trainer, module: StackModule, outputs: Any, batch: Any, batch_idx: int
@@ -89,7 +93,8 @@ class StepLines(Callback):
         epoch = f"epoch {trainer.current_epoch + 1:03d}/{trainer.max_epochs:03d}"
         with tqdm.external_write_mode():
             for batch_number, loss in enumerate(losses, module.batches_done - len(losses)):
-                if plan.completes(batch_number):
+                number = plan.step_of(trainer.current_epoch, batch_number) + 1
+                if plan.completes(batch_number) and number % self.every == 0:
                     step = f"{plan.step_of(0, batch_number) + 1:03d}/{plan.steps_per_epoch:03d}"
                     log.info("%s | step %s | train loss %.2f", epoch, step, loss)
 

@@ -19,6 +19,7 @@ from kindling.models import count_parameters
 from kindling.ranks import processes as ranks
 from kindling.records.folder import Result, Row, Run, columns, resume_command
 from kindling.records.outcome import format_metric, largest_class, main_metrics
+from kindling.steps.base import LIGHTNING
 from kindling.system import machine
 from kindling.system.colour import cleaned
 from kindling.system.errors import InputError, Interrupted, first_line, storage_faults
@@ -26,10 +27,12 @@ from kindling.system.files import append_text
 from kindling.system.installation import as_command
 from kindling.system.resources import out_of_memory, versions
 from kindling.system.units import seconds
+from kindling.training.lightning_module import LightningRun
 from kindling.training.module import CALLBACK, EARLY_STOPPING, MAX_TIME, StackModule
 from kindling.training.progress import Utilisation
 
 FEW_STEPS = 1000
+MOST_TOLD = 8  # values of a LightningModule
 FEW_SAMPLES = (
     "few steps, and the loss has hardly fallen; type experiment=few_samples, which takes many "
     "small steps by Adam"
@@ -39,30 +42,21 @@ NOTHING_LEARNT = "no more accurate than always answering the most frequent class
 REMEDY = f"{as_command('lr_find')} with the same settings shows which rates learn"
 
 
-def facts(module: StackModule, trainer: Trainer, seconds: Mapping[str, float]) -> dict[str, Any]:
+def facts(
+    module: StackModule | LightningRun, trainer: Trainer, seconds: Mapping[str, float]
+) -> dict[str, Any]:
     """The entries of result.json that are equal in all trials. `seconds` is wall time by phase."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
-    data, device = module.data, trainer.strategy.root_device
+    device = trainer.strategy.root_device
     meters = [callback for callback in callbacks if isinstance(callback, Utilisation)]
     return {
         "seconds": seconds,
         "stacked": len(module.configs),
         "step": module.step.kind,
         "step_reason": module.step.reason or None,
-        "data": {
-            "name": data.source.name,
-            "instead_of": data.source.instead_of,
-            "train": data.training_samples,
-            "val": len(data.validations[0]),
-            "test": len(data.source.test),
-            "skipped": data.source.skipped,
-            "test_most_frequent_class": data.source.test.most_frequent(),
-            "test_in_training": data.test_in_training,
-        },
+        **({"resumes_from": "epoch"} if isinstance(module, LightningRun) else {}),
+        **_of_data(module, trainer),
         "ranks": trainer.world_size,
-        "effective_batch_size": (
-            data.config.batch * trainer.world_size * module.step_plan.accumulate
-        ),
         "hardware": machine.hardware(device) | {"threads": module.threads},
         **machine.peak_memory(device),
         "gpu_utilisation": meters[0].mean if meters else None,
@@ -71,10 +65,31 @@ def facts(module: StackModule, trainer: Trainer, seconds: Mapping[str, float]) -
     }
 
 
+def _of_data(module: StackModule | LightningRun, trainer: Trainer) -> dict[str, Any]:
+    """Of a LightningDataModule, only its name is known."""
+    data = module.data
+    if data is None:
+        return {"data": {"name": module.configs[0].data.name}}
+    batch = data.config.batch * trainer.world_size * module.step_plan.accumulate
+    return {
+        "data": {
+            "name": data.source.name,
+            "instead_of": data.source.instead_of,
+            "train": data.training_samples,
+            "val": len(data.validations[0]),
+            "test": len(data.test),
+            "skipped": data.source.skipped,
+            "test_most_frequent_class": data.test.most_frequent(),
+            "test_in_training": data.test_in_training,
+        },
+        "effective_batch_size": batch,
+    }
+
+
 def result(
     trial: int,
     history: Sequence[Row],
-    module: StackModule,
+    module: StackModule | LightningRun,
     common: dict[str, Any],
     *,
     best_epoch: int | None,
@@ -84,35 +99,62 @@ def result(
     returns. `best_epoch` is the epoch of the weights that were tested. The time in
     samples_per_second includes validation."""
     config = module.configs[trial]
-    score = score_of(config.task.name)
-    validation = module.data.validations[module.data.validation_number(config.data.fold)]
     rows = [row for row in history if row["epoch"]]
     diverged, stopped = module.status.diverged.get(trial), module.status.stopped.get(trial)
     best = next((row for row in rows if row["epoch"] == best_epoch), None)
-    # Batches of an epoch that max_time or a callback cut short.
-    batches = module.batches_done % module.step_plan.batches_per_epoch
-    whole = len(rows) - bool(batches and stopped)
-    samples = common["data"]["train"] * whole + batches * config.data.batch * common["ranks"]
     return {
         "status": "finished" if diverged is None else "diverged",
         "task": config.task.name,
         "diverged_step": diverged,
         "stopped": stopped,
         "monitor": config.checkpoint.monitor,
-        "best": _values(best, config),
-        "last": _values(rows[-1], config),
-        **(module.metrics[trial] if best else {"test/loss": None, f"test/{score}": None}),
+        "best": _values(best, rows[-1], module),
+        "last": _values(rows[-1], rows[-1], module),
+        **_tested(module, trial, known=best is not None),
         **reached(rows, module, trial, steps),
-        "samples_per_second": samples / float(rows[-1]["seconds"] or 1),
         "parameters": count_parameters(module.models[trial]),
         "config_hash": config.hash(),
         **common,
+        **_of_validation(trial, rows, module, common),
+    }
+
+
+def _tested(module: StackModule | LightningRun, trial: int, *, known: bool) -> dict[str, Any]:
+    if isinstance(module, LightningRun):
+        return dict(module.tested)
+    score = score_of(module.configs[trial].task.name)
+    return module.metrics[trial] if known else {"test/loss": None, f"test/{score}": None}
+
+
+def _of_validation(
+    trial: int,
+    rows: Sequence[Row],
+    module: StackModule | LightningRun,
+    common: Mapping[str, Any],
+) -> dict[str, Any]:
+    """What depends on the samples that a trial has trained on, and is validated on."""
+    data, config = module.data, module.configs[trial]
+    if data is None:
+        return {}
+    validation = data.validations[data.validation_number(config.data.fold)]
+    # Batches of an epoch that max_time or a callback cut short.
+    batches = module.batches_done % module.step_plan.batches_per_epoch
+    whole = len(rows) - bool(batches and trial in module.status.stopped)
+    of_batch = config.data.batch * common["ranks"]
+    of_epoch = common["data"]["train"]
+    if config.trainer.limit_train_batches is not None:
+        of_epoch = min(of_epoch, module.step_plan.batches_per_epoch * of_batch)
+    samples = of_epoch * whole + batches * of_batch
+    return {
+        "samples_per_second": samples / float(rows[-1]["seconds"] or 1),
         "data": common["data"]
         | {"val": len(validation), "val_most_frequent_class": validation.most_frequent()},
     }
 
 
-def reached(history: Sequence[Row], module: StackModule, trial: int, steps: int) -> dict[str, Any]:
+def reached(
+    history: Sequence[Row], module: StackModule | LightningRun, trial: int, steps: int
+) -> dict[str, Any]:
     """How far a trial has come. `steps` are those of the whole stack; a trial that has ended
     before has fewer."""
     rows = [row for row in history if row["epoch"]]
@@ -122,9 +164,12 @@ def reached(history: Sequence[Row], module: StackModule, trial: int, steps: int)
     return {"epochs": len(rows), "steps": module.status.diverged.get(trial, steps)}
 
 
-def _values(row: Row | None, config: Config) -> Row:
-    every = columns(config.task.name, config.checkpoint.monitor)
-    names = [name for name in every if name not in ("step", "seconds", "lr")]
+def _values(row: Row | None, last: Row, module: StackModule | LightningRun) -> Row:
+    """What was measured in an epoch; of a LightningModule, all that it has logged."""
+    config = module.configs[0]
+    known = columns(config.task.name, config.checkpoint.monitor)
+    names = [*last] if isinstance(module, LightningRun) else known
+    names = [name for name in names if name not in ("step", "seconds", "lr")]
     return {name: None if row is None else row[name] for name in names}
 
 
@@ -205,17 +250,20 @@ def summary(run: Run) -> str:
     """A table of the result of a finished run, with what is doubtful about it."""
     result = run.result
     best, data = result["best"], result["data"]
-    used = (
-        f"{data['name']}: {data['train']:,} train, {data['val']:,} validation, "
-        f"{data['test']:,} test"
-    )
+    used = data["name"]
+    if "train" in data:
+        used += f": {data['train']:,} train, {data['val']:,} validation, {data['test']:,} test"
     rows = [("data", used)]
-    if data["instead_of"]:
+    if data.get("instead_of"):
         rows.append(("!", f"instead of {data['instead_of']}"))
-    if data["skipped"]:
+    if data.get("skipped"):
         rows.append(("!", f"{counted(data['skipped'], 'broken picture')} left out"))
     if result["status"] == "diverged":
-        rows.append(("!", f"diverged at step {result['diverged_step']}; {REMEDY}"))
+        own = result["step"] == LIGHTNING
+        remedy = "type trainer.gradient_clip_val=1, or choose a lower rate" if own else REMEDY
+        rows.append(("!", f"diverged at step {result['diverged_step']}; {remedy}"))
+    elif result["step"] == LIGHTNING:
+        pass  # its measures, and how it learns, are the user's own
     elif _learnt_little(run):
         rows.append(("!", FEW_SAMPLES))
     elif _no_better_than_a_constant(run):
@@ -231,21 +279,32 @@ def summary(run: Run) -> str:
             CALLBACK: "a callback has set trainer.should_stop",
         }
         rows.append(("stopped", f"early: {why[result['stopped']]}"))
-    if best["epoch"] is not None:
+    if best["epoch"] is not None and result["step"] == LIGHTNING:
+        logged = {name: value for name, value in best.items() if name != "epoch"}
+        rows.append((f"epoch {best['epoch']}", _in_words(logged)))
+        tested_values = {n: v for n, v in result.items() if n.startswith("test")}
+        rows.append(("test", _in_words(tested_values) or "none"))
+    elif best["epoch"] is not None:
         validated, tested = _measured(result, best, "val"), _measured(result, result, "test")
         rows.append(("best validation", f"{validated}, epoch {best['epoch']}"))
         rows.append(("test", f"{tested}, loss {format_metric('loss', result['test/loss'])}"))
     step, reason = result["step"].replace("_", " "), result["step_reason"]
     if reason and run.config.trainer.step == "auto":
         step += f" ({reason})"
+    speed = result.get("samples_per_second")
     trained = [counted(result["epochs"], "epoch"), counted(result["steps"], "step"), step]
     rows += [
         ("trained", ", ".join(trained)),
         ("time", ", ".join(f"{name} {seconds(s)} s" for name, s in result["seconds"].items())),
-        ("speed", f"{result['samples_per_second']:,.0f} samples/s"),
+        *([("speed", f"{speed:,.0f} samples/s")] if speed is not None else []),
         ("folder", str(shown(run.folder))),
     ]
     return tabulate(rows, tablefmt="plain")
+
+
+def _in_words(values: Mapping[str, Any]) -> str:
+    known = [f"{name} {format_metric(name, value)}" for name, value in values.items()]
+    return ", ".join(known[:MOST_TOLD]) + (", …" if known[MOST_TOLD:] else "")
 
 
 def _learnt_little(run: Run) -> bool:

@@ -10,16 +10,18 @@ from torch import Tensor
 from typing_extensions import TypeAliasType
 
 from kindling.config import registry
+from kindling.config.measures import LOGGED_NAME
 from kindling.config.schema import MAX_EPOCHS, Config
 from kindling.ranks import processes as ranks
 from kindling.records.checkpoint import CheckpointPair, CheckpointPart, require_format, wrong_fields
 from kindling.records.config_files import require_same
-from kindling.records.folder import LOGGED_NAME, MOST_LOGGED, WIDTH, Count, Run, columns
+from kindling.records.folder import ALWAYS, MOST_LOGGED, WIDTH, Count, Run, columns
 from kindling.records.groups import Epoch
 from kindling.steps import base as ways
 from kindling.steps.base import StepChoice
 from kindling.system.errors import InputError
 from kindling.training.checkpoints import Best
+from kindling.training.lightning_module import LightningRun
 from kindling.training.module import StackModule
 
 log = logging.getLogger(__name__)
@@ -36,7 +38,7 @@ def _check_counts(row: list[float | int | None]) -> list[float | int | None]:
 
 SavedRow = Annotated[
     list[float | int | None],
-    Field(min_length=WIDTH, max_length=WIDTH + 1 + MOST_LOGGED),
+    Field(min_length=len(ALWAYS), max_length=WIDTH + 1 + MOST_LOGGED),
     AfterValidator(_check_counts),
 ]
 
@@ -97,11 +99,12 @@ class State(CheckpointPart):
     stopped: dict[int, str]
     stacked: Annotated[list[int], Field(min_length=1)]
     threads: Annotated[int, Field(gt=0, le=4096)]
-    step: Literal["native", "kernel", "closed_form", "vmap", "autograd"] | None = (
+    step: Literal["native", "kernel", "closed_form", "vmap", "autograd", "lightning"] | None = (
         None  # None: before there were several
     )
     step_reason: Annotated[str, Field(max_length=ways.LONGEST_REASON)] = ""  # why not a faster way
     average: list[dict[str, Tensor]]
+    measures: dict[str, dict[str, Any]] = Field(default_factory=dict)  # of a LightningModule
     position: _Position
     ranks: list[_Rank]
     logged: _Logged | None = None
@@ -133,7 +136,9 @@ class Resumed(NamedTuple):
     state: State
 
 
-def find_state(pair: CheckpointPair, module: StackModule, world_size: int) -> Resumed | None:
+def find_state(
+    pair: CheckpointPair, module: StackModule | LightningRun, world_size: int
+) -> Resumed | None:
     """The newest undamaged checkpoint, or None if there is no checkpoint. The module gets the kind
     of step and the trials of the checkpoint. Raises InputError if all are damaged, or if another
     run, another number of devices or another kind of machine wrote the checkpoint."""
@@ -143,6 +148,8 @@ def find_state(pair: CheckpointPair, module: StackModule, world_size: int) -> Re
     content, path = newest
     batches = module.step_plan.batches_per_epoch
     state = check_state(content, path, module.metadata, world_size, batches)
+    if (state.step == ways.LIGHTNING) != (module.step.kind == ways.LIGHTNING):
+        raise InputError(f"{path}: cannot be resumed: another run wrote it")
     if ranks.is_rank_zero():
         log.info("going on from epoch %d, batch %d", state.position.epoch, state.position.batch)
         _warn_of_new_schedule(module.configs[0], content["kindling"])
@@ -242,6 +249,8 @@ def check_state(
     rows = state.callbacks.History.rows
     config = metadata[0]["config"]
     monitored = columns(config["task"]["name"], config["checkpoint"]["monitor"])
+    if state.step == ways.LIGHTNING:  # logs all others itself
+        monitored = ALWAYS
     width = len(monitored) + len(state.callbacks.History.logged)
     wrong = any(len(row) != width for trial in rows for row in trial)
     if wrong or len(rows) != trials or state.position.batch > batches:

@@ -59,10 +59,12 @@ class Stopping(RunsLast):
             costs = {trial: count_parameters(module.models[trial]) for trial in rows}
             status.stop(set(values) - best(values, costs, self.halving), HALVING)
             log.info("halving: %d of %d trials go on", len(status.active_trials), len(values))
-        if status.active_trials and _on_any_rank(trainer, trainer.should_stop):
+        may_stop = epoch >= (config.trainer.min_epochs or 0)
+        if status.active_trials and may_stop and _on_any_rank(trainer, trainer.should_stop):
             status.stop(status.active_trials, CALLBACK)
             log.info("a callback (%s) has stopped the run, %s", stopped_by(self.users), where)
-        trainer.should_stop |= not status.active_trials
+        if not status.active_trials:
+            trainer.should_stop, trainer.fit_loop.min_epochs = True, None
 
     def on_fit_end(self, trainer: Trainer, module: StackModule) -> None:
         """Time may be over when a resumed run begins; Lightning then trains no epoch."""
@@ -82,8 +84,10 @@ def _on_any_rank(trainer: Trainer, decision: bool) -> bool:
 
 
 def out_of_patience(rows: Sequence[Row], config: Config) -> bool:
-    """Whether the best epoch is early_stopping_patience epochs ago."""
+    """Whether the best epoch is early_stopping_patience epochs ago, after min_epochs."""
     patience, keys = config.trainer.early_stopping_patience, sort_keys(rows, config)
+    if len(keys) < (config.trainer.min_epochs or 0):
+        return False
     return patience is not None and bool(keys) and len(keys) - 1 - keys.index(min(keys)) >= patience
 
 

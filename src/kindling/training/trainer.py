@@ -3,11 +3,14 @@
 import logging
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, Trainer
+from lightning.pytorch.callbacks import ProgressBar, TQDMProgressBar
 from lightning.pytorch.plugins.io import CheckpointIO
 from lightning.pytorch.profilers import Profiler, PyTorchProfiler, SimpleProfiler
 from lightning.pytorch.strategies import Strategy
@@ -19,6 +22,7 @@ from kindling.system import machine
 from kindling.system.errors import InputError, first_line
 from kindling.system.process import bar_in_notebook
 from kindling.system.signals import Signals
+from kindling.training.lightning_module import LightningRun
 from kindling.training.module import StackModule
 from kindling.training.progress import Progress, StepLines, Utilisation
 from kindling.training.resume import Resumed
@@ -29,6 +33,7 @@ PRECISION = {"32": "32-true", "64": "64-true"}  # the others have Lightning's na
 # Warnings of Lightning that do not apply here.
 NOISE = (
     ".*It is recommended to use `self.log.*sync_dist=True.*",  # the values are all ranks' already
+    ".*is smaller than the logging interval.*",  # the history has a row for each epoch
     ".*does not have many workers which may be a bottleneck.*",
     ".*MPS available but not used.*",
     ".*GPU available but not used.*",
@@ -49,15 +54,20 @@ def build_trainer(
     checkpoint_io: CheckpointIO,
     *,
     resumed: bool,
+    options: Mapping[str, Any] = MappingProxyType({}),
 ) -> Trainer:
     """`callbacks` are called in their order, after the callbacks of the configuration, but those of
-    the class `RunsLast` after all others."""
+    the class `RunsLast` after all others. `options`, which a LightningModule has, are arguments of
+    Lightning's Trainer."""
     visible = sys.stderr.isatty() or bar_in_notebook.get()
     bar = (
         visible if config.progress_bar == "auto" else config.progress_bar
     ) and ranks.is_rank_zero()
-    shown: list[Callback] = [Progress()] if bar else []
-    shown += [StepLines()] if config.log_every_step else []
+    shown: list[Callback] = []
+    if bar and not any(isinstance(each, ProgressBar) for each in callbacks):
+        shown = [TQDMProgressBar() if options else Progress()]
+    every = 1 if config.log_every_step else config.log_every_n_steps
+    shown += [StepLines(every)] if every and not options else []
     shown += [Utilisation()] if devices.accelerator == "cuda" else []
     strategy: Strategy | str = "auto"
     if config.strategy == "fsdp" and devices.world_size > 1:
@@ -73,13 +83,12 @@ def build_trainer(
         strategy=strategy,
         precision=PRECISION.get(config.precision, config.precision),  # type: ignore[arg-type]
         max_epochs=config.max_epochs,
+        min_epochs=config.min_epochs,
+        detect_anomaly=config.detect_anomaly,
         max_time=config.max_time,
         # False would import torch's compiler, to tell it; None leaves torch as it is.
         deterministic=config.deterministic
         or (False if torch.are_deterministic_algorithms_enabled() else None),
-        # Lightning sends each epoch to its loggers at once. After a kill, the epochs since the last
-        # checkpoint would be sent twice. training/loggers sends each epoch once.
-        logger=False,
         callbacks=[*shown, *callbacks],
         profiler=_profiler(config.profiler, run),
         plugins=[checkpoint_io, ranks.cluster()],
@@ -90,6 +99,9 @@ def build_trainer(
         enable_model_summary=False,
         enable_checkpointing=True,  # the class RunsLast is a Checkpoint of Lightning's
         default_root_dir=run.folder,
+        # Lightning sends each epoch to its loggers at once. After a kill, the epochs since the last
+        # checkpoint would be sent twice. training/loggers sends each epoch once.
+        **{"logger": False, **options},
     )
 
 
@@ -112,11 +124,13 @@ def quiet_lightning() -> Iterator[None]:
         yield
 
 
-def train(trainer: Trainer, module: StackModule, resumed: Resumed | None, signals: Signals) -> None:
+def train(
+    trainer: Trainer, module: StackModule | LightningRun, resumed: Resumed | None, signals: Signals
+) -> None:
     """Trains to the last epoch. Raises Interrupted for a signal that came meanwhile, and InputError
     for a checkpoint that passed every check, but holds tensors that torch refuses."""
     try:
-        trainer.fit(module, module.data, ckpt_path=resumed.path if resumed else None)
+        trainer.fit(module.lightning, module.loaders, ckpt_path=resumed.path if resumed else None)
     except SystemExit:  # Lightning's own signal handler was called; it ends with status 0
         signals.interrupt_if_received()
         raise

@@ -61,7 +61,11 @@ def test_arrays_with_and_without_a_test_set(tmp_path: Path) -> None:
         *(
             ({"x": X, "y": y}, rf"y is of {kind}, must be whole numbers; write y = {cure}")
             for y, kind, cure in (
-                (Y * 1.0, "float64", r"numpy.unique.*, or to predict numbers, type task=regression"),
+                (
+                    Y * 1.0,
+                    "float64",
+                    r"numpy.unique.*, or to predict numbers, type task=regression",
+                ),
                 (np.array(list("abab")), "<U1", r"numpy.unique\(y, return_inverse=True\)\[1\]$"),
                 (np.eye(2)[Y], "float64", r"y.argmax\(1\)$"),
             )

@@ -21,7 +21,7 @@ import torch
 
 from kindling.config import schema
 from kindling.config.measures import CLASSIFICATION, REGRESSION
-from kindling.config.registry import place
+from kindling.config.registry import is_lightning, place
 from kindling.config.schema import OLD_TASK, Config
 from kindling.data.sources.folds import training_and_validation
 from kindling.data.sources.source import Description, Source, Split
@@ -93,5 +93,10 @@ def _call(function: str, config: schema.Data, task: schema.Task) -> Any:
 
 
 def _module(config: schema.Data) -> ModuleType:
+    if is_lightning("data", config.name):
+        raise InputError(
+            f"data={config.name}: is a LightningDataModule, whose samples only a LightningModule "
+            "reads; choose other data"
+        )
     own = f"{__package__}.{FAMILIES.get(config.name, config.name)}"
     return import_module(place("data", config.name) or own)

@@ -5,6 +5,7 @@ the last checkpoint twice.
 """
 
 import logging
+import re
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -94,7 +95,8 @@ class Loggers(RunsLast):
     run continues.
     """
 
-    def __init__(self, config: Config, run: Run, history: History, source: Source) -> None:
+    def __init__(self, config: Config, run: Run, history: History, source: Source | None) -> None:
+        """`source`: that of Kindling's own models, whose classes a test compares."""
         self.config, self.run, self.history, self.source = config, run, history, source
         self.loggers: dict[str, RunLogger] = {}
         self.rows_sent, self.status = 0, "failed"
@@ -119,7 +121,8 @@ class Loggers(RunsLast):
         chosen = self.config.logger.chosen
         if absent := missing_loggers(chosen):
             raise InputError("\n  ".join(absent))
-        values = hyperparameters(self.config) | {"data.used": self.source.name}
+        used = self.config.data.name if self.source is None else self.source.name
+        values = hyperparameters(self.config) | {"data.used": used}
         for name in chosen:
             package = LOGGERS[name][0]
             if package not in sys.modules:
@@ -139,19 +142,20 @@ class Loggers(RunsLast):
             self._each("close", lambda logger: logger.close(self.status))
 
     def on_test_start(self, trainer: Trainer, module: StackModule) -> None:
-        self.counts = torch.zeros((self.source.classes,) * 2, dtype=torch.long)
+        if self.source is not None:
+            self.counts = torch.zeros((self.source.classes,) * 2, dtype=torch.long)
 
     def on_test_batch_end(
         self, trainer: Trainer, module: StackModule, outputs: Any, batch: Any, *_: Any
     ) -> None:
-        if self.config.logger.chosen:
+        if self.config.logger.chosen and self.source is not None:
             logits = module.learner.logits(batch.features)  # of the first trial
             decided = classification.decide(logits)
             counts = classification.confusion(decided, batch.labels, self.source.classes)
             self.counts += counts.cpu()
 
     def on_test_epoch_end(self, trainer: Trainer, module: StackModule) -> None:
-        if self.config.logger.chosen:
+        if self.config.logger.chosen and self.source is not None:
             everywhere = ranks.gather({"counts": self.counts})
             self.confusion = np.sum([each["counts"].numpy() for each in everywhere], axis=0)
 
@@ -180,10 +184,13 @@ class Loggers(RunsLast):
         metrics = {
             name: value
             for name, value in result.items()
-            if name.startswith("test/") and value is not None
+            if re.match("test[/_]", name) and isinstance(value, float)
         }
-        tested = Tested(metrics, result["steps"], self.confusion, self.source.labels)
-        self._each("finish", lambda logger: logger.log_test(tested))
+        if self.source is None:
+            self._each("finish", lambda logger: logger.log_metrics(metrics, result["steps"]))
+        else:
+            tested = Tested(metrics, result["steps"], self.confusion, self.source.labels)
+            self._each("finish", lambda logger: logger.log_test(tested))
         self.status = result["status"]
 
     def _each(self, what: str, action: Callable[[RunLogger], None]) -> None:
