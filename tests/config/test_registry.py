@@ -413,7 +413,7 @@ def test_a_key_without_a_default_must_be_typed(installed: Path) -> None:
 
 def test_the_module_of_the_documentation_registers_what_it_says(installed: Path) -> None:
     page = (ROOT / "docs" / "extending.md").read_text()
-    (module,) = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    module, *_ = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
     (installed / "mine/extension.py").write_text(module)
     files = {"model/mine": "units: 5", "optimizer/rmsprop": "lr: 0.1", "scheduler/halves": ""}
     for name, keys in files.items():
@@ -421,12 +421,18 @@ def test_the_module_of_the_documentation_registers_what_it_says(installed: Path)
         file.write_text(f"name: {file.stem}\n{keys}\n")
     flat = PARTS.replace("shape[0]", "784").replace("Sequential(", "Sequential(nn.Flatten(), ")
     counter = PARTS.replace("def build", "def of_model").replace("def counter", "def build")
-    texts = {"model": flat, "schedule": PARTS, "measures": PARTS, "callback": counter}
+    texts = {
+        "model": flat,
+        "schedule": PARTS,
+        "measures": PARTS,
+        "callback": counter,
+        "loss": PARTS,
+    }
     for name, text in texts.items():
         (installed / "mine" / f"{name}.py").write_text(text)
     choices = (
         "model=mine", "optimizer=rmsprop", "scheduler=halves", "scheduler.warmup_epochs=1",
-        "checkpoint.monitor=val/errors", "checkpoint.mode=min", "callbacks=[norm]",
+        "checkpoint.monitor=val/errors", "checkpoint.mode=min", "callbacks=[norm]", "task.loss=focal",
     )  # fmt: skip
     common = ("data=digits", "trainer=cpu", "trainer.max_epochs=2", "hydra.run.dir=run")
     command(installed, "train", *common, *choices)

@@ -82,7 +82,8 @@ def _task(v: Values, task: str) -> Iterator[str]:
     if task not in SCORES:  # the schema reports it
         return
     monitor, data = str(v["checkpoint.monitor"]), str(v["data.name"])
-    if monitor in monitors() and monitor not in monitors(task):
+    lightning = is_lightning("model", v["model.name"])  # logs what it likes
+    if monitor in monitors() and monitor not in monitors(task) and not lightning:
         best = f"val/{SCORES[task]}"
         yield (
             f"checkpoint.monitor={monitor}: is no measure of task={task}, must be one of "
@@ -90,7 +91,7 @@ def _task(v: Values, task: str) -> Iterator[str]:
             f"checkpoint.mode={'max' if higher_is_better(best) else 'min'}"
         )
     known = next((s for s in get_args(Data) if data in names_of(s)), None)
-    if known is not None and task not in known.tasks:
+    if known is not None and task not in getattr(known, "tasks", SCORES):
         yield (
             f"task={task}: data={data} has labels for {' and '.join(known.tasks)}; type "
             f"task={known.tasks[0]}, or data=csv with a table of your own"
