@@ -432,7 +432,8 @@ def test_the_module_of_the_documentation_registers_what_it_says(installed: Path)
         (installed / "mine" / f"{name}.py").write_text(text)
     choices = (
         "model=mine", "optimizer=rmsprop", "scheduler=halves", "scheduler.warmup_epochs=1",
-        "checkpoint.monitor=val/errors", "checkpoint.mode=min", "callbacks=[norm]", "task.loss=focal",
+        "checkpoint.monitor=val/errors", "checkpoint.mode=min", "callbacks=[norm]",
+        "task.loss=focal",
     )  # fmt: skip
     common = ("data=digits", "trainer=cpu", "trainer.max_epochs=2", "hydra.run.dir=run")
     command(installed, "train", *common, *choices)

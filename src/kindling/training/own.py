@@ -39,7 +39,7 @@ class Given:
         InputError if they cannot, and if a configuration needs a program that has given nothing."""
         held = self.hold(config)
         if self.model is not None or self.arrays is not None:
-            described = describe(held.data)
+            described = describe(held.data, held.task)
         if self.model is not None:
             built = build_model(held.model, described.shape, described.classes)
             self.model.class_name = type(built).__qualname__
