@@ -10,12 +10,22 @@ import pytest
 import torch
 
 import kindling
+from kindling.commands import confirm
 from kindling.data.sources.catalogue import open_source
 from kindling.data.tables import NumberColumn, TextColumn
+from kindling.inference.evaluation import evaluate_path
+from kindling.inference.export.export import export
+from kindling.inference.export.formats import plan
 from kindling.inference.model import load
+from kindling.records import checkpoint
+from kindling.records.bundle import open_bundle, write_bundle
+from kindling.records.comparison import side_by_side
 from kindling.records.folder import Run
 from kindling.records.loading import open_trained
+from kindling.reports.page import write_report
 from kindling.system.errors import InputError
+from kindling.training.fit import fit
+from tests.helpers.own import RECIPE, Net, X, Y, make, plain, recipe
 
 
 def test_probabilities_classes_and_accuracy(finished: Run) -> None:
@@ -216,3 +226,100 @@ def test_paths_are_texts_or_paths(finished: Run) -> None:
     for folder in (finished.folder, str(finished.folder)):
         assert kindling.Run(folder).result == finished.result  # type: ignore[arg-type]
         assert load(folder).labels == load(finished.folder).labels
+
+
+# --- a model and arrays of a program ------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run of a module and arrays, which tests must not change."""
+    folder = tmp_path_factory.mktemp("own") / "run"
+    fit(recipe(), folder, model=make, data=(X, Y))
+    return folder
+
+
+@pytest.mark.parametrize("given", [Net(), Net, make])
+def test_the_module_of_the_program_opens_its_run(given: Any, own: Path) -> None:
+    """And keeps its own weights."""
+    before = given.last.weight.clone() if isinstance(given, Net) else None
+    for path in (own, own / "checkpoints" / "best.ckpt"):
+        model = load(path, model=given)
+        assert (model.labels, model.shape) == (("high", "low"), (4,))
+        with torch.no_grad():
+            logits = model.trained.model(torch.from_numpy(X)).double()
+        assert np.allclose(model.predict_proba(X), logits.softmax(1).numpy(), atol=1e-6)
+        assert model.score(X, Y) > 0.8
+    assert before is None or torch.equal(given.last.weight, before)
+    assert not model.trained.model.training
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (None, r"^{}: its model was made in a Python program; there, call {}$"),
+        (plain, r"^{}: was not trained with a model of class Sequential; call {}$"),
+        (Net(4, 3), r"not those of .*last.weight is \(2, 8\), the model says \(3, 8\)"),
+        (Net(3), r"not those of .*first.weight is \(8, 4\), the model says \(8, 3\)"),
+        (3, "^model: is a int, must be a torch module"),
+        (torch.nn.LazyLinear(2), "has lazy parameters"),
+    ],
+)  # fmt: skip
+def test_another_module_does_not_open_it(given: Any, told: str, own: Path) -> None:
+    call = rf"kindling.load\('{own}', model=Net\)"
+    with pytest.raises(InputError, match=told.format(own, call)) as caught:
+        load(own, model=given)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_run_of_the_configuration_takes_no_module(finished: Run) -> None:
+    with pytest.raises(InputError, match=r"its model is model=.*; leave out model=…"):
+        load(finished.folder, model=Net)
+
+
+def test_commands_say_what_to_call(own: Path, tmp_path: Path) -> None:
+    call = "its model was made in a Python program; there, call kindling.load"
+    for opens in (
+        lambda: evaluate_path(own, None),
+        lambda: export(plan(own, "onnx", tmp_path / "m.onnx", force=False)),
+        lambda: fit(recipe("data=digits", f"start_from={own}"), tmp_path / "run"),
+    ):
+        with pytest.raises(InputError, match=call):
+            opens()
+    fit(recipe(), tmp_path / "arrays", data=(X, Y))
+    with pytest.raises(InputError, match=r"was trained on arrays of a Python program, .*score"):
+        evaluate_path(tmp_path / "arrays", None)
+    np.savez(tmp_path / "a.npz", x=X, y=np.searchsorted(["high", "low"], Y))
+    found = evaluate_path(tmp_path / "arrays", str(tmp_path / "a.npz"))
+    assert found.accuracy == load(tmp_path / "arrays").score(X, Y)
+    bundle = tmp_path / "b.zip"
+    write_bundle([own], bundle)
+    with pytest.raises(InputError, match=r"b.zip: data=arrays: is in the memory of a Python"):
+        open_bundle(bundle, tmp_path / "opened")
+
+
+def test_a_hostile_folder_names_no_code(own: Path, tmp_path: Path) -> None:
+    """The name of the class is compared, and never imported."""
+    content = torch.load(own / "checkpoints" / "best.ckpt", weights_only=True)
+    content["kindling"]["config"]["model"]["class_name"] = "os.system"
+    checkpoint.write(content, tmp_path / "best.ckpt")
+    with pytest.raises(InputError, match="its model was made in a Python program"):
+        load(tmp_path / "best.ckpt")
+    with pytest.raises(InputError, match="was not trained with a model of class Net"):
+        load(tmp_path / "best.ckpt", model=Net)
+
+
+def test_what_needs_no_model_reads_such_folders(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = fit(recipe("seed=1"), tmp_path / "other", model=make, data=(X, Y))
+    told = side_by_side([own, other.folder])
+    assert "the weights are not compared, because a model is in the memory of a program" in told
+    monkeypatch.chdir(tmp_path)
+    page = write_report([own, other.folder])
+    assert "model.class_name" in page.read_text()
+    sweep = tmp_path / "sweep"
+    kindling.sweep(*RECIPE, "trainer.max_epochs=1", model=make, data=(X, Y), folder=sweep)
+    monkeypatch.setattr("sys.argv", ["confirm", str(sweep)])
+    with pytest.raises(InputError, match="model=own: is in the memory of a Python program"):
+        confirm.main()

@@ -135,8 +135,8 @@ def test_a_family_in_one_file_trains_in_closed_form_and_in_stacks(tmp_path: Path
     for old, new in (
         ("\nclass Sgd(OptimizerSection):\n", SECTION),
         (
-            "\nModel = LogisticRegression | Mlp | Cnn\n",
-            "\nModel = LogisticRegression | Mlp | Cnn | Scaled\n",
+            "\nModel = LogisticRegression | Mlp | Cnn | Own\n",
+            "\nModel = LogisticRegression | Mlp | Cnn | Own | Scaled\n",
         ),
     ):
         assert text.count(old) == 1

@@ -24,6 +24,7 @@ from kindling.config.section import (
     Factor,
     Folds,
     Fraction,
+    InMemory,
     ModelSection,
     NonNegativeFloat,
     NonNegativeInt,
@@ -247,6 +248,18 @@ class Npz(_Files):
     kind: Literal["auto", "pictures", "numbers"] | None = None
 
 
+class Arrays(InMemory, DataSection):
+    """The arrays of data/sources/arrays.py."""
+
+    chosen, argument = "data=arrays", "data=(x, y)"
+    pictures: ClassVar = DRAWING
+    tasks: ClassVar = (CLASSIFICATION, REGRESSION, MULTILABEL)
+    name: Literal["arrays"]
+    kind: Literal["auto", "pictures", "numbers"] = "auto"
+    test_fraction: Fraction = 0.2
+    digest: Annotated[str, _matching("[0-9a-f]{12}", "12 hex digits")] | None = None
+
+
 class Csv(_Files):
     pictures: ClassVar = None
     tasks: ClassVar = (CLASSIFICATION, REGRESSION, MULTILABEL)
@@ -304,6 +317,14 @@ class Cnn(ModelSection):
     def weights_between(cls, before: int, after: int, read: Callable[[str], Any]) -> int:
         size = read("model.kernel_size")
         return before * after * size**2 if type(size) is int else 0
+
+
+class Own(InMemory, ModelSection):
+    """The module of models/own.py."""
+
+    chosen, argument = "model=own", "model=module"
+    name: Literal["own"]
+    class_name: Annotated[str, _matching(r"[\w.<>]{1,300}", "the name of a class")] | None = None
 
 
 class Sgd(OptimizerSection):
@@ -430,8 +451,8 @@ class Augmentation(Section):
 
 
 AUGMENTATIONS = ("shift", "rotate", "scale", "shear", "flip", "elastic")
-Data = Mnist | Torchvision | Digits | Diabetes | Toy | Synthetic | ImageFolder | Npz | Csv
-Model = LogisticRegression | Mlp | Cnn
+Data = Mnist | Torchvision | Digits | Diabetes | Toy | Synthetic | ImageFolder | Npz | Arrays | Csv
+Model = LogisticRegression | Mlp | Cnn | Own
 Optimizer = Sgd | Adam
 Scheduler = NoScheduler | MultiStep | Cosine | Plateau | OneCycle
 if not TYPE_CHECKING:
@@ -531,6 +552,12 @@ class Config(Section):
         """The value of a dotted key; None if the choice of its group has no such key."""
         section, _, name = key.partition(".")
         return getattr(getattr(self, section), name, None) if name else getattr(self, section)
+
+    @property
+    def only_from_python(self) -> list[str]:
+        """A line for each section that only a program can fill (InMemory)."""
+        sections = [each for each in (self.data, self.model) if isinstance(each, InMemory)]
+        return [section.only_from_python for section in sections]
 
     def to_primitives(self) -> dict[str, Any]:
         """Nested dicts, lists and scalars, for a checkpoint, a YAML or a JSON file."""

@@ -5,11 +5,12 @@ a default is younger than some runs, as in config/schema.py.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Annotated, Any, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PrivateAttr
 
 from kindling.config.measures import CLASSIFICATION
+from kindling.system.errors import InputError
 
 # Every number has a lower and an upper limit. A value beyond them is a typing mistake or comes from
 # a stranger's file, and would cost hours or all memory before it failed.
@@ -44,6 +45,35 @@ class Section(BaseModel):
 def names_of(section: type[Section]) -> tuple[str, ...]:
     """What the key `name` of a section may be."""
     return get_args(section.model_fields["name"].annotation)
+
+
+class InMemory(Section):
+    """A section of what a program of the user holds. That goes with the configuration wherever
+    something trains, also to other processes, and never into a file: a folder cannot name it."""
+
+    chosen: ClassVar[str]  # as it would be typed
+    argument: ClassVar[str]  # of fit and sweep
+    _held: Any = PrivateAttr(default=None)
+
+    @property
+    def held(self) -> Any:
+        """Raises InputError if there is nothing, as in a configuration that comes from a file."""
+        if self._held is None:
+            raise InputError(self.only_from_python)
+        return self._held
+
+    @property
+    def only_from_python(self) -> str:
+        return (
+            f"{self.chosen}: is in the memory of a Python program; there, call "
+            f"kindling.fit(config, {self.argument}) or kindling.sweep(…, {self.argument})"
+        )
+
+    def holding(self, held: object, **values: Any) -> Self:
+        """The section with these values, and what it is about."""
+        section = self.model_copy(update=values)
+        section._held = held
+        return section
 
 
 # How a picture becomes features of a model, by the data that it was trained on: the picture is

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from kindling.config.measures import CLASSIFICATION, MULTILABEL
 from kindling.system.errors import InputError, parsing
 from kindling.system.files import MIB, open_regular
 
@@ -162,10 +163,13 @@ def feature_faults(name: str, x: NDArray[Any], kind: str | None = None) -> list[
     return []
 
 
-def label_faults(name: str, y: Any, samples: int) -> list[str]:
-    """The faults of labels, which must be integers (samples,). None (no labels) has no fault."""
+def label_faults(name: str, y: Any, samples: int, task: str = CLASSIFICATION) -> list[str]:
+    """The faults of labels: classes are integers (samples,), those of other tasks numbers
+    (samples,) or (samples, outputs). None (no labels) has no fault."""
     if y is None:
         return []
+    if task != CLASSIFICATION:
+        return _number_faults(name, y, samples, task)
     if not isinstance(y, np.ndarray) or y.dtype.kind not in "iu":
         dtype = getattr(y, "dtype", type(y).__name__)
         cure = ""
@@ -179,3 +183,24 @@ def label_faults(name: str, y: Any, samples: int) -> list[str]:
         must = f"must be ({samples},), a label for each row of its samples"
         return [f"{name} is {y.shape}, {must}{cure}"]
     return []
+
+
+def _number_faults(name: str, y: Any, samples: int, task: str) -> list[str]:
+    zero_or_one = task == MULTILABEL
+    if not isinstance(y, np.ndarray) or y.dtype.kind not in "biuf":
+        dtype = getattr(y, "dtype", type(y).__name__)
+        return [f"{name} is of {dtype}, must be {'0 and 1' if zero_or_one else 'numbers'}"]
+    if y.ndim not in (1, 2) or len(y) != samples or not y[:1].size:
+        must = f"({samples},) or ({samples}, {'labels' if zero_or_one else 'numbers'})"
+        return [f"{name} is {y.shape}, must be {must}, a row for each row of its samples"]
+    wrong = ~(np.isin(y, (0, 1)) if zero_or_one else np.isfinite(y))
+    if not wrong.any():
+        return []
+    place = ", ".join(str(int(part[0])) for part in np.nonzero(wrong))
+    must = "0 or 1; for numbers, type task=regression" if zero_or_one else "finite"
+    return [f"{name}[{place}] is {y[wrong][0]:g}, must be {must}"]
+
+
+def columns_of(y: NDArray[Any]) -> NDArray[np.float64]:
+    """Numbers (N,) or (N, outputs) as (N, outputs)."""
+    return y.reshape(len(y), -1).astype(np.float64)

@@ -15,7 +15,6 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from kindling.config.compose import compose
-from kindling.config.overrides import quoted
 from kindling.data.sources.source import COPIES
 from kindling.inference.model import Model
 from kindling.records.folder import Run
@@ -113,20 +112,16 @@ class KindlingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         _warn_of_scale(features)
         with tempfile.TemporaryDirectory() as temporary:
-            data = Path(temporary) / "data.npz"
-            # A run has a test set; nobody reads its metrics here.
-            np.savez(data, x=features, y=numbers, x_test=features[:1], y_test=numbers[:1])
             folder = Path(temporary, "run")
             try:
                 if self.folder is not None:
                     folder = as_path(self.folder, "folder")
-                run = self._run(self._settings(data), folder)
+                run = self._run(folder, features, numbers)
                 self.model_ = Model(open_trained(run.folder))
             except (InputError, Interrupted) as error:
                 # The files are gone before anyone could look at them.
-                text = str(error)
-                for path, name in ((data, "X and y"), (Path(temporary, "run"), "the run")):
-                    text = text.replace(f"data.path={path}", name).replace(str(path), name)
+                text = str(error).replace(str(Path(temporary, "run")), "the run")
+                text = text.replace("data=(x, y), test=(x_test, y_test)", "X and y")
                 if isinstance(error, Interrupted):
                     told = "stopped; nothing was kept" if self.folder is None else text
                     raise Interrupted(error.number, told) from None
@@ -136,17 +131,18 @@ class KindlingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = len(self.history_) - 1
         return self
 
-    def _run(self, settings: Sequence[str], folder: Path) -> Run:
-        streams = random_state.capture()  # `fit` seeds them
+    def _run(self, folder: Path, x: NDArray[np.float32], y: NDArray[np.int64]) -> Run:
+        config, streams = compose(*self._settings()), random_state.capture()  # `fit` seeds them
         try:
-            run = fit(compose(*settings), folder)
+            # A run has a test set; nobody reads its metrics here.
+            run = fit(config, folder, data=(x, y), test=(x[:1], y[:1]))
         finally:
             random_state.restore(streams)
         if not run.best_checkpoint.exists():
             raise InputError(f"lr={self.lr}: training diverged; try a smaller lr, or scale X")
         return run
 
-    def _settings(self, data: Path) -> list[str]:
+    def _settings(self) -> list[str]:
         given = self.hidden_sizes
         if not isinstance(given, Iterable | int | np.integer):
             raise InputError(f"hidden_sizes={given!r:.80}: must be a list of numbers, or a number")
@@ -163,7 +159,7 @@ class KindlingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         weighted = self.class_weight is not None and self.val_fraction is None
         monitor = "train/loss" if weighted else "val/loss"
         return [
-            "data=npz", f"data.path={quoted(str(data))}", f"data.val_fraction={fraction}",
+            "experiment=few_samples", "data=arrays", f"data.val_fraction={fraction}",
             f"data.batch_size={self.batch_size}",
             *([f"model.hidden_sizes=[{sizes}]"] if sizes else ["model=logistic_regression"]),
             f"optimizer={self.optimizer}", f"optimizer.lr={self.lr}",

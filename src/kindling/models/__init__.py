@@ -9,9 +9,10 @@ without autograd. In stacks, other models train by torch.func.vmap (steps/vmap.p
 
 import importlib
 import math
-from collections.abc import Sequence
-from functools import lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from functools import lru_cache, wraps
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -19,29 +20,38 @@ from torch import Tensor, nn
 from kindling.config import registry, schema
 from kindling.config.written import written
 from kindling.models.closed_form import MemoryCost
-from kindling.system.errors import InputError, first_line
+from kindling.system.errors import InputError, first_line, without_own_frames
 from kindling.system.resources import out_of_memory
+
+WRONG_SHAPE = (RuntimeError, ValueError, IndexError)  # torch's errors
 
 
 def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.Module:
     """A model with weights from torch's global random stream. Raises InputError if it cannot take
     two samples of zeros, or does not return logits (2, classes)."""
+    own = config.held if isinstance(config, schema.Own) else None
+    name = own.name if own else config.name
     try:
         model = construct_model(config, shape, classes).eval()
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             logits = model(torch.zeros(2, *shape))
-    except (RuntimeError, ValueError, IndexError) as error:  # torch's errors for wrong shapes
-        if out_of_memory(error):
+    except Exception as error:
+        foreign = not own and not isinstance(error, WRONG_SHAPE)
+        if foreign or isinstance(error, InputError) or out_of_memory(error):
             raise
+        why = first_line(error)
+        remedy = "type model=logistic_regression or model=mlp, which take any shape"
+        if own:  # its code may raise anything
+            why, remedy = f"{type(error).__name__}: {why}", "correct its forward"
         raise InputError(
-            f"model={config.name}: cannot take samples of shape {written(list(shape))} "
-            f"({first_line(error)}); type model=logistic_regression or model=mlp, which take any "
-            "shape, or choose other data"
-        ) from error
-    if logits.shape != (2, classes):
+            f"model={name}: cannot take samples of shape {written(list(shape))} ({why}); {remedy}, "
+            "or choose other data"
+        ) from without_own_frames(error)
+    given = tuple(getattr(logits, "shape", [type(logits).__name__]))
+    if given != (2, classes):
         raise InputError(
-            f"model={config.name}: gives {tuple(logits.shape)} for 2 samples of {classes} classes, "
-            f"must give logits (2, {classes})"
+            f"model={name}: gives {given} for 2 samples of {classes} classes, must give logits "
+            f"(2, {classes}); make its last layer of {classes} outputs"
         )
     return model.train()
 
@@ -78,7 +88,27 @@ class ForwardPass(NamedTuple):
     outputs: int  # numbers that layers return
 
 
-@lru_cache
+T = TypeVar("T")
+Asked = Callable[[schema.Model, tuple[int, ...], int], T]
+
+
+def remembered(ask: Asked[T]) -> Asked[T]:
+    """As lru_cache; of a model of the user's own, as long as the user's model lives."""
+    kept, own = lru_cache(ask), WeakKeyDictionary[Any, dict[Any, T]]()
+
+    @wraps(ask)
+    def answer(config: schema.Model, shape: tuple[int, ...], classes: int) -> T:
+        if not isinstance(config, schema.Own):
+            return kept(config, shape, classes)
+        answers, key = own.setdefault(config.held, {}), (shape, classes)
+        if key not in answers:
+            answers[key] = ask(config, shape, classes)
+        return answers[key]
+
+    return answer
+
+
+@remembered
 def try_model(config: schema.Model, shape: tuple[int, ...], classes: int) -> ForwardPass:
     """Builds a model and evaluates it. Draws no random numbers."""
     with torch.random.fork_rng(devices=[]):

@@ -125,6 +125,8 @@ def open_bundle(
     if not run.history:
         raise InputError(f"{path}: is not a bundle of this project (history.csv has no rows)")
     values = run.config.to_primitives() | UNTRAINED
+    if lines := run.config.only_from_python:
+        raise InputError(f"{path}: {lines[0]}")
     _move_data(path, values["data"], run.result.get("data", {}).get("name"), data)
     values["logger"]["mlflow_file"] = None  # a path of another machine
     if accelerator is not None:

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from kindling.config.schema import Own
 from kindling.config.written import flat, printable
 from kindling.records.bundle import Bundle, packages
 from kindling.records.folder import Result, Run, is_sweep
@@ -94,6 +95,9 @@ def _distances(first: Run, other: Run) -> str:
     except InputError:
         weights = "one has no weights"
     else:
+        if any(isinstance(run.config.model, Own) for run in (first, other)):
+            told = "the weights are not compared, because a model is in the memory of a program"
+            return f"{told}; {_told('histories', history, 'epochs')}"
         models = [open_trained(run.folder).model for run in (first, other)]
         distance = between_weights(*models)
         if distance == history == 0:

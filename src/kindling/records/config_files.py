@@ -121,7 +121,7 @@ def claim(run: Run, config: Config, decide_batch_size: Callable[[], int]) -> Con
         config = with_batch_size(config, decide_batch_size() if size == "auto" else int(size))
     if saved is None:  # Hydra and sweeps have written the files of their runs before
         create_run_folder(run, config.to_primitives(), _overrides(run, config))
-    elif saved.model_copy(update={"resume": config.resume}) != config:
+    elif saved.to_primitives() | {"resume": config.resume} != config.to_primitives():
         write_durably(run.overrides_file, yaml_text(_overrides(run, config, saved)))
         write_durably(run.config_file, yaml_text(config.to_primitives()))
     return config

@@ -1,6 +1,7 @@
 """A trained model, opened again from a run folder or a checkpoint file."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,12 +13,13 @@ from torch import Tensor, nn
 
 from kindling.config import registry
 from kindling.config.faults import check
-from kindling.config.schema import Config
+from kindling.config.schema import Config, Own
 from kindling.data.arrays import ArrayReading
 from kindling.data.tables import Columns
-from kindling.data.targets import Targets
+from kindling.data.targets import Targets, require_scaling
 from kindling.models import construct_model
 from kindling.models.committee import Committee
+from kindling.models.own import OwnModel
 from kindling.records import checkpoint
 from kindling.records.checkpoint import CheckpointPart, require_format, wrong_fields
 from kindling.records.folder import Member, Members, Size
@@ -72,31 +74,33 @@ class Trained:
     def task(self) -> Task:
         return build_task(self.config.task, self.classes)
 
+    def answers(self, outputs: Tensor) -> Tensor:
+        """What the model says, (N, outputs) in float64: probabilities, or numbers in their unit."""
+        found = self.task.probabilities(outputs.double())
+        return found if self.targets is None else self.targets.restored(found)
 
-def open_trained(path: Path) -> Trained:
+
+def open_trained(path: Path, own: Any = None) -> Trained:
     """Opens the best checkpoint of a run folder, or a checkpoint file. The model is in eval mode.
-    Raises InputError for other paths, and for checkpoints that are damaged or of another version.
-    """
+    `own` is the module of a run that a program gave, or makes it, as in `fit`; it stays as it is.
+    Raises InputError for other paths and modules, and for checkpoints that are damaged or of
+    another version."""
     file = checkpoint_of(path)
     content = checkpoint.read(file)
     saved = require_format(content.get("kindling"), file)
-    try:
+    with _explained(file, saved):
         origin = _Origin.model_validate(saved)
         shape, labels = tuple(origin.shape), tuple(origin.labels)
         config = check(origin.config)
+    config = _with_model(config, own, path, shape, len(labels))
+    with _explained(file, saved, own):
+        require_scaling(origin.targets, config.task.name, len(labels))
         state = _Weights.model_validate(content).state_dict
         weights = {name.removeprefix("model."): weight for name, weight in state.items()}
         if origin.members is None:
             configs, model = [config], rebuild(config, shape, len(labels), weights).eval()
         else:
             configs, model = rebuild_committee(origin.members, shape, len(labels), weights)
-    except (ValueError, RuntimeError, InputError) as error:
-        if needed := registry.absent(saved.get("extensions")):
-            raise InputError("\n  ".join([f"{file}: cannot be opened here", *needed])) from None
-        reason = first_line(error)
-        if isinstance(error, ValidationError):
-            reason = f"missing or wrong: {wrong_fields(error)}"
-        raise InputError(f"{file}: is not a checkpoint of this project ({reason})") from None
     facts = (
         origin.data, shape, labels, origin.digest, origin.columns, origin.arrays, origin.targets
     )  # fmt: skip
@@ -105,6 +109,43 @@ def open_trained(path: Path) -> Trained:
         pairs = zip(configs, model.members, strict=True)
         members = tuple(Trained(file, each, member, *facts) for each, member in pairs)
     return Trained(file, config, model, *facts, members)
+
+
+@contextmanager
+def _explained(file: Path, saved: Mapping[str, Any], own: Any = None) -> Iterator[None]:
+    """Raises InputError, which says what a checkpoint lacks."""
+    try:
+        yield
+    except (ValueError, RuntimeError, InputError) as error:
+        if needed := registry.absent(saved.get("extensions")):
+            raise InputError("\n  ".join([f"{file}: cannot be opened here", *needed])) from None
+        reason = first_line(error)
+        if isinstance(error, ValidationError):
+            reason = f"missing or wrong: {wrong_fields(error)}"
+        if own is not None:
+            told = f"{file}: its weights are not those of the model that was given"
+            raise InputError(f"{told} ({reason}); give one of the sizes of the training") from None
+        raise InputError(f"{file}: is not a checkpoint of this project ({reason})") from None
+
+
+def _with_model(
+    config: Config, own: Any, path: Path, shape: tuple[int, ...], classes: int
+) -> Config:
+    """The configuration with the module that a program gives. Raises InputError if it needs one
+    that is not given, or is of another class, and if it needs none."""
+    section = config.model
+    if not isinstance(section, Own):
+        if own is not None:
+            raise InputError(f"{path}: its model is model={section.name}; leave out model=…")
+        return config
+    call = f"kindling.load({str(path)!r}, model={section.class_name})"
+    if own is None:
+        raise InputError(f"{path}: its model was made in a Python program; there, call {call}")
+    model = OwnModel(own)
+    name = type(model.build(shape, classes)).__qualname__
+    if name != section.class_name:
+        raise InputError(f"{path}: was not trained with a model of class {name}; call {call}")
+    return config.model_copy(update={"model": section.holding(model)})
 
 
 def rebuild_committee(
@@ -122,7 +163,8 @@ def rebuild_committee(
     configs = [check(member.config) for member in members]
     pairs = zip(configs, parts.values(), strict=True)
     models = [rebuild(config, shape, classes, part) for config, part in pairs]
-    return configs, Committee(models, [member.votes for member in members]).eval()
+    task = build_task(configs[0].task, classes)
+    return configs, Committee(models, [member.votes for member in members], task).eval()
 
 
 def rebuild(
@@ -136,18 +178,20 @@ def rebuild(
     layers = len(config.model.sizes)
     if layers > len(weights):  # to build very many layers takes long, even without memory
         raise ValueError(f"it has {len(weights)} weights, the configuration {layers} hidden layers")
-    with torch.device("meta"):
+    given = isinstance(config.model, Own)
+    with torch.device("cpu" if given else "meta"):
         model = construct_model(config.model, shape, classes)
     state = model.state_dict()
     expected = {name: tuple(value.shape) for name, value in state.items()}
-    given = {name: tuple(value.shape) for name, value in weights.items()}
-    for name in {**expected, **given}:  # in this order, so that the first fault is always the same
+    stored = {name: tuple(value.shape) for name, value in weights.items()}
+    for name in {**expected, **stored}:  # in this order, so that the first fault is always the same
         counter = name in state and not state[name].is_floating_point()
-        if name in given and weights[name].is_floating_point() == counter:
+        if name in stored and weights[name].is_floating_point() == counter:
             raise ValueError(f"{name} is of {weights[name].dtype}")
-        if expected.get(name) != given.get(name):
+        if expected.get(name) != stored.get(name):
             raise ValueError(
-                f"{name} is {given.get(name, 'missing')}, the configuration says "
+                f"{name} is {stored.get(name, 'missing')}, the "
+                f"{'model' if given else 'configuration'} says "
                 f"{expected.get(name, 'that there is none')}"
             )
     model.load_state_dict(weights, assign=True)

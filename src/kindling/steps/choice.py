@@ -46,6 +46,8 @@ def choose_step(
     refused = next(
         (f"{s}: the closed form {why}" for s, why in not_stacked(config.read).items()), ""
     )
+    if not all(parameter.requires_grad for parameter in model.parameters()):
+        refused = refused or "the closed form trains all layers, and some are frozen"
     if refused:
         return StepChoice(AUTOGRAD, refused)
     if wanted == CLOSED_FORM:

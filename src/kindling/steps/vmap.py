@@ -3,7 +3,7 @@
 import copy
 import warnings
 from collections.abc import Callable, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from torch.func import functional_call, vmap
 from torch.nn.modules.dropout import _DropoutNd
 
 from kindling.config import schema
-from kindling.models import build_model
+from kindling.models import construct_model, remembered
 from kindling.models.closed_form import (
     ClosedForm,
     SegmentBatch,
@@ -102,10 +102,10 @@ class Vmapped(ClosedForm):
         return outputs
 
 
-@lru_cache
+@remembered
 def why_no_vmap(config: schema.Model, shape: tuple[int, ...], classes: int) -> str | None:
     """Why models of this configuration cannot train side by side, or None."""
-    return difference_by_vmap(lambda: build_model(config, shape, classes), shape)
+    return difference_by_vmap(lambda: construct_model(config, shape, classes), shape)
 
 
 def difference_by_vmap(build: Callable[[], nn.Module], shape: Sequence[int]) -> str | None:

@@ -1,5 +1,6 @@
 """Whether this machine has what a configuration needs. torch is imported only to look for a GPU."""
 
+from contextvars import ContextVar
 from typing import Any
 
 from kindling.config.faults import DETACHED, find_faults
@@ -12,6 +13,8 @@ from kindling.system.extras import missing_loggers
 from kindling.system.launch import launch_info
 from kindling.system.process import importing
 
+from_python = ContextVar("from_python", default=False)  # True: a program has given what it holds
+
 
 def find_all_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
     """As find_faults, and a fault for each absent package and each absent file of data."""
@@ -23,6 +26,7 @@ def find_all_faults(point: dict[str, Any]) -> tuple[Config | None, list[str]]:
                 checkpoint_of(find(config.start_from, MODEL))
             except InputError as error:
                 faults.append(f"start_from={config.start_from}: {error}")
+        faults += [] if from_python.get() else config.only_from_python
         if config.trainer.step == "native" and (reason := why_absent()):
             faults.append(f"trainer.step=native: {reason}; or type trainer.step=auto")
     section = point.get("data")

@@ -158,6 +158,9 @@ def _refusals(run: Run, others: Sequence[str], multirun: bool) -> Iterator[str]:
     if is_sweep(folder.parent) and not run.ended:
         sweep = resume_command(folder.parent)
         yield f"is a trial of a sweep that has not ended; type {sweep}"
+    if run.config.only_from_python:
+        call = f"kindling.fit(config, {str(folder)!r}, model=…, data=…, resume=True)"
+        yield f"trains what a Python program holds; there, call {call}"
     require_contained(folder)
     if hydras := [text for text in others if is_hydras(key_of(text))]:
         yield f"continues in its folder; leave out {' '.join(hydras)}"

@@ -13,13 +13,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from hydra.core.utils import env_override
 
-from kindling.config.overrides import parsed, task_of, with_folder
+from kindling.config.overrides import key_of, parsed, task_of, with_folder
 from kindling.config.schema import Config
 from kindling.config.written import counted
 from kindling.records.config_files import job_files
@@ -37,6 +38,7 @@ from kindling.sweeps.jobs import (
     train_trial,
     write_record,
 )
+from kindling.sweeps.requirements import from_python
 from kindling.system.arguments import as_path
 from kindling.system.colour import YELLOW, paint, tell_error
 from kindling.system.errors import InputError, exit_on_interruption
@@ -256,12 +258,21 @@ def finish_sweep(folder: Path, note: str = "") -> None:
 # --- from Python --------------------------------------------------------------------------------
 
 
-def sweep(*overrides: str, folder: "str | os.PathLike[Any] | None" = None) -> list[dict[str, Any]]:
+def sweep(
+    *overrides: str,
+    model: Any = None,
+    data: Any = None,
+    validation: Any = None,
+    test: Any = None,
+    folder: "str | os.PathLike[Any] | None" = None,
+) -> list[dict[str, Any]]:
     """Trains every combination of the values, as `python -m src.train -m hydra/launcher=fused`
     does. Returns a dictionary for each trial, the best first: the trial's folder, and what
     results.csv has, with settings as numbers, texts and lists. `folder` is that of the sweep, by
     default sweeps/DATE/TIME. A sweep that was stopped goes on with its folder, the same overrides,
     and `resume=auto`. Prints the lines of the command, unless `trainer.progress_bar=false`.
+    `model`, `data`, `validation` and `test` are those of `fit`; a function makes a new model for
+    each trial, from its seed, and of a module each trial trains a copy.
 
     Raises InputError with all faults before anything trains.
 
@@ -272,18 +283,41 @@ def sweep(*overrides: str, folder: "str | os.PathLike[Any] | None" = None) -> li
     if not all(isinstance(override, str) for override in overrides):
         raise InputError('sweep takes texts, such as sweep("optimizer.lr=0.1,0.3", "seed=0,1")')
     where = timestamped("sweeps") if folder is None else as_path(folder, "sweep(…, folder=…)")
-    command = checked_sweep(overrides, where)
+    command = checked_sweep(overrides, where, (model, data, validation, test))
     with printing_log(wanted=command.points[0].trainer.progress_bar is not False):
         return train_sweep(command, where)
 
 
-def checked_sweep(overrides: Sequence[str], where: Path) -> Command:
-    """The sweep as a checked command; nothing is written yet. Raises InputError as `sweep`."""
+def checked_sweep(
+    overrides: Sequence[str], where: Path, given: Sequence[Any] = (None,) * 4
+) -> Command:
+    """The sweep as a checked command; nothing is written yet. `given` are the model and the pairs
+    of arrays of `sweep`. Raises InputError as `sweep`."""
     launched = any(text.startswith("hydra/launcher=") for text in overrides)
     texts = [*overrides, *([] if launched else ["hydra/launcher=fused"]), *LOGS_NOTHING]
+    if all(each is None for each in given):
+        return _checked(texts, where)
+    with importing():
+        from kindling.training.own import Own
+
+    own, token = Own.of(*given), from_python.set(True)
+    try:
+        if twice := {key_of(text) for text in own.overrides()} & {*map(key_of, overrides)}:
+            raise InputError(f"{', '.join(twice)}: sweep(…) was given others; leave the texts out")
+        command = _checked([*texts, *own.overrides()], timestamped("sweeps"))
+        if _is_of_others(command.section):  # Hydra would compose each trial again
+            raise InputError("sweep(…, model=…, data=…): type hydra/launcher=fused, or basic")
+        own.tried(command.points[0])  # tells the class of the model, which is a setting too
+        command = _checked([*texts, *own.overrides()], where)
+    finally:
+        from_python.reset(token)
+    return replace(command, points=[own.hold(config) for config in command.points])
+
+
+def _checked(texts: Sequence[str], where: Path) -> Command:
     command = check_command_line(["-m", *with_folder(texts, "hydra.sweep.dir", where)])
     if command.sweep_dir is None:
-        raise InputError(f"{' '.join(overrides)}: trains nothing; type KEY=VALUE,VALUE")
+        raise InputError(f"{' '.join(texts)}: trains nothing; type KEY=VALUE,VALUE")
     return command
 
 

@@ -5,10 +5,13 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
 
 from kindling.system.colour import note_name, tell_error
 
 FAULTS_SHOWN = 20
+OURS = (str(Path(__file__).parents[1]), "/lightning/")  # in the paths of files
 
 
 class InputError(Exception):
@@ -27,6 +30,23 @@ def first_line(error: BaseException) -> str:
         field = ".".join(map(str, fault["loc"]))[:80]
         return f"{field}: {fault['msg'][:200]}" if field else fault["msg"][:200]
     return next(iter(str(error).splitlines()), type(error).__name__)[:300]
+
+
+def without_own_frames(error: BaseException) -> BaseException:
+    """The error, in whose traceback only code of the user is left, and what that code called. An
+    error that does not come from a function of the user that we call keeps its traceback."""
+    frames, trace = list[TracebackType](), error.__traceback__
+    while trace is not None:
+        frames.append(trace)
+        trace = trace.tb_next
+    names = [each.tb_frame.f_code.co_filename for each in frames]
+    ours = [any(part in name for part in OURS) for name in names]
+    called = names[max((number for number, own in enumerate(ours) if own), default=len(names)) :]
+    if any(not name.startswith((*OURS, sys.prefix, sys.base_prefix)) for name in called):
+        for each in [each for each, own in zip(frames, ours, strict=True) if not own][::-1]:
+            trace = TracebackType(trace, each.tb_frame, each.tb_lasti, each.tb_lineno)
+        error.__traceback__ = trace
+    return error
 
 
 def shortened(faults: Sequence[str]) -> list[str]:

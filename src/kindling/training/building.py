@@ -179,7 +179,8 @@ def log_beginning(module: StackModule, devices: machine.Devices, resumes: bool) 
     config, count = module.configs[0], devices.world_size
     if len(module.configs) == 1 and not resumes:
         way = module.step.kind.replace("_", " ")
-        line = in_a_line(config.model.name, module.models[0])
+        name = getattr(config.model, "class_name", config.model.name)
+        line = in_a_line(name, module.models[0])
         log.info("%s; %s steps on %s", line, way, devices.accelerator)
     if not resumes:
         log.info("%s", module.data.in_a_line())

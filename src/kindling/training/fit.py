@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback
@@ -33,6 +34,7 @@ from kindling.training.callbacks import CheckpointPairIO, configured, require_us
 from kindling.training.checkpoints import Checkpoints
 from kindling.training.history import History
 from kindling.training.loggers.base import Loggers
+from kindling.training.own import Own
 from kindling.training.progress import ProgressFile
 from kindling.training.resume import clear, find_state
 from kindling.training.stopping import Stopping
@@ -47,20 +49,33 @@ def fit(
     config: Config,
     folder: str | Path | None = None,
     *,
+    model: Any = None,
+    data: Any = None,
+    validation: Any = None,
+    test: Any = None,
     resume: bool = False,
     callbacks: Sequence[Callback] = (),
 ) -> Run:
     """Trains, validates and tests as configured. All files of the run are written to the folder, by
     default a new one, runs/<date>/<time>.
 
+    `model` is trained in place of the configured one: a torch module from features (N, *shape) to
+    logits (N, classes), or a function that makes one, `model()` or `model(shape, classes)`, after
+    the streams were seeded. Of a module, a copy of its weights is trained; when `fit` returns, the
+    module has the best weights. `data`, and if given `validation` and `test`, are pairs (x, y) in
+    place of the configured data: samples (N, ...) and their classes (N,), whole numbers or texts,
+    which NumPy can read as arrays. What is not given is drawn from `data`.
+
     Seeds the global random streams of Python, NumPy and torch. `callbacks` are Lightning's, and are
     called after those that the configuration names; on
     several devices they must be picklable, because each rank gets a copy. With `resume` the run
     continues from the checkpoint in the folder, and its result equals that of an uninterrupted run,
-    bit for bit, if it has the same callbacks. `trainer.max_epochs` may then be larger than before.
+    bit for bit, if it has the same callbacks, arrays and class of model. `trainer.max_epochs` may
+    then be larger than before.
 
     Raises Interrupted after a signal; the state is then saved. Raises InputError if
     - data or devices do not fit the configuration (result.json then has the status `failed`);
+    - the model or the arrays cannot be trained, or do not fit each other;
     - a callback cannot work here, or its state cannot be kept in a checkpoint;
     - the folder contains a run and `resume` is False, or `resume` has no folder;
     - the folder contains a run with another configuration;
@@ -72,6 +87,8 @@ def fit(
         raise InputError("fit(config, resume=True): lacks the folder of the run; name the folder")
     if not isinstance(callbacks, list | tuple):
         raise InputError("callbacks: is not a list; type fit(config, callbacks=[...])")
+    own = Own.of(model, data, validation, test)
+    config = own.tried(config)
     where = timestamped("runs") if folder is None else as_path(folder, "fit(config, folder)")
     run = Run(where)
     if run.started and not resume:
@@ -80,7 +97,9 @@ def fit(
             "folder"
         )
     # `resume` is not passed on: fit_stack always continues a run that it finds.
-    return fit_stack([config], [run.folder], callbacks=callbacks)[0]
+    (run,) = fit_stack([config], [run.folder], callbacks=callbacks)
+    own.take_best(run)
+    return run
 
 
 @dataclass(frozen=True)

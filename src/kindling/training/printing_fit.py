@@ -7,7 +7,7 @@ from typing import Any
 
 from kindling.config.schema import Config
 from kindling.records.folder import Run
-from kindling.system.errors import Interrupted, InterruptedByKeys
+from kindling.system.errors import InputError, Interrupted, InterruptedByKeys, without_own_frames
 from kindling.system.process import printing_log
 from kindling.training import fit as silent
 
@@ -23,8 +23,15 @@ def fit(config: Config, *others: Any, **options: Any) -> Run:
         told, typed, command = str(interrupted).partition("; to go on, type\n")
         if typed:
             where = shlex.split(command)[-1].removeprefix("resume=")
-            told += f"; to go on, call fit(config, {where!r}, resume=True)"
+            own = "".join(f"{name}=…, " for name in options if name in ("model", "data"))
+            told += f"; to go on, call fit(config, {where!r}, {own}resume=True)"
         raise kind(interrupted.number, told) from None
+    except Exception as error:
+        if options.get("model") is not None:
+            without_own_frames(error)
+            if isinstance(error, InputError):  # says all itself
+                error.__traceback__ = None
+        raise
 
 
 fit.__doc__ = f"""{silent.fit.__doc__}

@@ -1,6 +1,7 @@
 """The user's own arrays in a .npz file.
 
-x (N, ...) has the samples, y (N,) the classes, integers 0, 1, … C - 1; each of them must occur.
+x (N, ...) has the samples, y (N,) the classes, integers 0, 1, … C - 1; each of them must occur. Of
+a regression, y has numbers, and of several labels 0 and 1: (N,) or (N, outputs).
 x_val and y_val, a validation set, and x_test and y_test are optional. With data.group=NAME, the
 array NAME (N,) has the groups; x_val and x_test then need NAME_val and NAME_test. Other arrays are
 refused or told. data/arrays.py reads and checks the arrays.
@@ -17,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from kindling.config import schema
+from kindling.config.measures import CLASSIFICATION, MULTILABEL
 from kindling.config.rules import ARRAYS
 from kindling.config.written import printable
 from kindling.data import arrays
@@ -28,57 +30,79 @@ from kindling.system.resources import free_memory
 PARTS = {"": "training", "_val": "validation", "_test": "test"}  # by the ends of the names
 
 
-def open_source(config: schema.Npz) -> Source:
-    """Pictures (N, H, W) get a channel: (N, 1, H, W). Raises InputError with all faults at once."""
+def open_source(config: schema.Npz, task: schema.Task) -> Source:
+    """Raises InputError as `source_of`, and for what read_arrays and the names of arrays tell."""
     path = Path(config.path)
     ends = [end for end in PARTS if end != "_val" or config.kind is not None]
     names = [f"{name}{end}" for end in ends for name in filter(None, ("x", "y", config.group))]
     found, unused = arrays.read_arrays(path, names, limit=free_memory() // COPIES)
-    parts = [end for end in ends if f"x{end}" in found]
-    faults = _pair_faults(found, ends)
+    faults, lines = _pair_faults(found, ends), list[str]()
     if config.kind is not None:
         faults += _unused_faults(unused)
+        if unused:
+            told = arrays.unused_line(unused)
+            lines.append(f"{told}; data.group=NAME takes one as the groups of samples")
+    return source_of(
+        config, task, str(path), found,
+        digest=sha256(path), group=config.group, faults=faults, lines=lines,
+    )  # fmt: skip
+
+
+def source_of(
+    config: schema.Npz | schema.Arrays,
+    task: schema.Task,
+    told_as: str,
+    found: dict[str, NDArray[Any]],
+    *,
+    digest: str,
+    labels: Sequence[str] | None = None,
+    group: str | None = None,
+    faults: Sequence[str] = (),
+    lines: Sequence[str] = (),
+) -> Source:
+    """The data set of arrays by their names, x, y, x_val, …, which `told_as` names in messages.
+    Pictures (N, H, W) get a channel: (N, 1, H, W). `labels` are the names of the classes, by
+    default their numbers. `lines` are told after what was guessed. Raises InputError with `faults`
+    and all others at once."""
+    faults = [*faults]
+    parts = [end for end in PARTS if f"x{end}" in found]
     for end in parts:
         x = found[f"x{end}"] = arrays.as_float32(found[f"x{end}"])
         samples = len(x) if x.ndim else 0
         faults += arrays.feature_faults(f"x{end}", x, config.kind)
-        faults += arrays.label_faults(f"y{end}", found.get(f"y{end}"), samples)
-    reading, lines = None, list[str]()
+        faults += arrays.label_faults(f"y{end}", found.get(f"y{end}"), samples, task.name)
+    reading = None
     if not faults and config.kind is not None:
         reading = arrays.ArrayReading.guess(found["x"], config.kind)
-        lines = _told(found["x"], reading, guessed=config.kind == "auto", unused=unused)
+        lines = [*_told(found["x"], reading, guessed=config.kind == "auto"), *lines]
         for name in [f"x{end}" for end in parts]:
             faults += arrays.feature_faults(name, found[name], reading.kind)
             found[name] = reading.features(found[name])
     faults += _difference_faults(found, parts)
-    if config.group is not None:
-        faults += _group_faults(found, config.group, parts)
+    if group is not None:
+        faults += _group_faults(found, group, parts)
     if not faults:
-        faults += _class_faults(found, parts)
+        classify = task.name == CLASSIFICATION
+        faults += (_class_faults if classify else _width_faults)(found, parts)
     if faults:
-        raise InputError(f"{path}: {'; '.join(faults)}")
-    splits = {end: _split(found, end, config.group) for end in parts}
+        raise InputError(f"{told_as}: {'; '.join(faults)}")
+    splits = {end: _split(found, end, group, task) for end in parts}
     train, test = splits[""], splits.get("_test")
     if test is None:
         train, test = split_off_test(train, config.test_fraction, config.split_seed)
-    labels = tuple(str(number) for number in range(int(found["y"].max()) + 1))
+    names = labels or _names(found["y"], task)
     return Source(
-        config.name, train, test, labels,
-        validation=splits.get("_val"), digest=sha256(path), arrays=reading,
-        notes=[(logging.INFO, printable(f"{path}: {line}")) for line in lines],
+        config.name, train, test, tuple(names),
+        validation=splits.get("_val"), digest=digest, arrays=reading,
+        notes=[(logging.INFO, printable(f"{told_as}: {line}")) for line in lines],
     )  # fmt: skip
 
 
-def _told(
-    x: NDArray[Any], reading: arrays.ArrayReading, *, guessed: bool, unused: Sequence[str]
-) -> list[str]:
-    """A line for each thing that was guessed, is doubtful or is not used."""
+def _told(x: NDArray[Any], reading: arrays.ArrayReading, *, guessed: bool) -> list[str]:
+    """A line for each thing that was guessed or is doubtful."""
     lines = reading.guesses(x) if guessed else []
     if reading.kind == "numbers" and (line := arrays.unscaled(x)):
         lines.append(line)
-    if unused:
-        told = arrays.unused_line(unused)
-        lines.append(f"{told}; data.group=NAME takes one as the groups of samples")
     return lines
 
 
@@ -136,6 +160,22 @@ def _class_faults(found: Mapping[str, NDArray[Any]], parts: Sequence[str]) -> li
     return []
 
 
+def _width_faults(found: Mapping[str, NDArray[Any]], parts: Sequence[str]) -> list[str]:
+    return [
+        f"y{end} is {found[f'y{end}'].shape}, y {found['y'].shape}; both must have as many columns"
+        for end in parts[1:]
+        if found[f"y{end}"].shape[1:] != found["y"].shape[1:]
+    ]
+
+
+def _names(y: NDArray[Any], task: schema.Task) -> list[str]:
+    """Of classes their numbers; of the columns of y: y, or y0, y1, …"""
+    if task.name == CLASSIFICATION:
+        return [str(number) for number in range(int(y.max()) + 1)]
+    width = y[:1].size
+    return ["y"] if width == 1 else [f"y{number}" for number in range(width)]
+
+
 def _group_faults(found: Mapping[str, NDArray[Any]], group: str, parts: Sequence[str]) -> list[str]:
     """The faults of the arrays that data.group names."""
     known = {}
@@ -160,7 +200,9 @@ def _group_faults(found: Mapping[str, NDArray[Any]], group: str, parts: Sequence
     ]
 
 
-def _split(found: Mapping[str, NDArray[Any]], end: str, group: str | None) -> Split:
+def _split(
+    found: Mapping[str, NDArray[Any]], end: str, group: str | None, task: schema.Task
+) -> Split:
     features = torch.from_numpy(np.ascontiguousarray(found[f"x{end}"]))
     if features.ndim == 3:
         features = features.unsqueeze(1)
@@ -168,4 +210,8 @@ def _split(found: Mapping[str, NDArray[Any]], end: str, group: str | None) -> Sp
     if group is not None:
         names = [*map(str, found[f"{group}{end}"].tolist())]
         groups = grouped(group, names)
-    return Split(features, torch.from_numpy(found[f"y{end}"].astype(np.int64)), groups)
+    y = found[f"y{end}"]
+    labels = y.astype(np.int64) if task.name == CLASSIFICATION else arrays.columns_of(y)
+    if task.name == MULTILABEL:
+        labels = labels.astype(np.float32)
+    return Split(features, torch.from_numpy(labels), groups)

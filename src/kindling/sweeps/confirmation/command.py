@@ -300,6 +300,7 @@ def _require_here(record: Record, folder: Path, sweep: Path) -> None:
         faults.append(f"{launched_by} has started this process; start the confirmation alone")
     for chosen in record.settings:
         faults += missing_loggers(chosen.config.logger.chosen)
+        faults += chosen.config.only_from_python
         faults += path_faults(chosen.config.data.model_dump())
     if faults:
         raise InputError("\n  ".join([f"{folder}: cannot train here", *dict.fromkeys(faults)]))
