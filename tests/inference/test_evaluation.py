@@ -202,7 +202,7 @@ def test_nothing_is_downloaded_where_a_foreign_run_says(
         (root / FOLDERS[name] / "file").touch()
     asked = []
 
-    def opened(section: Data) -> Source:
+    def opened(section: Data, *_: object) -> Source:
         asked.append(section)
         raise InputError("is not read here")
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from kindling.config.schema import OLD_TASK
 from kindling.models.committee import Committee
 from kindling.tasks.classification import log_mean
-from kindling.config.schema import OLD_TASK
 from kindling.tasks.task import build_task
 
 TASK = build_task(OLD_TASK, 2)

@@ -53,9 +53,7 @@ def require_scaling(targets: Targets | None, task: str, outputs: int) -> None:
     """Raises ValueError unless a regression, and no other task, has the scaling of each output."""
     known = None if targets is None else {len(targets.means), len(targets.deviations)}
     if known != ({outputs} if task == REGRESSION else None):
-        raise ValueError(
-            f"the scaling of its numbers does not fit {outputs} outputs of task={task}"
-        )
+        raise ValueError(f"its scaling of numbers does not fit {outputs} outputs, task={task}")
 
 
 def spread(labels: Tensor) -> float:
