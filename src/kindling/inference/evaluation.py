@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from tabulate import tabulate
 from torch import Tensor
@@ -23,6 +23,7 @@ from kindling.inference import multilabel, regression
 from kindling.inference.logits import averaging, compute_logits
 from kindling.inference.samples import source_of, validation_of
 from kindling.inference.tables import (
+    IN_WORDS,
     Measures,
     aligned,
     averaged_over,
@@ -82,6 +83,7 @@ class Evaluation:
     measures: Measures
     augmented_copies: int = 0  # of each sample, besides the sample; see `averaging`
     calibration: Calibration | None = None
+    measured: ClassVar[str] = IN_WORDS
 
     def describe(self) -> str:
         return describe_evaluation(self)
@@ -130,6 +132,8 @@ class Evaluation:
 
 class AnyEvaluation(Protocol):
     """A model of any task on a test set."""
+
+    measured: ClassVar[str]  # what `table` has, in words
 
     @property
     def loss(self) -> float: ...

@@ -13,6 +13,7 @@ from kindling.data.sources.source import Source
 from kindling.inference.logits import answer
 from kindling.inference.samples import as_split
 from kindling.inference.tables import (
+    IN_WORDS,
     MEASURES,
     Measures,
     aligned,
@@ -39,6 +40,7 @@ class LabelsEvaluation:
     baseline: float  # the score of always answering, for each label, the more frequent of 0 and 1
     measures: Measures
     augmented_copies: int = 0
+    measured: ClassVar[str] = IN_WORDS
 
     def to_primitives(self) -> dict[str, Any]:
         measured = asdict(self.measures)
@@ -122,7 +124,8 @@ class LabelGuess:
 
     @property
     def values(self) -> list[int]:
-        return decide(np.array(self.probabilities)).tolist()
+        found: list[int] = decide(np.array(self.probabilities)).tolist()
+        return found
 
     def columns(self, labels: Sequence[str]) -> list[tuple[str, str]]:
         """The columns of a table for people: names and texts."""

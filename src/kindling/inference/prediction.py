@@ -377,7 +377,7 @@ def describe_predictions(predictions: Sequence[Prediction], labels: Sequence[str
     predictions = [found for found in predictions if not found.fault]
     guesses = [found.guess for found in predictions]
     true = [found.true_class for found in predictions]
-    kind = next((type(guess) for guess in guesses if guess is not None), Guess)
+    kind: Any = next((type(guess) for guess in guesses if guess is not None), Guess)
     agreements = [getattr(guess, "agreement", None) for guess in guesses]
     agree = [UNKNOWN if share is None else f"{share:.0%}" for share in agreements]
     optional = {

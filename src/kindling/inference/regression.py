@@ -99,6 +99,7 @@ class NumbersEvaluation:
     fitted_on: int | None  # validation samples that the interval follows from
     why_no_interval: str = ""
     augmented_copies: int = 0
+    measured: ClassVar[str] = "R², errors and interval of each number"
 
     def to_primitives(self) -> dict[str, Any]:
         interval = {"level": LEVEL / 100, "fitted_on": self.fitted_on}

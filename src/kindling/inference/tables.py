@@ -12,6 +12,7 @@ from kindling.config.written import printable
 from kindling.records.outcome import format_metric
 
 MEASURES = ("precision", "recall", "f1", "auroc")
+IN_WORDS = "Precision, recall, F1 and AUROC"
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ def _of_numbers(
 ) -> Iterator[PagePicture]:
     del trained, source
     some = spread(range(len(found.true)), MOST_DOTS)
-    pair = [values[some, :MOST_PANELS].numpy() for values in (found.true, found.predicted)]
+    true, said = (each[some, :MOST_PANELS].numpy() for each in (found.true, found.predicted))
     names = [number.name for number in found.numbers][:MOST_PANELS]
     widths = [number.half_width for number in found.numbers][:MOST_PANELS]
     interval = "" if found.fitted_on is None else f"; dashed: the {LEVEL}% interval"
@@ -113,12 +113,12 @@ def _of_numbers(
         f"{name}-predicted",
         f"Predicted and true numbers of {len(some):,} of {len(found.true):,} test samples: on the "
         f"line both are equal{interval}",
-        partial(predicted_and_true, *pair, names, widths),
+        partial(predicted_and_true, true, said, names, widths),
     )
     yield PagePicture(
         f"{name}-errors",
         f"Errors, predicted less true, over the predicted number{interval}",
-        partial(errors, *pair, names, widths),
+        partial(errors, true, said, names, widths),
     )
 
 

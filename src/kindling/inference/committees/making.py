@@ -33,7 +33,13 @@ from kindling.records.config_files import create_run_folder
 from kindling.records.folder import Run
 from kindling.records.loading import Trained, open_trained
 from kindling.records.lookup import date_last
-from kindling.records.outcome import Outcome, best_places, format_metric, largest_class
+from kindling.records.outcome import (
+    Outcome,
+    best_places,
+    format_metric,
+    largest_class,
+    read_outcome,
+)
 from kindling.system import machine
 from kindling.system.colour import with_best
 from kindling.system.errors import InputError
@@ -275,7 +281,7 @@ def summary(run: Run) -> str:
     chosen = f" chosen by {made['by']}," if made["best"] or made["greedy"] else ""
     return (
         f"{table}\n\n{len(names)} members,{chosen} {result['parameters']:,} parameters; "
-        f"test {in_words(score)} {format_metric(score, result[f'test/{score}'])}{against}, "
+        f"test {in_words(score)} {format_metric(score, read_outcome(run).metric(f'test/{score}'))}{against}, "
         f"loss {format_metric('test/loss', result['test/loss'])}{worse}\n"
         f"folder {run.folder}"
     )
