@@ -32,12 +32,12 @@ from kindling.inference.evaluation import (
     fit_temperature,
     measure,
     score,
-    table_of_measures,
 )
 from kindling.inference.inputs import read_request
 from kindling.inference.logits import compute_logits
 from kindling.inference.prediction import predict_request
 from kindling.inference.samples import source_of, validation_of
+from kindling.inference.tables import table_of_measures
 from kindling.records.folder import Run
 from kindling.records.loading import open_trained
 from kindling.reports.page import write_report

@@ -263,6 +263,7 @@ def summary(run: Run) -> str:
     score = score_of(result.get("task"))
     metrics, most = (f"val/{score}", "val/loss"), result["data"]["test_most_frequent_class"]
     against = "" if most is None else f" ({largest_class(most)})"
+    tested = format_metric(score, read_outcome(run).metric(f"test/{score}"))
     rows = [
         [name, count, *(format_metric(metric, values[metric]) for metric in metrics)]
         for name, count, values in zip(
@@ -281,7 +282,7 @@ def summary(run: Run) -> str:
     chosen = f" chosen by {made['by']}," if made["best"] or made["greedy"] else ""
     return (
         f"{table}\n\n{len(names)} members,{chosen} {result['parameters']:,} parameters; "
-        f"test {in_words(score)} {format_metric(score, read_outcome(run).metric(f'test/{score}'))}{against}, "
+        f"test {in_words(score)} {tested}{against}, "
         f"loss {format_metric('test/loss', result['test/loss'])}{worse}\n"
         f"folder {run.folder}"
     )
