@@ -23,7 +23,7 @@ from kindling.inference.export.export import export
 from kindling.inference.export.formats import open_onnx, plan
 from kindling.inference.inputs import read_inputs, read_request
 from kindling.inference.model import load
-from kindling.inference.prediction import predict_inputs, predict_request
+from kindling.inference.prediction import PredictOutput, predict_inputs, predict_request
 from kindling.inference.samples import source_of
 from kindling.models.committee import Committee
 from kindling.records.folder import Run
@@ -51,6 +51,10 @@ def probabilities(run: Run, features: torch.Tensor) -> np.ndarray[Any, Any]:
     with torch.no_grad():
         found: np.ndarray[Any, Any] = open_trained(run.folder).model(features).sigmoid().numpy()
     return found
+
+
+def told(run: Run, path: Path, csv_file: str | None = None) -> PredictOutput:
+    return predict_request(read_request(run.folder, [path], "auto", csv_file, force=False))
 
 
 def test_an_evaluation_has_the_measures_of_scikit_learn(runs: list[Run]) -> None:
@@ -85,9 +89,7 @@ def test_predictions_name_the_labels(runs: list[Run], tmp_path: Path) -> None:
     run = runs[0]
     lines = Path(run.config.data.path).read_text().splitlines()  # type: ignore[union-attr]
     (tmp_path / "new.csv").write_text("\n".join(lines[:30]) + "\n")
-    output = predict_request(
-        read_request(run.folder, [tmp_path / "new.csv"], "auto", "-", force=False)
-    )
+    output = told(run, tmp_path / "new.csv", "-")
     rows = list(csv.DictReader(io.StringIO(output.text)))
     model, path = load(run.folder), str(tmp_path / "new.csv")
     shares, decided = model.predict_proba(path), model.predict(path)
@@ -99,16 +101,14 @@ def test_predictions_name_the_labels(runs: list[Run], tmp_path: Path) -> None:
         assert [int(row[f"predicted_{name}"]) for row in rows] == decided[:, place].tolist()
     true = np.loadtxt(path, delimiter=",", skiprows=1)[:, 5:]
     assert model.score(path, true) == (decided == true).mean()
-    told = predict_request(
-        read_request(run.folder, [tmp_path / "new.csv"], "auto", force=False)
-    ).text
+    shown = told(run, tmp_path / "new.csv").text
     named = [
         ", ".join(f"{n} {share:.2%}" for n, share in zip(model.labels, row, strict=True)
                   if share > 0.5) or "none"
         for row in shares
     ]  # fmt: skip
-    assert named[0] in told
-    assert f"accuracy of labels {(decided == true).mean():.2%}" in told
+    assert named[0] in shown
+    assert f"accuracy of labels {(decided == true).mean():.2%}" in shown
     with pytest.raises(InputError, match=r"the labels\[0, 1\] is 2, must be 0 or 1"):
         model.score(path, true + np.array([0, 2 - true[0, 1], 0]) * (np.arange(29) == 0)[:, None])
 

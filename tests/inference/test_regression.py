@@ -23,7 +23,7 @@ from kindling.inference.export.export import export, open_safetensors, report
 from kindling.inference.export.formats import FORMATS, FormatName, open_onnx, plan
 from kindling.inference.inputs import read_inputs, read_request
 from kindling.inference.model import load
-from kindling.inference.prediction import predict_inputs, predict_request
+from kindling.inference.prediction import PredictOutput, predict_inputs, predict_request
 from kindling.inference.regression import quantiles
 from kindling.inference.samples import source_of, validation_of
 from kindling.records import checkpoint
@@ -57,12 +57,17 @@ def by_hand(trained: Trained, features: torch.Tensor) -> np.ndarray[Any, Any]:
     assert trained.targets is not None
     with torch.no_grad():
         outputs = trained.model(features).double().numpy()
-    return outputs * trained.targets.deviations + trained.targets.means
+    found: np.ndarray[Any, Any] = outputs * trained.targets.deviations + trained.targets.means
+    return found
 
 
 def true_numbers(trained: Trained, labels: torch.Tensor) -> np.ndarray[Any, Any]:
     assert trained.targets is not None
     return labels.double().numpy() * trained.targets.deviations + trained.targets.means
+
+
+def told(run: Run, path: Path, csv_file: str | None = None) -> PredictOutput:
+    return predict_request(read_request(run.folder, [path], "auto", csv_file, force=False))
 
 
 def test_an_evaluation_has_the_measures_of_scikit_learn(run: Run) -> None:
@@ -139,9 +144,7 @@ def test_without_held_out_samples_there_is_no_interval(tmp_path: Path) -> None:
     assert found.to_primitives()["interval"] is None
     np.savetxt(tmp_path / "a.csv", np.zeros((2, 5)), delimiter=",", header="x0,x1,x2,x3,x4",
                comments="")  # fmt: skip
-    output = predict_request(
-        read_request(run.folder, [tmp_path / "a.csv"], "auto", "-", force=False)
-    )
+    output = told(run, tmp_path / "a.csv", "-")
     assert output.text.splitlines()[0] == "file,row,predicted_y0,fault"
     assert any("no intervals are told: was trained with" in note for note in output.notes)
 
@@ -168,9 +171,9 @@ def test_other_rows_are_tested_in_their_unit(run: Run, tmp_path: Path) -> None:
     bad.write_text("\n".join(line.rpartition(",")[0] for line in lines[:9]))
     with pytest.raises(InputError, match=rf"no column .*y{outputs - 1}"):
         evaluate_path(run.folder, str(bad))
-    for option, told in (({"top_k": 2}, "--top-k 2"), ({"calibrated": True}, "--calibrate")):
-        with pytest.raises(InputError, match=f"{told}: .* has no classes; leave {told} out"):
-            evaluate_path(run.folder, None, **option)  # type: ignore[arg-type]
+    for option, words in (({"top_k": 2}, "--top-k 2"), ({"calibrated": True}, "--calibrate")):
+        with pytest.raises(InputError, match=f"{words}: .* has no classes; leave {words} out"):
+            evaluate_path(run.folder, None, **option)
     with pytest.raises(InputError, match="--data digits: has labels for classification"):
         evaluate_path(run.folder, "digits")
 
@@ -179,9 +182,7 @@ def test_predictions_are_those_of_the_module_with_their_interval(run: Run, tmp_p
     trained = open_trained(run.folder)
     lines = Path(run.config.data.path).read_text().splitlines()  # type: ignore[union-attr]
     (tmp_path / "new.csv").write_text("\n".join(lines[:6]) + "\n")
-    output = predict_request(
-        read_request(run.folder, [tmp_path / "new.csv"], "auto", "-", force=False)
-    )
+    output = told(run, tmp_path / "new.csv", "-")
     rows = list(csv.DictReader(io.StringIO(output.text)))
     table_rows = np.loadtxt(tmp_path / "new.csv", delimiter=",", skiprows=1)
     assert trained.columns is not None
@@ -197,12 +198,10 @@ def test_predictions_are_those_of_the_module_with_their_interval(run: Run, tmp_p
         assert said[:, 0] - said[:, 1] == pytest.approx(widths[place])
         true = [float(row[f"true_{name}"]) for row in rows]
         assert true == pytest.approx(table_rows[:, 5 + place])
-    told = predict_request(
-        read_request(run.folder, [tmp_path / "new.csv"], "auto", force=False)
-    ).text
-    assert f"{float(rows[0]['predicted_y0']):.5g}" in told
+    shown = told(run, tmp_path / "new.csv").text
+    assert f"{float(rows[0]['predicted_y0']):.5g}" in shown
     score = r2_score(table_rows[:, 5], [float(row["predicted_y0"]) for row in rows])
-    assert f"R² {score:.4f}, RMSE" in told
+    assert f"R² {score:.4f}, RMSE" in shown
 
 
 def test_a_model_has_the_shapes_and_the_score_of_scikit_learn(run: Run) -> None:
@@ -241,7 +240,7 @@ def test_an_exported_model_gives_numbers_in_their_unit(
     elif format_ == "torch":
         actual = torch.export.load(done.output).module()(features).detach().numpy()
     else:
-        actual = open_safetensors(done.output)[0](features).detach().numpy()  # type: ignore[union-attr]
+        actual = open_safetensors(done.output)[0](features).detach().numpy()
     assert actual.dtype == np.float64
     assert trained.targets is not None
     assert np.abs((actual - expected) / trained.targets.deviations).max() < 1e-5
@@ -263,9 +262,12 @@ def test_a_checkpoint_with_another_scaling_is_refused(
 @pytest.fixture(scope="module")
 def members(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     folder = tmp_path_factory.mktemp("members")
-    return [train(folder / str(seed), 3, f"seed={seed}", "data.split_seed=1", f"data.path={path}")
-            for path in [table(folder, 3)] for seed in range(3)
-            if not (folder / str(seed)).mkdir()]  # fmt: skip
+    path, found = table(folder, 3), []
+    for seed in range(3):
+        (folder / str(seed)).mkdir()
+        own = (f"seed={seed}", "data.split_seed=1", f"data.path={path}")
+        found.append(train(folder / str(seed), 3, *own))
+    return found
 
 
 def best_first(runs: list[Run]) -> list[Run]:

@@ -181,7 +181,12 @@ class DataModule(LightningDataModule):
         targets = self.source.targets
         if targets is not None:
             found = targets.restored(labels)
-            pairs = zip(names, found.mean(0).tolist(), found.std(0).tolist(), strict=True)
+            pairs = zip(
+                names,
+                found.mean(0).tolist(),
+                found.std(0, correction=min(1, len(found) - 1)).tolist(),
+                strict=True,
+            )
             texts = [f"{name} {mean:.4g} ± {deviation:.3g}" for name, mean, deviation in pairs]
             return ", ".join(texts[:CLASSES_TOLD]) + (", …" if texts[CLASSES_TOLD:] else "")
         if labels.dim() > 1:

@@ -134,7 +134,7 @@ def _panels(names: Sequence[str]) -> tuple[Figure, Sequence[Any]]:
     axes = figure.subplots(rows, columns, squeeze=False).flat
     for axis in axes[len(names) :]:
         axis.set_visible(False)
-    return figure, axes[: len(names)]
+    return figure, list(axes[: len(names)])
 
 
 def _dots(axis: Any, x: np.ndarray, y: np.ndarray) -> None:

@@ -35,7 +35,7 @@ class Multilabel(Task):
     def mean(self, opinions: Tensor, votes: Sequence[int]) -> Tensor:
         """The logits of the mean probabilities, none of which underflows."""
         both = yes_and_no(opinions)
-        found = log_mean(both.flatten(2), votes).unflatten(-1, both.shape[2:])
+        found = log_mean(both.flatten(2), votes).view(-1, *both.shape[2:])
         return (found * found.new_tensor([1.0, -1.0])).sum(-1)
 
     def residual(self, outputs: Tensor, targets: Tensor, totals: Tensor | None) -> Tensor:

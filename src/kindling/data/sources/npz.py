@@ -211,7 +211,7 @@ def _split(
         names = [*map(str, found[f"{group}{end}"].tolist())]
         groups = grouped(group, names)
     y = found[f"y{end}"]
-    labels = y.astype(np.int64) if task.name == CLASSIFICATION else arrays.columns_of(y)
-    if task.name == MULTILABEL:
-        labels = labels.astype(np.float32)
-    return Split(features, torch.from_numpy(labels), groups)
+    if task.name == CLASSIFICATION:
+        return Split(features, torch.from_numpy(y.astype(np.int64)), groups)
+    labels = torch.from_numpy(arrays.columns_of(y))
+    return Split(features, labels.float() if task.name == MULTILABEL else labels, groups)
