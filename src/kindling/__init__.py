@@ -17,13 +17,22 @@ from kindling.system import lean_imports
 
 if TYPE_CHECKING:
     from kindling.config.compose import compose
-    from kindling.inference.estimator import KindlingClassifier
+    from kindling.inference.estimator import KindlingClassifier, KindlingRegressor
     from kindling.inference.model import Model, load
     from kindling.records.folder import Run
     from kindling.sweeps.run_command import sweep
     from kindling.training.printing_fit import fit
 
-__all__ = ["KindlingClassifier", "Model", "Run", "compose", "fit", "load", "sweep"]
+__all__ = [
+    "KindlingClassifier",
+    "KindlingRegressor",
+    "Model",
+    "Run",
+    "compose",
+    "fit",
+    "load",
+    "sweep",
+]
 PLACES = {
     "compose": "kindling.config.compose",
     "fit": "kindling.training.printing_fit",
@@ -31,6 +40,7 @@ PLACES = {
     "Model": "kindling.inference.model",
     "load": "kindling.inference.model",
     "KindlingClassifier": "kindling.inference.estimator",
+    "KindlingRegressor": "kindling.inference.estimator",
     "sweep": "kindling.sweeps.run_command",
 }
 

@@ -96,7 +96,7 @@ def test_what_is_unlike_or_unsure_is_none(finished: Run, photo: Path) -> None:
         def unlikeness(self, features: object, classes: object) -> list[float]:
             return [1.5, 0.5, 1.5]
 
-    found = predict_inputs(trained, request.inputs, Unlike())  # type: ignore[arg-type]
+    found = predict_inputs(trained, request.inputs, Unlike())
     assert [(item.guess is None, item.note) for item in found][::2] == [(True, "unlike")] * 2
 
 
@@ -163,7 +163,7 @@ def test_a_model_with_a_class_none_decides_itself(
 
     def predicted(labels: tuple[str, ...]) -> list[Prediction]:
         model = replace(trained, labels=labels)
-        return predict_inputs(model, request.inputs, Unlike())  # type: ignore[arg-type]
+        return predict_inputs(model, request.inputs, Unlike())
 
     assert [item.guess for item in predicted(tuple("0123456789"))] == [None] * 3
     best = [item.guess.best for item in predicted((*"012345678", NONE)) if item.guess]

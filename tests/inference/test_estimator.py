@@ -1,4 +1,4 @@
-"""The classifier of scikit-learn."""
+"""The classifier and the regressor of scikit-learn."""
 
 import pickle
 import random
@@ -14,15 +14,16 @@ import pytest
 import torch
 from scipy import sparse
 from sklearn.base import clone
-from sklearn.datasets import load_iris, load_wine
-from sklearn.linear_model import LogisticRegression
+from sklearn.datasets import load_diabetes, load_iris, load_wine
+from sklearn.linear_model import LinearRegression, LogisticRegression
+from sklearn.metrics import r2_score
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from kindling.config.compose import compose
-from kindling.inference.estimator import KindlingClassifier
+from kindling.inference.estimator import KindlingClassifier, KindlingRegressor
 from kindling.inference.model import load
 from kindling.system import resources
 from kindling.training.fit import fit
@@ -275,3 +276,55 @@ def test_no_error_names_a_temporary_folder(settings: dict[str, Any]) -> None:
         told = "".join(traceback.format_exception(error))
         assert tempfile.gettempdir() + "/tmp" not in told
         assert "data.npz" not in told
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
+@pytest.mark.filterwarnings("ignore:column .* of X has values around")
+def test_the_regressor_passes_scikit_learns_own_checks() -> None:
+    results = check_estimator(KindlingRegressor(), on_fail=None)
+    failed = {r["check_name"]: str(r["exception"]) for r in results if r["status"] == "failed"}
+    assert not failed
+    assert sum(result["status"] == "passed" for result in results) > 45
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2,)])
+def test_a_regressor_is_the_run_of_its_settings(shape: tuple[int, ...], tmp_path: Path) -> None:
+    """The numbers are in their unit and have the shape of y."""
+    x, y = load_diabetes(return_X_y=True)
+    y = np.stack([y, -1000 * y], 1)[:, : shape[0]] if shape else y
+    regressor = KindlingRegressor((8,), max_epochs=3, random_state=5, loss="huber").fit(x, y)
+    found = regressor.predict(x)
+    assert found.shape == y.shape
+    assert found.dtype == np.float64
+    config = compose(
+        "experiment=few_samples", "task=regression", "task.loss=huber", "data=arrays",
+        "data.val_fraction=null", "data.batch_size=100", "optimizer=adam", "optimizer.lr=0.01",
+        "optimizer.weight_decay=0.0", "model.hidden_sizes=[8]", "trainer.max_epochs=3", "seed=5",
+        "checkpoint.monitor=val/loss", "checkpoint.mode=min",
+    )  # fmt: skip
+    x32 = x.astype(np.float32)
+    run = fit(config, tmp_path / "run", data=(x32, y), test=(x32[:1], y[:1]))
+    assert np.array_equal(load(run.folder).predict(x32).reshape(found.shape), found)
+    assert regressor.score(x, y) == pytest.approx(r2_score(y, found))
+    assert [row["val/r2"] for row in regressor.history_] == [row["val/r2"] for row in run.history]
+
+
+def test_a_regressor_without_hidden_layers_is_a_linear_regression() -> None:
+    x, y = load_diabetes(return_X_y=True, scaled=False)
+    ours = KindlingRegressor((), lr=0.05, max_epochs=200, batch_size=500)
+    scores = [
+        cross_val_score(make_pipeline(StandardScaler(), each), x, y, cv=3).mean()
+        for each in (ours, LinearRegression())
+    ]
+    assert scores[0] == pytest.approx(scores[1], abs=0.02)
+
+
+def test_faults_of_a_regressor_are_value_errors() -> None:
+    x, y = load_diabetes(return_X_y=True)
+    with pytest.raises(ValueError, match=r"all 442 training samples is 3"):
+        KindlingRegressor(max_epochs=1).fit(x, np.full(len(x), 3))
+    with pytest.raises(ValueError, match=r"task\.loss=hubert"):
+        KindlingRegressor(loss="hubert").fit(x, y)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"KindlingRegressor\.fit takes no sample_weight"):
+        KindlingRegressor().fit(x, y, sample_weight=y)

@@ -32,12 +32,12 @@ from kindling.inference.evaluation import (
     fit_temperature,
     measure,
     score,
-    table_of_measures,
 )
 from kindling.inference.inputs import read_request
 from kindling.inference.logits import compute_logits
 from kindling.inference.prediction import predict_request
 from kindling.inference.samples import source_of, validation_of
+from kindling.inference.tables import table_of_measures
 from kindling.records.folder import Run
 from kindling.records.loading import open_trained
 from kindling.reports.page import write_report
@@ -202,7 +202,7 @@ def test_nothing_is_downloaded_where_a_foreign_run_says(
         (root / FOLDERS[name] / "file").touch()
     asked = []
 
-    def opened(section: Data) -> Source:
+    def opened(section: Data, *_: object) -> Source:
         asked.append(section)
         raise InputError("is not read here")
 

@@ -6,7 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from kindling.models.committee import Committee, log_mean
+from kindling.config.schema import OLD_TASK
+from kindling.models.committee import Committee
+from kindling.tasks.classification import log_mean
+from kindling.tasks.task import build_task
+
+TASK = build_task(OLD_TASK, 2)
 
 
 def test_the_mean_by_hand() -> None:
@@ -15,22 +20,22 @@ def test_the_mean_by_hand() -> None:
     for member, odds in zip(members, (3.0, 1 / 9), strict=True):
         nn.init.zeros_(member.weight)
         member.bias.data = torch.tensor([math.log(odds), 0.0])
-    committee = Committee(members, [1, 3])
+    committee = Committee(members, [1, 3], TASK)
     probabilities = committee(torch.zeros(5, 1)).exp().detach()
     first = (1 * 0.75 + 3 * 0.1) / 4
     assert probabilities == pytest.approx(torch.tensor([[first, 1 - first]] * 5))
-    assert committee.log_probabilities(torch.zeros(5, 1)).shape == (5, 2, 2)
+    assert committee.opinions(torch.zeros(5, 1)).shape == (5, 2, 2)
 
 
 def test_members_of_different_precision() -> None:
     members = [nn.Linear(3, 4), nn.Linear(3, 4).double()]
     features = torch.rand(6, 3)
-    logits = Committee(members, [1, 1])(features)
+    logits = Committee(members, [1, 1], TASK)(features)
     exact = [member(features.to(member.weight.dtype)).double().softmax(-1) for member in members]
     assert logits.dtype == torch.float32
     torch.testing.assert_close(logits.exp().double(), sum(exact) / 2, rtol=1e-6, atol=1e-7)
-    assert Committee(members[::-1], [1, 1])(features).dtype == torch.float32
-    assert Committee(members[1:], [1])(features).dtype == torch.float64
+    assert Committee(members[::-1], [1, 1], TASK)(features).dtype == torch.float32
+    assert Committee(members[1:], [1], TASK)(features).dtype == torch.float64
 
 
 def test_small_probabilities_do_not_underflow() -> None:

@@ -332,7 +332,7 @@ def test_each_reason_for_not_running_is_needed() -> None:
 
 TINY = ("trainer.accelerator=cpu", "trainer.max_epochs=1", "trainer.progress_bar=false")
 DIGITS = ("data=digits", *TINY)
-OWN_DATA = ("data=image_folder", "data=npz", "data=csv")
+OWN_DATA = ("data=image_folder", "data=npz", "data=csv", "data=diabetes")
 
 
 @pytest.fixture(scope="module")
@@ -356,6 +356,15 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     header = "a,b,c,d,name,ticket,patient,COLUMN"
     for name, lines in (("FILE.csv", table), ("new.csv", table[::2])):
         (root / name).write_text("\n".join([header, *lines]) + "\n")
+    houses = np.random.default_rng(0).normal(size=(60, 4))
+    flats = np.hstack([houses[:, :2], houses[:, 2:] > 0])
+    for name, named, numbers in (
+        ("houses", "price,rent", houses),
+        ("flats", "garden,garage", flats),
+    ):
+        rows_of = [",".join(map(str, row)) for row in numbers.tolist()]
+        (root / f"{name}.csv").write_text("\n".join([f"area,rooms,{named}", *rows_of]) + "\n")
+    np.savez(root / "patients.npz", x=np.zeros((3, 10), np.float32))
     (root / "DIR" / "experiment").mkdir(parents=True)
     recipe = "# @package _global_\noptimizer:\n  lr: 0.25\n"
     (root / "DIR" / "experiment" / "NAME.yaml").write_text(recipe)
@@ -422,6 +431,7 @@ def base(files: Path, runner: Warm, tmp_path_factory: pytest.TempPathFactory) ->
         fit(compose(*table, *TINY), base / "runs" / "DATE" / "TABLE")
         shutil.copytree(base / "runs" / "DATE" / "TIME", base / "runs" / "DATE" / "OTHER")
         write_labels(base / "runs" / "DATE" / "OTHER", name="other")
+        fit(compose("data=diabetes", *TINY, "name=diabetes"), base / "runs" / "DATE" / "NUMBERS")
         write_bundle([base / "runs" / "DATE" / "TIME"], base / "run.zip")
         sweep = ("-m", "hydra/launcher=fused", "seed=0,1", "hydra.sweep.dir=sweeps/DATE/TIME")
         search = ("optimizer.lr=interval(0.1,1)", "search.trials=1", "search.folder=searches/NAME")

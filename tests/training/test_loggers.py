@@ -239,6 +239,7 @@ def test_the_confusion_matrix_is_that_of_the_best_weights(
     run = train("logger=tensorboard", f"trainer.step={step}", f"trainer.precision={precision}")
     (tested,) = seen
     found = evaluate_path(run.folder, None)
+    assert tested.confusion is not None
     assert (tested.confusion == found.confusion.numpy()).all()
     assert tested.labels == found.labels
     assert tested.confusion.trace() / tested.confusion.sum() == run.result["test/acc"]
@@ -253,8 +254,11 @@ def test_the_confusion_matrix_has_the_samples_of_all_ranks(
     # Two ranks that have tested the same samples.
     monkeypatch.setattr("kindling.ranks.processes.gather", lambda value: [value, value])
     train("logger=tensorboard")
-    assert (seen[1].confusion == 2 * seen[0].confusion).all()
-    assert seen[0].confusion.sum() == len(open_source(one.config.data).test)
+    first, second = (each.confusion for each in seen)
+    assert first is not None
+    assert second is not None
+    assert (second == 2 * first).all()
+    assert first.sum() == len(open_source(one.config.data).test)
 
 
 def test_a_run_that_diverges_at_once_shows_no_confusion_matrix(train: Train) -> None:

@@ -48,10 +48,10 @@ def main() -> None:
     if arguments.data:
         require_labelled(arguments.data)
     with importing():
-        from kindling.inference.evaluation import describe_evaluation, evaluate_path
+        from kindling.inference.evaluation import evaluate_path
 
     log_to(sys.stderr)
     found = evaluate_path(
         arguments.run, arguments.data, arguments.top_k, copies, calibrated=arguments.calibrate
     )
-    print(json.dumps(found.to_primitives()) if arguments.json else describe_evaluation(found))
+    print(json.dumps(found.to_primitives()) if arguments.json else found.describe())

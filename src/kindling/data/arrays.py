@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict
 
+from kindling.config.measures import CLASSIFICATION, MULTILABEL
 from kindling.system.errors import InputError, parsing
 from kindling.system.files import MIB, open_regular
 
@@ -162,10 +163,13 @@ def feature_faults(name: str, x: NDArray[Any], kind: str | None = None) -> list[
     return []
 
 
-def label_faults(name: str, y: Any, samples: int) -> list[str]:
-    """The faults of labels, which must be integers (samples,). None (no labels) has no fault."""
+def label_faults(name: str, y: Any, samples: int, task: str = CLASSIFICATION) -> list[str]:
+    """The faults of labels: classes are integers (samples,), those of other tasks numbers
+    (samples,) or (samples, outputs). None (no labels) has no fault."""
     if y is None:
         return []
+    if task != CLASSIFICATION:
+        return _number_faults(name, y, samples, task)
     if not isinstance(y, np.ndarray) or y.dtype.kind not in "iu":
         dtype = getattr(y, "dtype", type(y).__name__)
         cure = ""
@@ -183,25 +187,22 @@ def label_faults(name: str, y: Any, samples: int) -> list[str]:
     return []
 
 
-def number_faults(name: str, y: Any, samples: int, *, binary: bool) -> list[str]:
-    """The faults of numbers (samples,) or (samples, outputs), and if `binary` of labels, which are
-    0 or 1. None (no labels) has no fault."""
-    if y is None:
-        return []
+def _number_faults(name: str, y: Any, samples: int, task: str) -> list[str]:
+    zero_or_one = task == MULTILABEL
     if not isinstance(y, np.ndarray) or y.dtype.kind not in "biuf":
         dtype = getattr(y, "dtype", type(y).__name__)
-        return [
-            f"{name} is of {dtype}, must be numbers; to learn classes, type task=classification"
-        ]
-    if y.ndim not in (1, 2) or len(y) != samples or y.size == 0:
-        return [
-            f"{name} is {y.shape}, must be ({samples},) or ({samples}, outputs), the labels of "
-            "each row of its samples"
-        ]
-    rows = y.reshape(samples, -1).astype(np.float64)
-    wrong = ~np.isin(rows, (0, 1)).all(1) if binary else ~np.isfinite(rows).all(1)
-    if wrong.any():
-        allowed = "0 or 1 for each label; or type task=regression" if binary else "finite"
-        first = int(wrong.argmax())
-        return [f"{name}[{first}] is {y[first]!s:.80}, must be {allowed}"]
-    return []
+        return [f"{name} is of {dtype}, must be {'0 and 1' if zero_or_one else 'numbers'}"]
+    if y.ndim not in (1, 2) or len(y) != samples or not y[:1].size:
+        must = f"({samples},) or ({samples}, {'labels' if zero_or_one else 'numbers'})"
+        return [f"{name} is {y.shape}, must be {must}, a row for each row of its samples"]
+    wrong = ~(np.isin(y, (0, 1)) if zero_or_one else np.isfinite(y))
+    if not wrong.any():
+        return []
+    place = ", ".join(str(int(part[0])) for part in np.nonzero(wrong))
+    must = "0 or 1; for numbers, type task=regression" if zero_or_one else "finite"
+    return [f"{name}[{place}] is {y[wrong][0]:g}, must be {must}"]
+
+
+def columns_of(y: NDArray[Any]) -> NDArray[np.float64]:
+    """Numbers (N,) or (N, outputs) as (N, outputs)."""
+    return y.reshape(len(y), -1).astype(np.float64)

@@ -11,7 +11,7 @@ from lightning.pytorch import LightningDataModule
 from torch import Tensor
 
 from kindling.config import schema
-from kindling.config.measures import MULTILABEL, REGRESSION
+from kindling.config.measures import MULTILABEL, REGRESSION, in_words, score_of
 from kindling.config.written import counted
 from kindling.data import loader
 from kindling.data.class_balance import BALANCED, BalancedOrder
@@ -213,7 +213,12 @@ class DataModule(LightningDataModule):
         targets = self.source.targets
         if targets is not None:
             found = targets.restored(labels)
-            pairs = zip(names, found.mean(0).tolist(), found.std(0).tolist(), strict=True)
+            pairs = zip(
+                names,
+                found.mean(0).tolist(),
+                found.std(0, correction=min(1, len(found) - 1)).tolist(),
+                strict=True,
+            )
             texts = [f"{name} {mean:.4g} ± {deviation:.3g}" for name, mean, deviation in pairs]
             return ", ".join(texts[:CLASSES_TOLD]) + (", …" if texts[CLASSES_TOLD:] else "")
         if labels.dim() > 1:
@@ -244,8 +249,8 @@ class DataModule(LightningDataModule):
         if self.test_in_training:
             texts.append(
                 f"{self.test_in_training:,} of {len(self.test):,} test samples have the "
-                "features of a training sample, so the test accuracy may be too good; leave out "
-                "repeated samples, or give them one group (data.group)"
+                f"features of a training sample, so the test {in_words(score_of(self.task.name))} "
+                "may be too good; leave out repeated samples, or give them one group (data.group)"
             )
         return [*dict.fromkeys(texts)]
 

@@ -6,6 +6,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
+from kindling.config.measures import REGRESSION
 from kindling.data.tables import FiniteFloat, scale
 from kindling.system.errors import InputError
 
@@ -37,7 +38,7 @@ class Targets(BaseModel):
         return ((labels.double() - means) / deviations).float()
 
     def restored(self, outputs: Tensor) -> Tensor:
-        """(N, outputs), float64, in the unit of the labels."""
+        """(…, outputs), float64, in the unit of the labels."""
         means, deviations = self._tensors()
         return outputs.double() * deviations + means
 
@@ -46,6 +47,13 @@ class Targets(BaseModel):
             torch.tensor(self.means, dtype=torch.float64),
             torch.tensor(self.deviations, dtype=torch.float64),
         )
+
+
+def require_scaling(targets: Targets | None, task: str, outputs: int) -> None:
+    """Raises ValueError unless a regression, and no other task, has the scaling of each output."""
+    known = None if targets is None else {len(targets.means), len(targets.deviations)}
+    if known != ({outputs} if task == REGRESSION else None):
+        raise ValueError(f"its scaling of numbers does not fit {outputs} outputs, task={task}")
 
 
 def spread(labels: Tensor) -> float:

@@ -1,4 +1,4 @@
-"""A classifier of scikit-learn, trained by `fit` like any run."""
+"""A classifier and a regressor of scikit-learn, trained by `fit` like any run."""
 
 import tempfile
 import warnings
@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, TypeAlias, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import issparse, sparray, spmatrix
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -27,7 +27,7 @@ from kindling.training.fit import fit
 
 Inputs: TypeAlias = "ArrayLike | spmatrix | sparray"
 LARGE = 30  # the root of a column's mean square, beyond which training is told to suffer
-WHY_NOT = {  # what other classifiers have
+WHY_NOT = {  # what other estimators have
     "sample_weight": (
         ": a training step knows weights of classes alone; type class_weight=…, or repeat rows"
     ),
@@ -41,7 +41,102 @@ WHY_NOT = {  # what other classifiers have
 }
 
 
-class KindlingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+class _Estimator(BaseEstimator):  # type: ignore[misc]
+    """What the classifier and the regressor share."""
+
+    hidden_sizes: Sequence[int] | int
+    lr: float
+    optimizer: str
+    weight_decay: float
+    max_epochs: int
+    batch_size: int
+    val_fraction: float | None
+    random_state: int | np.random.RandomState | None
+    overrides: Sequence[str] | str
+    folder: str | Path | None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def __getattr__(self, name: str) -> Any:
+        """Says why there is not what other classifiers of scikit-learn have."""
+        raise AttributeError(
+            f"{type(self).__name__} has no {name}{WHY_NOT.get(name, '')}", name=name, obj=self
+        )
+
+    def _refuse(self, others: Mapping[str, Any]) -> None:
+        for name in others:
+            raise TypeError(f"{type(self).__name__}.fit takes no {name}{WHY_NOT.get(name, '')}")
+
+    def _own_settings(self) -> list[str]:
+        """The overrides of the task."""
+        raise NotImplementedError
+
+    def _train(self, features: NDArray[np.float32], labels: NDArray[Any]) -> None:
+        """Raises ValueError with all faults of the settings."""
+        _warn_of_scale(features, type(self).__name__)
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary, "run")
+            try:
+                if self.folder is not None:
+                    folder = as_path(self.folder, "folder")
+                run = self._run(folder, features, labels)
+                self.model_ = Model(open_trained(run.folder))
+            except (InputError, Interrupted) as error:
+                # The files are gone before anyone could look at them.
+                text = str(error).replace(str(Path(temporary, "run")), "the run")
+                text = text.replace("data=(x, y), test=(x_test, y_test)", "X and y")
+                if isinstance(error, Interrupted):
+                    told = "stopped; nothing was kept" if self.folder is None else text
+                    raise Interrupted(error.number, told) from None
+                raise ValueError(text) from None
+            self.history_ = run.history
+        self.loss_curve_ = [row["train/loss"] for row in self.history_[1:]]
+        self.n_iter_ = len(self.history_) - 1
+
+    def _run(self, folder: Path, x: NDArray[np.float32], y: NDArray[Any]) -> Run:
+        config, streams = compose(*self._settings()), random_state.capture()  # `fit` seeds them
+        try:
+            # A run has a test set; nobody reads its metrics here.
+            run = fit(config, folder, data=(x, y), test=(x[:1], y[:1]))
+        finally:
+            random_state.restore(streams)
+        if not run.best_checkpoint.exists():
+            raise InputError(f"lr={self.lr}: training diverged; try a smaller lr, or scale X")
+        return run
+
+    def _settings(self) -> list[str]:
+        given = self.hidden_sizes
+        if not isinstance(given, Iterable | int | np.integer):
+            raise InputError(f"hidden_sizes={given!r:.80}: must be a list of numbers, or a number")
+        if not isinstance(self.overrides, Iterable):
+            raise InputError(
+                f"overrides={self.overrides!r:.80}: must be a list of texts, or a text"
+            )
+        sizes = ",".join(map(str, [given] if isinstance(given, int | np.integer) else given))
+        fraction = "null" if self.val_fraction is None else self.val_fraction
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):
+            seed = check_random_state(seed).randint(2**31)
+        return [
+            "experiment=few_samples", "data=arrays", f"data.val_fraction={fraction}",
+            f"data.batch_size={self.batch_size}",
+            *([f"model.hidden_sizes=[{sizes}]"] if sizes else ["model=logistic_regression"]),
+            f"optimizer={self.optimizer}", f"optimizer.lr={self.lr}",
+            f"optimizer.weight_decay={self.weight_decay}",
+            *self._own_settings(), "checkpoint.mode=min",
+            f"trainer.max_epochs={self.max_epochs}", f"seed={seed}",
+            *([self.overrides] if isinstance(self.overrides, str) else self.overrides),
+        ]  # fmt: skip
+
+    def _prepared(self, X: Inputs) -> NDArray[np.float32]:  # noqa: N803
+        check_is_fitted(self)
+        return _dense(validate_data(self, X, dtype=np.float32, reset=False, accept_sparse="csr"))
+
+
+class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     """A network for tables of numbers, which works in pipelines and searches of scikit-learn.
 
     Without hidden layers it is a logistic regression. `overrides` sets any other key, as typed on
@@ -84,22 +179,10 @@ class KindlingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.overrides = overrides
         self.folder = folder
 
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
-    def __getattr__(self, name: str) -> Any:
-        """Says why there is not what other classifiers of scikit-learn have."""
-        raise AttributeError(
-            f"{type(self).__name__} has no {name}{WHY_NOT.get(name, '')}", name=name, obj=self
-        )
-
     def fit(self, X: Inputs, y: ArrayLike, **others: Any) -> Self:  # noqa: N803, scikit-learn's names
         """Trains on X (N, features) and the classes y (N,), numbers or texts. Raises ValueError for
         other arrays, and with all faults of the settings."""
-        for name in others:
-            raise TypeError(f"{type(self).__name__}.fit takes no {name}{WHY_NOT.get(name, '')}")
+        self._refuse(others)
         features, classes = validate_data(
             self, X, y, dtype=np.float32, accept_sparse="csr", accept_large_sparse=False
         )
@@ -110,64 +193,14 @@ class KindlingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise ValueError(
                 f"y has the one class {self.classes_[0]}; this classifier needs two or more"
             )
-        _warn_of_scale(features)
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary, "run")
-            try:
-                if self.folder is not None:
-                    folder = as_path(self.folder, "folder")
-                run = self._run(folder, features, numbers)
-                self.model_ = Model(open_trained(run.folder))
-            except (InputError, Interrupted) as error:
-                # The files are gone before anyone could look at them.
-                text = str(error).replace(str(Path(temporary, "run")), "the run")
-                text = text.replace("data=(x, y), test=(x_test, y_test)", "X and y")
-                if isinstance(error, Interrupted):
-                    told = "stopped; nothing was kept" if self.folder is None else text
-                    raise Interrupted(error.number, told) from None
-                raise ValueError(text) from None
-            self.history_ = run.history
-        self.loss_curve_ = [row["train/loss"] for row in self.history_[1:]]
-        self.n_iter_ = len(self.history_) - 1
+        self._train(features, numbers)
         return self
 
-    def _run(self, folder: Path, x: NDArray[np.float32], y: NDArray[np.int64]) -> Run:
-        config, streams = compose(*self._settings()), random_state.capture()  # `fit` seeds them
-        try:
-            # A run has a test set; nobody reads its metrics here.
-            run = fit(config, folder, data=(x, y), test=(x[:1], y[:1]))
-        finally:
-            random_state.restore(streams)
-        if not run.best_checkpoint.exists():
-            raise InputError(f"lr={self.lr}: training diverged; try a smaller lr, or scale X")
-        return run
-
-    def _settings(self) -> list[str]:
-        given = self.hidden_sizes
-        if not isinstance(given, Iterable | int | np.integer):
-            raise InputError(f"hidden_sizes={given!r:.80}: must be a list of numbers, or a number")
-        if not isinstance(self.overrides, Iterable):
-            raise InputError(
-                f"overrides={self.overrides!r:.80}: must be a list of texts, or a text"
-            )
-        sizes = ",".join(map(str, [given] if isinstance(given, int | np.integer) else given))
-        fraction = "null" if self.val_fraction is None else self.val_fraction
-        seed = self.random_state
-        if not isinstance(seed, int | np.integer):
-            seed = check_random_state(seed).randint(2**31)
+    def _own_settings(self) -> list[str]:
         # The loss on all samples has no class weights.
         weighted = self.class_weight is not None and self.val_fraction is None
         monitor = "train/loss" if weighted else "val/loss"
-        return [
-            "experiment=few_samples", "data=arrays", f"data.val_fraction={fraction}",
-            f"data.batch_size={self.batch_size}",
-            *([f"model.hidden_sizes=[{sizes}]"] if sizes else ["model=logistic_regression"]),
-            f"optimizer={self.optimizer}", f"optimizer.lr={self.lr}",
-            f"optimizer.weight_decay={self.weight_decay}",
-            *self._class_weights(), f"checkpoint.monitor={monitor}", "checkpoint.mode=min",
-            f"trainer.max_epochs={self.max_epochs}", f"seed={seed}",
-            *([self.overrides] if isinstance(self.overrides, str) else self.overrides),
-        ]  # fmt: skip
+        return [*self._class_weights(), f"checkpoint.monitor={monitor}"]
 
     def _class_weights(self) -> list[str]:
         given = self.class_weight
@@ -188,9 +221,7 @@ class KindlingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Inputs) -> NDArray[np.float64]:  # noqa: N803
         """The probability of each class of `classes_`, (N, classes)."""
-        check_is_fitted(self)
-        features = validate_data(self, X, dtype=np.float32, reset=False, accept_sparse="csr")
-        return self.model_.predict_proba(_dense(features))
+        return self.model_.predict_proba(self._prepared(X))
 
     def predict_log_proba(self, X: Inputs) -> NDArray[np.float64]:  # noqa: N803
         """The logarithm of `predict_proba`; minus infinity of a probability of 0."""
@@ -202,6 +233,70 @@ class KindlingClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         numbers = self.predict_proba(X).argmax(1)
         classes: NDArray[Any] = self.classes_[numbers]
         return classes
+
+
+class KindlingRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
+    """A network that predicts numbers, for pipelines and searches of scikit-learn.
+
+    Without hidden layers it is a linear regression. All but `loss` is as in KindlingClassifier. The
+    numbers are standardised inside; predictions are in their own unit.
+
+    After `fit`: `n_features_in_`, `model_`, `history_`, `loss_curve_` and `n_iter_`, as there.
+    """
+
+    def __init__(
+        self,
+        hidden_sizes: Sequence[int] | int = (32,),
+        *,
+        loss: Literal["squared_error", "huber"] = "squared_error",
+        lr: float = 0.01,
+        optimizer: Literal["sgd", "adam", "adamw"] = "adam",
+        weight_decay: float = 0.0,
+        max_epochs: int = 50,
+        batch_size: int = 100,
+        val_fraction: float | None = None,
+        random_state: int | np.random.RandomState | None = 0,
+        overrides: Sequence[str] | str = (),
+        folder: str | Path | None = None,
+    ) -> None:
+        """`huber` is squared for errors up to `task.delta` deviations of the numbers, by default 1,
+        and linear beyond, so outliers count less."""
+        self.hidden_sizes = hidden_sizes
+        self.loss = loss
+        self.lr = lr
+        self.optimizer = optimizer
+        self.weight_decay = weight_decay
+        self.max_epochs = max_epochs
+        self.batch_size = batch_size
+        self.val_fraction = val_fraction
+        self.random_state = random_state
+        self.overrides = overrides
+        self.folder = folder
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.target_tags.multi_output = True
+        return tags
+
+    def fit(self, X: Inputs, y: ArrayLike, **others: Any) -> Self:  # noqa: N803, scikit-learn's names
+        """Trains on X (N, features) and the numbers y, (N,) or (N, outputs). Raises ValueError for
+        other arrays, for numbers that are all equal, and with all faults of the settings."""
+        self._refuse(others)
+        features, numbers = validate_data(
+            self, X, y, dtype=np.float32, accept_sparse="csr", accept_large_sparse=False,
+            multi_output=True, y_numeric=True, ensure_min_samples=2,
+        )  # fmt: skip
+        self._shape = numbers.shape[1:]
+        self._train(_dense(features), numbers)
+        return self
+
+    def _own_settings(self) -> list[str]:
+        return ["task=regression", f"task.loss={self.loss}", "checkpoint.monitor=val/loss"]
+
+    def predict(self, X: Inputs) -> NDArray[np.float64]:  # noqa: N803
+        """The numbers of each sample, of the shape of y in `fit`."""
+        features = self._prepared(X)
+        return self.model_.predict(features).reshape(len(features), *self._shape)
 
 
 def _dense(features: Any) -> NDArray[np.float32]:
@@ -220,12 +315,12 @@ def _dense(features: Any) -> NDArray[np.float32]:
     return cast(NDArray[np.float32], features.toarray())
 
 
-def _warn_of_scale(features: NDArray[np.float32]) -> None:
+def _warn_of_scale(features: NDArray[np.float32], name: str) -> None:
     sizes = np.sqrt(np.mean(np.square(features, dtype=np.float64), axis=0))
     column = int(sizes.argmax())
     if sizes[column] > LARGE:
         warnings.warn(
             f"column {column} of X has values around {sizes[column]:,.0f}, which a network learns "
-            "badly; scale X first: make_pipeline(StandardScaler(), KindlingClassifier())",
-            stacklevel=3,
+            f"badly; scale X first: make_pipeline(StandardScaler(), {name}())",
+            stacklevel=4,
         )

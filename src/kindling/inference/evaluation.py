@@ -1,5 +1,6 @@
-"""A trained model on a test set: loss, accuracy and mistakes, measures of each class, and how well
-its probabilities agree with how often it is right.
+"""A trained model on a test set. Of classes: loss, accuracy and mistakes, measures of each class,
+and how well the probabilities agree with how often they are right. regression.py and multilabel.py
+have the evaluations of the other tasks.
 
 The numbers are those of a monitored validation; tasks/measures.py has their definitions. The
 temperature scaling is that of Guo, Pleiss, Sun and Weinberger, On Calibration of Modern Neural
@@ -7,55 +8,36 @@ Networks, 2017.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 from tabulate import tabulate
 from torch import Tensor
 
-from kindling.config.measures import in_words
+from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION
 from kindling.config.written import printable, same_classes
 from kindling.data.sources.source import Source, Split
+from kindling.inference import multilabel, regression
 from kindling.inference.logits import averaging, compute_logits
 from kindling.inference.samples import source_of, validation_of
+from kindling.inference.tables import (
+    IN_WORDS,
+    Measures,
+    aligned,
+    averaged_over,
+    by_class,
+    table_of_measures,
+)
 from kindling.records.loading import Trained, open_trained
 from kindling.records.outcome import format_metric, largest_class
 from kindling.system.errors import InputError
 from kindling.tasks import classification, measures
 
-MEASURES = ("precision", "recall", "f1", "auroc")
 TOP_K = 5  # by default, if there are more classes
+NOUNS = {CLASSIFICATION: "classes", REGRESSION: "numbers", MULTILABEL: "labels"}
 LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 100.0
-
-
-@dataclass(frozen=True)
-class ByClass:
-    """A measure for each class, None where the class has none, and averages over the others: the
-    plain mean, and the mean weighted by the classes' samples. None if no class has the measure."""
-
-    macro: float | None
-    weighted: float | None
-    per_class: tuple[float | None, ...]
-
-
-@dataclass(frozen=True)
-class Measures:
-    """The measures of a model on a test set; `samples` has the number of each class.
-
-    As in scikit-learn, a class that has samples, but is never predicted, has precision 0; a class
-    that is predicted, but has no samples, has recall 0. Only a class with neither has no precision,
-    recall and F1.
-    """
-
-    samples: tuple[int, ...]
-    precision: ByClass
-    recall: ByClass
-    f1: ByClass
-    auroc: ByClass  # one class against the rest, by probability; None for a class without samples
-    top_k: int | None  # None: not measured
-    top_k_accuracy: float | None  # how often the label is among the k most probable classes
 
 
 @dataclass(frozen=True)
@@ -101,6 +83,17 @@ class Evaluation:
     measures: Measures
     augmented_copies: int = 0  # of each sample, besides the sample; see `averaging`
     calibration: Calibration | None = None
+    measured: ClassVar[str] = IN_WORDS
+
+    def describe(self) -> str:
+        return describe_evaluation(self)
+
+    def table(self) -> list[list[str]]:
+        return table_of_measures(self.measures, self.labels)
+
+    @property
+    def score(self) -> float:
+        return self.accuracy
 
     @property
     def accuracy(self) -> float:
@@ -137,6 +130,32 @@ class Evaluation:
         return found | ({"calibration": asdict(self.calibration)} if self.calibration else {})
 
 
+class AnyEvaluation(Protocol):
+    """A model of any task on a test set."""
+
+    measured: ClassVar[str]  # what `table` has, in words
+
+    @property
+    def loss(self) -> float: ...
+
+    @property
+    def score(self) -> float:
+        """That of the task, as config/measures.py names it."""
+
+    def to_primitives(self) -> dict[str, Any]: ...
+
+    def describe(self) -> str: ...
+
+    def table(self) -> list[list[str]]:
+        """Texts: a header, and a row for each class, label or number."""
+
+
+OTHERS: dict[str, Callable[[Trained, Source, Source | None], AnyEvaluation]] = {
+    REGRESSION: regression.evaluate,
+    MULTILABEL: multilabel.evaluate,
+}
+
+
 def evaluate_path(
     path: Path,
     data: str | None,
@@ -144,37 +163,49 @@ def evaluate_path(
     copies: int = 0,
     *,
     calibrated: bool = False,
-) -> Evaluation:
+) -> Any:
     """Tests the model of a run folder or checkpoint file on the test set of `source_of(…, data)`.
     Logs the notes of the data. Raises InputError when the path holds no model, when the data do not
     fit the model, when `top_k` is not between 1 and the number of classes, for `copies` as
-    `averaging`, and with `calibrated` as `calibrate`."""
+    `averaging`, and with `calibrated` as `calibrate`. Returns an AnyEvaluation."""
     trained = averaging(open_trained(path), copies)
+    asked = [f"--top-k {top_k}"] * (top_k is not None) + ["--calibrate"] * calibrated
+    if asked and trained.config.task.name != CLASSIFICATION:
+        raise InputError(
+            f"{asked[0]}: {trained.checkpoint} was trained with task={trained.config.task.name}, "
+            f"and has no classes; leave {asked[0]} out"
+        )
     source = source_of(trained, data)
     source.tell()
-    found = evaluate(trained, source, top_k)
+    own = data is None or (trained.digest is not None and source.digest == trained.digest)
+    found = evaluate(trained, source, top_k, source if own else None)
     if not calibrated:
         return found
-    own = data is None or (trained.digest is not None and source.digest == trained.digest)
     trained_on = source if own else source_of(trained)
     return replace(found, calibration=calibrate(trained, trained_on, source.test))
 
 
-def evaluate(trained: Trained, source: Source, top_k: int | None = None) -> Evaluation:
-    """Tests the model on the test set of a source, in the precision of its training. Raises
+def evaluate(
+    trained: Trained, source: Source, top_k: int | None = None, trained_on: Source | None = None
+) -> Any:
+    """Tests the model on the test set of a source, in the precision of its training. `trained_on`
+    is the data set of the training, by default opened again where the evaluation needs it. Raises
     InputError when the shape of samples or the classes differ from the model's, and for `top_k` as
-    `measure`."""
+    `measure`. Returns an AnyEvaluation."""
+    noun = NOUNS[trained.config.task.name]
     if source.shape != trained.shape or source.classes != trained.classes:
         raise InputError(
-            f"{trained.checkpoint}: takes features {trained.shape} of {trained.classes} classes, "
+            f"{trained.checkpoint}: takes features {trained.shape} of {trained.classes} {noun}, "
             f"but data={source.name} has {source.shape} of {source.classes}; it was trained on "
             f"data={trained.data}"
         )
     if not same_classes(trained.labels, source.labels):
         raise InputError(
-            f"{trained.checkpoint}: its classes are {_listed(trained.labels)}, but "
+            f"{trained.checkpoint}: its {noun} are {_listed(trained.labels)}, but "
             f"data={source.name} has {_listed(source.labels)}"
         )
+    if own := OTHERS.get(trained.config.task.name):
+        return own(trained, source, trained_on)
     logits = compute_logits(trained, source.test)
     labels = source.test.labels
     loss = classification.loss(logits.double(), labels).item()
@@ -208,21 +239,10 @@ def measure(logits: Tensor, labels: Tensor, top_k: int | None = None) -> Measure
         accuracy = measures.among_best(stacked, labels, top_k).double().mean().item()
     return Measures(
         samples=tuple(counts[0].tolist()),
-        **{name: _by_class(found, counts[0].double()) for name, found in by_name.items()},
+        **{name: by_class(found, counts[0].double()) for name, found in by_name.items()},
         top_k=top_k,
         top_k_accuracy=accuracy,
     )
-
-
-def _by_class(measured: Tensor, samples: Tensor) -> ByClass:
-    """A measure with values (classes,), NaN where a class has none."""
-    known = ~measured.isnan()
-    per_class = tuple(None if math.isnan(value) else value for value in measured.tolist())
-    if not known.any():
-        return ByClass(None, None, per_class)
-    measured, weights = measured[known], samples[known]
-    weighted = (measured * weights).sum() / weights.sum()
-    return ByClass(measured.mean().item(), weighted.item(), per_class)
 
 
 def calibrate(trained: Trained, source: Source, test: Split) -> Calibration:
@@ -310,27 +330,3 @@ def describe_evaluation(evaluation: Evaluation) -> str:
         fitted = f"the temperature was fitted on {found.fitted_on:,} validation samples"
         parts.append(f"{aligned(['calibration', 'ECE', 'Brier', 'loss'], *scores)}\n{fitted}")
     return "\n\n".join(parts)
-
-
-def averaged_over(copies: int) -> str:
-    """A line about the probabilities; "" without copies."""
-    line = f"probabilities are means over each sample and {copies} augmented copies\n"
-    return line if copies else ""
-
-
-def table_of_measures(measured: Measures, labels: Sequence[str]) -> list[list[str]]:
-    """Texts: a header, a row for each class, and the rows of both averages."""
-    columns = [
-        [format_metric("f1", value) for value in (*each.per_class, each.macro, each.weighted)]
-        for each in (getattr(measured, name) for name in MEASURES)
-    ]
-    names = [*map(printable, labels), "macro average", "weighted average"]
-    counts = [*measured.samples, *[sum(measured.samples)] * 2]
-    rows = zip(names, *columns, (f"{count:,}" for count in counts), strict=True)
-    return [["class", *map(in_words, MEASURES), "samples"], *map(list, rows)]
-
-
-def aligned(header: Sequence[str], *rows: Sequence[object]) -> str:
-    """A table whose first column has names, and the others numbers."""
-    sides = ("left", *["right"] * (len(header) - 1))
-    return tabulate(rows, header, disable_numparse=True, colalign=sides)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from kindling.config import schema
 from kindling.config.faults import did_you_mean, options
+from kindling.config.measures import CLASSIFICATION
 from kindling.config.section import DRAWING
 from kindling.config.written import printable
 from kindling.data.arrays import as_float32, feature_faults, label_faults, read_arrays, unused_line
@@ -72,7 +73,7 @@ def require_augmentation(
 
 @dataclass(frozen=True)
 class Samples:
-    """Samples (N, ...), floats as float32, and labels (N,) if the file has them. `notes` are as
+    """Samples (N, ...), floats as float32, and labels (N, …) if the file has them. `notes` are as
     those of a Table; `lines` are those of its rows."""
 
     path: Path
@@ -136,12 +137,13 @@ def read_request(
     pictures = data.pictures if data else DRAWING
     if boxes:
         _require_boxes(paths, boxes, table)
-        if data:
-            require_drawings(str(run), data)
+        if config:
+            require_drawings(str(run), config)
         inputs = _drawings_in(paths[0], invert, reader_of(pictures))
     else:
         any_arrays = data is None or isinstance(data, schema.Npz)
-        inputs = read_inputs(paths, invert, any_arrays=any_arrays, pictures=pictures)
+        task = config.task.name if config else None
+        inputs = read_inputs(paths, invert, any_arrays=any_arrays, pictures=pictures, task=task)
     for option, target, _ in written:
         read = (item.path for item in inputs if item.path.exists())
         if target.exists() and any(path.samefile(target) for path in read):
@@ -162,8 +164,13 @@ def _require_boxes(paths: Sequence[Path], boxes: Path, table: Path | None) -> No
         )
 
 
-def require_drawings(name: str, data: schema.Data) -> None:
-    """Raises InputError if the model `name`, trained on `data`, does not take single drawings."""
+def require_drawings(name: str, config: schema.Config) -> None:
+    """Raises InputError if the model `name` does not take single drawings of some class."""
+    data, task = config.data, config.task.name
+    if task != CLASSIFICATION:
+        raise InputError(
+            f"--boxes: {name} was trained with task={task}, and boxes show classes; leave it out"
+        )
     if not hasattr(reader_of(data.pictures), "find_all"):
         takes = "whole pictures" if data.pictures else "no pictures"
         raise InputError(
@@ -217,13 +224,14 @@ def read_inputs(
     *,
     any_arrays: bool = False,
     pictures: str | None = DRAWING,
+    task: str | None = CLASSIFICATION,
 ) -> list[Input]:
     """The inputs in the paths. Of a folder: its PNG and JPEG files except hidden files, by name.
     `pictures` is that of the section of the model's data. With `any_arrays`, arrays may have any
-    numbers: the model has to refuse them. Raises InputError with all faults when no file can be
-    read."""
+    numbers: the model has to refuse them, and wrong labels too if its `task` is None. Raises
+    InputError with all faults when no file can be read."""
     inputs: list[Input] = []
-    read = partial(_read, invert=invert, any_arrays=any_arrays, pictures=pictures)
+    read = partial(_read, invert=invert, any_arrays=any_arrays, pictures=pictures, task=task)
     for path in paths:
         files = _attempt(_files_of, path)
         if isinstance(files, Unread):
@@ -280,12 +288,14 @@ def _content_of(folder: Path) -> tuple[list[Path], list[Path]]:
     return content
 
 
-def _read(file: Path, invert: Invert, any_arrays: bool, pictures: str | None) -> Input:
+def _read(
+    file: Path, invert: Invert, any_arrays: bool, pictures: str | None, task: str | None
+) -> Input:
     """Raises InputError for a file that is absent, damaged, or of another kind."""
     _require_file(file)
     match file.suffix.lower():
         case ".npz":
-            return read_samples(file, any_arrays=any_arrays)
+            return read_samples(file, task, any_arrays=any_arrays)
         case ".csv":
             return read_table(file)
         case ".npy":
@@ -300,13 +310,16 @@ def _require_file(file: Path) -> None:
         raise InputError(f"{file}: is neither a file nor a folder; name a PNG or JPEG file")
 
 
-def read_samples(path: Path, *, any_arrays: bool = False) -> Samples:
-    """The arrays x and perhaps y, floats as float32. Raises InputError with all their faults."""
+def read_samples(
+    path: Path, task: str | None = CLASSIFICATION, *, any_arrays: bool = False
+) -> Samples:
+    """The arrays x and perhaps y, floats as float32. Raises InputError with all their faults; with
+    no `task` yet, those of y are left to `samples_of`."""
     content, unused = read_arrays(path, ("x", "y"), ARRAYS_LIMIT)
     x, y = as_float32(content["x"]), content.get("y")
     faults = [
         *feature_faults("x", x, "auto" if any_arrays else None),
-        *label_faults("y", y, len(x) if x.ndim else 0),
+        *([] if task is None else label_faults("y", y, len(x) if x.ndim else 0, task)),
     ]
     if faults:
         raise InputError(f"{path}: {'; '.join(faults)}")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from kindling.config.measures import CLASSIFICATION
 from kindling.data.augmentation import Augmentation
 from kindling.data.loader import CHUNK, Block, Slices
 from kindling.data.sources.source import Split, as_float
@@ -17,6 +18,7 @@ from kindling.records.loading import Trained
 from kindling.steps.base import AUTOGRAD, CLOSED_FORM, NATIVE
 from kindling.steps.choice import LEARNERS, choose_step
 from kindling.steps.lanes import Lanes
+from kindling.system.errors import InputError
 from kindling.system.terminal import progress
 from kindling.tasks import classification
 
@@ -41,9 +43,11 @@ def averaging(trained: Trained, copies: int) -> Trained:
 def compute_logits(trained: Trained, split: Split) -> Tensor:
     """Logits (N, classes), in the precision of the training and by the same products. Those of a
     committee, and of a model that averages over copies, are the logarithm, in float64, of the mean
-    probabilities."""
+    probabilities. Of other tasks, the outputs (N, outputs); of several, those of the mean."""
     if isinstance(trained.model, Committee):
-        return consult(trained, split).logits
+        if trained.config.task.name == CLASSIFICATION:
+            return consult(trained, split).logits
+        return trained.task.mean(opinions(trained, split), trained.model.votes)
     forward = _averaged(trained) if trained.copies else _forward(trained)
     chunks = Slices(split, CHUNK)
     numbers = progress(range(len(chunks)), "batches")
@@ -70,22 +74,21 @@ def _forward(trained: Trained) -> Forward:
 
 
 def _averaged(trained: Trained) -> Forward:
-    """The logarithm of the mean probabilities of samples and their augmented copies. Only one copy
-    of a chunk of samples is in memory at a time."""
+    """The outputs of the mean over samples and their augmented copies. Only one copy of a chunk of
+    samples is in memory at a time."""
     forward, copies = _forward(trained), trained.copies
     augmentation = Augmentation(trained.config.augmentation, trained.shape, [COPIES_SEED], 1)
     _, height, width = trained.shape
 
     def logits(features: Tensor) -> Tensor:
-        total = classification.log_probabilities(forward(features).double())
+        task, found = trained.task, [trained.task.opinions(forward(features).double())]
         for number in progress(range(copies), "augmented copies"):
             changed = as_float(features).clone(memory_format=torch.contiguous_format)
             # One picture with the channels of all: the same deformation for each sample.
             joined = changed.view(1, 1, 1, -1, height, width)
             augmentation(Block(joined, torch.zeros(1, 1, 1)), epoch=0, first=number)
-            more = classification.log_probabilities(forward(changed).double())
-            total = total.logaddexp(more)
-        return total - math.log(copies + 1)
+            found.append(task.opinions(forward(changed).double()))
+        return task.mean(torch.stack(found, 1), [1] * len(found))
 
     return logits
 
@@ -93,6 +96,39 @@ def _averaged(trained: Trained) -> Forward:
 def log_probabilities(trained: Trained, split: Split) -> Tensor:
     """The logarithm of the probabilities, (N, classes) in float64."""
     return classification.log_probabilities(compute_logits(trained, split).double())
+
+
+def opinions(trained: Trained, split: Split) -> Tensor:
+    """What each member of a committee says of N samples, (N, members, outputs) in float64."""
+    members = progress(trained.members, "members")
+    found = [trained.task.opinions(compute_logits(member, split).double()) for member in members]
+    return torch.stack(found, 1)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What a model says of N samples, in float64: its outputs, and what `Trained.answers` makes of
+    them, both (N, outputs); of a committee also the standard deviation of its members' answers."""
+
+    outputs: Tensor
+    values: Tensor
+    spread: Tensor | None = None
+
+
+def answer(trained: Trained, split: Split) -> Answers:
+    """Raises InputError when an output is not finite."""
+    spread = None
+    if isinstance(trained.model, Committee):
+        said, votes = opinions(trained, split), trained.model.votes
+        outputs, values = trained.task.mean(said, votes), trained.answers(said)
+        shares = values.new_tensor(votes)[:, None] / sum(votes)
+        middle = (shares * values).sum(1, keepdim=True)
+        spread = (shares * (values - middle).square()).sum(1).sqrt()
+    else:
+        outputs = compute_logits(trained, split).double()
+    if not outputs.isfinite().all():
+        raise InputError(f"{trained.checkpoint}: its outputs are not finite; name another run")
+    return Answers(outputs, trained.answers(outputs), spread)
 
 
 @dataclass(frozen=True)

@@ -1,26 +1,33 @@
 """A trained model for your own programs: `load` a run, then predict arrays."""
 
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from statistics import fmean
+from typing import Any, NamedTuple, cast
 
 import numpy as np
+import torch
 from numpy.typing import ArrayLike, NDArray
 
+from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION
+from kindling.data.arrays import columns_of
 from kindling.data.tables import as_table, read_table
+from kindling.inference import multilabel, regression
 from kindling.inference.prediction import predict
+from kindling.inference.samples import labels_of
 from kindling.records.loading import Trained, open_trained
 from kindling.records.lookup import MODEL, find
 from kindling.system.arguments import as_path
 from kindling.system.errors import InputError, parsing
+from kindling.tasks.regression import r2
 
 Features = ArrayLike | Mapping[str, Sequence[Any]] | str | os.PathLike[str]
 
 
 class Model:
     """A model with methods as in scikit-learn. Classes are numbers, the places of their names in
-    `labels`.
+    `labels`; numbers of a regression are in their own unit.
 
     Features are (N, *shape): uint8 from 0 to 255, or floats, of pictures from 0 to 1. Grey pictures
     may be (N, H, W). A model that was trained on a table takes a table with the same columns: a
@@ -35,7 +42,7 @@ class Model:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """The names of the classes."""
+        """The names of the classes, of the labels, or of the numbers."""
         return self.trained.labels
 
     @property
@@ -44,7 +51,13 @@ class Model:
         return self.trained.shape
 
     def predict_proba(self, features: Features) -> NDArray[np.float64]:
-        """The probability of each class, (N, classes)."""
+        """The probability of each class, (N, classes), or of each label, (N, labels). Raises
+        InputError for a regression, which has none."""
+        if self.trained.targets is not None:
+            raise InputError(
+                f"{self.trained.checkpoint}: was trained with task=regression, which has no "
+                "probabilities; call predict"
+            )
         return predict(self.trained, self._prepared(features))
 
     def _prepared(self, features: Features) -> NDArray[Any]:
@@ -65,15 +78,21 @@ class Model:
         table.tell()
         return prepared
 
-    def predict(self, features: Features) -> NDArray[np.int64]:
-        """The most probable class of each sample, (N,)."""
-        best: NDArray[np.int64] = self.predict_proba(features).argmax(1)
-        return best
+    def predict(self, features: Features) -> NDArray[Any]:
+        """The most probable class of each sample, (N,); of several labels, 1 for each that the
+        sample has, else 0, (N, labels); the numbers of a regression, (N, outputs), of one (N,)."""
+        answers = predict(self.trained, self._prepared(features))
+        return _KINDS[self.trained.config.task.name].decide(answers)
 
-    def score(self, features: Features, classes: ArrayLike) -> float:
-        """The share of samples whose class (N,) is predicted. Classes are names, or numbers: of
-        names that are all numbers, such as 1, 2 and 3, these names, otherwise places in `labels`.
-        Raises InputError for classes of another shape and for unknown ones, too."""
+    def score(self, features: Features, labels: ArrayLike) -> float:
+        """How well labels of the shape of `predict` are predicted. Of classes, the share of samples
+        whose class is predicted. Classes are names, or numbers: of names that are all numbers, such
+        as 1, 2 and 3, these names, otherwise places in `labels`. Of several labels, the share of
+        them that is right; of a regression, R², of several numbers their mean, as scikit-learn's
+        r2_score. Raises InputError for labels of another shape and for unknown ones, too."""
+        return _KINDS[self.trained.config.task.name].score(self, features, labels)
+
+    def _accuracy(self, features: Features, classes: ArrayLike) -> float:
         found, wanted = self.predict(features), _array(classes, "the classes")
         if found.shape != wanted.shape:
             raise InputError(f"the classes are {wanted.shape}, must be {found.shape}")
@@ -91,8 +110,36 @@ class Model:
             )
         return float((found == np.array(numbers)).mean())
 
+    def _pair(self, features: Features, labels: ArrayLike) -> tuple[NDArray[Any], NDArray[Any]]:
+        """What is predicted and the labels, both (N, outputs)."""
+        found, given = self.predict(features), _array(labels, "the labels")
+        wanted = labels_of(self.trained, "the labels", given, len(found))
+        return columns_of(found), wanted
+
+    def _share(self, features: Features, labels: ArrayLike) -> float:
+        found, wanted = self._pair(features, labels)
+        return float((found == wanted).mean())
+
+    def _r2(self, features: Features, labels: ArrayLike) -> float:
+        found, wanted = map(torch.from_numpy, self._pair(features, labels))
+        return fmean(r2(found, wanted))
+
     def __repr__(self) -> str:
         return f"Model({str(self.trained.checkpoint)!r})"
+
+
+class _Kind(NamedTuple):
+    """What is decided by probabilities, or numbers, and what the score is."""
+
+    decide: Callable[[NDArray[np.float64]], NDArray[Any]]
+    score: Callable[[Model, Features, ArrayLike], float]
+
+
+_KINDS = {
+    CLASSIFICATION: _Kind(lambda probabilities: probabilities.argmax(1), Model._accuracy),
+    REGRESSION: _Kind(regression.decide, Model._r2),
+    MULTILABEL: _Kind(multilabel.decide, Model._share),
+}
 
 
 def load(run: "str | os.PathLike[Any]", *, model: Any = None) -> Model:

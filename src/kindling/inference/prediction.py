@@ -4,28 +4,30 @@
 """
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from tabulate import tabulate
 from torch import Tensor
 
+from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION, in_words, score_of
 from kindling.config.section import WHOLE
 from kindling.config.written import printable
 from kindling.data.folders import digest_of
 from kindling.data.pictures import read_picture
 from kindling.data.sources.source import Split
 from kindling.data.tables import Table
-from kindling.inference.evaluation import averaged_over
+from kindling.inference import multilabel, regression
 from kindling.inference.inputs import Input, PredictRequest, Samples, Unread, require_drawings
 from kindling.inference.likeness import Likeness, likeness_of
 from kindling.inference.logits import Opinions, averaging, compute_logits, consult
 from kindling.inference.pictures import NONE, Box, Picture, reader_of
 from kindling.inference.samples import as_split, features_of, pixels_of, samples_of
+from kindling.inference.tables import averaged_over
 from kindling.records.folder import csv_text
 from kindling.records.loading import Trained, open_trained
 from kindling.records.outcome import UNKNOWN, format_metric
@@ -49,7 +51,8 @@ UNLIKE = (
 
 
 def predict(trained: Trained, features: NDArray[Any], copies: int = 0) -> NDArray[np.float64]:
-    """The probability of each class, (N, classes), for features (N, *trained.shape).
+    """The probability of each class, (N, classes), for features (N, *trained.shape). Of several
+    labels, the probability of each; of a regression, the numbers in their unit, (N, outputs).
 
     Features are uint8 from 0 to 255, or floats from 0 to 1; grey pictures may be (N, H, W). A model
     that was trained on arrays takes arrays like them. For a model trained on a table, first convert
@@ -70,9 +73,9 @@ def predict(trained: Trained, features: NDArray[Any], copies: int = 0) -> NDArra
     >>> names = [trained.labels[best] for best in probabilities.argmax(1)]
     """
     split = as_split(trained, features_of(trained, "features", features))
-    logits, _ = _logits_of(averaging(trained, copies), split)
-    probabilities: NDArray[np.float64] = classification.probabilities(logits).numpy()
-    return probabilities
+    outputs = _finite(trained, compute_logits(averaging(trained, copies), split).double())
+    found: NDArray[np.float64] = trained.answers(outputs).numpy()
+    return found
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,42 @@ class Guess:
     disagreement: float | None = None
     unlikeness: float | None = None  # above 1: unlike the training data; None: not measured
 
+    def columns(self, labels: Sequence[str]) -> list[tuple[str, str]]:
+        """The columns of a table for people: names and texts."""
+        return [
+            ("class", labels[self.best]),
+            ("probability", format_metric("acc", self.probability)),
+            ("runner-up", labels[self.second]),
+            ("probability", format_metric("acc", self.second_probability)),
+        ]
+
+    def cells(self, labels: Sequence[str]) -> dict[str, object]:
+        """The columns of a CSV."""
+        found: dict[str, object] = {
+            "class": labels[self.best], "probability": f"{self.probability:.6f}",
+            "runner_up": labels[self.second],
+            "runner_up_probability": f"{self.second_probability:.6f}",
+        }  # fmt: skip
+        if self.agreement is not None:
+            found["agreement"] = f"{self.agreement:.4f}"
+            found["disagreement"] = f"{self.disagreement:.6f}"
+        return found
+
+    @staticmethod
+    def truth(true: int, labels: Sequence[str]) -> str:
+        return labels[true]
+
+    @staticmethod
+    def summary(said: Sequence["Guess"], true: Sequence[int], labels: Sequence[str]) -> str:
+        """How often the classes of a file were predicted rightly."""
+        del labels
+        right = [guess.best == label for guess, label in zip(said, true, strict=True)]
+        accuracy = format_metric("acc", sum(right) / len(right))
+        return f"{sum(right):,} of {len(right):,} right, accuracy {accuracy}"
+
+
+NO_GUESS = [(name, UNKNOWN) for name in ("class", "probability", "runner-up", "probability")]
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -96,9 +135,11 @@ class Prediction:
 
     path: Path
     row: int | None
-    guess: Guess | None  # None if the picture is blank or its drawing none, and with a fault
+    # A Guess, NumberGuess or LabelGuess; None if the picture is blank or its drawing none, and with
+    # a fault.
+    guess: Any
     polarity: str = ""  # "dark on light", "light on dark"; blank: "nothing"; not a drawing: ""
-    true_class: int | None = None  # from the file, if the file has classes
+    true_class: Any = None  # from the file, if it has any: a class, or a list of labels or numbers
     drawings: int | None = None  # separate drawings in the picture
     unlikeness: float | None = None  # above 1: unlike the training data; None: not measured
     fault: str = ""
@@ -119,17 +160,16 @@ class Prediction:
         return ", ".join(filter(None, [several, unlike, unsure]))
 
 
-def predict_inputs(
-    trained: Trained, inputs: Sequence[Input], likeness: Likeness | None = None
-) -> list[Prediction]:
+def predict_inputs(trained: Trained, inputs: Sequence[Input], aid: Any = None) -> list[Prediction]:
     """A prediction for each picture and each row of arrays or tables, in the order of the inputs.
 
-    A file that cannot be read or does not fit the model has a Prediction with its fault. Raises
+    A file that cannot be read or does not fit the model has a Prediction with its fault. `aid` is
+    what the `aid` of KINDS has returned. Raises
     InputError for pictures when the model takes none, and when no file has a prediction.
     """
     pictures = [item for item in inputs if isinstance(item, Picture)]
     # All pictures go through the model at once.
-    of_pictures = iter(_of_pictures(trained, pictures, likeness) if pictures else [])
+    of_pictures = iter(_of_pictures(trained, pictures, aid) if pictures else [])
     predictions: list[Prediction] = []
     for item in inputs:
         try:
@@ -138,7 +178,7 @@ def predict_inputs(
             if isinstance(item, Picture):
                 predictions.append(next(of_pictures))
             else:
-                predictions += _of_samples(trained, samples_of(trained, item), likeness)
+                predictions += _of_samples(trained, samples_of(trained, item), aid)
         except InputError as error:
             predictions.append(Prediction(item.path, None, None, fault=str(error)))
     faults = [prediction.fault for prediction in predictions if prediction.fault]
@@ -147,17 +187,17 @@ def predict_inputs(
     return predictions
 
 
-def _of_pictures(
-    trained: Trained, pictures: Sequence[Picture], likeness: Likeness | None
-) -> list[Prediction]:
-    guesses = classify(trained, pixels_of(trained, pictures), likeness)
+def _of_pictures(trained: Trained, pictures: Sequence[Picture], aid: Any) -> list[Prediction]:
+    guesses = _kind(trained).guesses(trained, pixels_of(trained, pictures), aid)
     name = trained.config.data.pictures
     reader, predictions = reader_of(name), []
     if name == WHOLE:  # the pictures for a checkpoint file were read as drawings
         pictures = [Picture(picture.path) for picture in pictures]
     for number, (picture, guess) in enumerate(zip(pictures, guesses, strict=True)):
-        blank, certain = picture.drawings == 0, (guess.probability, guess.unlikeness or 0)
-        none = picture.box and reader.is_none(trained.labels, *certain)
+        blank = picture.drawings == 0
+        none = picture.box and reader.is_none(
+            trained.labels, guess.probability, guess.unlikeness or 0
+        )
         predictions.append(
             Prediction(
                 picture.path, number if picture.box else None, None if blank or none else guess,
@@ -168,8 +208,8 @@ def _of_pictures(
     return predictions
 
 
-def _of_samples(trained: Trained, samples: Samples, likeness: Likeness | None) -> list[Prediction]:
-    guesses = classify(trained, samples.features, likeness)
+def _of_samples(trained: Trained, samples: Samples, aid: Any) -> list[Prediction]:
+    guesses = _kind(trained).guesses(trained, samples.features, aid)
     nothing = [None] * len(guesses)
     classes = nothing if samples.labels is None else samples.labels.tolist()
     rows = enumerate(zip(guesses, classes, samples.lines or nothing, strict=True))
@@ -210,9 +250,37 @@ def _logits_of(trained: Trained, split: Split) -> tuple[Tensor, Opinions | None]
     committee."""
     opinions = consult(trained, split) if trained.members else None
     logits = opinions.logits if opinions else compute_logits(trained, split).double()
+    return _finite(trained, logits), opinions
+
+
+def _finite(trained: Trained, logits: Tensor) -> Tensor:
     if not logits.isfinite().all():
         raise InputError(f"{trained.checkpoint}: its logits for the input are not finite")
-    return logits, opinions
+    return logits
+
+
+class _Kind(NamedTuple):
+    """What differs between the tasks: the guesses for features; what helps to judge them, as far as
+    the data of the training are there; and a text that there is no such help."""
+
+    guesses: Callable[[Trained, NDArray[Any], Any], Sequence[Any]]
+    aid: Callable[[Trained], Any] = lambda _: None
+    without: str = ""
+
+
+KINDS = {
+    CLASSIFICATION: _Kind(
+        classify,
+        lambda trained: likeness_of(averaging(trained, 0)),
+        "inputs unlike the training data are not marked",
+    ),
+    REGRESSION: _Kind(regression.guesses, regression.interval_of, "no intervals are told"),
+    MULTILABEL: _Kind(multilabel.guesses),
+}
+
+
+def _kind(trained: Trained) -> _Kind:
+    return KINDS[trained.config.task.name]
 
 
 # --- the command ---------------------------------------------------------------------------------
@@ -233,15 +301,14 @@ def predict_request(request: PredictRequest) -> PredictOutput:
     file cannot be written."""
     trained = open_trained(request.run)
     if request.boxes_file:
-        require_drawings(str(trained.checkpoint), trained.config.data)
-    notes, likeness = list(request.left_out), None
+        require_drawings(str(trained.checkpoint), trained.config)
+    trained, notes, aid = averaging(trained, request.copies), list(request.left_out), None
     try:
-        likeness = likeness_of(trained)
+        aid = _kind(trained).aid(trained)
     except InputError as error:
         reason = str(error).splitlines()[0].removeprefix(f"{trained.checkpoint}: ")
-        notes.append(f"inputs unlike the training data are not marked: {reason}")
-    trained = averaging(trained, request.copies)  # not for the likeness
-    predictions = predict_inputs(trained, request.inputs, likeness)
+        notes.append(f"{_kind(trained).without}: {reason}")
+    predictions = predict_inputs(trained, request.inputs, aid)
     notes += _trained_on(trained, request.run, predictions)
     read = [item for item in request.inputs if isinstance(item, Table | Samples)]
     notes += [text for item in read for _, text in item.notes]
@@ -274,16 +341,19 @@ def predict_request(request: PredictRequest) -> PredictOutput:
     if request.csv_file != "-":
         if request.csv_file is not None:
             _write("--csv", Path(request.csv_file), text)
-        head = f"{trained.checkpoint}, trained on {trained.data}\n{averaged_over(request.copies)}"
+        says = "numbers" if trained.targets else "probabilities"
+        averaged = averaged_over(request.copies, says)
+        head = f"{trained.checkpoint}, trained on {trained.data}\n{averaged}"
         text = f"{head}\n{describe_predictions(predictions, trained.labels)}\n"
     return PredictOutput(text, notes, faults)
 
 
 def _trained_on(trained: Trained, run: Path, predictions: Sequence[Prediction]) -> list[str]:
     """A line for each file with classes that the model was trained on."""
+    said = in_words(score_of(trained.config.task.name))
     labelled = dict.fromkeys(each.path for each in predictions if each.true_class is not None)
     return [
-        f"{printable(str(path))}: the model was trained on most of these samples, so the accuracy "
+        f"{printable(str(path))}: the model was trained on most of these samples, so the {said} "
         f"says nothing about new ones; to test on held-out ones, type {as_command('evaluate')} "
         f"{shlex.quote(str(run))}"
         for path in labelled
@@ -307,21 +377,23 @@ def describe_predictions(predictions: Sequence[Prediction], labels: Sequence[str
     predictions = [found for found in predictions if not found.fault]
     guesses = [found.guess for found in predictions]
     true = [found.true_class for found in predictions]
-    agreements = [None if guess is None else guess.agreement for guess in guesses]
+    kind: Any = next((type(guess) for guess in guesses if guess is not None), Guess)
+    agreements = [getattr(guess, "agreement", None) for guess in guesses]
     agree = [UNKNOWN if share is None else f"{share:.0%}" for share in agreements]
     optional = {
         "agree": agree if any(share is not None for share in agreements) else [],
         "box": [", ".join(map(str, found.box or ())) for found in predictions],
         "drawn": [found.polarity for found in predictions],
-        "label": ["" if number is None else labels[number] for number in true],
+        "label": ["" if label is None else kind.truth(label, labels) for label in true],
         "note": [found.note for found in predictions],
     }
     optional = {name: texts for name, texts in optional.items() if any(texts)}
+    known = next((guess.columns(labels) for guess in guesses if guess is not None), NO_GUESS)
     rows = [
-        [*_named_guess(found, labels), *(texts[number] for texts in optional.values())]
+        [*_named_guess(found, labels, len(known)), *(texts[number] for texts in optional.values())]
         for number, found in enumerate(predictions[:ROWS_SHOWN])
     ]
-    headers = ["file", "class", "probability", "runner-up", "probability", *optional]
+    headers = ["file", *(name for name, _ in known), *optional]
     sides = ["left" if name in ("file", "drawn", "note") else "right" for name in headers]
     parts = [tabulate(rows, headers, disable_numparse=True, colalign=sides)]
     if len(predictions) > len(rows):
@@ -332,45 +404,45 @@ def describe_predictions(predictions: Sequence[Prediction], labels: Sequence[str
     unlike = sum("unlike" in found.note for found in predictions)
     if unlike:
         parts.append(f"{unlike:,} of {len(predictions):,} are {UNLIKE}")
-    hits: dict[str, list[bool]] = {}
+    told: dict[str, list[tuple[Any, Any]]] = {}
     for found in predictions:
         if found.true_class is not None and found.guess is not None:
-            hits.setdefault(found.name, []).append(found.guess.best == found.true_class)
+            told.setdefault(found.name, []).append((found.guess, found.true_class))
     parts += [
-        f"{name}: {sum(right):,} of {len(right):,} right, "
-        f"accuracy {format_metric('acc', sum(right) / len(right))}"
-        for name, right in hits.items()
+        f"{name}: {kind.summary(*zip(*pairs, strict=True), labels)}" for name, pairs in told.items()
     ]
     return "\n".join(parts)
 
 
-def _named_guess(found: Prediction, labels: Sequence[str]) -> list[str]:
-    """The name of the input, both classes, and their probabilities."""
+def _named_guess(found: Prediction, labels: Sequence[str], columns: int) -> list[str]:
+    """The name of the input, and what was predicted."""
     guess, name = found.guess, found.name
     if found.line is not None:
         name += f":{found.line}"
     elif found.row is not None:
         name += f"[{found.row}]"
     if guess is None:
-        return [name, NONE if found.box else UNKNOWN, *[UNKNOWN] * 3]
-    return [
-        name, labels[guess.best], format_metric("acc", guess.probability),
-        labels[guess.second], format_metric("acc", guess.second_probability),
-    ]  # fmt: skip
+        return [name, NONE if found.box else UNKNOWN, *[UNKNOWN] * (columns - 1)]
+    return [name, *(text for _, text in guess.columns(labels))]
 
 
 def to_csv(predictions: Sequence[Prediction], labels: Sequence[str], copies: int = 0) -> str:
-    """CSV with COLUMNS, and classes by name. A cell that does not apply is empty."""
+    """CSV with COLUMNS, and classes by name. A cell that does not apply is empty. Of other tasks,
+    the columns of the guesses stand in place of those of classes."""
     rows = [_cells(prediction, labels, copies) for prediction in predictions]
-    used = {name for row in rows for name, value in row.items() if value is not None}
-    return csv_text([name for name in COLUMNS if name not in OPTIONAL or name in used], rows)
+    used = {name for row in rows for name, value in row.items() if value not in (None, "")}
+    own = [
+        name for name in dict.fromkeys(name for row in rows for name in row) if name not in COLUMNS
+    ]
+    always = ("file", "row", "fault") if own else [n for n in COLUMNS if n not in OPTIONAL]
+    shown = [name for name in COLUMNS if name in always or name in used]
+    return csv_text([*shown[:2], *own, *shown[2:]], rows)
 
 
 def _cells(found: Prediction, labels: Sequence[str], copies: int) -> dict[str, object]:
     guess = found.guess
     cells: dict[str, object] = {
         "file": found.name, "row": found.row, "drawn": found.polarity, "drawings": found.drawings,
-        "label": None if found.true_class is None else labels[found.true_class],
         "unlikeness": None if found.unlikeness is None else f"{found.unlikeness:.4f}",
         "augmented_copies": copies or None,
         "fault": printable(found.fault.removeprefix(f"{found.path}: ")),
@@ -378,12 +450,10 @@ def _cells(found: Prediction, labels: Sequence[str], copies: int) -> dict[str, o
     if found.box:
         cells |= {"class": NONE} | dict(zip(("x", "y", "width", "height"), found.box, strict=True))
     if guess is not None:
-        cells |= {
-            "class": labels[guess.best], "probability": f"{guess.probability:.6f}",
-            "runner_up": labels[guess.second],
-            "runner_up_probability": f"{guess.second_probability:.6f}",
-        }  # fmt: skip
-        if guess.agreement is not None:
-            cells["agreement"] = f"{guess.agreement:.4f}"
-            cells["disagreement"] = f"{guess.disagreement:.6f}"
+        cells |= guess.cells(labels)
+    true = found.true_class
+    if isinstance(true, int):
+        cells["label"] = labels[true]
+    elif true is not None:
+        cells |= {f"true_{name}": value for name, value in zip(labels, true, strict=True)}
     return cells

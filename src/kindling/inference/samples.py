@@ -11,11 +11,13 @@ import torch
 from numpy.typing import NDArray
 
 from kindling.config import schema
+from kindling.config.measures import CLASSIFICATION
 from kindling.config.written import place_of_class
-from kindling.data.arrays import as_float32, feature_faults
+from kindling.data.arrays import as_float32, columns_of, feature_faults, label_faults
 from kindling.data.folders import digest_of, labelled_pictures
 from kindling.data.paths import has_data
 from kindling.data.sources.catalogue import open_source
+from kindling.data.sources.csv import numbers_of
 from kindling.data.sources.folds import training_and_validation
 from kindling.data.sources.source import Source, Split
 from kindling.data.tables import Table, read_table
@@ -57,12 +59,28 @@ def samples_of(trained: Trained, item: Table | Samples) -> Samples:
         return _rows_of(trained, item)
     labels = item.labels
     features = features_of(trained, f"{item.path}: x", item.features)
-    if labels is not None and (labels.min() < 0 or labels.max() >= trained.classes):
+    if labels is not None:
+        labels = labels_of(trained, f"{item.path}: y", labels, len(features))
+    return replace(item, features=features, labels=labels)
+
+
+def labels_of(trained: Trained, name: str, y: NDArray[Any], samples: int) -> NDArray[Any]:
+    """The labels of samples: classes (N,), or numbers (N, outputs) in their unit. Raises InputError
+    for others; `name` is for the message."""
+    task = trained.config.task.name
+    faults = label_faults(name, y, samples, task)
+    if faults:
+        raise InputError(faults[0])
+    if task != CLASSIFICATION:
+        if y[:1].size != trained.classes:
+            listed = ", ".join(trained.labels)[:200]
+            raise InputError(f"{name} is {y.shape}, must have a column for each of {listed}")
+        return columns_of(y)
+    if y.min() < 0 or y.max() >= trained.classes:
         raise InputError(
-            f"{item.path}: y goes from {labels.min()} to {labels.max()}, must be from 0 to "
-            f"{trained.classes - 1}"
+            f"{name} goes from {y.min()} to {y.max()}, must be from 0 to {trained.classes - 1}"
         )
-    return replace(item, features=features)
+    return y
 
 
 def features_of(trained: Trained, name: str, x: NDArray[Any]) -> NDArray[Any]:
@@ -92,14 +110,19 @@ def _rows_of(trained: Trained, table: Table) -> Samples:
             f"table; {_instead(trained)}"
         )
     features = _fitting(trained, f"{table.path}: x", columns.features(table))
-    labels = None
-    if section.target in table.names:
-        targets = table.texts(section.target, "class", section)
+    labels, task = None, trained.config.task
+    known = set(section.targets) & set(table.names)
+    if known and task.name != CLASSIFICATION:
+        table.require(section.targets)
+        labels = numbers_of(table, section, task)
+    elif known:
+        (target,) = section.targets
+        targets = table.texts(target, "class", section)
         place_of = {target: place_of_class(trained.labels, target) for target in set(targets)}
         unknown = sorted(target for target, place in place_of.items() if place is None)
         if unknown:
             raise InputError(
-                f"{table.path}: column {section.target} has the class {unknown[0][:80]!r}, which "
+                f"{table.path}: column {target} has the class {unknown[0][:80]!r}, which "
                 f"{trained.checkpoint} does not know; leave the rows out, or to predict, the column"
             )
         labels = np.array([place_of[target] for target in targets])
@@ -122,9 +145,12 @@ def _expected_shape(trained: Trained) -> str:
 def as_split(trained: Trained, features: NDArray[Any], labels: NDArray[Any] | None = None) -> Split:
     """Features (N, ...) that fit the model, as (N, *shape); without labels, of class 0."""
     inputs = torch.from_numpy(np.ascontiguousarray(features)).view(-1, *trained.shape)
-    if labels is None:
-        labels = np.zeros(len(inputs))
-    return Split(inputs, torch.from_numpy(labels.astype(np.int64)))
+    if labels is None or trained.config.task.name == CLASSIFICATION:
+        classes = np.zeros(len(inputs)) if labels is None else labels
+        return Split(inputs, torch.from_numpy(classes.astype(np.int64)))
+    numbers = torch.from_numpy(labels)
+    own = trained.targets
+    return Split(inputs, numbers.float() if own is None else own.standardised(numbers))
 
 
 # --- test sets -----------------------------------------------------------------------------------
@@ -164,7 +190,13 @@ def source_of(trained: Trained, data: str | None = None) -> Source:
             f"{'there' if Path(path).is_absolute() else f'in {Path.cwd()}'}; put it back; "
             f"{as_command('evaluate')} also takes it from another place, by --data PATH"
         )
-    source = open_source(section)
+    task = trained.config.task
+    if task.name not in section.tasks:
+        raise InputError(
+            f"--data {data}: has labels for {' and '.join(section.tasks)}, and "
+            f"{trained.checkpoint} was trained with task={task.name}; name other data"
+        )
+    source = open_source(section, task)
     if own is not None:
         return replace(source, name=f"the held-out part of {own}")
     if data is not None:
@@ -178,8 +210,14 @@ def source_of(trained: Trained, data: str | None = None) -> Source:
 
 
 def _in_classes_of(trained: Trained, source: Source) -> Source:
-    """The source with the classes of the model, if the model knows all classes of the source."""
-    labels = trained.labels
+    """The source with the classes of the model, if the model knows all classes of the source, or
+    with its numbers standardised as those of the model."""
+    labels, own, other = trained.labels, trained.targets, source.targets
+    if own is not None and other is not None and labels == source.labels:
+        change = source.with_labels(lambda numbers: own.standardised(other.restored(numbers)))
+        return replace(change, targets=own)
+    if trained.config.task.name != CLASSIFICATION:
+        return source
     if source.shape != trained.shape or not set(source.labels) <= set(labels):
         return source
     places = torch.tensor([labels.index(label) for label in source.labels])
@@ -200,19 +238,28 @@ def labelled_source(trained: Trained, path: Path) -> Source:
     Raises InputError for damaged files, samples without a class, and classes and shapes that the
     model does not know.
     """
+    task = trained.config.task.name
+    if path.is_dir() and task != CLASSIFICATION:
+        raise InputError(
+            f"{path}: has a class for each folder, and {trained.checkpoint} was trained with "
+            f"task={task}; name a .csv or .npz file"
+        )
     if path.is_dir():
         samples = _of_folder(trained, path)
     else:
         is_table = path.suffix.lower() == ".csv"
         samples = samples_of(
-            trained, read_table(path) if is_table else read_samples(path, any_arrays=True)
+            trained, read_table(path) if is_table else read_samples(path, None, any_arrays=True)
         )
         if samples.labels is None:
-            target = getattr(trained.config.data, "target", None)
-            what = f"no column {target}" if is_table else "no array y"
-            raise InputError(f"{path}: has {what}, the class of each sample; add it")
+            targets = getattr(trained.config.data, "targets", [])
+            what = f"no column {', '.join(targets)}" if is_table else "no array y"
+            each = "class" if task == CLASSIFICATION else "label"
+            raise InputError(f"{path}: has {what}, the {each} of each sample; add it")
     test = as_split(trained, samples.features, samples.labels)
-    return Source(str(path), test, test, trained.labels, notes=samples.notes)
+    return Source(
+        str(path), test, test, trained.labels, targets=trained.targets, notes=samples.notes
+    )
 
 
 def _of_folder(trained: Trained, folder: Path) -> Samples:

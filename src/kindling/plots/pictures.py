@@ -1,5 +1,6 @@
 """Pictures that training, reports and benchmarks share: the confusion matrix of a model, the
-reliability diagram, and several samples with their means and intervals."""
+reliability diagram, numbers beside the true ones, and several samples with their means and
+intervals."""
 
 import textwrap
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from matplotlib.ticker import PercentFormatter
 
 from kindling.config.measures import is_fraction
 from kindling.config.written import printable
-from kindling.plots.style import COLOURS, FAINT
+from kindling.plots.style import COLOURS, FAINT, INK
 
 MOST_NAMED = 20  # classes
 LABEL_WIDTH, LABEL_LINES = 44, 6  # characters, and lines of a label
@@ -81,6 +82,81 @@ def reliability(
         axis.set_axisbelow(True)
         axis.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     below.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    return figure
+
+
+def predicted_and_true(
+    true: np.ndarray,
+    predicted: np.ndarray,
+    names: Sequence[str],
+    half_widths: Sequence[float | None],
+) -> Figure:
+    """A panel for each number: predicted over true ones, both (N, outputs), in the unit of the
+    number. On the line both are equal; dashed lines are `half_widths` away."""
+    figure, panels = _panels(names)
+    for axis, name, x, y, width in zip(
+        panels, names, true.T, predicted.T, half_widths, strict=False
+    ):
+        ends = np.array([min(x.min(), y.min()), max(x.max(), y.max())])
+        axis.plot(ends, ends, color=FAINT, lw=1.2)
+        _dots(axis, x, y)
+        for shift in (-width, width) if width else ():
+            axis.plot(ends, ends + shift, "--", color=COLOURS[1], lw=1.2)
+        axis.set(xlabel=f"true {name}", ylabel=f"predicted {name}")
+    return figure
+
+
+def errors(
+    true: np.ndarray,
+    predicted: np.ndarray,
+    names: Sequence[str],
+    half_widths: Sequence[float | None],
+) -> Figure:
+    """As predicted_and_true: the errors, predicted less true, over the predicted numbers."""
+    figure, panels = _panels(names)
+    for axis, name, x, y, width in zip(
+        panels, names, predicted.T, (predicted - true).T, half_widths, strict=False
+    ):
+        axis.axhline(0, color=FAINT, lw=1.2)
+        _dots(axis, x, y)
+        for shift in (-width, width) if width else ():
+            axis.axhline(shift, ls="--", color=COLOURS[1], lw=1.2)
+        axis.set(xlabel=f"predicted {name}", ylabel=f"error of {name}")
+    return figure
+
+
+def _panels(names: Sequence[str]) -> tuple[Figure, Sequence[Any]]:
+    """A panel for each name, up to three in a row."""
+    columns = min(3, len(names))
+    rows = -(-len(names) // columns)
+    size = (4.6 if columns == 1 else 3.1 * columns, (4 if columns == 1 else 3) * rows)
+    figure = Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(rows, columns, squeeze=False).flat
+    for axis in axes[len(names) :]:
+        axis.set_visible(False)
+    return figure, list(axes[: len(names)])
+
+
+def _dots(axis: Any, x: np.ndarray, y: np.ndarray) -> None:
+    axis.plot(x, y, "o", color=COLOURS[0], ms=3.5, alpha=0.6)
+    axis.grid()
+    axis.set_axisbelow(True)
+
+
+def bars(names: Sequence[str], values: Sequence[float | None], quantity: str) -> Figure:
+    """A bar for each fraction, the first one on top, with its value; of None, no bar."""
+    figure = Figure(figsize=(5.8, 1 + 0.3 * len(names)), layout="constrained")
+    axis = figure.subplots()
+    lengths = [value or 0 for value in values]
+    drawn = axis.barh(range(len(names)), lengths, color=COLOURS[0])
+    texts = ["not known" if value is None else f"{value:.1%}" for value in values]
+    axis.bar_label(drawn, texts, color=INK, padding=3)
+    axis.set_yticks(range(len(names)), [*map(printable, names)])
+    axis.invert_yaxis()
+    axis.set(xlabel=quantity, xlim=(0, 1.15))
+    axis.set_xticks([0, 0.25, 0.5, 0.75, 1])
+    axis.xaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axis.tick_params(axis="y", length=0)
     return figure
 
 

@@ -15,7 +15,7 @@ from kindling.config.faults import check
 from kindling.config.schema import Config, Own
 from kindling.data.arrays import ArrayReading
 from kindling.data.tables import Columns
-from kindling.data.targets import Targets
+from kindling.data.targets import Targets, require_scaling
 from kindling.models import construct_model
 from kindling.models.committee import Committee
 from kindling.models.own import OwnModel, OwnModelError
@@ -73,6 +73,11 @@ class Trained:
     def task(self) -> Task:
         return build_task(self.config.task, self.classes)
 
+    def answers(self, outputs: Tensor) -> Tensor:
+        """What the model says, (N, outputs) in float64: probabilities, or numbers in their unit."""
+        found = self.task.probabilities(outputs.double())
+        return found if self.targets is None else self.targets.restored(found)
+
 
 def open_trained(path: Path, own: Any = None) -> Trained:
     """Opens the best checkpoint of a run folder, or a checkpoint file. The model is in eval mode.
@@ -92,6 +97,7 @@ def open_trained(path: Path, own: Any = None) -> Trained:
         origin = _Origin.model_validate(saved)
         shape, labels = tuple(origin.shape), tuple(origin.labels)
         config = _with_model(check(origin.config), own, path, shape, len(labels))
+        require_scaling(origin.targets, config.task.name, len(labels))
         state = _Weights.model_validate(content).state_dict
         weights = {name.removeprefix("model."): weight for name, weight in state.items()}
         if origin.members is None:
@@ -153,7 +159,8 @@ def rebuild_committee(
     configs = [check(member.config) for member in members]
     pairs = zip(configs, parts.values(), strict=True)
     models = [rebuild(config, shape, classes, part) for config, part in pairs]
-    return configs, Committee(models, [member.votes for member in members]).eval()
+    task = build_task(configs[0].task, classes)
+    return configs, Committee(models, [member.votes for member in members], task).eval()
 
 
 def rebuild(

@@ -1,7 +1,7 @@
-"""Pictures of a trained model: its mistakes, its first layer, and its augmented samples."""
+"""Pictures of a trained model: its mistakes or errors, first layer, and augmented samples."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,54 +9,63 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
+from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION
 from kindling.config.schema import Config
 from kindling.config.written import printable
 from kindling.data.augmentation import build_augmentation
 from kindling.data.loader import Block
 from kindling.data.sources.source import Source, Split, as_float
 from kindling.inference.evaluation import (
+    AnyEvaluation,
     Evaluation,
     bins,
     calibrate,
     evaluate,
     score,
-    table_of_measures,
 )
 from kindling.inference.logits import compute_logits
+from kindling.inference.multilabel import LabelsEvaluation
+from kindling.inference.regression import LEVEL, NumbersEvaluation
 from kindling.inference.samples import source_of
-from kindling.plots.pictures import confusion, noun, reliability
+from kindling.plots.pictures import (
+    bars,
+    confusion,
+    errors,
+    noun,
+    predicted_and_true,
+    reliability,
+)
 from kindling.records.loading import Trained, open_trained
 from kindling.records.outcome import format_metric
 from kindling.reports.collect import Reported
-from kindling.reports.figures import PagePicture
+from kindling.reports.figures import PagePicture, spread
 from kindling.tasks import classification
 from kindling.tasks.measures import BINS
 
 MISTAKES, UNITS, SEEN = 24, 32, 8
+MOST_DOTS, MOST_PANELS, MOST_BARS = 1000, 6, 40
 MOST_ROWS = 200  # of a table of classes
 GAP = 0.12  # between pictures of a montage, as a share of their width or height
 
 
-def evaluated(entry: Reported) -> tuple[Trained, Source, Evaluation]:
+def evaluated(entry: Reported) -> tuple[Trained, Source, Any]:
     """The best model of a run, its data, and how it does on their test set. Raises InputError when
     the run has no model, or its data are not on this machine."""
     trained = open_trained(entry.run.folder)
     source = source_of(trained)
-    return trained, source, evaluate(trained, source)
+    return trained, source, evaluate(trained, source, trained_on=source)
 
 
-def measure_table(labels: Sequence[str], found: Evaluation) -> list[list[str]]:
-    """Precision, recall, F1 and AUROC as texts: a header, a row for each class if there are not too
+def measure_table(found: AnyEvaluation) -> list[list[str]]:
+    """The measures as texts: a header, a row for each class, label or number if there are not too
     many, and the averages."""
-    header, *rows = table_of_measures(found.measures, labels)
+    header, *rows = found.table()
     return [header, *(rows if len(rows) <= MOST_ROWS else rows[-2:])]
 
 
-def pictures(
+def _of_classes(
     trained: Trained, source: Source, found: Evaluation, name: str
 ) -> Iterator[PagePicture]:
-    """The confusion matrix and the reliability of a model. For grey pictures also the most
-    confident mistakes, the weights of the first layer, and augmented samples."""
     test, kind = source.test, noun(source.labels)
     yield PagePicture(
         f"{name}-confusion",
@@ -79,7 +88,7 @@ def pictures(
         )
     draw = partial(reliability, binned.counts, binned.confidence, binned.accuracy)
     yield PagePicture(f"{name}-reliability", caption, draw)
-    if len(source.shape) != 3 or source.shape[0] != 1:
+    if not _grey(source):
         return
     wrong, titles = most_confident_mistakes(logits, test, source.labels)
     if titles:
@@ -89,7 +98,60 @@ def pictures(
             f"The most confident mistakes: true {kind} → predicted {kind}, and its probability",
             partial(_greys, shown.numpy(), 4, titles=titles, inches=4.5, above=0.45),
         )
-    if trained.members:  # each has weights and augmentation of its own
+
+
+def _of_numbers(
+    trained: Trained, source: Source, found: NumbersEvaluation, name: str
+) -> Iterator[PagePicture]:
+    del trained, source
+    some = spread(range(len(found.true)), MOST_DOTS)
+    true, said = (each[some, :MOST_PANELS].numpy() for each in (found.true, found.predicted))
+    names = [number.name for number in found.numbers][:MOST_PANELS]
+    widths = [number.half_width for number in found.numbers][:MOST_PANELS]
+    interval = "" if found.fitted_on is None else f"; dashed: the {LEVEL}% interval"
+    yield PagePicture(
+        f"{name}-predicted",
+        f"Predicted and true numbers of {len(some):,} of {len(found.true):,} test samples: on the "
+        f"line both are equal{interval}",
+        partial(predicted_and_true, true, said, names, widths),
+    )
+    yield PagePicture(
+        f"{name}-errors",
+        f"Errors, predicted less true, over the predicted number{interval}",
+        partial(errors, true, said, names, widths),
+    )
+
+
+def _of_labels(
+    trained: Trained, source: Source, found: LabelsEvaluation, name: str
+) -> Iterator[PagePicture]:
+    del trained, source
+    counts = found.measures.samples
+    most = sorted(range(len(counts)), key=lambda place: -counts[place])[:MOST_BARS]
+    values = [found.measures.f1.per_class[place] for place in sorted(most)]
+    caption = f"{found.score:.2%} of the labels of {found.samples:,} test samples are right. F1 of "
+    caption += "each label" if len(most) == len(counts) else f"the {MOST_BARS} most frequent labels"
+    names = [found.labels[place] for place in sorted(most)]
+    yield PagePicture(f"{name}-labels", caption, partial(bars, names, values, "F1"))
+
+
+PICTURES: dict[str, Callable[..., Iterator[PagePicture]]] = {
+    CLASSIFICATION: _of_classes,
+    REGRESSION: _of_numbers,
+    MULTILABEL: _of_labels,
+}
+
+
+def _grey(source: Source) -> bool:
+    return len(source.shape) == 3 and source.shape[0] == 1
+
+
+def pictures(trained: Trained, source: Source, found: Any, name: str) -> Iterator[PagePicture]:
+    """What a model does on the test set: of classes the confusion matrix, the reliability, and for
+    grey pictures the most confident mistakes. For grey pictures also the weights of the first
+    layer, and augmented samples."""
+    yield from PICTURES[trained.config.task.name](trained, source, found, name)
+    if not _grey(source) or trained.members:  # each has weights and augmentation of its own
         return
     weights = _as_pictures(next(trained.model.parameters()).detach(), source.shape[1:])
     if weights is not None:

@@ -205,7 +205,8 @@ def _models(
         }
         try:
             trained, source, found = model_pictures.evaluated(entry)
-            section["measures"] = model_pictures.measure_table(source.labels, found)
+            section["measures"] = model_pictures.measure_table(found)
+            section["measured"] = found.measured
             pictures = model_pictures.pictures(trained, source, found, name)
             section["pictures"] = _draw(pictures, folder)
         except InputError as error:

@@ -4,6 +4,10 @@ a class. The score is accuracy.
 In logits of samples, (N, classes) or (S, classes, N), the second dimension is that of the classes.
 """
 
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -97,8 +101,20 @@ def _mean_weights(labels: Tensor, weights: Tensor) -> Tensor:
     return weights[labels].mean(-1, dtype=exact).to(weights.dtype)
 
 
+def log_mean(log_probabilities: Tensor, votes: Sequence[int]) -> Tensor:
+    """The logarithm of the weighted mean over members of probabilities whose logarithms are
+    (N, members, classes); returns (N, classes). No probability underflows: the largest is factored
+    out of the sum. The same as torch.logsumexp in operations that every ONNX runtime has."""
+    total = sum(votes)
+    shares = log_probabilities.new_tensor([math.log(vote / total) for vote in votes])
+    scores = log_probabilities + shares.unsqueeze(-1)
+    largest = scores.amax(1, keepdim=True)
+    return (scores - largest).exp().sum(1).log() + largest.squeeze(1)
+
+
 class Classification(Task):
     native = ("cross_entropy", 1.0)
+    says: ClassVar[str] = "logits"
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return losses(outputs, labels)
@@ -122,6 +138,18 @@ class Classification(Task):
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         return probabilities(outputs)
+
+    def answers(self, outputs: Tensor) -> Tensor:
+        return outputs
+
+    def opinions(self, outputs: Tensor) -> Tensor:
+        return log_probabilities(outputs)
+
+    def mean(self, opinions: Tensor, votes: Sequence[int]) -> Tensor:
+        return log_mean(opinions, votes)
+
+    def confusion(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
+        return confusion(decide(outputs), labels, self.outputs)
 
     def targets(
         self, labels: Tensor, like: Tensor, weights: Tensor | None, smoothing: float

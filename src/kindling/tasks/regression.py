@@ -1,6 +1,7 @@
 """Regression: the outputs of a model are numbers, and so are the labels, standardised by the mean
 and the deviation of the training samples (data/targets.py). The score is R²."""
 
+from collections.abc import Sequence
 from typing import ClassVar
 
 import torch
@@ -15,6 +16,7 @@ class Regression(Task):
     """Losses are means over the outputs, of torch.nn.MSELoss or torch.nn.HuberLoss."""
 
     real_scores: ClassVar[bool] = True
+    says: ClassVar[str] = "numbers"
 
     def __init__(self, section: schema.Regression, outputs: int) -> None:
         super().__init__(section, outputs)
@@ -43,6 +45,10 @@ class Regression(Task):
     def probabilities(self, outputs: Tensor) -> Tensor:
         return outputs
 
+    def mean(self, opinions: Tensor, votes: Sequence[int]) -> Tensor:
+        shares = opinions.new_tensor(votes) / sum(votes)
+        return (opinions * shares.unsqueeze(-1)).sum(1)
+
     def residual(self, outputs: Tensor, targets: Tensor, totals: Tensor | None) -> Tensor:
         del totals
         found = outputs.view(len(targets), -1, *outputs.shape[1:]) - targets
@@ -54,6 +60,17 @@ class Regression(Task):
 
 def build(section: schema.Regression, outputs: int) -> Task:
     return Regression(section, outputs)
+
+
+def r2(numbers: Tensor, labels: Tensor) -> list[float]:
+    """R² of each column, of numbers (N, outputs) for labels (N, outputs); of equal labels, as in
+    scikit-learn, 1 without an error, else 0."""
+    errors = (labels - numbers).square().sum(0).tolist()
+    spreads = (labels - labels.mean(0)).square().sum(0).tolist()
+    return [
+        1 - error / spread if spread else float(error == 0)
+        for error, spread in zip(errors, spreads, strict=True)
+    ]
 
 
 def squared_errors(outputs: Tensor, labels: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ and the kernel for CUDA compute the same losses in code of their own (native/net
 native/kernel.cu).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import ClassVar
 
@@ -21,6 +21,7 @@ class Task:
     """A task with the loss of a configuration, for models of so many outputs."""
 
     real_scores: ClassVar[bool] = False  # whether scores are real numbers; else they are counts
+    says: ClassVar[str]  # what an exported model returns, in a word; see `answers`
     # The loss of the engine (native/engine.py), and the bound of Huber's; None: it has none.
     native: tuple[str, float] | None = None
     has_residual = True  # whether `residual` is written out
@@ -62,6 +63,24 @@ class Task:
         """What the model says, from its outputs (N, outputs): probabilities, or numbers."""
         raise NotImplementedError
 
+    def answers(self, outputs: Tensor) -> Tensor:
+        """What an exported model returns."""
+        return self.probabilities(outputs)
+
+    def opinions(self, outputs: Tensor) -> Tensor:
+        """What a committee keeps of the outputs of a member."""
+        return outputs
+
+    def mean(self, opinions: Tensor, votes: Sequence[int]) -> Tensor:
+        """The outputs (N, outputs) of a committee: the weighted mean of what its members say, of
+        their opinions (N, members, outputs)."""
+        raise NotImplementedError
+
+    def confusion(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
+        """Counts (classes, classes), of true and decided classes; None without classes."""
+        del outputs, labels
+        return None
+
     # --- for gradients that are written out ------------------------------------------------------
 
     def targets(
@@ -99,6 +118,10 @@ class CustomLoss(Task):
     def real_scores(self) -> bool:  # type: ignore[override]
         return self.task.real_scores
 
+    @property
+    def says(self) -> str:  # type: ignore[override]
+        return self.task.says
+
     def scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return self.task.scores(outputs, labels)
 
@@ -107,6 +130,18 @@ class CustomLoss(Task):
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         return self.task.probabilities(outputs)
+
+    def answers(self, outputs: Tensor) -> Tensor:
+        return self.task.answers(outputs)
+
+    def opinions(self, outputs: Tensor) -> Tensor:
+        return self.task.opinions(outputs)
+
+    def mean(self, opinions: Tensor, votes: Sequence[int]) -> Tensor:
+        return self.task.mean(opinions, votes)
+
+    def confusion(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
+        return self.task.confusion(outputs, labels)
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         flat = labels.flatten(0, 1)

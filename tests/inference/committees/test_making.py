@@ -434,12 +434,12 @@ def test_an_export_of_a_committee(format_: FormatName, committee: Run, tmp_path:
     output = tmp_path / f"model{FORMATS[format_].suffix}"
     found = export(plan(committee.folder, format_, output, force=False))
     assert found.difference <= found.allowed
-    assert found.accuracy == committee.result["test/acc"]
+    assert found.score == committee.result["test/acc"]
     assert found.metadata.members is not None
     trained = open_trained(committee.folder)
     features = source_of(trained).test.features[:9]
     assert isinstance(trained.model, Committee)
-    expected = trained.model.log_probabilities(features)
+    expected = trained.model.opinions(features)
     if format_ == "onnx":
         model = open_onnx(found.output)
         actual = torch.from_numpy(model.member_log_probabilities(features.squeeze(1).numpy()))

@@ -57,7 +57,7 @@ def test_exports_take_raw_bytes(
     done = export(plan(run.folder, format_, path, force=False))
     assert (done.samples, done.metadata.input_dtype) == (359, "uint8")
     assert done.difference <= 1e-5
-    assert done.accuracy == pytest.approx(run.result["test/acc"], abs=0.01)
+    assert done.score == pytest.approx(run.result["test/acc"], abs=0.01)
     model = open_trained(run.folder).model
     for count in (0, 1, 7, 300):
         pictures = torch.randint(256, (count, 28, 28), dtype=torch.uint8)
@@ -95,7 +95,7 @@ def test_any_model_any_format(
         done = export(plan(run.folder, name, None, force=False))
         assert done.output == run.folder / f"model{FORMATS[name].suffix}"
         assert done.samples == len(test)
-        assert done.accuracy == (expected.argmax(-1) == test.labels).double().mean().item()
+        assert done.score == (expected.argmax(-1) == test.labels).double().mean().item()
         assert 0 <= done.difference <= done.allowed < (1e-3 if dtype == torch.float32 else 1e-11)
         if name != "safetensors":
             found = ask(done.output, test.features.reshape(-1, *done.metadata.input_shape))
@@ -107,11 +107,11 @@ def test_mnist(train: Train, mnist_root: Path, monkeypatch: pytest.MonkeyPatch) 
     run = train("data=mnist", f"data.root={mnist_root}", "trainer.max_epochs=1")
     done = export(plan(run.folder, "onnx", None, force=False))
     assert (done.samples, done.metadata.input_dtype) == (10_000, "uint8")
-    assert done.accuracy == pytest.approx(run.result["test/acc"], abs=2e-4)
+    assert done.score == pytest.approx(run.result["test/acc"], abs=2e-4)
     assert done.difference < 1e-4
     test = open_source_of(run).test
     right = (ask(done.output, test.features[:, 0]).argmax(-1) == test.labels).sum().item()
-    assert right / 10_000 == done.accuracy
+    assert right / 10_000 == done.score
     # Without its data there is nothing to compare with, and so no file.
     digits = open_source(compose("data=digits").data)
     instead = replace(digits, instead_of="mnist, because the download failed")

@@ -114,9 +114,14 @@ class _Labels:
             names = _classes(texts, path, config.targets[0])
             number_of = {name: number for number, name in enumerate(names)}
             return cls(torch.tensor([number_of[text] for text in texts]), names, texts)
-        columns = [_numbers(table, name, config, task) for name in config.targets]
-        numbers = torch.from_numpy(np.stack(columns, 1))
+        numbers = torch.from_numpy(numbers_of(table, config, task))
         return cls(numbers.float() if task.name == MULTILABEL else numbers, config.targets)
+
+
+def numbers_of(table: Table, config: schema.Csv, task: schema.Task) -> Floats:
+    """The labels (rows, outputs) of a table that has the columns: numbers, or 0 and 1. Raises
+    InputError for other cells."""
+    return np.stack([_numbers(table, name, config, task) for name in config.targets], 1)
 
 
 def _numbers(table: Table, name: str, config: schema.Csv, task: schema.Task) -> Floats:

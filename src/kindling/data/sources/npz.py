@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from kindling.config import schema
 from kindling.config.measures import CLASSIFICATION, MULTILABEL
@@ -32,6 +31,7 @@ PARTS = {"": "training", "_val": "validation", "_test": "test"}  # by the ends o
 
 
 def open_source(config: schema.Npz, task: schema.Task) -> Source:
+    """Raises InputError as `source_of`, and for what read_arrays and the names of arrays tell."""
     path = Path(config.path)
     ends = [end for end in PARTS if end != "_val" or config.kind is not None]
     names = [f"{name}{end}" for end in ends for name in filter(None, ("x", "y", config.group))]
@@ -62,7 +62,7 @@ def source_of(
         x = found[f"x{end}"] = arrays.as_float32(found[f"x{end}"])
         samples = len(x) if x.ndim else 0
         faults += arrays.feature_faults(f"x{end}", x, config.kind)
-        faults += _label_faults(task, f"y{end}", found.get(f"y{end}"), samples)
+        faults += arrays.label_faults(f"y{end}", found.get(f"y{end}"), samples, task.name)
     reading, lines = None, list[str]()
     if not faults and config.kind is not None:
         reading = arrays.ArrayReading.guess(found["x"], config.kind)
@@ -74,32 +74,20 @@ def source_of(
     if group is not None:
         faults += _group_faults(found, group, parts)
     if not faults:
-        faults += (_class_faults if task.name == CLASSIFICATION else _output_faults)(found, parts)
+        classify = task.name == CLASSIFICATION
+        faults += (_class_faults if classify else _width_faults)(found, parts)
     if faults:
         raise InputError(f"{told_as}: {'; '.join(faults)}")
     splits = {end: _split(found, end, group, task) for end in parts}
     train, test = splits[""], splits.get("_test")
     if test is None:
         train, test = split_off_test(train, config.test_fraction, config.split_seed)
-    names = labels or _names(train.labels, found["y"])
+    names = labels or _names(found["y"], task)
     return Source(
         config.name, train, test, tuple(names),
         validation=splits.get("_val"), digest=digest, arrays=reading,
         notes=[(logging.INFO, printable(f"{told_as}: {line}")) for line in lines],
     )  # fmt: skip
-
-
-def _names(labels: Tensor, y: NDArray[Any]) -> list[str]:
-    if labels.dim() == 1:
-        return [str(number) for number in range(int(y.max()) + 1)]
-    outputs = labels.shape[1]
-    return ["y"] if outputs == 1 else [f"y{number}" for number in range(outputs)]
-
-
-def _label_faults(task: schema.Task, name: str, y: Any, samples: int) -> list[str]:
-    if task.name == CLASSIFICATION:
-        return arrays.label_faults(name, y, samples)
-    return arrays.number_faults(name, y, samples, binary=task.name == MULTILABEL)
 
 
 def _told(
@@ -169,13 +157,20 @@ def _class_faults(found: Mapping[str, NDArray[Any]], parts: Sequence[str]) -> li
     return []
 
 
-def _output_faults(found: Mapping[str, NDArray[Any]], parts: Sequence[str]) -> list[str]:
-    widths = {f"y{end}": found[f"y{end}"].shape[1:] for end in parts}
+def _width_faults(found: Mapping[str, NDArray[Any]], parts: Sequence[str]) -> list[str]:
     return [
-        f"y is {found['y'].shape}, {name} {found[name].shape}; all need the same outputs"
-        for name, width in widths.items()
-        if width != widths["y"]
+        f"y{end} is {found[f'y{end}'].shape}, y {found['y'].shape}; both must have as many columns"
+        for end in parts[1:]
+        if found[f"y{end}"].shape[1:] != found["y"].shape[1:]
     ]
+
+
+def _names(y: NDArray[Any], task: schema.Task) -> list[str]:
+    """Of classes their numbers; of the columns of y: y, or y0, y1, …"""
+    if task.name == CLASSIFICATION:
+        return [str(number) for number in range(int(y.max()) + 1)]
+    width = y[:1].size
+    return ["y"] if width == 1 else [f"y{number}" for number in range(width)]
 
 
 def _group_faults(found: Mapping[str, NDArray[Any]], group: str, parts: Sequence[str]) -> list[str]:
@@ -215,5 +210,5 @@ def _split(
     y = found[f"y{end}"]
     if task.name == CLASSIFICATION:
         return Split(features, torch.from_numpy(y.astype(np.int64)), groups)
-    numbers = torch.from_numpy(y.reshape(len(y), -1).astype(np.float64))
-    return Split(features, numbers.float() if task.name == MULTILABEL else numbers, groups)
+    labels = torch.from_numpy(arrays.columns_of(y))
+    return Split(features, labels.float() if task.name == MULTILABEL else labels, groups)

@@ -4,26 +4,28 @@ import math
 import os
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from kindling.config.measures import sort_key
+from kindling.config.measures import CLASSIFICATION, in_words, score_of, sort_key
 from kindling.config.written import printable
 from kindling.data.sources.source import Source
+from kindling.data.targets import spread
 from kindling.inference.committees.members import (
-    METRICS,
     CommitteeRequest,
     differing_keys,
     relative_name,
 )
-from kindling.inference.evaluation import aligned, evaluate
+from kindling.inference.evaluation import evaluate
 from kindling.inference.export.export import facts_of
-from kindling.inference.logits import compute_logits, log_probabilities
+from kindling.inference.logits import compute_logits
 from kindling.inference.samples import source_of, validation_of
+from kindling.inference.tables import aligned
 from kindling.models import count_parameters
 from kindling.models.committee import Committee
 from kindling.records import checkpoint
@@ -31,7 +33,13 @@ from kindling.records.config_files import create_run_folder
 from kindling.records.folder import Run
 from kindling.records.loading import Trained, open_trained
 from kindling.records.lookup import date_last
-from kindling.records.outcome import Outcome, best_places, format_metric, largest_class
+from kindling.records.outcome import (
+    Outcome,
+    best_places,
+    format_metric,
+    largest_class,
+    read_outcome,
+)
 from kindling.system import machine
 from kindling.system.colour import with_best
 from kindling.system.errors import InputError
@@ -39,7 +47,9 @@ from kindling.system.files import made_whole
 from kindling.system.resources import require_memory, versions
 from kindling.system.terminal import progress
 from kindling.tasks import classification
+from kindling.tasks.task import Task
 
+EXTREME = 1e-12  # the least probability of a label, where the choice takes a logarithm
 ROUNDING = 1e-9  # a smaller improvement by greedy selection is rounding
 ADDED = ("arrays", "data.empty")  # facts that runs from before them do not have
 
@@ -64,22 +74,21 @@ def make_committee(request: CommitteeRequest) -> Run:
             f"--greedy {request.greedy}: chose {outcomes[0].run.folder} alone, because no "
             f"mean with another run has a better {request.by}; use that run, or type --best N"
         )
-    model = Committee([member.model for member in members], votes).eval()
+    model = Committee([member.model for member in members], votes, models[0].task).eval()
     committee = replace(members[0], model=model, members=members)
     validation = validation_of(committee, source)
-    logits = compute_logits(committee, validation)
-    found = {
-        "val/loss": classification.loss(logits, validation.labels).item(),
-        "val/acc": (classification.decide(logits) == validation.labels).double().mean().item(),
-    }
+    score = score_of(committee.config.task.name)
+    judged = evaluate(committee, replace(source, test=validation), trained_on=source)
+    found = {"val/loss": judged.loss, f"val/{score}": judged.score}
     chosen_at = time.perf_counter()
-    tested = evaluate(committee, source)
+    tested = evaluate(committee, source, trained_on=source)
     result = {
         "status": "finished",
+        "task": committee.config.task.name,
         "monitor": request.by,
-        "best": {"epoch": None, "train/loss": None, "train/acc": None, **found},
+        "best": {"epoch": None, "train/loss": None, f"train/{score}": None, **found},
         "test/loss": tested.loss,
-        "test/acc": tested.accuracy,
+        f"test/{score}": tested.score,
         "parameters": count_parameters(model),
         "config_hash": committee.config.hash(),
         "committee": _record(request, outcomes, votes),
@@ -127,6 +136,7 @@ def _reading(trained: Trained) -> dict[str, Any]:
     facts: dict[str, Any] = {
         name: getattr(trained, name) for name in ("data", "shape", "labels", "digest", "arrays")
     }
+    facts |= {"task": trained.config.task.name, "scaling of numbers": trained.targets}
     columns = trained.columns
     if columns is not None:
         facts["list of columns"] = [column.name for column in columns.columns]
@@ -163,7 +173,7 @@ def _record(
             {
                 "folder": relative_name(outcome.run.folder, folder),
                 "votes": count,
-                **{name: outcome.metric(name) for name in ("val/loss", "val/acc")},
+                **{name: outcome.metric(name) for name in ("val/loss", f"val/{outcome.score}")},
             }
             for outcome, count in zip(outcomes, votes, strict=True)
         ],
@@ -179,33 +189,46 @@ def _greedy(request: CommitteeRequest, models: Sequence[Trained], source: Source
         8 * len(models) * len(validation) * source.classes,
         "--best N instead",
     )
-    probabilities = torch.stack(
-        [log_probabilities(model, validation).exp() for model in progress(models, "models")]
-    )
-    picks = greedy_selection(probabilities, validation.labels, request.greedy, request.by)
+    task, labels = models[0].task, validation.labels
+    outputs = [
+        task.opinions(compute_logits(model, validation).double())
+        for model in progress(models, "models")
+    ]
+    if task.section.name == CLASSIFICATION:
+        said = torch.stack(outputs).exp_()
+        picks = greedy_selection(said, labels, request.greedy, request.by)
+    else:
+        said = torch.stack([task.probabilities(each) for each in outputs])
+        badness = partial(_badness_of_mean, task, labels, request.by)
+        picks = select(said, request.greedy, badness)
     counts = Counter(picks)
     return [counts[number] for number in range(len(models))]
 
 
 def greedy_selection(probabilities: Tensor, labels: Tensor, most: int, by: str) -> list[int]:
-    """Numbers of models, perhaps repeated, whose mean probabilities are best.
-
-    `probabilities` are (models, N, classes), `labels` (N,), `by` is val/acc or val/loss. Each pick
-    is the model that improves the mean of all picks so far the most, or harms it the least; of
-    equal models the first. Of all beginnings of the `most` picks, the best is returned, of equal
-    ones the shortest. After Caruana et al., Ensemble Selection from Libraries of Models, 2004:
-    forward selection with replacement.
-    """
+    """As `select`, for probabilities of classes (models, N, classes) and `labels` (N,); `by` is
+    val/acc or val/loss."""
     if by == "val/loss":  # only the probability of the true class matters
         rows = torch.arange(len(labels))
         probabilities = probabilities[:, rows, labels].unsqueeze(-1)
-    total = torch.zeros_like(probabilities[0])
+    return select(probabilities, most, partial(_badness, labels=labels, by=by))
+
+
+def select(said: Tensor, most: int, badness: Callable[[Tensor], float]) -> list[int]:
+    """Numbers of models, perhaps repeated, the mean of whose probabilities, or numbers, is best.
+
+    `said` is (models, N, …). Each pick is the model that improves the mean of all picks so far the
+    most, or harms it the least; of equal models the first. Of all beginnings of the `most` picks,
+    the best is returned, of equal ones the shortest. After Caruana et al., Ensemble Selection from
+    Libraries of Models, 2004: forward selection with replacement.
+    """
+    total = torch.zeros_like(said[0])
     picks: list[int] = []
     best, length = math.inf, 0
     for count in range(1, most + 1):
-        scores = [_badness((total + each) / count, labels, by) for each in probabilities]
+        scores = [badness((total + each) / count) for each in said]
         pick = scores.index(min(scores))
-        total += probabilities[pick]
+        total += said[pick]
         picks.append(pick)
         if scores[pick] < best - ROUNDING:
             best, length = scores[pick], count
@@ -220,6 +243,16 @@ def _badness(mean: Tensor, labels: Tensor, by: str) -> float:
     return (classification.decide(mean) != labels).double().mean().item()
 
 
+def _badness_of_mean(task: Task, labels: Tensor, by: str, mean: Tensor) -> float:
+    """The mean loss, or the score with the other sign, for mean numbers or probabilities of labels
+    (N, outputs)."""
+    outputs = (mean if task.real_scores else mean.logit(EXTREME)).mT[None]
+    if by == "val/loss":
+        return task.losses(outputs, labels[None]).mean().item()
+    total = float(task.scores(outputs, labels[None]).sum())
+    return -task.score(total, len(labels), spread(labels))
+
+
 def summary(run: Run) -> str:
     """A committee as a table for people."""
     result = run.result
@@ -227,14 +260,18 @@ def summary(run: Run) -> str:
     names = [printable(os.path.normpath(run.folder / each["folder"])) for each in made["members"]]
     votes = [member["votes"] for member in made["members"]]
     found: list[Mapping[str, Any]] = [*made["members"], best]
+    score = score_of(result.get("task"))
+    metrics, most = (f"val/{score}", "val/loss"), result["data"]["test_most_frequent_class"]
+    against = "" if most is None else f" ({largest_class(most)})"
+    tested = format_metric(score, read_outcome(run).metric(f"test/{score}"))
     rows = [
-        [name, count, *(format_metric(metric, values[metric]) for metric in METRICS)]
+        [name, count, *(format_metric(metric, values[metric]) for metric in metrics)]
         for name, count, values in zip(
             [*names, "committee"], [*votes, sum(votes)], found, strict=True
         )
     ]
     keys = [sort_key(made["by"], values[made["by"]]) for values in found]
-    table = aligned(["member", "votes", *METRICS], *rows)
+    table = aligned(["member", "votes", *metrics], *rows)
     table = with_best(table, *best_places(("", key) for key in keys))
     worse = (
         f"\nby {made['by']}, the best member alone is better; with a sweep, --greedy takes only "
@@ -245,8 +282,7 @@ def summary(run: Run) -> str:
     chosen = f" chosen by {made['by']}," if made["best"] or made["greedy"] else ""
     return (
         f"{table}\n\n{len(names)} members,{chosen} {result['parameters']:,} parameters; "
-        f"test accuracy {format_metric('test/acc', result['test/acc'])} "
-        f"({largest_class(result['data']['test_most_frequent_class'])}), "
+        f"test {in_words(score)} {tested}{against}, "
         f"loss {format_metric('test/loss', result['test/loss'])}{worse}\n"
         f"folder {run.folder}"
     )

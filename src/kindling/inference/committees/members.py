@@ -18,7 +18,7 @@ from kindling.records.sweep_folder import Sweep
 from kindling.system.errors import InputError, all_at_once
 from kindling.system.installation import as_command
 
-METRICS = ("val/acc", "val/loss")
+METRICS = ("val/acc", "val/r2", "val/loss")
 PICKS = 50  # of --greedy without a number
 MOST_PICKS = 1000
 # Keys of the section `data` that do not change which samples are in the validation set.
@@ -69,6 +69,9 @@ def read_request(
             "more"
         )
     by = by or _monitor(found)
+    score = found[0].score
+    if by not in (f"val/{score}", "val/loss"):
+        raise InputError(f"--by {by}: the runs have no such measure; type --by val/{score}")
     found = sorted(found, key=lambda outcome: sort_key(by, outcome.metric(by)))
     if best is not None and best > len(found):
         raise InputError(
@@ -130,8 +133,8 @@ def _monitor(found: Sequence[Outcome]) -> str:
     """The metric that all runs monitored, to choose and sort by."""
     monitors = {outcome.monitor for outcome in found}
     if len(monitors) != 1 or not monitors <= {*METRICS}:
-        listed = ", ".join(sorted(monitors))
-        raise InputError(f"the runs monitored {listed}; type --by val/acc or --by val/loss")
+        listed, score = ", ".join(sorted(monitors)), found[0].score
+        raise InputError(f"the runs monitored {listed}; type --by val/{score} or --by val/loss")
     return monitors.pop()
 
 

@@ -1,7 +1,8 @@
 """Exports a trained model as a file, and compares the file with the model on the whole test set.
 
 ONNX is for every runtime, torch.export's archive for torch without this project, safetensors for
-this project. The first two contain the scaling, so they take pictures as bytes.
+this project. The first two contain the scaling, so they take pictures as bytes, and give numbers of
+a regression in their own unit. Of classes, a model gives logits; of several labels, probabilities.
 """
 
 import io
@@ -16,14 +17,15 @@ import torch
 from torch import Tensor, nn
 
 from kindling.config.faults import check
+from kindling.config.measures import in_words, score_of
 from kindling.data.loader import CHUNK
 from kindling.data.sources.source import Split, as_float
+from kindling.data.targets import Targets, require_scaling, spread
 from kindling.inference.export.formats import (
     ANOTHER,
     FORMATS,
     INPUT,
     MEMBERS,
-    OUTPUT,
     ExportPlan,
     FormatName,
     Metadata,
@@ -31,7 +33,7 @@ from kindling.inference.export.formats import (
     open_onnx,
 )
 from kindling.inference.samples import source_of
-from kindling.models.committee import Committee, log_mean, logits_dtype
+from kindling.models.committee import Committee, logits_dtype
 from kindling.records.loading import Trained, open_trained, rebuild, rebuild_committee
 from kindling.records.outcome import format_metric
 from kindling.system.errors import InputError, first_line, parsing
@@ -39,7 +41,7 @@ from kindling.system.files import MIB, open_regular, replacing, sha256
 from kindling.system.process import status_line
 from kindling.system.resources import versions
 from kindling.system.units import size
-from kindling.tasks import classification
+from kindling.tasks.task import Task, build_task
 
 if TYPE_CHECKING:
     import onnx
@@ -64,9 +66,9 @@ class Exported:
     metadata: Metadata
     bytes: int
     samples: int
-    difference: float  # of two logits, at most
+    difference: float  # of two logits, probabilities, or numbers in deviations, at most
     allowed: float
-    accuracy: float  # of the exported model
+    score: float  # of the exported model, as config/measures.py names it
 
 
 def export(plan: ExportPlan) -> Exported:
@@ -93,15 +95,15 @@ def export(plan: ExportPlan) -> Exported:
         except InputError as error:
             reason = str(error).removeprefix(f"{temporary}: ")
             raise InputError(f"{plan.output}: was not written: {reason}{ANOTHER}") from None
-        difference, allowed, accuracy = compare(trained, test, run)
+        difference, allowed, score = compare(trained, test, run)
         if not difference <= allowed:  # also for NaN
             raise InputError(
-                f"{plan.output}: was not written: the logits of --format {plan.format} differ "
-                f"from the model's by up to {difference:.2g} on {len(test):,} test samples "
+                f"{plan.output}: was not written: the {metadata.output} of --format {plan.format} "
+                f"differ from the model's by up to {difference:.2g} on {len(test):,} test samples "
                 f"of {source.name}, allowed is {allowed:.2g}{ANOTHER}"
             )
         count = temporary.stat().st_size
-    return Exported(plan.output, metadata, count, len(test), difference, allowed, accuracy)
+    return Exported(plan.output, metadata, count, len(test), difference, allowed, score)
 
 
 def metadata_of(trained: Trained, test: Split, digest: str) -> Metadata:
@@ -126,27 +128,31 @@ def facts_of(trained: Trained) -> dict[str, Any]:
     return {
         "config": trained.config.to_primitives(),
         "members": members,
+        "task": trained.config.task.name,
         "data": trained.data,
         "shape": list(trained.shape),
         "labels": list(trained.labels),
         "digest": trained.digest,
         "columns": None if trained.columns is None else trained.columns.model_dump(),
+        "targets": None if trained.targets is None else trained.targets.model_dump(),
     }
 
 
 def compare(trained: Trained, test: Split, run: Runner) -> tuple[float, float, float]:
-    """The largest difference of the logits, the allowed difference, and the accuracy of `run`.
+    """The largest difference of what the model says, the allowed difference, and the score of
+    `run`. Numbers are compared in their deviations.
 
     The model computes in the precision of its weights. The first batch has one sample, so that two
     batch sizes are tried. Raises InputError for infinite or NaN logits, and for another shape.
     """
     bounds = sorted({0, 1, *range(0, len(test), CHUNK), len(test)})
-    difference, largest, hits = 0.0, 1.0, 0
-    dtype = logits_dtype(trained.model)
+    difference, largest, total = 0.0, 1.0, 0.0
+    dtype, task, targets = logits_dtype(trained.model), trained.task, trained.targets
     with torch.inference_mode():
         for first, last in pairwise(bounds):
             batch = test.take(slice(first, last))
-            expected = trained.model(as_float(batch.features).to(dtype))
+            said = trained.model(as_float(batch.features).to(dtype))
+            expected = _answers(task, targets, said)
             if not expected.isfinite().all():
                 raise InputError(
                     f"{trained.checkpoint}: its logits on {trained.data} are not all finite, the "
@@ -159,30 +165,43 @@ def compare(trained: Trained, test: Split, run: Runner) -> tuple[float, float, f
                     f"{trained.checkpoint}: its export gives {actual.dtype} {tuple(actual.shape)}, "
                     f"expected {expected.dtype} {tuple(expected.shape)}{ANOTHER}"
                 )
-            differences = (actual - expected).abs()
+            outputs, differences = actual, (actual - expected).abs()
+            if targets is not None:
+                outputs = targets.standardised(actual)
+                differences /= differences.new_tensor(targets.deviations)
+            elif task.says == "probabilities":
+                outputs = actual.logit()
             difference = max(difference, differences.nan_to_num(torch.inf).max().item())
-            largest = max(largest, expected.abs().max().item())
-            hits += int((classification.decide(actual) == batch.labels).sum())
-    return difference, TOLERANCE[dtype] * largest, hits / len(test)
+            largest = max(largest, (expected if targets is None else said).abs().max().item())
+            total += float(task.scores(outputs.mT[None], batch.labels[None]).sum())
+    score = task.score(total, len(test), spread(test.labels))
+    return difference, TOLERANCE[dtype] * largest, score
+
+
+def _answers(task: Task, targets: Targets | None, outputs: Tensor) -> Tensor:
+    """What an exported model says; numbers in their unit, in float64."""
+    found = task.answers(outputs)
+    return found if targets is None else targets.restored(found)
 
 
 def report(exported: Exported) -> str:
     """The file, its inputs and outputs, and the comparison, in three lines."""
     about = exported.metadata
-    sizes = ", ".join(map(str, about.input_shape))
+    sizes, score = ", ".join(map(str, about.input_shape)), score_of(about.task)
+    unit = "" if about.targets is None else " deviations"
     second = ""
     if about.members is not None and exported.output.suffix != FORMATS["safetensors"].suffix:
-        second = f"; {MEMBERS} {about.dtype} (N, {len(about.members)}, {len(about.labels)})"
+        second = f"; {MEMBERS} {about.output_dtype} (N, {len(about.members)}, {len(about.labels)})"
     scaled = "0 to 255" if about.input_dtype == "uint8" else "as in the data set"
     if about.columns is not None:
         scaled = "the table's columns prepared as the metadata `columns` say"
     return (
         f"{exported.output}: {size(exported.bytes)}\n"
         f"{INPUT} {about.input_dtype} (N, {sizes}), {scaled}; "
-        f"{OUTPUT} {about.dtype} (N, {len(about.labels)}){second}\n"
-        f"equal to the model on {exported.samples:,} test samples of {about.data}: logits differ "
-        f"by at most {exported.difference:.2g} (allowed {exported.allowed:.2g}), "
-        f"accuracy {format_metric('acc', exported.accuracy)}"
+        f"{about.output} {about.output_dtype} (N, {len(about.labels)}){second}\n"
+        f"equal to the model on {exported.samples:,} test samples of {about.data}: {about.output} "
+        f"differ by at most {exported.difference:.2g}{unit} (allowed {exported.allowed:.2g}), "
+        f"{in_words(score)} {format_metric(score, exported.score)}"
     )
 
 
@@ -190,23 +209,31 @@ def report(exported: Exported) -> str:
 
 
 class Raw(nn.Module):
-    """A model with its input scaling, as it is exported. Takes inputs (N, *input_shape) in the data
-    set's own type; returns logits (N, classes). A committee also returns the logarithm of its
-    members' probabilities, (N, members, classes)."""
+    """A model with the scaling of its inputs and of numbers, as it is exported. Takes inputs
+    (N, *input_shape) in the data set's own type; returns logits (N, classes), probabilities or
+    numbers. A committee also returns what its members say, (N, members, outputs); of classes, the
+    logarithm of their probabilities."""
 
     def __init__(self, model: nn.Module, metadata: Metadata) -> None:
         super().__init__()
         self.model, self.adds_channel = model, metadata.input_shape != metadata.shape
         self.dtype = logits_dtype(model)
+        self.task = build_task(check(metadata.config).task, len(metadata.labels))
+        known = metadata.targets
+        self.targets = None if known is None else Targets.model_validate(known)
+        require_scaling(self.targets, self.task.section.name, len(metadata.labels))
 
     def forward(self, inputs: Tensor) -> Outputs:
         features = as_float(inputs).to(self.dtype)
         features = features.unsqueeze(1) if self.adds_channel else features
         if isinstance(self.model, Committee):
-            members = self.model.log_probabilities(features)
-            return log_mean(members, self.model.votes), members
-        logits: Tensor = self.model(features)
-        return logits
+            members = self.model.opinions(features)
+            mean = self.task.mean(members, self.model.votes)
+            return self._answers(mean), self._answers(members)
+        return self._answers(self.model(features))
+
+    def _answers(self, outputs: Tensor) -> Tensor:
+        return _answers(self.task, self.targets, outputs)
 
 
 def _program(trained: Trained, metadata: Metadata) -> torch.export.ExportedProgram:
@@ -230,7 +257,7 @@ def _write_onnx(trained: Trained, metadata: Metadata, path: Path) -> None:
         dynamo=True,
         verbose=False,
         input_names=[INPUT],
-        output_names=[OUTPUT, *[MEMBERS] * (metadata.members is not None)],
+        output_names=[metadata.output, *[MEMBERS] * (metadata.members is not None)],
         dynamic_shapes={INPUT: {0: torch.export.Dim("N")}},
     )
     assert program is not None
@@ -279,10 +306,11 @@ def open_safetensors(path: Path) -> tuple[Raw, Metadata]:
             model = rebuild(config, shape, classes, weights)
         else:
             _, model = rebuild_committee(metadata.members, shape, classes, weights)
+        raw = Raw(model, metadata).eval()
     except (KeyError, TypeError, ValueError, RuntimeError, InputError) as error:
         reason = first_line(error)
         raise InputError(f"{path}: was not exported by this project ({reason})") from None
-    return Raw(model, metadata).eval(), metadata
+    return raw, metadata
 
 
 Writer = Callable[[Trained, Metadata, Path], None]

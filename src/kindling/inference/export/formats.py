@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION
 from kindling.data.tables import Columns
 from kindling.records.folder import Members, Size
 from kindling.records.lookup import checkpoint_of
@@ -23,11 +24,14 @@ from kindling.system.extras import missing
 from kindling.system.files import MIB, read_bounded, why_not_writable
 
 FormatName = Literal["onnx", "torch", "safetensors"]
-INPUT, OUTPUT = "inputs", "logits"
-MEMBERS = "members"  # the second output of a committee: log probabilities (N, members, classes)
+INPUT = "inputs"
+OUTPUTS = {CLASSIFICATION: "logits", REGRESSION: "numbers", MULTILABEL: "probabilities"}
+# The second output of a committee: of classes, log probabilities (N, members, classes); of other
+# tasks, what each member says.
+MEMBERS = "members"
 ANOTHER = "; try another --format"  # the end of messages about a failed export
 ONNX_LIMIT = 2048 * MIB  # bytes; protobuf has no larger message
-# The operators of exported classifiers. None of them takes a size, a path, a subgraph or a random
+# The operators of exported models. None of them takes a size, a path, a subgraph or a random
 # number from the file.
 OPERATORS = frozenset(
     (
@@ -109,14 +113,26 @@ class Metadata(BaseModel):
     config_hash: str
     checkpoint_sha256: str  # of the checkpoint file that was exported
     data: str  # the data set that the model was trained on
-    labels: list[str]  # the names of the classes, in the order of the logits
+    task: Literal["classification", "regression", "multilabel"] = "classification"
+    labels: list[str]  # the names of the classes, labels or numbers, in the order of the outputs
     shape: list[Size]  # of one sample within the model
     input_shape: list[Size]  # of one sample as the exported model takes it
     input_dtype: Literal["uint8", "float32"]  # the exported model divides uint8 by 255
-    dtype: Literal["float32", "float64"]  # of weights and logits
+    dtype: Literal["float32", "float64"]  # of weights and logits; numbers are float64
     columns: Columns | None  # of a table: how its rows become inputs
     config: dict[str, Any]
+    # Of a regression. The exported model contains them: its numbers are in their own unit.
+    targets: dict[str, list[float]] | None = None
     members: Members | None = None  # of a committee, whose `config` is that of the first
+
+    @property
+    def output(self) -> str:
+        """The name of the first output."""
+        return OUTPUTS[self.task]
+
+    @property
+    def output_dtype(self) -> str:
+        return self.dtype if self.targets is None else "float64"
 
     def to_texts(self) -> dict[str, str]:
         return {
@@ -128,7 +144,7 @@ class Metadata(BaseModel):
     def from_texts(cls, metadata: Mapping[str, str], path: Path) -> "Metadata":
         """Raises InputError when a field is absent or wrong; `path` is named in the message."""
         texts = {name for name, field in cls.model_fields.items() if field.annotation is str}
-        texts |= {"input_dtype", "dtype"}
+        texts |= {"input_dtype", "dtype", "task"}
         with parsing(f"{path}: was not exported by this project, its metadata cannot be read"):
             values = {
                 name: metadata[name] if name in texts else json.loads(metadata[name])
@@ -151,8 +167,10 @@ class OnnxModel:
     metadata: Metadata
 
     def logits(self, inputs: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """Logits (N, classes) of `dtype` for inputs (N, *input_shape) of `input_dtype`."""
-        (logits,) = self.session.run([OUTPUT], {INPUT: inputs})
+        """Logits (N, classes) of `dtype` for inputs (N, *input_shape) of `input_dtype`; of other
+        tasks, the first output: numbers in their unit, float64, or the probability of each label.
+        """
+        (logits,) = self.session.run([self.metadata.output], {INPUT: inputs})
         assert isinstance(logits, np.ndarray)
         return logits
 
@@ -226,11 +244,11 @@ def open_onnx(path: Path, *, threads: int = 0) -> OnnxModel:
     kinds = {"uint8": "uint8", "float32": "float", "float64": "double"}
     expected = [
         (INPUT, f"tensor({kinds[metadata.input_dtype]})", metadata.input_shape),
-        (OUTPUT, f"tensor({kinds[metadata.dtype]})", [len(metadata.labels)]),
+        (metadata.output, f"tensor({kinds[metadata.output_dtype]})", [len(metadata.labels)]),
     ]
     if metadata.members is not None:
         shape = [len(metadata.members), len(metadata.labels)]
-        expected.append((MEMBERS, f"tensor({kinds[metadata.dtype]})", shape))
+        expected.append((MEMBERS, f"tensor({kinds[metadata.output_dtype]})", shape))
     if actual != expected:
         raise InputError(f"{path}: has {actual}, its metadata say {expected}")
     return OnnxModel(session, metadata)

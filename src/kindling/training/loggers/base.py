@@ -27,7 +27,6 @@ from kindling.records.folder import Row, Run, is_sweep
 from kindling.records.labels import read_labels
 from kindling.system.errors import InputError, Interrupted, first_line
 from kindling.system.extras import LOGGERS, missing_loggers
-from kindling.tasks import classification
 from kindling.training.callbacks import RunsLast
 from kindling.training.history import History
 from kindling.training.module import StackModule
@@ -53,11 +52,12 @@ def hyperparameters(config: Config) -> Hyperparameters:
 
 
 class Tested(NamedTuple):
-    """The result of the test. confusion[i, j] counts the samples of class i predicted as j."""
+    """The result of the test. confusion[i, j] counts the samples of class i predicted as j; None
+    without classes."""
 
     metrics: dict[str, float]
     step: int
-    confusion: np.ndarray
+    confusion: np.ndarray | None
     labels: Sequence[str]
 
 
@@ -142,22 +142,22 @@ class Loggers(RunsLast):
             self._each("close", lambda logger: logger.close(self.status))
 
     def on_test_start(self, trainer: Trainer, module: StackModule) -> None:
-        if self.source is not None:
-            self.counts = torch.zeros((self.source.classes,) * 2, dtype=torch.long)
+        self.counts: torch.Tensor | None = None
 
     def on_test_batch_end(
         self, trainer: Trainer, module: StackModule, outputs: Any, batch: Any, *_: Any
     ) -> None:
         if self.config.logger.chosen and self.source is not None:
             logits = module.learner.logits(batch.features)  # of the first trial
-            decided = classification.decide(logits)
-            counts = classification.confusion(decided, batch.labels, self.source.classes)
-            self.counts += counts.cpu()
+            counts = module.task.confusion(logits, batch.labels)
+            if counts is not None:
+                self.counts = counts.cpu() + (0 if self.counts is None else self.counts)
 
     def on_test_epoch_end(self, trainer: Trainer, module: StackModule) -> None:
         if self.config.logger.chosen and self.source is not None:
-            everywhere = ranks.gather({"counts": self.counts})
-            self.confusion = np.sum([each["counts"].numpy() for each in everywhere], axis=0)
+            everywhere = [each["counts"] for each in ranks.gather({"counts": self.counts})]
+            known = [counts.numpy() for counts in everywhere if counts is not None]
+            self.confusion = np.sum(known, axis=0) if known else None
 
     def on_train_epoch_end(self, trainer: Trainer, module: StackModule) -> None:
         self._catch_up()

@@ -47,7 +47,8 @@ class Logger(RunLogger):
 
     def log_test(self, tested: Tested) -> None:
         super().log_test(tested)
-        if tested.metrics:  # a run that diverged at once has no best weights to test
+        # A run that diverged at once has no best weights to test.
+        if tested.metrics and tested.confusion is not None:
             figure = confusion(tested.confusion, tested.labels)
             self.writer.add_figure("test/confusion", figure, tested.step)
         self.add_summary(self.end)

@@ -1,0 +1,265 @@
+"""A trained regression in use: numbers in their own unit, how well they agree with the true ones,
+and an interval around each.
+
+The interval is that of split conformal prediction: its half width is a quantile of the absolute
+errors on the held-out validation samples. If new samples are drawn as those were, LEVEL percent of
+the intervals or more have the true number (Lei, G'Sell, Rinaldo, Tibshirani and Wasserman,
+Distribution-Free Predictive Inference for Regression, 2018).
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from kindling.config.written import printable
+from kindling.data.sources.source import Source
+from kindling.data.targets import spread
+from kindling.inference.logits import answer
+from kindling.inference.samples import as_split, source_of, validation_of
+from kindling.inference.tables import aligned, averaged_over
+from kindling.records.loading import Trained
+from kindling.records.outcome import UNKNOWN, format_metric
+from kindling.system.errors import InputError
+from kindling.tasks.regression import r2
+
+LEVEL = 90  # percent
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Half the width of the interval of each number, in its unit, and the number of validation
+    samples that it follows from."""
+
+    half_widths: tuple[float, ...]
+    samples: int
+
+
+def interval_of(trained: Trained, source: Source | None = None) -> Interval:
+    """`source` is the data set of the training, by default opened again. Raises InputError without
+    held-out samples, with too few of them, and if the data set cannot be opened."""
+    if not trained.config.data.holds_out_validation:
+        raise InputError(
+            f"{trained.checkpoint}: was trained with data.val_fraction=null, without held-out "
+            "samples; train with data.val_fraction=0.2 to have an interval"
+        )
+    validation = validation_of(trained, source or source_of(trained))
+    errors = (trained.answers(validation.labels) - answer(trained, validation).values).abs()
+    return Interval(tuple(quantiles(errors, str(trained.checkpoint))), len(errors))
+
+
+def quantiles(errors: Tensor, name: str) -> list[float]:
+    """Of each column of n errors (n, outputs), the error of rank ceil((n + 1) LEVEL / 100). Raises
+    InputError, which names `name`, if there are too few: the rank would be above n."""
+    rank = -(-(len(errors) + 1) * LEVEL // 100)
+    if rank > len(errors):
+        least = -(-LEVEL // (100 - LEVEL))
+        raise InputError(
+            f"{name}: has {len(errors)} held-out samples; an interval of {LEVEL}% needs {least}"
+        )
+    found: list[float] = errors.kthvalue(rank, 0).values.tolist()
+    return found
+
+
+# --- evaluation ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Number:
+    """How well a number is predicted, and beside it how well the mean of its training samples is.
+    `coverage`: the share of test samples within the interval. None: no interval is known."""
+
+    name: str
+    r2: float
+    rmse: float
+    mae: float
+    mean_r2: float
+    mean_rmse: float
+    mean_mae: float
+    half_width: float | None
+    coverage: float | None
+
+
+@dataclass(frozen=True)
+class NumbersEvaluation:
+    """A regression on a test set. All but `loss` and `score` are in the unit of the number."""
+
+    checkpoint: Path
+    data: str
+    loss: float
+    score: float  # R² of all standardised numbers together, as in training
+    numbers: tuple[Number, ...]
+    predicted: Tensor = field(repr=False)  # (N, outputs)
+    true: Tensor = field(repr=False)
+    fitted_on: int | None  # validation samples that the interval follows from
+    why_no_interval: str = ""
+    augmented_copies: int = 0
+    measured: ClassVar[str] = "R², errors and interval of each number"
+
+    def to_primitives(self) -> dict[str, Any]:
+        interval = {"level": LEVEL / 100, "fitted_on": self.fitted_on}
+        return {
+            "checkpoint": str(self.checkpoint),
+            "data": self.data,
+            "augmented_copies": self.augmented_copies,
+            "samples": len(self.true),
+            "loss": self.loss,
+            "r2": self.score,
+            "numbers": [asdict(number) for number in self.numbers],
+            "interval": None if self.fitted_on is None else interval,
+            "why_no_interval": self.why_no_interval or None,
+        }
+
+    def describe(self) -> str:
+        parts = [
+            f"{self.checkpoint} on {len(self.true):,} test samples of {self.data}\n"
+            f"{averaged_over(self.augmented_copies, 'numbers')}"
+            f"R² {format_metric('r2', self.score)} (always the mean: 0), "
+            f"loss {format_metric('loss', self.loss)}",
+            aligned(*self.table()),
+        ]
+        reason = f"no interval: {self.why_no_interval}"
+        if self.fitted_on is not None:
+            reason = (
+                f"the {LEVEL}% interval is from {self.fitted_on:,} held-out validation samples, by "
+                "split conformal prediction; within: the share of test samples in it"
+            )
+        return "\n\n".join([*parts, reason])
+
+    def table(self) -> list[list[str]]:
+        """Texts: a header and a row for each number."""
+        rows = [
+            [
+                printable(each.name),
+                format_metric("r2", each.r2),
+                *map(format_number, (each.rmse, each.mae, each.mean_rmse, each.mean_mae)),
+                UNKNOWN if each.half_width is None else f"± {format_number(each.half_width)}",
+                format_metric("acc", each.coverage),
+            ]
+            for each in self.numbers
+        ]
+        header = ["number", "R²", "RMSE", "MAE", "RMSE of the mean", "MAE of the mean"]
+        return [[*header, f"{LEVEL}% interval", "within"], *rows]
+
+
+def format_number(value: float) -> str:
+    return f"{value:.5g}"
+
+
+def evaluate(
+    trained: Trained, source: Source, trained_on: Source | None = None
+) -> NumbersEvaluation:
+    """The evaluation on the test set of a source whose numbers are standardised as the model's.
+    `trained_on` is the data set of the training, by default opened again for the interval. Raises
+    InputError for outputs that are not finite."""
+    found, labels = answer(trained, source.test), source.test.labels
+    predicted, true, task = found.values, trained.answers(labels), trained.task
+    total = float(task.scores(found.outputs.mT[None], labels[None]).sum())
+    interval, why = None, ""
+    try:
+        interval = interval_of(trained, trained_on)
+    except InputError as error:
+        why = str(error).splitlines()[0].removeprefix(f"{trained.checkpoint}: ")
+    mean = trained.answers(labels.new_zeros(1, labels.shape[1])).expand_as(true)
+    columns = []
+    for numbers in (predicted, mean):
+        errors = (numbers - true).abs()
+        columns += [r2(numbers, true), errors.square().mean(0).sqrt().tolist()]
+        columns.append(errors.mean(0).tolist())
+    widths = interval.half_widths if interval else [None] * len(source.labels)
+    coverages: list[float | None] = [None] * len(source.labels)
+    if interval:
+        within = (predicted - true).abs() <= true.new_tensor(interval.half_widths)
+        coverages = within.double().mean(0).tolist()
+    rows = zip(source.labels, *columns, widths, coverages, strict=True)
+    return NumbersEvaluation(
+        trained.checkpoint,
+        source.name,
+        task.loss(found.outputs, labels, None, 0.0).item(),
+        task.score(total, len(labels), spread(labels)),
+        tuple(Number(*row) for row in rows),
+        predicted,
+        true,
+        interval.samples if interval else None,
+        why,
+        trained.copies,
+    )
+
+
+# --- predictions ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NumberGuess:
+    """The numbers predicted for a sample, in their unit; where known, half the width of their
+    intervals, and the standard deviation of what the members of a committee say."""
+
+    values: Sequence[float]
+    half_widths: Sequence[float] | None = None
+    spreads: Sequence[float] | None = None
+    unlikeness: ClassVar = None
+
+    def columns(self, labels: Sequence[str]) -> list[tuple[str, str]]:
+        """The columns of a table for people: names and texts."""
+        found = []
+        for place, name in enumerate(labels):
+            value = self.values[place]
+            found.append((name, format_number(value)))
+            if self.half_widths:
+                width = self.half_widths[place]
+                found += [("low", format_number(value - width))]
+                found += [("high", format_number(value + width))]
+            if self.spreads:
+                found.append(("spread", format_number(self.spreads[place])))
+        return found
+
+    def cells(self, labels: Sequence[str]) -> dict[str, object]:
+        """The columns of a CSV."""
+        found: dict[str, object] = {}
+        for place, name in enumerate(labels):
+            value = self.values[place]
+            found[f"predicted_{name}"] = value
+            if self.half_widths:
+                width = self.half_widths[place]
+                found |= {f"low_{name}": value - width, f"high_{name}": value + width}
+            if self.spreads:
+                found[f"spread_{name}"] = self.spreads[place]
+        return found
+
+    @staticmethod
+    def truth(true: Sequence[float], labels: Sequence[str]) -> str:
+        del labels
+        return ", ".join(map(format_number, true))
+
+    @staticmethod
+    def summary(said: Sequence[Any], true: Sequence[Sequence[float]], labels: Sequence[str]) -> str:
+        """How well the numbers of a file were predicted."""
+        both = ([each.values for each in said], true)
+        values, right = (torch.tensor(each, dtype=torch.float64) for each in both)
+        scores, errors = r2(values, right), (values - right).square().mean(0)
+        return "; ".join(
+            f"{f'{name}: ' if labels[1:] else ''}R² {format_metric('r2', score)}, "
+            f"RMSE {format_number(error)}"
+            for name, score, error in zip(labels, scores, errors.sqrt().tolist(), strict=True)
+        )
+
+
+def guesses(
+    trained: Trained, features: NDArray[Any], interval: Interval | None = None
+) -> list[NumberGuess]:
+    """For features (N, *shape) that fit the model. Raises InputError as `answer`."""
+    found = answer(trained, as_split(trained, features))
+    widths = interval.half_widths if interval else None
+    spreads = [None] * len(features) if found.spread is None else found.spread.tolist()
+    pairs = zip(found.values.tolist(), spreads, strict=True)
+    return [NumberGuess(values, widths, spread) for values, spread in pairs]
+
+
+def decide(answers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """(N, outputs); of one number (N,), as in scikit-learn."""
+    return answers[:, 0] if answers.shape[1] == 1 else answers

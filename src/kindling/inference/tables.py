@@ -1,0 +1,83 @@
+"""The measures of each class or label of a model, and tables of them."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tabulate import tabulate
+from torch import Tensor
+
+from kindling.config.measures import in_words
+from kindling.config.written import printable
+from kindling.records.outcome import format_metric
+
+MEASURES = ("precision", "recall", "f1", "auroc")
+IN_WORDS = "Precision, recall, F1 and AUROC"
+
+
+@dataclass(frozen=True)
+class ByClass:
+    """A measure for each class, None where the class has none, and averages over the others: the
+    plain mean, and the mean weighted by the classes' samples. None if no class has the measure."""
+
+    macro: float | None
+    weighted: float | None
+    per_class: tuple[float | None, ...]
+
+
+@dataclass(frozen=True)
+class Measures:
+    """The measures of a model on a test set; `samples` has the number of each class.
+
+    As in scikit-learn, a class that has samples, but is never predicted, has precision 0; a class
+    that is predicted, but has no samples, has recall 0. Only a class with neither has no precision,
+    recall and F1. A label of a task of several labels counts as a class.
+    """
+
+    samples: tuple[int, ...]
+    precision: ByClass
+    recall: ByClass
+    f1: ByClass
+    auroc: ByClass  # one class against the rest, by probability; None for a class without samples
+    top_k: int | None  # None: not measured
+    top_k_accuracy: float | None  # how often the label is among the k most probable classes
+
+
+def by_class(measured: Tensor, samples: Tensor) -> ByClass:
+    """A measure with values (classes,), NaN where a class has none."""
+    known = ~measured.isnan()
+    per_class = tuple(None if math.isnan(value) else value for value in measured.tolist())
+    if not known.any():
+        return ByClass(None, None, per_class)
+    measured, weights = measured[known], samples[known]
+    weighted = ((measured * weights).sum() / weights.sum()).item() if weights.any() else None
+    return ByClass(measured.mean().item(), weighted, per_class)
+
+
+# --- as texts ------------------------------------------------------------------------------------
+
+
+def averaged_over(copies: int, says: str = "probabilities") -> str:
+    """A line about what the model says; "" without copies."""
+    line = f"{says} are means over each sample and {copies} augmented copies\n"
+    return line if copies else ""
+
+
+def table_of_measures(
+    measured: Measures, labels: Sequence[str], what: str = "class"
+) -> list[list[str]]:
+    """Texts: a header, a row for each class, and the rows of both averages. `what` has a row."""
+    columns = [
+        [format_metric("f1", value) for value in (*each.per_class, each.macro, each.weighted)]
+        for each in (getattr(measured, name) for name in MEASURES)
+    ]
+    names = [*map(printable, labels), "macro average", "weighted average"]
+    counts = [*measured.samples, *[sum(measured.samples)] * 2]
+    rows = zip(names, *columns, (f"{count:,}" for count in counts), strict=True)
+    return [[what, *map(in_words, MEASURES), "samples"], *map(list, rows)]
+
+
+def aligned(header: Sequence[str], *rows: Sequence[object]) -> str:
+    """A table whose first column has names, and the others numbers."""
+    sides = ("left", *["right"] * (len(header) - 1))
+    return tabulate(rows, header, disable_numparse=True, colalign=sides)
