@@ -12,7 +12,7 @@ import yaml
 
 from kindling.config import registry
 from kindling.config.faults import EXTENSIONS, remember_config
-from kindling.config.schema import UNTRAINED, YOUNGER, Config, with_batch_size
+from kindling.config.schema import OLD_TASK, UNTRAINED, YOUNGER, Config, with_batch_size
 from kindling.config.written import same_classes, written
 from kindling.records.folder import Run
 from kindling.system.errors import InputError
@@ -168,7 +168,8 @@ def _differences(saved: Any, now: Any, key: str) -> list[str]:
         return []  # the saved number is used again
     if key == "labels" and isinstance(saved, list) and same_classes(saved, now):
         return []
-    absent = {f"config.{section}.{name}": value for section, name, value in YOUNGER}
+    absent: dict[str, Any] = {f"config.{part}.{name}": value for part, name, value in YOUNGER}
+    absent["config.task"] = OLD_TASK.model_dump()
     if saved is None and now in ([], absent.get(key)):  # a key that is younger than the run
         return []
     return [] if saved == now else [f"{key}: it was {written(saved)}, now {written(now)}"]
