@@ -38,6 +38,7 @@ class Case:
     weights: Array
     average: Array
     stores_gradient: bool
+    sample_weights: Array | None  # (SAMPLES,)
     fill: int  # a byte that fills working memory before its use
 
     def scratch(self, by: engine.Engine, samples: int) -> Array:
@@ -64,8 +65,9 @@ class Case:
         for start in range(0, count, blocks or count):
             block = engine.Block(
                 self.features.ctypes.data, self.source, self.rows.ctypes.data,
-                self.labels.ctypes.data, batch, 3, 0, start, min(count, start + (blocks or count)),
-                self.rates.ctypes.data, losses.ctypes.data, scores.ctypes.data,
+                self.labels.ctypes.data, self._sample_weights, batch, 3, 0, start,
+                min(count, start + (blocks or count)), self.rates.ctypes.data,
+                losses.ctypes.data, scores.ctypes.data,
             )  # fmt: skip
             arguments = (self.network, (self.optimizer, self.plan), model, block)
             jobs = [
@@ -80,9 +82,17 @@ class Case:
     def source(self) -> int:
         return engine.BYTES if self.features.dtype == np.uint8 else engine.FLOATS
 
+    @property
+    def _sample_weights(self) -> int | None:
+        return None if self.sample_weights is None else self.sample_weights.ctypes.data
+
     def samples(self) -> engine.Samples:
         return engine.Samples(
-            self.features.ctypes.data, self.source, self.labels.ctypes.data, SAMPLES
+            self.features.ctypes.data,
+            self.source,
+            self.labels.ctypes.data,
+            self._sample_weights,
+            SAMPLES,
         )
 
     def evaluate(self, by: engine.Engine) -> tuple[float, float, Array]:
@@ -188,6 +198,9 @@ def draw(
         weights,
         weights.copy(),
         not plain,
+        numbers.choice([0.0, 0.5, 1.0, 7.0], SAMPLES).astype(np.float32)
+        if of_loss.random() < 0.4
+        else None,
         chance.choice([0, 255]),
     )
 

@@ -178,10 +178,6 @@ def test_what_other_classifiers_have_is_here_or_says_why_not() -> None:
         ) as e:
             getattr(classifier, name)
         assert remedy in str(e.value)
-    with pytest.raises(
-        TypeError, match=r"fit takes no sample_weight: .* class_weight=…, or repeat"
-    ):
-        classifier.fit(x, y, sample_weight=np.ones(len(x)))
     with pytest.raises(TypeError, match="fit takes no epochs"):
         classifier.fit(x, y, epochs=3)
     with pytest.raises(AttributeError, match=r"KindlingClassifier has no nix$"):
@@ -326,5 +322,19 @@ def test_faults_of_a_regressor_are_value_errors() -> None:
         KindlingRegressor(max_epochs=1).fit(x, np.full(len(x), 3))
     with pytest.raises(ValueError, match=r"task\.loss=hubert"):
         KindlingRegressor(loss="hubert").fit(x, y)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match=r"KindlingRegressor\.fit takes no sample_weight"):
-        KindlingRegressor().fit(x, y, sample_weight=y)
+    with pytest.raises(ValueError, match="Negative values in data passed to `sample_weight`"):
+        KindlingRegressor().fit(x, y, sample_weight=-y)
+
+
+@pytest.mark.parametrize("kind", [KindlingClassifier, KindlingRegressor])
+def test_whole_weights_are_repeated_rows(kind: Any) -> None:
+    """In one batch of all samples."""
+    x, y = load_iris(return_X_y=True)
+    weights = np.random.default_rng(0).integers(0, 4, len(x))
+    options = {"max_epochs": 20, "batch_size": 1000}
+    weighted = kind((8,), **options).fit(x, y, sample_weight=weights)
+    repeated = kind((8,), **options).fit(np.repeat(x, weights, 0), np.repeat(y, weights))
+    assert weighted.loss_curve_ == pytest.approx(repeated.loss_curve_, rel=1e-3)
+    assert weighted.loss_curve_[-1] != pytest.approx(
+        kind((8,), **options).fit(x, y).loss_curve_[-1]
+    )

@@ -109,31 +109,52 @@ def inputs_of(case: Case) -> Tensor:
     return (features / 255 if case.source == engine.BYTES else features).double()
 
 
+def sample_weights(case: Case, rows: Tensor) -> Tensor:
+    if case.sample_weights is None:
+        return torch.ones(len(rows)).double()
+    return torch.from_numpy(case.sample_weights)[rows].double()
+
+
 def loss_by_torch(case: Case, outputs: Tensor, rows: Tensor, *, training: bool) -> Tensor:
-    labels = torch.from_numpy(case.labels)[rows]
+    """The weighted mean over samples; 0 if no sample has a weight."""
+    labels, own = torch.from_numpy(case.labels)[rows], sample_weights(case, rows)
+    of_class = torch.ones(len(rows)).double()
     match case.network.loss:
         case "squared_error":
-            return F.mse_loss(outputs, labels.double())
+            losses = F.mse_loss(outputs, labels.double(), reduction="none").mean(1)
         case "huber":
-            return F.huber_loss(outputs, labels.double(), delta=case.network.delta)
+            delta = case.network.delta
+            losses = F.huber_loss(outputs, labels.double(), reduction="none", delta=delta).mean(1)
         case "binary_cross_entropy":
-            return F.binary_cross_entropy_with_logits(outputs, labels.double())
-    weights = None if case.class_weights is None else torch.from_numpy(case.class_weights)
-    smoothing = case.plan.smoothing if training else 0.0
-    return F.cross_entropy(
-        outputs, labels, weights if training else None, label_smoothing=smoothing
-    )
+            of_label = F.binary_cross_entropy_with_logits
+            losses = of_label(outputs, labels.double(), reduction="none").mean(1)
+        case _:
+            weights = None
+            if training and case.class_weights is not None:
+                weights = torch.from_numpy(case.class_weights)
+                of_class = weights[labels]
+            smoothing = case.plan.smoothing if training else 0.0
+            losses = F.cross_entropy(
+                outputs, labels, weights, label_smoothing=smoothing, reduction="none"
+            )
+    total = (own * of_class).sum()
+    return (own * losses).sum() / (total if total else 1)
 
 
-def score_by_torch(case: Case, outputs: Tensor, rows: Tensor) -> float:
-    """Correct classes or labels, or the sum of the squared errors."""
-    labels = torch.from_numpy(case.labels)[rows]
+def score_by_torch(case: Case, outputs: Tensor, rows: Tensor, *, training: bool) -> float:
+    """Correct classes or labels, or the sum of the squared errors, of weighted samples. In
+    training, the weights of a batch have the mean 1."""
+    labels, own = torch.from_numpy(case.labels)[rows], sample_weights(case, rows)
+    if training and own.any():
+        own = own / own.mean()
     match case.network.loss:
         case "cross_entropy":
-            return int((outputs.argmax(1) == labels).sum())
+            found = (outputs.argmax(1) == labels).double()
         case "binary_cross_entropy":
-            return int(((outputs > 0) == (labels == 1)).sum())
-    return F.mse_loss(outputs, labels.double(), reduction="sum").item()
+            found = ((outputs > 0) == (labels == 1)).sum(1).double()
+        case _:
+            found = F.mse_loss(outputs, labels.double(), reduction="none").sum(1)
+    return (own * found).sum().item()
 
 
 def train_by_torch(
@@ -150,7 +171,7 @@ def train_by_torch(
             optimizer.zero_grad()
         (loss / plan.accumulate).backward()
         losses.append(loss.item())
-        scores.append(score_by_torch(case, logits, rows))
+        scores.append(score_by_torch(case, logits, rows, training=True))
         if (k + 1) % plan.accumulate and k + 1 < len(case.rows):
             continue
         if plan.clip:
@@ -204,9 +225,12 @@ def test_a_block_equals_autograd(number: int) -> None:
         expected = model.eval()(inputs_of(case))
     everything = torch.arange(len(expected))
     assert np.allclose(logits, expected.numpy(), 10 * tolerance, 10 * tolerance)
-    total = loss_by_torch(case, expected, everything, training=False).item() * len(expected)
+    total = loss_by_torch(case, expected, everything, training=False).item()
+    total *= sample_weights(case, everything).sum().item()
     assert loss == pytest.approx(total, rel=10 * tolerance)
-    assert score == pytest.approx(score_by_torch(case, expected, everything), rel=10 * tolerance)
+    assert score == pytest.approx(
+        score_by_torch(case, expected, everything, training=False), rel=10 * tolerance
+    )
 
 
 @pytest.mark.parametrize("number", range(40))
@@ -249,7 +273,7 @@ def test_the_functions_are_as_exact_as_their_type() -> None:
             out = np.empty((len(x), 2), weights.dtype)
             by = engine.engine()
             scratch = np.empty(by.scratch_bytes(network, len(x)), np.uint8)
-            samples = engine.Samples(x.ctypes.data, engine.FLOATS, None, len(x))
+            samples = engine.Samples(x.ctypes.data, engine.FLOATS, None, None, len(x))
             by.logits(network, weights.ctypes.data, samples, out.ctypes.data, scratch.ctypes.data)
             expected = np.array([exact(float(value)) for value in x])
             error = np.abs(out[:, 0] - expected) / np.maximum(np.abs(expected), 1e-20)
@@ -261,7 +285,7 @@ def test_the_first_of_equal_logits_is_predicted(number: int) -> None:
     """As by torch.argmax. All logits are zero here."""
     case = draw(number, random_numbers=False, loss="cross_entropy")
     case.weights[:], case.rates[:] = 0, 0
-    case.plan.class_weights = None
+    case.plan.class_weights = case.sample_weights = None
     losses, scores = case.train(engine.engine())
     assert scores.tolist() == (case.labels[case.rows] == 0).sum(1).tolist()
     assert losses == pytest.approx(math.log(case.network.widths[-1]), rel=1e-6)

@@ -22,7 +22,8 @@ from kindling.system.resources import cpu_count
 
 MOST_WEIGHTS = 2**40  # in a layer: four terabytes
 MOST_FEATURES = 2**24  # in a sample
-ARRAYS = ("x", "y", "x_val", "y_val", "x_test", "y_test")  # of data=npz
+# Of data=npz: samples, labels and weights.
+ARRAYS = tuple(f"{name}{end}" for end in ("", "_val", "_test") for name in "xyw")
 
 
 class Values:
@@ -240,9 +241,10 @@ def _splits(v: Values) -> Iterator[str]:
             "type data.group=null"
         )
     if v["data.name"] == "npz" and group in ARRAYS:
+        kind = {"x": "features", "y": "labels", "w": "weights"}[group[0]]
         yield (
-            f"data.group={group}: is an array of {'features' if 'x' in group else 'classes'}; name "
-            "another array of the file, or type data.group=null"
+            f"data.group={group}: is an array of {kind}; name another array of the file, or type "
+            "data.group=null"
         )
 
 

@@ -19,7 +19,7 @@ WRITTEN_BY = "write it by numpy.savez(FILE, x=SAMPLES, y=LABELS)"
 
 CHANNELS = (1, 3, 4)  # of pictures: grey, colour, colour with transparency
 # Arrays that other programs would train with, or that look like a part of the data.
-MEANT = re.compile(r"(?i)(sample|class|instance)?_?(weights?|w)|[xy]([_-].*)?")
+MEANT = re.compile(r"(?i)(sample|class|instance)?_?(weights?|w)|[xyw]([_-].*)?")
 LARGE, SMALL = 10, 0.1  # of the root mean squares of features: others are not scaled
 
 
@@ -206,3 +206,18 @@ def _number_faults(name: str, y: Any, samples: int, task: str) -> list[str]:
 def columns_of(y: NDArray[Any]) -> NDArray[np.float64]:
     """Numbers (N,) or (N, outputs) as (N, outputs)."""
     return y.reshape(len(y), -1).astype(np.float64)
+
+
+def weight_faults(name: str, w: Any, samples: int) -> list[str]:
+    """The faults of weights of samples, finite numbers (samples,) of 0 or more, not all 0. None has
+    no fault."""
+    if w is None:
+        return []
+    if not isinstance(w, np.ndarray) or w.dtype.kind not in "biuf" or w.shape != (samples,):
+        shape = f"{getattr(w, 'shape', type(w).__name__)} of {getattr(w, 'dtype', 'no numbers')}"
+        return [f"{name} is {shape}, must be ({samples},), a weight for each row of its samples"]
+    wrong = ~(np.isfinite(w) & (w >= 0))
+    if wrong.any():
+        first = int(wrong.argmax())
+        return [f"{name}[{first}] is {w[first]:g}; a weight must be a finite number, 0 or more"]
+    return [] if w.any() else [f"{name} is 0 for all samples; one weight or more must be above 0"]

@@ -35,11 +35,12 @@ CHUNK = 1000  # samples of an evaluation that go through a model at once, to sta
 class Block(NamedTuple):
     """K training batches for each of R orders: features (K, R, B, *shape) float32, labels
     (K, R, B) int64, or (K, R, B, outputs) float32. A single run has one order. A stack has one
-    order per seed of its trials.
+    order per seed of its trials. `weights` (K, R, B) are those of the samples, None: all 1.
     """
 
     features: Tensor
     labels: Tensor
+    weights: Tensor | None = None
 
     @property
     def batches(self) -> int:
@@ -57,8 +58,10 @@ class Rows:
 
     No tuple, because Lightning would convert all features to the precision of the run."""
 
-    def __init__(self, features: Tensor, labels: Tensor, rows: Tensor) -> None:
-        self.features, self.labels, self.rows = features, labels, rows
+    def __init__(
+        self, features: Tensor, labels: Tensor, rows: Tensor, weights: Tensor | None = None
+    ) -> None:
+        self.features, self.labels, self.rows, self.weights = features, labels, rows, weights
 
     @property
     def batches(self) -> int:
@@ -248,7 +251,9 @@ class Blocks(Dataset[Block]):
         chosen = self.split.take(indices.reshape(-1))
         features = as_float(chosen.features)
         shape = indices.shape
-        return Block(*(t.view(*shape, *t.shape[1:]) for t in (features, chosen.labels)))
+        weights = None if chosen.weights is None else chosen.weights.view(shape)
+        features, labels = (t.view(*shape, *t.shape[1:]) for t in (features, chosen.labels))
+        return Block(features, labels, weights)
 
 
 class ResidentLoader:
@@ -269,17 +274,18 @@ class ResidentLoader:
         for indices in self.sampler:
             chosen = to_device(indices, self.device)
             if self.rows:
-                yield Rows(self.split.features, self.split.labels, chosen)
+                yield Rows(self.split.features, self.split.labels, chosen, self.split.weights)
             else:
                 yield blocks[chosen]
 
 
 class Batch(NamedTuple):
-    """One batch of an evaluation: features (N, *shape) as the split holds them, labels
-    (N, …)."""
+    """One batch of an evaluation: features (N, *shape) as the split holds them, labels (N, …),
+    weights (N,), None: all 1."""
 
     features: Tensor
     labels: Tensor
+    weights: Tensor | None = None
 
 
 class Slices(Dataset[Batch]):
@@ -298,7 +304,7 @@ class Slices(Dataset[Batch]):
 
     def __getitem__(self, number: int) -> Batch:
         part = self.split.take(slice(number * self.size, (number + 1) * self.size))
-        return Batch(part.features, part.labels)
+        return Batch(part.features, part.labels, part.weights)
 
     def __iter__(self) -> Iterator[Batch]:
         return (self[number] for number in range(len(self)))

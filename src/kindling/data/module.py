@@ -147,6 +147,11 @@ class DataModule(LightningDataModule):
         """The labels of the samples that trials on this fold train on."""
         return self.train.labels if fold is None else self.train.labels[self.rows[fold]]
 
+    def training_weights(self, fold: int | None) -> Tensor | None:
+        """The weights of these samples."""
+        weights = self.train.weights
+        return weights if weights is None or fold is None else weights[self.rows[fold]]
+
     def validation_number(self, fold: int | None) -> int:
         """The place of a fold's samples in `validations`."""
         return 0 if fold is None else self.folds.index(fold)
@@ -284,7 +289,9 @@ class DataModule(LightningDataModule):
     ) -> Any:
         if isinstance(batch, Rows):  # the loader has moved them
             return batch
-        return type(batch)(*(tensor.to(device, non_blocking=True) for tensor in batch))
+        return type(batch)(
+            *(part if part is None else part.to(device, non_blocking=True) for part in batch)
+        )
 
     def blocks_before(self, batch: int) -> int:
         """How many of the blocks that `len` of a training loader counts are done at this batch of

@@ -20,9 +20,11 @@ class Targets(BaseModel):
     deviations: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]]
 
     @classmethod
-    def learn(cls, labels: Tensor, names: tuple[str, ...]) -> Self:
-        """From the labels (N, outputs) of the training samples, float64. Raises InputError for
-        labels that are all equal."""
+    def learn(cls, labels: Tensor, names: tuple[str, ...], weights: Tensor | None = None) -> Self:
+        """From the labels (N, outputs) of the training samples, float64, and their weights (N,).
+        Raises InputError for labels that are all equal."""
+        if weights is not None:
+            labels, weights = labels[weights > 0], weights[weights > 0]
         found = [scale(column) for column in labels.T.numpy()]
         for name, (mean, _, constant) in zip(names, found, strict=True):
             if constant:
@@ -30,7 +32,13 @@ class Targets(BaseModel):
                     f"task=regression: the label {name} of all {len(labels):,} training samples is "
                     f"{mean:g}, so there is nothing to learn; name another column or array"
                 )
-        return cls(means=[mean for mean, *_ in found], deviations=[each[1] for each in found])
+        means, deviations = [mean for mean, *_ in found], [each[1] for each in found]
+        if weights is not None:
+            shares = (weights.double() / weights.double().sum())[:, None]
+            middle = (shares * labels).sum(0)
+            means = middle.tolist()
+            deviations = (shares * (labels - middle).square()).sum(0).sqrt().tolist()
+        return cls(means=means, deviations=deviations)
 
     def standardised(self, labels: Tensor) -> Tensor:
         """(N, outputs), float32, of labels in their own unit."""
@@ -56,8 +64,13 @@ def require_scaling(targets: Targets | None, task: str, outputs: int) -> None:
         raise ValueError(f"its scaling of numbers does not fit {outputs} outputs, task={task}")
 
 
-def spread(labels: Tensor) -> float:
-    """The variance of numbers (N, outputs), summed over the outputs; of classes (N,) 0."""
+def spread(labels: Tensor, weights: Tensor | None = None) -> float:
+    """The variance of numbers (N, outputs), summed over the outputs; of classes (N,) 0. `weights`
+    are those of the samples, (N,)."""
     if labels.dtype == torch.int64:
         return 0.0
-    return float(labels.double().var(0, correction=0).sum())
+    numbers = labels.double()
+    if weights is None:
+        return float(numbers.var(0, correction=0).sum())
+    shares = (weights.double() / weights.double().sum())[:, None]
+    return float(((numbers - (shares * numbers).sum(0)).square() * shares).sum())

@@ -12,7 +12,7 @@ from scipy.sparse import issparse, sparray, spmatrix
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from kindling.config.compose import compose
 from kindling.data.sources.source import COPIES
@@ -28,9 +28,6 @@ from kindling.training.fit import fit
 Inputs: TypeAlias = "ArrayLike | spmatrix | sparray"
 LARGE = 30  # the root of a column's mean square, beyond which training is told to suffer
 WHY_NOT = {  # what other estimators have
-    "sample_weight": (
-        ": a training step knows weights of classes alone; type class_weight=…, or repeat rows"
-    ),
     "partial_fit": (
         ": a run is trained as a whole; fit all rows, or train on with fit(config, folder, "
         "resume=True) and a larger trainer.max_epochs"
@@ -74,7 +71,9 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         """The overrides of the task."""
         raise NotImplementedError
 
-    def _train(self, features: NDArray[np.float32], labels: NDArray[Any]) -> None:
+    def _train(
+        self, features: NDArray[np.float32], labels: NDArray[Any], weights: ArrayLike | None
+    ) -> None:
         """Raises ValueError with all faults of the settings."""
         _warn_of_scale(features, type(self).__name__)
         with tempfile.TemporaryDirectory() as temporary:
@@ -82,7 +81,10 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             try:
                 if self.folder is not None:
                     folder = as_path(self.folder, "folder")
-                run = self._run(folder, features, labels)
+                own: tuple[NDArray[Any], ...] = (features, labels)
+                if weights is not None:
+                    own = (*own, _check_sample_weight(weights, features, ensure_non_negative=True))
+                run = self._run(folder, own)
                 self.model_ = Model(open_trained(run.folder))
             except (InputError, Interrupted) as error:
                 # The files are gone before anyone could look at them.
@@ -96,11 +98,11 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         self.loss_curve_ = [row["train/loss"] for row in self.history_[1:]]
         self.n_iter_ = len(self.history_) - 1
 
-    def _run(self, folder: Path, x: NDArray[np.float32], y: NDArray[Any]) -> Run:
+    def _run(self, folder: Path, own: tuple[NDArray[Any], ...]) -> Run:
         config, streams = compose(*self._settings()), random_state.capture()  # `fit` seeds them
         try:
             # A run has a test set; nobody reads its metrics here.
-            run = fit(config, folder, data=(x, y), test=(x[:1], y[:1]))
+            run = fit(config, folder, data=own, test=tuple(part[:1] for part in own[:2]))
         finally:
             random_state.restore(streams)
         if not run.best_checkpoint.exists():
@@ -179,8 +181,15 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         self.overrides = overrides
         self.folder = folder
 
-    def fit(self, X: Inputs, y: ArrayLike, **others: Any) -> Self:  # noqa: N803, scikit-learn's names
-        """Trains on X (N, features) and the classes y (N,), numbers or texts. Raises ValueError for
+    def fit(
+        self,
+        X: Inputs,  # noqa: N803, scikit-learn's names
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        **others: Any,
+    ) -> Self:
+        """Trains on X (N, features) and the classes y (N,), numbers or texts; `sample_weight` (N,)
+        are the weights of the samples in the loss. Raises ValueError for
         other arrays, and with all faults of the settings."""
         self._refuse(others)
         features, classes = validate_data(
@@ -193,7 +202,7 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
             raise ValueError(
                 f"y has the one class {self.classes_[0]}; this classifier needs two or more"
             )
-        self._train(features, numbers)
+        self._train(features, numbers, sample_weight)
         return self
 
     def _own_settings(self) -> list[str]:
@@ -278,16 +287,23 @@ class KindlingRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(self, X: Inputs, y: ArrayLike, **others: Any) -> Self:  # noqa: N803, scikit-learn's names
-        """Trains on X (N, features) and the numbers y, (N,) or (N, outputs). Raises ValueError for
-        other arrays, for numbers that are all equal, and with all faults of the settings."""
+    def fit(
+        self,
+        X: Inputs,  # noqa: N803, scikit-learn's names
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        **others: Any,
+    ) -> Self:
+        """Trains on X (N, features) and the numbers y, (N,) or (N, outputs); `sample_weight` (N,)
+        are the weights of the samples in the loss. Raises ValueError for other arrays, for numbers
+        that are all equal, and with all faults of the settings."""
         self._refuse(others)
         features, numbers = validate_data(
             self, X, y, dtype=np.float32, accept_sparse="csr", accept_large_sparse=False,
             multi_output=True, y_numeric=True, ensure_min_samples=2,
         )  # fmt: skip
         self._shape = numbers.shape[1:]
-        self._train(_dense(features), numbers)
+        self._train(_dense(features), numbers, sample_weight)
         return self
 
     def _own_settings(self) -> list[str]:

@@ -110,6 +110,7 @@ class SegmentBatch(NamedTuple):
     totals: Tensor | None  # (R, 1, 1, B), the sums of the targets over classes; None: all are 1
     scale: Tensor | float  # a factor of the loss; of each model, (S, 1, 1)
     logits: Tensor  # (S, classes, B)
+    factors: Tensor | None = None  # (R, 1, 1, B), of the samples' losses; None: all are 1
 
 
 class ClosedForm:
@@ -159,6 +160,13 @@ class ClosedForm:
         parameters of the part, so call it only when the rest of the backward pass does not read
         them."""
         raise NotImplementedError
+
+    def delta(self, batch: SegmentBatch) -> Tensor:
+        """The gradient of the logits of a batch, (S, classes, B)."""
+        found = self.task.residual(batch.logits, batch.targets, batch.totals)
+        if batch.factors is not None:
+            found.view(len(batch.factors), -1, *found.shape[1:]).mul_(batch.factors)
+        return found.mul_(batch.scale)
 
     def constrain(self) -> None:
         """Called after each step of an optimizer. Applies max_norm, if set."""

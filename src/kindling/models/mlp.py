@@ -146,8 +146,7 @@ class DenseClosedForm(ClosedForm):
             logits.add_(self._noise_like(logits))
 
         # The delta of a layer is the gradient of the loss with respect to the layer's outputs.
-        delta = self.task.residual(logits, batch.targets, batch.totals).mul_(batch.scale)
-        delta = last.shaped(delta.to(first.dtype))
+        delta = last.shaped(self.delta(batch).to(first.dtype))
         for depth in range(len(self.layers) - 1, 0, -1):
             layer, before, hidden = self.layers[depth], self.layers[depth - 1], depth - 1
             gradient = before.shaped(layer.backward(delta))

@@ -58,12 +58,14 @@ typedef struct {
    Labels are indexed in the same way: int64 classes (N) of CROSS_ENTROPY, else float32 targets
    (N, outputs). rates[k] is the learning rate of the step after batch k. Writes losses[k], the mean
    of a batch, weighted as Plan says, and scores[k]: the number of correct classes or labels; of
-   SQUARED_ERROR and HUBER the sum of the squared errors. */
+   SQUARED_ERROR and HUBER the sum of the squared errors. With weights, both are weighted means, and
+   the second is multiplied by the number of samples. */
 typedef struct {
     const void *features;
     int64_t source; /* BYTES or FLOATS; DOUBLES only for models of 64 bits */
     const int64_t *rows;
     const void *labels;
+    const float *weights; /* of the samples' losses and scores; 0: all are 1 */
     int64_t batch, epoch, first;
     int64_t begin, end; /* the batches of the block that a call trains */
     const double *rates;
@@ -76,6 +78,7 @@ typedef struct {
     const void *features;
     int64_t source;
     const void *labels;
+    const float *weights;
     int64_t count;
 } Samples;
 

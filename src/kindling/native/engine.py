@@ -83,8 +83,8 @@ class Block(ctypes.Structure):
 
     Sample i is features[rows[i]], with label labels[rows[i]]; features[i] and labels[i] if `rows`
     is None. Rows are int64, rates (K,) float64. Labels are int64 classes (N,) of cross entropy,
-    else float32 targets (N, outputs). The engine writes losses (K,), means of the batches, and
-    scores (K,), as tasks/task.py defines them, all float64.
+    else float32 targets (N, outputs). `weights` are float32, (N,), or None. The engine writes
+    losses (K,), means of the batches, and scores (K,), as tasks/task.py defines them, all float64.
     """
 
     _fields_ = [
@@ -92,6 +92,7 @@ class Block(ctypes.Structure):
         ("source", c_int64),
         ("rows", c_void_p),
         ("labels", c_void_p),
+        ("weights", c_void_p),
         *((name, c_int64) for name in ("batch", "epoch", "first", "begin", "end")),
         *((name, c_void_p) for name in ("rates", "losses", "scores")),
     ]
@@ -105,6 +106,7 @@ class Samples(ctypes.Structure):
         ("features", c_void_p),
         ("source", c_int64),
         ("labels", c_void_p),
+        ("weights", c_void_p),
         ("size", c_int64),
     ]
 

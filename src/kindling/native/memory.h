@@ -24,6 +24,8 @@ typedef struct {
     const void **inputs;          /* each sample of the batch */
     int64_t *labels;              /* the class of each sample */
     const float **targets;        /* or its numbers */
+    REAL *weights;                /* of each sample; 0: all are 1 */
+    REAL *room;                   /* for weights */
     REAL *converted;              /* (batch, inputs): the batch as the first layer reads it, or 0 */
     uint8_t *copied;              /* (batch, inputs): bytes of the batch, or 0 */
     REAL *left, *right;           /* (units, width): transposed gradients, and logits */
@@ -84,6 +86,8 @@ static char *arrange(Work *work, const Network *network, ptrdiff_t batch, char *
     work->inputs = take(&next, batch * sizeof(void *));
     work->labels = take(&next, batch * sizeof(int64_t));
     work->targets = take(&next, batch * sizeof(float *));
+    work->room = take(&next, width * sizeof(REAL));
+    work->weights = 0;
     const size_t numbers = batch * network->layers[0].inputs;
     const int random = network->input_dropout > 0 || network->noise > 0;
     const int converts = random || network->layers[0].units >= WIDE;

@@ -92,6 +92,14 @@ static void transpose_delta(const Work *work, Share samples)
         for (ptrdiff_t c = layer->units; c < stride; c++) own->delta[b * stride + c] = 0;
 }
 
+/* The weights of the samples from b on; 1 after the last one. */
+static Vector weights_of(const Work *work, ptrdiff_t b, ptrdiff_t end)
+{
+    Vector found = BROADCAST(1);
+    for (ptrdiff_t i = 0; i < LANES && b + i < end; i++) found[i] = work->weights[b + i];
+    return found;
+}
+
 /* Losses, scores, and gradients of the logits: the latter by rows in `delta` of the last layer, and
    transposed in `right`. Each target is multiplied by the weight of its class, without
    `weights` by 1. So the gradient is (total · softmax - target) · factor, with a sample's sum of
@@ -126,21 +134,29 @@ static void cross_entropy(const Work *work, double smoothing, const double *weig
             sum += e;
             below_total += below * WEIGHT(c);
         }
+        Vector below_targets = BROADCAST(off);
+        if (work->weights) {
+            const Vector own_weights = weights_of(work, b, samples.end);
+            total *= own_weights;
+            below_total *= own_weights;
+            below_targets *= own_weights;
+        }
         Vector loss = logarithm(sum) * total;
         if (smoothing > 0) loss -= below_total * spread;
         AT(work->loss + b) = loss;
         const Vector scale = factor / sum * total;
         for (ptrdiff_t c = 0; c < classes; c++)
-            AT(z + c * width + b) = AT(z + c * width + b) * scale - off * WEIGHT(c);
+            AT(z + c * width + b) = AT(z + c * width + b) * scale - below_targets * WEIGHT(c);
         EACH(i, LANES) {
             if (b + i >= samples.end) break;
             const REAL *row = own->output + (b + i) * stride;
             const ptrdiff_t label = work->labels[b + i];
-            work->loss[b + i] -= kept * WEIGHT(label) * (row[label] - highest[i]);
-            z[label * width + b + i] -= on * WEIGHT(label);
+            const REAL own_weight = work->weights ? work->weights[b + i] : 1;
+            work->loss[b + i] -= kept * WEIGHT(label) * (row[label] - highest[i]) * own_weight;
+            z[label * width + b + i] -= on * WEIGHT(label) * own_weight;
             ptrdiff_t first = 0; /* the first of the highest logits */
             while (first < label && row[first] < row[label]) first++;
-            work->scores[b + i] = first == label && row[label] == highest[i];
+            work->scores[b + i] = (first == label && row[label] == highest[i]) * own_weight;
         }
     }
     transpose_delta(work, samples);
@@ -161,7 +177,8 @@ static void errors(const Work *work, REAL factor, Share samples)
     transpose_outputs(work, samples);
     for (ptrdiff_t b = samples.begin; b < end; b += LANES) {
         const ptrdiff_t count = least(LANES, samples.end - b);
-        Vector total = zero, score = zero;
+        Vector total = zero, score = zero, own_weights = one;
+        if (work->weights) own_weights = weights_of(work, b, samples.end);
         for (ptrdiff_t c = 0; c < outputs; c++) {
             const Vector z = AT(work->right + c * width + b);
             Vector y = zero, residual, loss;
@@ -183,12 +200,13 @@ static void errors(const Work *work, REAL factor, Share samples)
                     residual = SELECT(far, signed_as(bound, residual), residual);
                 }
             }
-            residual *= scale;
+            residual *= scale * own_weights;
             for (ptrdiff_t i = most(count, 0); i < LANES; i++) residual[i] = 0;
             AT(work->right + c * width + b) = residual;
             total += loss;
         }
-        AT(work->loss + b) = total * share;
+        AT(work->loss + b) = total * share * own_weights;
+        score *= own_weights;
         for (ptrdiff_t i = 0; i < count; i++) work->scores[b + i] = score[i];
     }
     transpose_delta(work, samples);
@@ -203,10 +221,12 @@ static void judge(const Work *work, double smoothing, const double *weights, REA
         errors(work, factor, samples);
 }
 
-/* Sample b of the batch has the labels of number `row`. */
-static inline void take_labels(Work *work, ptrdiff_t b, const void *labels, int64_t row)
+/* Sample b of the batch has the labels and the weight of number `row`. */
+static inline void take_labels(Work *work, ptrdiff_t b, const void *labels, const float *weights,
+                               int64_t row)
 {
     const Network *network = work->network;
+    if (weights) work->weights[b] = weights[row];
     if (network->loss == CROSS_ENTROPY)
         work->labels[b] = ((const int64_t *)labels)[row];
     else

@@ -185,11 +185,14 @@ static int64_t row_of(const Block *block, int64_t k, int64_t b)
 /* What the sum of the losses of batch k is divided by: the weights of its samples. */
 static double batch_weight(const Plan *plan, const Block *block, int64_t k)
 {
-    if (!plan->class_weights) return (double)block->batch;
+    if (!plan->class_weights && !block->weights) return (double)block->batch;
     double sum = 0;
-    for (int64_t b = 0; b < block->batch; b++)
-        sum += plan->class_weights[((const int64_t *)block->labels)[row_of(block, k, b)]];
-    return sum;
+    for (int64_t b = 0; b < block->batch; b++) {
+        const int64_t row = row_of(block, k, b);
+        const double own = block->weights ? block->weights[row] : 1;
+        sum += own * (plan->class_weights ? plan->class_weights[((const int64_t *)block->labels)[row]] : 1);
+    }
+    return sum ? sum : 1;
 }
 
 /* --- the interface ---------------------------------------------------------------------------- */
@@ -206,7 +209,10 @@ void EXPORTED(train)(const Network *network, const Optimizer *optimizer, const P
     const Share samples = share(member, batch, PAD);
     int64_t taken = model->steps;
     meet(member); /* nobody uses the scratch any more */
-    if (member->number == 0) prepare(network, weights, batch, scratch);
+    if (member->number == 0) {
+        prepare(network, weights, batch, scratch);
+        if (block->weights) work->weights = work->room;
+    }
     meet(member);
     for (int64_t k = block->begin; k < block->end; k++) {
         const int64_t number = block->first + k; /* in the epoch */
@@ -217,7 +223,7 @@ void EXPORTED(train)(const Network *network, const Optimizer *optimizer, const P
         for (ptrdiff_t b = samples.begin; b < samples.end; b++) {
             const int64_t row = row_of(block, k, b);
             work->inputs[b] = (const char *)block->features + row * width;
-            take_labels(work, b, block->labels, row);
+            take_labels(work, b, block->labels, block->weights, row);
             prepare_input(work, b, block->source, model->seed, drawn);
         }
         forward(work, weights, block->source, member, 1, model->seed, drawn);
@@ -236,13 +242,14 @@ void EXPORTED(train)(const Network *network, const Optimizer *optimizer, const P
             if (member->number == 0) accumulate_vectors(work, l, to, overwrite);
         }
         if (member->number == 0) {
-            double loss = 0, score = 0;
+            double loss = 0, score = 0, sum = 0;
             for (ptrdiff_t b = 0; b < batch; b++) {
                 loss += work->loss[b];
                 score += work->scores[b];
+                if (work->weights) sum += work->weights[b];
             }
             block->losses[k] = loss / divisor;
-            block->scores[k] = score;
+            block->scores[k] = sum ? score * (double)batch / sum : score;
         }
         if (completes) {
             taken++;
@@ -308,7 +315,9 @@ void EXPORTED(evaluate)(const Network *network, const void *weights, const Sampl
 {
     Work *work = evaluated(network, weights, samples, scratch);
     if (out) copy_logits(work, network, samples->count, out);
-    for (int64_t i = 0; i < samples->count; i++) take_labels(work, i, samples->labels, i);
+    if (samples->weights) work->weights = work->room;
+    for (int64_t i = 0; i < samples->count; i++)
+        take_labels(work, i, samples->labels, samples->weights, i);
     judge(work, 0, 0, 1, (Share){0, samples->count});
     *loss = 0;
     *score = 0;

@@ -16,11 +16,12 @@ from kindling.steps.base import BatchResults, Learner, aligned
 from kindling.steps.optimizers import build_optimizer, is_sharded, set_rates
 from kindling.system.errors import InputError, first_line
 from kindling.tasks.measures import Evaluated, evaluate
+from kindling.tasks.task import factors_of
 
 log = logging.getLogger(__name__)
 
 
-Forward = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+Forward = Callable[[Tensor, Tensor, Tensor | None], tuple[Tensor, Tensor]]
 
 
 def _compiled(forward: Forward) -> Forward:
@@ -31,9 +32,9 @@ def _compiled(forward: Forward) -> Forward:
     log.info("the step is compiled, which takes some tens of seconds")
     compiled = torch.compile(forward, dynamic=False)
 
-    def run(features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def run(features: Tensor, labels: Tensor, factors: Tensor | None) -> tuple[Tensor, Tensor]:
         try:
-            return compiled(features, labels)
+            return compiled(features, labels, factors)
         except BackendCompilerFailed as error:
             raise InputError(
                 f"trainer.compile=true: torch cannot compile here ({first_line(error)}); "
@@ -68,11 +69,17 @@ class AutogradLearner(Learner):
     def train(self, block: Block, epoch: int, batch: int) -> BatchResults:
         losses, logits = [], []
         all_features, all_labels = aligned(block.features[:, 0]), block.labels[:, 0]
-        for features, labels in zip(all_features.unbind(), all_labels.unbind(), strict=True):
+        factors: Sequence[Tensor | None] = [None] * len(all_labels)
+        if block.weights is not None:
+            weights = block.weights[:, 0]
+            factors = factors_of(weights, all_labels, self.class_weights).unbind()
+        for features, labels, factor in zip(
+            all_features.unbind(), all_labels.unbind(), factors, strict=True
+        ):
             if self.step_plan.begins(batch):
                 for parameter in self.parameters:
                     parameter.grad = None
-            output, loss = self.forward(features, labels)
+            output, loss = self.forward(features, labels, factor)
             losses.append(loss.detach())
             logits.append(output.detach())
             share = self.step_plan.accumulate * self.step_plan.ranks
@@ -81,12 +88,17 @@ class AutogradLearner(Learner):
             if self.step_plan.completes(batch):
                 self._step(self.step_plan.step_of(epoch, batch))
             batch += 1
-        scores = self.task.scores(torch.stack(logits).mT, all_labels).sum(-1, keepdim=True)
+        scores = self.task.scores(torch.stack(logits).mT, all_labels)
+        if block.weights is not None:
+            scores = scores * factors_of(block.weights[:, 0], all_labels)
+        scores = scores.sum(-1, keepdim=True)
         return BatchResults(torch.stack(losses).unsqueeze(1), scores)
 
-    def _forward(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    def _forward(
+        self, features: Tensor, labels: Tensor, factors: Tensor | None
+    ) -> tuple[Tensor, Tensor]:
         output, smoothing = self.model(features), self.step_plan.smoothing
-        return output, self.task.loss(output, labels, self.class_weights, smoothing)
+        return output, self.task.loss(output, labels, self.class_weights, smoothing, factors)
 
     def _step(self, step: int) -> None:
         set_rates(self.optimizer, [self.schedules[0](step)])

@@ -28,6 +28,7 @@ from kindling.steps.stack import KeptWeights, Lane, Stack
 from kindling.system.errors import first_line
 from kindling.system.machine import to_device
 from kindling.tasks.measures import Evaluated, evaluate
+from kindling.tasks.task import factors_of
 
 log = logging.getLogger(__name__)
 
@@ -93,18 +94,26 @@ class ClosedFormLearner(Learner):
         if isinstance(block, Rows):
             return self._train_rows(block, epoch, batch)
         like = self.stack.parameters[0]
+        if block.weights is not None and self.why_no_graph is None:
+            self._use_no_graph("the samples have weights")
         size, count = block.size, block.batches
         loss_scale = 1 / (size * self.step_plan.accumulate * self.step_plan.ranks)
         rates = self.rates(epoch, batch, count)
         if self.stack.trial_count == 1 and like.device.type == "cpu":  # numbers are faster
-            results = self._train(*block, rates.tolist(), loss_scale, epoch, batch)
+            results = self._train(
+                block.features, block.labels, rates.tolist(), loss_scale, epoch, batch,
+                block.weights,
+            )  # fmt: skip
             set_rates(self.optimizer, rates[-1].tolist())
         else:
             table, parts = self.on_device(rates), []
             for piece in self._pieces(count, batch):
-                inputs = [tensor[piece] for tensor in (*block, table)]
+                inputs = [tensor[piece] for tensor in (block.features, block.labels, table)]
                 first = batch + piece.start
-                train = partial(self._train, loss_scale=loss_scale, epoch=epoch, batch=first)
+                weights = None if block.weights is None else block.weights[piece]
+                train = partial(
+                    self._train, loss_scale=loss_scale, epoch=epoch, batch=first, weights=weights
+                )
                 graph = self._graph(train, inputs, first)
                 parts.append(BatchResults(*(graph or train)(*inputs)))
             results = BatchResults.joined(parts)
@@ -122,7 +131,8 @@ class ClosedFormLearner(Learner):
         parts = []
         for first in range(0, rows.batches, most):
             chosen = rows.rows[first : first + most]
-            block = Block(as_float(features[chosen]), labels[chosen])
+            weights = None if rows.weights is None else rows.weights[chosen]
+            block = Block(as_float(features[chosen]), labels[chosen], weights)
             parts.append(self.train(block, epoch, batch + first))
         return BatchResults.joined(parts)
 
@@ -175,7 +185,7 @@ class ClosedFormLearner(Learner):
         self.why_no_graph = reason
         log.info("batches run without CUDA graphs: %s", reason)
 
-    def _train(
+    def _train(  # noqa: PLR0917, the inputs of a CUDA graph have places
         self,
         features: Tensor,
         labels: Tensor,
@@ -183,6 +193,7 @@ class ClosedFormLearner(Learner):
         loss_scale: float,
         epoch: int,
         batch: int,
+        weights: Tensor | None = None,
     ) -> BatchResults:
         """The steps of a block: features (K, R, B, *shape), labels (K, R, B, …), rates (K, S) as
         numbers or as a tensor. With a tensor, this method never waits for the GPU, so it can be
@@ -193,12 +204,17 @@ class ClosedFormLearner(Learner):
         targets, totals = self.task.targets(
             labels, self.stack.parameters[0], self.class_weights, self.step_plan.smoothing
         )
+        factors = shares = None
+        if weights is not None:
+            factors = factors_of(weights, labels, self.class_weights)
+            shares = factors_of(weights, labels)
+        of_samples = (totals, factors)
         seeds = self._lane_seeds(len(features))
         scales = self._scales(rates, loss_scale)
 
         def train_lane(lane: Lane) -> list[BatchResults]:
             work = [
-                (segment, *self._batches(segment, features, targets, totals, scales[number]))
+                (segment, *self._batches(segment, features, targets, of_samples, scales[number]))
                 for number, segment in zip(lane.segment_numbers, lane.segments, strict=True)
             ]
             for k in range(len(features)):
@@ -210,7 +226,10 @@ class ClosedFormLearner(Learner):
                     segment.differentiate(batches[k], use)
                 if self.step_plan.completes(batch + k):
                     self._finish_step(lane, rates[k], self.step_plan.step_of(epoch, batch + k))
-            return [self._batch_results(segment, logits, labels) for segment, _, logits in work]
+            return [
+                self._batch_results(segment, logits, labels, factors, shares)
+                for segment, _, logits in work
+            ]
 
         by_lane = self.lanes.map(train_lane, self.stack.lanes)
         by_segment = zip(*chain.from_iterable(by_lane), strict=True)
@@ -241,10 +260,14 @@ class ClosedFormLearner(Learner):
         segment: ClosedForm,
         features: Tensor,
         targets: Tensor,
-        totals: Tensor | None,
+        of_samples: tuple[Tensor | None, Tensor | None],
         scales: Sequence[Tensor | float],
     ) -> tuple[list[SegmentBatch], Tensor]:
-        """The batches of a segment, and all their logits (K, S, classes, B)."""
+        """The batches of a segment, and all their logits (K, S, classes, B). `of_samples` are the
+        totals of the targets (K, R, 1, 1, B), and factors (K, R, B), if any."""
+        totals, factors = of_samples
+        if factors is not None:
+            factors = factors[:, :, None, None]
         shape = (len(segment.trials), segment.classes, features.shape[2])
         logits = empty_aligned(len(features), shape, self.stack.parameters[0])
         if segment.batches != list(range(self.stack.batch_count)):
@@ -254,9 +277,12 @@ class ClosedFormLearner(Learner):
             else:  # in another order, or not adjacent
                 features = features.index_select(1, index)
             features, targets = aligned(features), targets.index_select(1, index)
-            totals = None if totals is None else totals.index_select(1, index)
-        of_batches = [None] * len(features) if totals is None else totals.unbind()
-        parts = (features.unbind(), targets.unbind(), of_batches, scales, logits.unbind())
+            totals, factors = (
+                part if part is None else part.index_select(1, index) for part in (totals, factors)
+            )
+        nothing = [None] * len(features)
+        of_batches, own = (nothing if p is None else p.unbind() for p in (totals, factors))
+        parts = (features.unbind(), targets.unbind(), of_batches, scales, logits.unbind(), own)
         return [SegmentBatch(*each) for each in zip(*parts, strict=True)], logits
 
     def _use_gradient(self, batch: int) -> UseGradient:
@@ -298,15 +324,28 @@ class ClosedFormLearner(Learner):
             set_rates(self.optimizer, rates)
             self.optimizer.step()
 
-    def _batch_results(self, segment: ClosedForm, logits: Tensor, labels: Tensor) -> BatchResults:
+    def _batch_results(
+        self,
+        segment: ClosedForm,
+        logits: Tensor,
+        labels: Tensor,
+        factors: Tensor | None,
+        shares: Tensor | None,
+    ) -> BatchResults:
         """Losses and scores of a segment, from its logits (K, S, classes, B)."""
         trials_per_batch = len(segment.trials) // len(segment.batches)
-        labels = labels.index_select(1, segment.batch_index)
-        labels = labels.repeat_interleave(trials_per_batch, 1)  # (K, S, B, …)
+
+        def by_trial(part: Tensor) -> Tensor:  # (K, R, B, …) to (K, S, B, …)
+            return part.index_select(1, segment.batch_index).repeat_interleave(trials_per_batch, 1)
+
+        labels = by_trial(labels)
         losses = self.task.batch_losses(
-            logits, labels, self.class_weights, self.step_plan.smoothing
-        )
-        return BatchResults(losses, self.task.scores(logits, labels).sum(-1))
+            logits, labels, self.class_weights, self.step_plan.smoothing,
+            None if factors is None else by_trial(factors),
+        )  # fmt: skip
+        scores = self.task.scores(logits, labels)
+        scores = scores if shares is None else scores * by_trial(shares)
+        return BatchResults(losses, scores.sum(-1))
 
     def gradients(self) -> list[Tensor]:
         return [gradient for segment in self.stack.segments for gradient in segment.gradients]

@@ -42,6 +42,16 @@ def scratch(size: int) -> int:
     return held.data_ptr()
 
 
+def as_read(part: Tensor) -> Tensor:
+    """Labels or weights as the engine reads them: Lightning may have made float64 of numbers."""
+    return (part.float() if part.is_floating_point() else part).contiguous()
+
+
+def scores_of(scores: NDArray[np.float64], *, real: bool) -> Tensor:
+    found = torch.from_numpy(scores)
+    return found if real else found.long()
+
+
 class NativeModel:
     """A model and the flat vector `weights` that holds its parameters and running statistics."""
 
@@ -98,11 +108,15 @@ class NativeModel:
             by.logits(self.network, self.weights.data_ptr(), samples, found.data_ptr(), memory)
         return found
 
-    def samples(self, features: Tensor, labels: Tensor | None = None) -> engine.Samples:
-        """The addresses of features (N, *shape) and labels (N, …). Raises ValueError as `check`."""
+    def samples(
+        self, features: Tensor, labels: Tensor | None = None, weights: Tensor | None = None
+    ) -> engine.Samples:
+        """The addresses of features (N, *shape), labels (N, …) and weights (N,). Raises ValueError
+        as `check`."""
         self.check(features, labels)
-        address = None if labels is None else labels.data_ptr()
-        return engine.Samples(features.data_ptr(), SOURCES[features.dtype], address, len(features))
+        addresses = (None if part is None else part.data_ptr() for part in (labels, weights))
+        source = SOURCES[features.dtype]
+        return engine.Samples(features.data_ptr(), source, *addresses, len(features))
 
     def check(self, features: Tensor, labels: Tensor | None = None) -> None:
         """Raises ValueError if a sample has another size than the model's inputs, or the labels are
@@ -232,7 +246,8 @@ class NativeLearner(Learner):
         count, by = block.batches, engine.engine()
         losses = np.empty((len(self.trials), count))
         scores = np.empty((len(self.trials), count))
-        features, labels = block.features.contiguous(), self._labels(block.labels)
+        features, labels = block.features.contiguous(), as_read(block.labels)
+        weights = None if block.weights is None else as_read(block.weights)
         first = 0 if isinstance(block, Rows) else 2  # the dimension of the samples
         self.trials[0].model.check(features.flatten(0, first), labels)
 
@@ -242,9 +257,10 @@ class NativeLearner(Learner):
             steps = (batch + np.arange(count)) // self.step_plan.accumulate
             rates = np.ascontiguousarray(self.schedules[number].of_epoch(epoch)[steps])
             if isinstance(block, Rows):
-                x, y, rows = features, labels, block.rows[:, order].contiguous()
+                x, y, w, rows = features, labels, weights, block.rows[:, order].contiguous()
             else:
                 x, y, rows = features[:, order].contiguous(), labels[:, order].contiguous(), None
+                w = None if weights is None else weights[:, order].contiguous()
             memory = scratch(by.scratch_bytes(network, block.size))
             # Signals are handled between calls, even if trainer.steps_per_call is large.
             most = max(1, OPERATIONS // (6 * block.size * network.size))
@@ -253,7 +269,8 @@ class NativeLearner(Learner):
                 for start in range(begin, end, most):
                     part = engine.Block(
                         x.data_ptr(), SOURCES[x.dtype], None if rows is None else rows.data_ptr(),
-                        y.data_ptr(), block.size, epoch, batch, start, min(start + most, end),
+                        y.data_ptr(), None if w is None else w.data_ptr(), block.size, epoch, batch,
+                        start, min(start + most, end),
                         rates.ctypes.data, losses[number].ctypes.data, scores[number].ctypes.data,
                     )  # fmt: skip
                     arguments = (network, (trial.settings, self.plan), trial.pointers, part, memory)
@@ -269,15 +286,8 @@ class NativeLearner(Learner):
                 norm.num_batches_tracked += count
 
         self.lanes.deal(train, self.by_size)
-        return BatchResults(torch.from_numpy(losses).T, self._scores(scores).T)
-
-    def _labels(self, labels: Tensor) -> Tensor:
-        """Labels as the engine reads them: Lightning may have made float64 of numbers."""
-        return (labels.float() if labels.is_floating_point() else labels).contiguous()
-
-    def _scores(self, scores: NDArray[np.float64]) -> Tensor:
-        found = torch.from_numpy(scores)
-        return found if self.task.real_scores else found.long()
+        real = self.task.real_scores or weights is not None
+        return BatchResults(torch.from_numpy(losses).T, scores_of(scores, real=real).T)
 
     def gradients(self) -> list[Tensor]:
         return [trial.gradient for trial in self.trials if trial.gradient is not None]
@@ -287,7 +297,8 @@ class NativeLearner(Learner):
 
     def evaluate(self, batch: Batch, places: Sequence[int]) -> Evaluated:
         models, measure, by = [self.native[n] for n in places], self.measure, engine.engine()
-        features, labels = batch.features.contiguous(), self._labels(batch.labels)
+        features, labels = batch.features.contiguous(), as_read(batch.labels)
+        weights = None if batch.weights is None else as_read(batch.weights)
         starts = range(0, len(labels), CHUNK)
         losses = np.empty((len(starts), len(models)))
         scores = np.empty((len(starts), len(models)))
@@ -296,11 +307,12 @@ class NativeLearner(Learner):
         def evaluate(part_of: tuple[int, int]) -> None:
             number, chunk = part_of
             model, part = models[number], slice(starts[chunk], starts[chunk] + CHUNK)
-            samples, weights = model.samples(features[part], labels[part]), model.weights
+            own = None if weights is None else weights[part]
+            samples = model.samples(features[part], labels[part], own)
             memory = scratch(by.scratch_bytes(model.network, samples.size))
-            logits = weights.new_empty(samples.size if measure else 0, self.task.outputs)
+            logits = model.weights.new_empty(samples.size if measure else 0, self.task.outputs)
             losses[chunk, number], scores[chunk, number] = by.evaluate(
-                model.network, weights.data_ptr(), samples, memory,
+                model.network, model.weights.data_ptr(), samples, memory,
                 logits.data_ptr() if measure else None,
             )  # fmt: skip
             if measure:
@@ -312,7 +324,8 @@ class NativeLearner(Learner):
         if measure:
             by_model = [joined(measure, [tallies[n, chunk] for chunk in chunks]) for n in numbers]
             whole = torch.cat(by_model, 1)
-        return Evaluated(torch.from_numpy(losses), self._scores(scores), whole)
+        real = self.task.real_scores or weights is not None
+        return Evaluated(torch.from_numpy(losses), scores_of(scores, real=real), whole)
 
     def logits(self, features: Tensor) -> Tensor:
         return self.native[0].logits(features)

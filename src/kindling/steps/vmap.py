@@ -69,7 +69,9 @@ class Vmapped(ClosedForm):
         with torch.enable_grad():
             outputs = self._outputs(weights, inputs, training=True, by_trial=batches > 1).mT
             # The loss is exact without the totals of the targets.
-            losses = self.task.summed_losses(outputs, batch.targets).view(trials, 1, 1)
+            losses = self.task.summed_losses(outputs, batch.targets, batch.factors).view(
+                trials, 1, 1
+            )
             gradients = torch.autograd.grad(
                 (losses * batch.scale).sum(), weights, allow_unused=True, materialize_grads=True
             )

@@ -29,14 +29,20 @@ def losses(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def batch_losses(
-    logits: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float
+    logits: Tensor,
+    labels: Tensor,
+    weights: Tensor | None,
+    smoothing: float,
+    factors: Tensor | None = None,
 ) -> Tensor:
-    """The loss of each batch, (K, S), of logits (K, S, classes, B) for labels (K, S, B)."""
+    """The loss of each batch, (K, S), of logits (K, S, classes, B) for labels (K, S, B), with
+    `factors` (K, S, B) of the samples' losses."""
     flat = F.cross_entropy(
         logits.flatten(0, 1), labels.flatten(0, 1), weights, reduction="none",
         label_smoothing=smoothing,
     )  # fmt: skip
-    means = flat.view(labels.shape).mean(-1)
+    found = flat.view(labels.shape)
+    means = (found if factors is None else found * factors).mean(-1)
     return means if weights is None else means / _mean_weights(labels, weights)
 
 
@@ -88,9 +94,10 @@ def residual(logits: Tensor, targets: Tensor, totals: Tensor | None) -> Tensor:
     return found
 
 
-def summed_losses(logits: Tensor, targets: Tensor) -> Tensor:
+def summed_losses(logits: Tensor, targets: Tensor, factors: Tensor | None = None) -> Tensor:
     """The sum over samples of each model's losses, (S,), of logits (S, classes, B)."""
     by_batch = logits.log_softmax(1).view(len(targets), -1, *logits.shape[1:])
+    targets = targets if factors is None else targets * factors
     return -(by_batch * targets).sum((2, 3)).view(-1)
 
 
@@ -120,19 +127,31 @@ class Classification(Task):
         return losses(outputs, labels)
 
     def loss(
-        self, outputs: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float
+        self,
+        outputs: Tensor,
+        labels: Tensor,
+        weights: Tensor | None,
+        smoothing: float,
+        factors: Tensor | None = None,
     ) -> Tensor:
-        return loss(outputs, labels, weights, smoothing)
+        if factors is None:
+            return loss(outputs, labels, weights, smoothing)
+        return super().loss(outputs, labels, weights, smoothing, factors)
 
     def batch_losses(
-        self, outputs: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float
+        self,
+        outputs: Tensor,
+        labels: Tensor,
+        weights: Tensor | None,
+        smoothing: float,
+        factors: Tensor | None = None,
     ) -> Tensor:
-        return batch_losses(outputs, labels, weights, smoothing)
+        return batch_losses(outputs, labels, weights, smoothing, factors)
 
     def scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return decide(outputs, -2) == labels
 
-    def score(self, total: float, samples: int, spread: float) -> float:
+    def score(self, total: float, samples: float, spread: float) -> float:
         del spread
         return total / samples
 
@@ -159,8 +178,10 @@ class Classification(Task):
     def residual(self, outputs: Tensor, targets: Tensor, totals: Tensor | None) -> Tensor:
         return residual(outputs, targets, totals)
 
-    def summed_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        return summed_losses(outputs, targets)
+    def summed_losses(
+        self, outputs: Tensor, targets: Tensor, factors: Tensor | None = None
+    ) -> Tensor:
+        return summed_losses(outputs, targets, factors)
 
 
 def build(section: schema.Classification, outputs: int) -> Task:

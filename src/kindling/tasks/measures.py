@@ -327,12 +327,19 @@ def evaluate(
     losses, scores, parts = [], [], []
     chunk = min(CHUNK, max(CHUNK // 8, 16 * CHUNK // trials))
     with torch.no_grad():
-        for features, labels in zip(*(torch.split(t, chunk) for t in batch), strict=True):
+        for start in range(0, len(batch.labels), chunk):
+            features, labels, weights = (
+                part if part is None else part[start : start + chunk] for part in batch
+            )
+            assert features is not None and labels is not None  # noqa: PT018
             logits = forward(as_float(features).to(dtype))
             target = labels.expand(len(logits), *labels.shape)
             exact = logits.to(torch.promote_types(logits.dtype, torch.float32))
-            losses.append(task.losses(exact, target).sum(-1))
-            scores.append(task.scores(logits, target).sum(-1))
+            each = task.losses(exact, target), task.scores(logits, target)
+            if weights is not None:
+                each = each[0] * weights, each[1] * weights
+            losses.append(each[0].sum(-1))
+            scores.append(each[1].sum(-1))
             if measure is not None:
                 parts.append(tally(measure, exact, labels))
     whole = None if measure is None else joined(measure, parts)

@@ -24,6 +24,7 @@ class EpochMetrics(Metric):
     errors: list[Tensor]
     correct: Tensor
     samples: Tensor
+    weights: list[Tensor]  # sums over batches, if the samples have weights
     tallies: list[Tensor]
 
     def __init__(
@@ -42,14 +43,23 @@ class EpochMetrics(Metric):
         counts = torch.zeros(len(spreads), dtype=torch.long)
         self.add_state("correct", counts, dist_reduce_fx="sum")
         self.add_state("samples", torch.tensor(0), dist_reduce_fx="sum")
+        self.add_state("weights", [], dist_reduce_fx="cat")
         if measure is not None:
             self.add_state("tallies", [], dist_reduce_fx="cat")
 
     def update(
-        self, losses: Tensor, scores: Tensor, samples: int, tally: Tensor | None = None
+        self,
+        losses: Tensor,
+        scores: Tensor,
+        samples: int,
+        tally: Tensor | None = None,
+        weights: Tensor | None = None,
     ) -> None:
         """Adds K batches: sums of losses (K, S) and of scores (K, S), number of samples; for a
-        measure, the tally of them."""
+        measure, the tally of them. `weights` are those of the samples, by which the sums are
+        weighted."""
+        if weights is not None:
+            self.weights.append(weights.sum(dtype=scores.dtype).view(1))
         self.losses.append(losses)
         if scores.is_floating_point():
             self.errors.append(scores)
@@ -67,11 +77,14 @@ class EpochMetrics(Metric):
     def compute(self) -> list[dict[str, float]]:
         """`loss`, the score and the measure of each trial, as Python floats, over all ranks."""
         samples, totals = int(self.samples), self.correct.tolist()
+        weight: float = samples
+        if len(self.weights):
+            weight = _sum(_joined(self.weights).tolist()) or 1.0
         if len(self.errors):
             totals = [_sum(errors) for errors in _by_trial(self.errors)]
         name = SCORES[self.task.section.name]
         found = [
-            {"loss": _sum(losses) / samples, name: self.task.score(total, samples, spread)}
+            {"loss": _sum(losses) / weight, name: self.task.score(total, weight, spread)}
             for losses, total, spread in zip(
                 _by_trial(self.losses), totals, self.spreads, strict=True
             )

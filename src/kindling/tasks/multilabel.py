@@ -25,7 +25,7 @@ class Multilabel(Task):
     def scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return ((outputs > 0) == (labels.mT > 0.5)).sum(-2)
 
-    def score(self, total: float, samples: int, spread: float) -> float:
+    def score(self, total: float, samples: float, spread: float) -> float:
         del spread
         return total / (samples * self.outputs)
 

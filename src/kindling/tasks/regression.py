@@ -34,7 +34,7 @@ class Regression(Task):
         found = (outputs - labels.mT.to(outputs.dtype)).square().sum(-2)
         return found if outputs.device.type == "mps" else found.double()
 
-    def score(self, total: float, samples: int, spread: float) -> float:
+    def score(self, total: float, samples: float, spread: float) -> float:
         """R²: 1 less the squared errors as a share of the squared distances of the labels from
         their mean. Of several numbers, both sums go over all of them. Of equal labels, as in
         scikit-learn, 1 without an error, else 0."""

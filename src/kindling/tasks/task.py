@@ -34,29 +34,44 @@ class Task:
         raise NotImplementedError
 
     def loss(
-        self, outputs: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float
+        self,
+        outputs: Tensor,
+        labels: Tensor,
+        weights: Tensor | None,
+        smoothing: float,
+        factors: Tensor | None = None,
     ) -> Tensor:
         """The mean loss of one model's outputs (N, outputs). Only classification has class weights
-        (classes,) and smoothing."""
-        del weights, smoothing
-        return self.losses(outputs.mT[None], labels[None]).mean()
+        (classes,) and smoothing. `factors` (N,) are those of `factors_of`."""
+        factors = None if factors is None else factors[None, None]
+        found = self.batch_losses(
+            outputs.mT[None, None], labels[None, None], weights, smoothing, factors
+        )
+        return found[0, 0]
 
     def batch_losses(
-        self, outputs: Tensor, labels: Tensor, weights: Tensor | None, smoothing: float
+        self,
+        outputs: Tensor,
+        labels: Tensor,
+        weights: Tensor | None,
+        smoothing: float,
+        factors: Tensor | None = None,
     ) -> Tensor:
-        """The loss of each batch, (K, M), of outputs (K, M, outputs, B)."""
+        """The loss of each batch, (K, M), of outputs (K, M, outputs, B); `factors` (K, M, B)."""
         del weights, smoothing
         found = self.losses(outputs.flatten(0, 1), labels.flatten(0, 1))
-        return found.view(*outputs.shape[:2], -1).mean(-1)
+        found = found.view(*outputs.shape[:2], -1)
+        return (found if factors is None else found * factors).mean(-1)
 
     def scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """What is summed over samples for the task's score, (M, N): the number of correct classes
         or labels, or the squared errors."""
         raise NotImplementedError
 
-    def score(self, total: float, samples: int, spread: float) -> float:
-        """The score of a model, as config/measures.py names it, from the sum of `scores`. `spread`
-        is data/targets.py's `spread` of the labels."""
+    def score(self, total: float, samples: float, spread: float) -> float:
+        """The score of a model, as config/measures.py names it, from the sum of `scores`, and the
+        number of samples or the sum of their weights. `spread` is data/targets.py's `spread` of
+        the labels."""
         raise NotImplementedError
 
     def probabilities(self, outputs: Tensor) -> Tensor:
@@ -96,11 +111,40 @@ class Task:
         targets (R, 1, outputs, B)."""
         raise NotImplementedError
 
-    def summed_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The sum over samples of each model's losses, (S,), for what `residual` takes."""
-        models = len(outputs)
-        labels = targets.expand(-1, models // len(targets), -1, -1).flatten(0, 1).mT
-        return self.losses(outputs, labels).sum(-1)
+    def summed_losses(
+        self, outputs: Tensor, targets: Tensor, factors: Tensor | None = None
+    ) -> Tensor:
+        """The sum over samples of each model's losses, (S,), for what `residual` takes; `factors`
+        (R, 1, 1, B)."""
+        labels = _by_model(targets, len(outputs)).mT
+        return _summed(self.losses(outputs, labels), factors)
+
+
+def _by_model(of_batches: Tensor, models: int) -> Tensor:
+    """What R batches have, (R, 1, …), for each of S models: (S, …)."""
+    shape = [-1, models // len(of_batches), *[-1] * (of_batches.dim() - 2)]
+    return of_batches.expand(*shape).flatten(0, 1)
+
+
+def _summed(losses: Tensor, factors: Tensor | None) -> Tensor:
+    if factors is not None:
+        losses = losses * _by_model(factors, len(losses))[:, 0]
+    return losses.sum(-1)
+
+
+def factors_of(samples: Tensor, labels: Tensor, class_weights: Tensor | None = None) -> Tensor:
+    """The factors (…, B) by which the losses of samples with these weights (…, B) are multiplied,
+    so that the mean over a batch is the weighted mean. Class weights are in the losses already, as
+    torch's cross entropy has them. A batch whose weights are all 0 has the loss 0."""
+    # The last bits of a sum depend on the number of batches beside it, except in float64.
+    exact = torch.float32 if samples.device.type == "mps" else torch.float64
+    relative = None if class_weights is None else class_weights[labels].to(exact)
+    weighted = samples.to(exact) if relative is None else samples * relative
+    mean = weighted.mean(-1, keepdim=True)
+    mean = torch.where(mean == 0, torch.ones_like(mean), mean)
+    if relative is not None:
+        mean = mean / relative.mean(-1, keepdim=True)
+    return (samples / mean).to(samples.dtype)
 
 
 class CustomLoss(Task):
@@ -125,7 +169,7 @@ class CustomLoss(Task):
     def scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return self.task.scores(outputs, labels)
 
-    def score(self, total: float, samples: int, spread: float) -> float:
+    def score(self, total: float, samples: float, spread: float) -> float:
         return self.task.score(total, samples, spread)
 
     def probabilities(self, outputs: Tensor) -> Tensor:
@@ -154,11 +198,12 @@ class CustomLoss(Task):
             return super().targets(labels, like, weights, smoothing)
         return labels[:, :, None, None], None
 
-    def summed_losses(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        models = len(outputs)
-        labels = targets.expand(-1, models // len(targets), -1, -1).flatten(0, 1)
+    def summed_losses(
+        self, outputs: Tensor, targets: Tensor, factors: Tensor | None = None
+    ) -> Tensor:
+        labels = _by_model(targets, len(outputs))
         labels = labels.mT if targets.is_floating_point() else labels[:, 0]
-        return self.losses(outputs, labels).sum(-1)
+        return _summed(self.losses(outputs, labels), factors)
 
     def _try(self) -> None:
         """Raises InputError if the function returns anything else than finite losses (N,), or

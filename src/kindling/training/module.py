@@ -201,7 +201,11 @@ class StackModule(LightningModule):
 
     def _select_trials(self, trials: Sequence[int]) -> None:
         self.stacked = list(trials)
-        spreads = [spread(self.data.training_labels(self.configs[t].data.fold)) for t in trials]
+        folds = [self.configs[trial].data.fold for trial in trials]
+        spreads = [
+            spread(self.data.training_labels(fold), self.data.training_weights(fold))
+            for fold in folds
+        ]
         self.train_metrics = EpochMetrics(self.task, spreads).to(self.device)
         numbers = [self.data.validation_number(self.configs[trial].data.fold) for trial in trials]
         loaders = range(len(self.data.validations))
@@ -238,9 +242,15 @@ class StackModule(LightningModule):
                 f"checkpoint.monitor={monitor}: {self.data.source.name} has {classes} classes, so "
                 f"{MEASURES[measure].with_fewer_classes}; type checkpoint.monitor=val/acc"
             )
+        if measure is not None and any(split.weights is not None for split in splits):
+            raise InputError(
+                f"checkpoint.monitor={monitor}: knows no weights of samples; type "
+                "checkpoint.monitor=val/loss checkpoint.mode=min, or leave the weights out"
+            )
         metrics = nn.ModuleList([
             EpochMetrics(
-                self.task, [spread(split.labels)] * len(places), measure, self.data.source.targets
+                self.task, [spread(split.labels, split.weights)] * len(places), measure,
+                self.data.source.targets,
             )
             for places, split in zip(evaluated, splits, strict=True)
         ])  # fmt: skip
@@ -413,7 +423,7 @@ class StackModule(LightningModule):
         if places:  # else all trials of this fold have left the stack
             losses, scores, tallies = self.learner.evaluate(batch, places)
             metrics = self.evaluation_metrics[dataloader_idx]
-            metrics.update(losses, scores, len(batch.labels), tallies)
+            metrics.update(losses, scores, len(batch.labels), tallies, batch.weights)
 
     test_step = validation_step
 

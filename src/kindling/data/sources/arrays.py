@@ -20,17 +20,20 @@ CODED = "biuU"  # the types of classes: whole numbers and texts
 
 
 class OwnArrays:
-    """The arrays x, y, x_val, … of the pairs (x, y) that `fit` and `sweep` take as `data`,
-    `validation` and `test`. Raises InputError for anything but pairs of arrays."""
+    """The arrays x, y, x_val, … of the pairs (x, y), or with weights (x, y, w), that `fit` and
+    `sweep` take as `data`, `validation` and `test`. Raises InputError for anything else."""
 
     def __init__(self, **pairs: Any) -> None:
         given = {name: pair for name, pair in pairs.items() if pair is not None}
         self.told_as = ", ".join(f"{name}=(x{PAIRS[name]}, y{PAIRS[name]})" for name in given)
         self.arrays: dict[str, NDArray[Any]] = {}
         for name, pair in given.items():
-            if not isinstance(pair, tuple | list) or len(pair) != 2:
-                raise InputError(f"{name}: must be samples and their classes; type {name}=(x, y)")
-            for part, array in zip("xy", pair, strict=True):
+            if not isinstance(pair, tuple | list) or len(pair) not in (2, 3):
+                raise InputError(
+                    f"{name}: must be samples and their labels, and perhaps weights; type "
+                    f"{name}=(x, y) or {name}=(x, y, w)"
+                )
+            for part, array in zip("xyw", pair, strict=False):
                 self.arrays[part + PAIRS[name]] = _as_array(f"{name}=(x, y): {part}", array)
         digest = hashlib.sha256()
         for name, array in sorted(self.arrays.items()):

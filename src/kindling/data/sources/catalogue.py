@@ -41,9 +41,10 @@ def open_source(config: schema.Data, task: schema.Task = OLD_TASK) -> Source:
     splits = (source.train, source.validation, source.test)
     if not all(split.labels.isfinite().all() for split in splits if split is not None):
         raise InputError(f"data={config.name}: a label is not finite; correct it, or leave it out")
-    rows = Split(torch.arange(len(source.train)), source.train.labels, source.train.groups)
+    train = source.train
+    rows = Split(torch.arange(len(train)), train.labels, train.groups, train.weights)
     trained = training_and_validation(rows, config, source.labels, source.validation)[0]
-    targets = Targets.learn(trained.labels.double(), source.labels)
+    targets = Targets.learn(trained.labels.double(), source.labels, trained.weights)
     return replace(source.with_labels(targets.standardised), targets=targets)
 
 

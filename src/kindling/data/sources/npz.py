@@ -2,7 +2,8 @@
 
 x (N, ...) has the samples, y (N,) the classes, integers 0, 1, … C - 1; each of them must occur. Of
 another task, y (N,) or (N, outputs) has numbers, or labels 0 and 1.
-x_val and y_val, a validation set, and x_test and y_test are optional. With data.group=NAME, the
+x_val and y_val, a validation set, and x_test and y_test are optional, and so are the weights of the
+samples, w (N,), w_val and w_test. With data.group=NAME, the
 array NAME (N,) has the groups; x_val and x_test then need NAME_val and NAME_test. Other arrays are
 refused or told. data/arrays.py reads and checks the arrays.
 """
@@ -34,7 +35,7 @@ def open_source(config: schema.Npz, task: schema.Task) -> Source:
     """Raises InputError as `source_of`, and for what read_arrays and the names of arrays tell."""
     path = Path(config.path)
     ends = [end for end in PARTS if end != "_val" or config.kind is not None]
-    names = [f"{name}{end}" for end in ends for name in filter(None, ("x", "y", config.group))]
+    names = [f"{name}{end}" for end in ends for name in filter(None, ("x", "y", "w", config.group))]
     found, unused = arrays.read_arrays(path, names, limit=free_memory() // COPIES)
     return source_of(config, task, str(path), found, sha256(path), unused=unused)
 
@@ -63,6 +64,7 @@ def source_of(
         samples = len(x) if x.ndim else 0
         faults += arrays.feature_faults(f"x{end}", x, config.kind)
         faults += arrays.label_faults(f"y{end}", found.get(f"y{end}"), samples, task.name)
+        faults += arrays.weight_faults(f"w{end}", found.get(f"w{end}"), samples)
     reading, lines = None, list[str]()
     if not faults and config.kind is not None:
         reading = arrays.ArrayReading.guess(found["x"], config.kind)
@@ -207,8 +209,10 @@ def _split(
     if group is not None:
         names = [*map(str, found[f"{group}{end}"].tolist())]
         groups = grouped(group, names)
-    y = found[f"y{end}"]
+    y, w = found[f"y{end}"], found.get(f"w{end}")
+    weights = None if w is None else torch.from_numpy(w.astype(np.float32))
     if task.name == CLASSIFICATION:
-        return Split(features, torch.from_numpy(y.astype(np.int64)), groups)
+        return Split(features, torch.from_numpy(y.astype(np.int64)), groups, weights)
     labels = torch.from_numpy(arrays.columns_of(y))
-    return Split(features, labels.float() if task.name == MULTILABEL else labels, groups)
+    labels = labels.float() if task.name == MULTILABEL else labels
+    return Split(features, labels, groups, weights)

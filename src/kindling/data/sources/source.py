@@ -71,6 +71,7 @@ class Split:
     features: Tensor
     labels: Tensor
     groups: Groups | None = None
+    weights: Tensor | None = None  # (N,) float32, of the samples in losses and scores; None: all 1
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -83,15 +84,19 @@ class Split:
     def take(self, chosen: Tensor | slice) -> "Split":
         """The samples that int64 indices, a bool mask or a slice choose. A slice copies nothing."""
         groups = None if self.groups is None else self.groups.take(chosen)
+        weights = None if self.weights is None else self.weights[chosen]
         features, labels = self.features, self.labels
         if isinstance(chosen, Tensor) and chosen.dtype == torch.int64:
             # index_select takes less than half the time of [] with indices.
-            return Split(features.index_select(0, chosen), labels.index_select(0, chosen), groups)
-        return Split(features[chosen], labels[chosen], groups)
+            features, labels = (part.index_select(0, chosen) for part in (features, labels))
+        else:
+            features, labels = features[chosen], labels[chosen]
+        return Split(features, labels, groups, weights)
 
     def to(self, device: torch.device) -> "Split":
         """The samples on a device, without groups: such a split is not divided again."""
-        return Split(self.features.to(device), self.labels.to(device))
+        weights = None if self.weights is None else self.weights.to(device)
+        return Split(self.features.to(device), self.labels.to(device), None, weights)
 
     @property
     def strata(self) -> Tensor:
