@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from kindling.config.measures import CLASSIFICATION
 from kindling.inference.export.formats import (
     ANOTHER,
     FORMATS,
@@ -43,7 +44,12 @@ def demonstrate(path: Path, port: int, *, browser: bool) -> None:
     checkpoint = server = None
     try:
         checkpoint = checkpoint_of(path)
-        if (config := config_of(path)) and config.data.pictures is None:
+        if (config := config_of(path)) and config.task.name != CLASSIFICATION:
+            raise InputError(
+                f"{path}: was trained with task={config.task.name}, and the page shows classes; "
+                f"type {as_command('predict')} {path} FILE"
+            )
+        if config and config.data.pictures is None:
             raise InputError(
                 f"{path}: was trained on a table, data={config.data.name}, for which nothing is "
                 f"drawn; type {as_command('predict')} {path} FILE.csv"

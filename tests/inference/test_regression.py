@@ -15,6 +15,7 @@ from sklearn.metrics import mean_absolute_error, r2_score, root_mean_squared_err
 from kindling.config.compose import compose
 from kindling.config.measures import MULTILABEL, REGRESSION
 from kindling.data.arrays import label_faults
+from kindling.data.loader import Block
 from kindling.data.sources.catalogue import open_source
 from kindling.inference.committees.making import make_committee, summary
 from kindling.inference.committees.members import read_request as read_committee
@@ -23,7 +24,7 @@ from kindling.inference.export.export import export, open_safetensors, report
 from kindling.inference.export.formats import FORMATS, FormatName, open_onnx, plan
 from kindling.inference.inputs import read_inputs, read_request
 from kindling.inference.model import load
-from kindling.inference.prediction import PredictOutput, predict_inputs, predict_request
+from kindling.inference.prediction import PredictOutput, predict, predict_inputs, predict_request
 from kindling.inference.regression import quantiles
 from kindling.inference.samples import source_of, validation_of
 from kindling.records import checkpoint
@@ -341,6 +342,36 @@ def test_loggers_show_no_confusion_matrix(tmp_path: Path) -> None:
     assert run.result["status"] == "finished"
     assert list((run.folder / "tensorboard").iterdir())
     assert "cannot" not in (run.folder / "train.log").read_text()
+
+
+@pytest.mark.parametrize("task", ["regression", "multilabel"])
+def test_copies_are_averaged_in_the_unit(
+    task: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Numbers, or probabilities of labels, of a picture, of its half and of its quarter."""
+    numbers = np.random.default_rng(1)
+    x = numbers.random(size=(60, 6, 6)).astype(np.float32)
+    y = x.mean((1, 2)) * 300 if task == "regression" else (x[:, :2, 0] > 0.5).astype(int)
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    config = compose(
+        f"task={task}", "data=npz", f"data.path={tmp_path / 'a.npz'}", "augmentation.shift=1",
+        "trainer.max_epochs=2",
+    )  # fmt: skip
+    trained = open_trained(fit(config, tmp_path / "run").folder)
+
+    class Paler:
+        def __init__(self, *_: object) -> None: ...
+
+        def __call__(self, block: Block, epoch: int, first: int) -> None:
+            block.features.mul_(0.5 ** (first + 1))
+
+    monkeypatch.setattr("kindling.inference.logits.Augmentation", Paler)
+    found = predict(trained, x, copies=2)
+    expected = np.mean([predict(trained, x * 0.5**n) for n in range(3)], 0)
+    assert found == pytest.approx(expected, rel=1e-5)
+    evaluated = evaluate_path(tmp_path / "run", None, copies=2)
+    assert evaluated.augmented_copies == 2
+    assert "are means over each sample and 2 augmented copies" in evaluated.describe()
 
 
 @pytest.mark.parametrize("width", [0, 1, 3])
