@@ -20,7 +20,7 @@ from tests.helpers.faults import faults
         (["data=csv", "data.target=a", "data.group=a"], "data.group=a: is data.target, the column"),
         (
             ["data=npz", "data.group=y_test"],
-            "data.group=y_test: is an array of classes; name another",
+            "data.group=y_test: is an array of labels; name another",
         ),
         (["data=npz", "data.group=''"], "data.group=: must be a name"),
         (

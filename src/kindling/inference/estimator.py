@@ -230,7 +230,8 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
     def predict_proba(self, X: Inputs) -> NDArray[np.float64]:  # noqa: N803
         """The probability of each class of `classes_`, (N, classes)."""
-        return self.model_.predict_proba(self._prepared(X))
+        features = self._prepared(X)  # says first that nothing was fitted
+        return self.model_.predict_proba(features)
 
     def predict_log_proba(self, X: Inputs) -> NDArray[np.float64]:  # noqa: N803
         """The logarithm of `predict_proba`; minus infinity of a probability of 0."""

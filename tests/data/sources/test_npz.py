@@ -82,7 +82,7 @@ def test_arrays_with_and_without_a_test_set(tmp_path: Path) -> None:
                 "sample_weight",
                 "weights",
                 "class_weight",
-                "w",
+                "w_other",
                 "X",
                 "x_valid",
                 "Y_VAL",
