@@ -65,6 +65,10 @@ def test_the_tutorials_network_is_trained_by_the_kernel() -> None:
     assert choose_step([closed], [model()], "cuda") == StepChoice("closed_form")
     why = "the kernel and CUDA graphs do not exchange gradients, and there are 2 ranks"
     assert choose_step([compose()], [model()], "cuda", 2) == StepChoice("closed_form", why)
+    why = "the kernel knows no weights of samples"
+    assert choose_step([compose()], [model()], "cuda", weighted=True) == StepChoice(
+        "closed_form", why
+    )
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,11 @@ def choose_step(
     models: Sequence[nn.Module],
     accelerator: str = "cpu",
     world_size: int = 1,
+    *,
+    weighted: bool = False,
 ) -> StepChoice:
-    """The fastest way that the models, the configurations of their trials and the devices allow.
-    Raises InputError if `trainer.step` names one that they do not allow."""
+    """The fastest way that the models, the configurations of their trials and the devices allow;
+    `weighted`: whether samples have weights. Raises InputError if `trainer.step` names one that they do not allow."""
     config, model = configs[0], models[0]
     wanted = config.trainer.step
     if wanted in (VMAP, AUTOGRAD):
@@ -58,6 +60,7 @@ def choose_step(
         obstacles = {
             f"the kernel runs on CUDA GPUs, this run on {accelerator}": accelerator != "cuda",
             f"the kernel and CUDA graphs do not {ranks}": world_size > 1,
+            "the kernel knows no weights of samples": weighted,
         }
     else:
         fastest, why_not = NATIVE, partial(why_not_native, model)

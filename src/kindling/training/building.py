@@ -107,7 +107,10 @@ def build_module(
         orders = [StreamOrder(torch.get_rng_state())]
     data.set_orders(orders, len(configs))
     threads = available() if devices.accelerator == "cpu" else 1
-    step = choose_step(configs, models, devices.accelerator, devices.world_size)
+    step = choose_step(
+        configs, models, devices.accelerator, devices.world_size,
+        weighted=data.train.weights is not None,
+    )  # fmt: skip
     section, source = configs[0].model, data.source
     if step.kind == VMAP and (reason := why_no_vmap(section, source.shape, source.classes)):
         raise InputError(

@@ -115,7 +115,10 @@ def test_classes_are_texts_and_any_whole_numbers(y: Any, names: tuple[str, ...])
 @pytest.mark.parametrize(
     ("pairs", "told"),
     [
-        ({"data": X}, r"^data: must be samples and their labels, .* type data=\(x, y\) or data=\(x, y, w\)$"),
+        (
+            {"data": X},
+            r"^data: must be samples and their labels, .* type data=\(x, y\) or data=\(x, y, w\)$",
+        ),
         ({"data": (X,)}, "^data: must be"),
         ({"data": (X, None)}, r"^data=\(x, y\): y is None; both are needed"),
         ({"data": (X, Y[:3])}, r"^data=\(x, y\): y is \(3,\), must be \(10,\)"),
