@@ -484,12 +484,12 @@ def test_trials_with_the_same_augmentation_share_a_stack() -> None:
         (["augmentation=digit"], "must be one of digits, none; did you mean digits?"),
         (
             ["augmentation=digits", "data=toy"],
-            "augmentation.shift=1.0 moves pixels, and data=toy has samples of shape [2], not "
+            "augmentation.shift=1.0 changes pictures, and data=toy has samples of shape [2], not "
             "[channels,height,width]; type augmentation=none",
         ),
         (
             ["augmentation.flip=true", "data=synthetic"],
-            "augmentation.flip=true moves pixels, and data=synthetic has samples of shape [784]",
+            "augmentation.flip=true changes pictures, and data=synthetic has samples of shape [784]",
         ),
     ],
 )
@@ -508,6 +508,6 @@ def test_data_without_pictures_are_named(tmp_path: Path) -> None:
             section(rotate=5.0), Source("iris", table, table, ("a", "b", "c")), [0], 2, 1
         )
     assert str(caught.value) == (
-        "augmentation.rotate=5.0 moves pixels, and data=iris has samples of shape [30], not "
+        "augmentation.rotate=5.0 changes pictures, and data=iris has samples of shape [30], not "
         "[channels,height,width]; type augmentation=none"
     )
