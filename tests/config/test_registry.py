@@ -166,9 +166,7 @@ def main():
 SMALL = ("data=points", "data.count=80", "trainer=cpu", "trainer.max_epochs=3")
 
 
-def python(
-    folder: Path, *arguments: str, killed_at: int = 0
-) -> "subprocess.CompletedProcess[str]":
+def python(folder: Path, *arguments: str, killed_at: int = 0) -> "subprocess.CompletedProcess[str]":
     path = os.pathsep.join([str(folder), PYTHONPATH])
     return subprocess.run(
         [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False,
@@ -405,8 +403,8 @@ def test_another_version_of_an_extension_is_told(installed: Path) -> None:
             "mine 1.0 registers the pictures whole a second time",
         ),
     ],
-    ids=["import", "error", "twice", "ours", "measure", "logger", "syntax", "exit", "no name", "two names",
-         "odd name", "no tally", "reader"],
+    ids=["import", "error", "twice", "ours", "measure", "logger", "syntax", "exit", "no name",
+         "two names", "odd name", "no tally", "reader"],
 )  # fmt: skip
 def test_a_faulty_extension_is_one_line_that_names_it(
     text: str, told: str, installed: Path
@@ -542,10 +540,10 @@ def test_a_logger_of_an_extension_holds_each_row_once_also_after_kills(installed
     [
         ("self.file = (", "1 / 0; (", 2,
          "logger.own=lines: mine.parts:Lines cannot begin (ZeroDivisionError: division by zero)"),
-        ("class Lines(RunLogger):", "class Lines(dict):", 2, "mine.parts:Lines cannot begin (TypeE"),
-        ("counter(config):", "Lines(*_):", 2, "mine.parts:Lines returns Counter, must return a Run"),
-        ("print(step, *s", "(1 / 0)(", 0, "logger=lines cannot write (division by zero); it is left"),
-        ("print(status,", "(1 / 0)(", 0, "logger=lines cannot close (division by zero); it is left"),
+        ("class Lines(RunLogger):", "class Lines(dict):", 2, "mine.parts:Lines cannot begin ("),
+        ("counter(config):", "Lines(*_):", 2, "mine.parts:Lines returns Counter, must return"),
+        ("print(step, *s", "(1 / 0)(", 0, "logger=lines cannot write (division by zero); it"),
+        ("print(status,", "(1 / 0)(", 0, "logger=lines cannot close (division by zero); it"),
     ],
     ids=["begin", "class", "returned", "write", "close"],
 )  # fmt: skip
@@ -695,7 +693,7 @@ def test_wrong_names_of_loggers_and_augmentations_are_told_before_torch_is_impor
     assert not re.search(r"\| +torch$", done.stderr, re.M)
     # The data of `points` are not pictures; the annealing has nothing to weaken.
     for texts, told in (
-        (("data=points",), "augmentation.own=[noise] changes pictures, and data=points has samples"),
+        (("data=points",), "augmentation.own=[noise] changes pictures, and data=points has"),
         (("data=digits", "augmentation.anneal=0.5"), "augmentation.anneal=0.5 has no use without"),
     ):
         done = python(installed, "-m", "kindling", "train", *texts, "augmentation.own=[noise]")

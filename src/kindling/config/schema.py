@@ -170,7 +170,9 @@ def _brought(kind: str) -> Any:
 
 
 if TYPE_CHECKING:
-    CallbackName = LoggerName = AugmentationName = str
+    CallbackName = str
+    LoggerName = str
+    AugmentationName = str
 else:
     CallbackName, LoggerName = _brought("callback"), _brought("logger")
     AugmentationName = _brought("augmentation")

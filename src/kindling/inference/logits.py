@@ -86,7 +86,7 @@ def _averaged(trained: Trained) -> Forward:
             changed = as_float(features).clone(memory_format=torch.contiguous_format)
             # One picture with the channels of all: the same deformation for each sample. An
             # augmentation of an extension gets the samples one by one, with the same numbers.
-            for part in changed.split(1) if augmentation.own else (changed,):
+            for part in changed[:, None] if augmentation.own else (changed,):
                 joined = part.view(1, 1, 1, -1, height, width)
                 augmentation(Block(joined, torch.zeros(1, 1, 1)), epoch=0, first=number)
             found.append(task.opinions(forward(changed).double()))
