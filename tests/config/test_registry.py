@@ -4,6 +4,7 @@ import csv
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tomllib
@@ -59,16 +60,22 @@ registry.register_scheduler(Halves, "mine.parts:rate")
 registry.register_measure("errors", Measure("errors", "mine.parts:ERRORS", higher_is_better=False))
 registry.register_loss("focal", "mine.parts:focal")
 registry.register_callback("counter", "mine.parts:counter")
+registry.register_logger("lines", "mine.parts:Lines")
+registry.register_augmentation("noise", "mine.parts:noise")
 registry.register_configs(Path(__file__).parent / "conf")
 registry.register_command("hello", "mine.hello")
 registry.register_executor("backwards", ExecutorEntry("mine.parts:Backwards", ["slots"]))
 """
 PARTS = """
+import os
+import signal
+
 import torch
 from lightning.pytorch import Callback
 from torch import nn
 from kindling.sweeps.executors.base import Executor
 from kindling.tasks.measures import Tally
+from kindling.training.loggers.base import RunLogger
 
 
 def build(config, shape, classes):
@@ -116,6 +123,31 @@ class Counter(Callback):
 
 def counter(config):
     return Counter()
+
+
+class Lines(RunLogger):
+    def __init__(self, config, values, run, seconds):
+        super().__init__(config, values, run, seconds)
+        self.file = (run.folder / "lines.txt").open("w")
+        print("data.used", values["data.used"], file=self.file)
+
+    def log_metrics(self, metrics, step):
+        print(step, *sorted(metrics.items()), file=self.file, flush=True)
+
+    def close(self, status):
+        print(status, file=self.file)
+        self.file.close()
+
+
+calls = 0
+
+
+def noise(pictures, generator):
+    global calls
+    calls += 1
+    if calls == int(os.environ.get("KILLED_AT", "0")):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return pictures + 0.5 * torch.randn(pictures.shape, generator=generator)
 """
 POINTS = """
 import torch
@@ -134,11 +166,11 @@ def main():
 SMALL = ("data=points", "data.count=80", "trainer=cpu", "trainer.max_epochs=3")
 
 
-def python(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def python(folder: Path, *arguments: str, killed_at: int = 0) -> "subprocess.CompletedProcess[str]":
     path = os.pathsep.join([str(folder), PYTHONPATH])
     return subprocess.run(
         [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, "KILLED_AT": str(killed_at)},
     )  # fmt: skip
 
 
@@ -359,6 +391,7 @@ def test_another_version_of_an_extension_is_told(installed: Path) -> None:
         ),
         (MODULE.replace('"bent"', '"mlp"'), "mine 1.0 registers model=mlp, which Kindling has"),
         (MODULE.replace('"errors"', '"acc"'), "mine 1.0 registers the measure acc, which"),
+        (MODULE.replace('"lines"', '"wandb"'), "mine 1.0 registers the logger wandb, which"),
         ("def f(:", "SyntaxError: invalid syntax"),
         ("raise SystemExit(0)", "SystemExit: 0"),
         (MODULE.replace('Literal["bent"]', "str"), "Bent, whose key name has not one value"),
@@ -370,8 +403,8 @@ def test_another_version_of_an_extension_is_told(installed: Path) -> None:
             "mine 1.0 registers the pictures whole a second time",
         ),
     ],
-    ids=["import", "error", "twice", "ours", "measure", "syntax", "exit", "no name", "two names",
-         "odd name", "no tally", "reader"],
+    ids=["import", "error", "twice", "ours", "measure", "logger", "syntax", "exit", "no name",
+         "two names", "odd name", "no tally", "reader"],
 )  # fmt: skip
 def test_a_faulty_extension_is_one_line_that_names_it(
     text: str, told: str, installed: Path
@@ -384,7 +417,7 @@ def test_a_faulty_extension_is_one_line_that_names_it(
         assert done.returncode == 2
         assert told in done.stderr
         assert "Traceback" not in done.stderr
-        if "which Kindling has" not in told or "measure" in told:
+        if "which Kindling has" not in told or "registers the" in told:
             assert f"{installed / 'mine/extension.py'}:" in done.stderr
         if told.startswith(
             ("ModuleNotFoundError", "ZeroDivisionError", "SyntaxError", "SystemExit")
@@ -414,7 +447,10 @@ def test_a_key_without_a_default_must_be_typed(installed: Path) -> None:
 def test_the_module_of_the_documentation_registers_what_it_says(installed: Path) -> None:
     page = (ROOT / "docs" / "extending.md").read_text()
     module, *_ = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
-    (installed / "mine/extension.py").write_text(module)
+    (installed / "mine/extension.py").write_text(
+        f"{module}\nregistry.register_logger('lines', 'mine.logger:Lines')\n"
+        "registry.register_augmentation('noise', 'mine.augmentation:noise')\n"
+    )
     files = {"model/mine": "units: 5", "optimizer/rmsprop": "lr: 0.1", "scheduler/halves": ""}
     for name, keys in files.items():
         file = installed / "mine" / "conf" / f"{name}.yaml"
@@ -428,16 +464,241 @@ def test_the_module_of_the_documentation_registers_what_it_says(installed: Path)
         "callback": counter,
         "loss": PARTS,
     }
+    own = re.findall(r"^```python\n# mine/(logger|augmentation)\.py\n(.*?)^```$", page, re.M | re.S)
+    assert [name for name, _ in own] == ["logger", "augmentation"]
+    texts |= dict(own)
+    (installed / "mine/conf/logger").mkdir()
+    (installed / "mine/conf/logger/lines.yaml").write_text("own: [lines]\n")
     for name, text in texts.items():
         (installed / "mine" / f"{name}.py").write_text(text)
     choices = (
         "model=mine", "optimizer=rmsprop", "scheduler=halves", "scheduler.warmup_epochs=1",
         "checkpoint.monitor=val/errors", "checkpoint.mode=min", "callbacks=[norm]",
-        "task.loss=focal",
+        "task.loss=focal", "logger=[tensorboard,lines]", "augmentation.own=[noise]",
     )  # fmt: skip
     common = ("data=digits", "trainer=cpu", "trainer.max_epochs=2", "hydra.run.dir=run")
     command(installed, "train", *common, *choices)
+    values, *rows = map(json.loads, (installed / "run/lines.jsonl").read_text().splitlines())
+    assert (values["data.name"], values["augmentation.own"]) == ("digits", "[noise]")
+    assert [row["val/loss"] for row in rows[:3]] == [
+        float(row["val/loss"]) for row in history(installed / "run")
+    ]
+    assert [*(installed / "run/tensorboard").iterdir()] != []
     assert [*history(installed / "run")[0]][-2:] == ["val/errors", "counted"]
+
+
+PICTURES = (
+    "data=digits", "trainer=cpu", "trainer.max_epochs=3", "model.hidden_sizes=16",
+    "checkpoint.every_n_steps=5", "trainer.steps_per_call=5", "trainer.limit_train_batches=10",
+)  # fmt: skip
+
+
+def rows_of(folder: Path) -> list[str]:
+    """What the logger `lines` must hold: each row of the history once, in its order."""
+    rows = []
+    for row in history(folder):
+        step = row.pop("step")
+        found = sorted((name, float(value)) for name, value in row.items() if value)
+        rows.append(" ".join([step, *map(str, found)]))
+    return rows
+
+
+def test_a_logger_of_an_extension_holds_each_row_once_also_after_kills(installed: Path) -> None:
+    chosen = (*PICTURES, "logger.own=[lines,lines]", "augmentation.own=[noise]")
+    command(installed, "train", *chosen, "hydra.run.dir=whole")
+    lines = (installed / "whole/lines.txt").read_text().splitlines()
+    assert lines[0] == "data.used digits"
+    assert lines[1:-2] == rows_of(installed / "whole")
+    result = json.loads((installed / "whole/result.json").read_text())
+    assert f"('test/acc', {result['test/acc']})" in lines[-2]
+    assert lines[-1] == "finished"
+    assert (installed / "whole/.hydra/extensions.yaml").read_text() == (
+        "augmentation.own=noise: mine 1.0\nlogger.own=lines: mine 1.0\n"
+    )
+    # Two kills within epochs, by the augmentation. Each process calls it twice before it trains.
+    for killed_at, arguments in ((17, (*chosen, "hydra.run.dir=killed")), (13, ("resume=killed",))):
+        done = python(installed, "-m", "kindling", "train", *arguments, killed_at=killed_at)
+        assert done.returncode == -signal.SIGKILL, done.stderr
+    command(installed, "train", "resume=killed")
+    assert (installed / "killed/lines.txt").read_text().splitlines()[1:-2] == rows_of(
+        installed / "killed"
+    )
+    assert [*map(clean, history(installed / "killed"))] == [
+        *map(clean, history(installed / "whole"))
+    ]
+    check = (
+        "import torch\n"
+        "a, b = (torch.load(f'{run}/checkpoints/last.ckpt', weights_only=True)['state_dict']"
+        " for run in ('whole', 'killed'))\n"
+        "assert all(torch.equal(a[name], b[name]) for name in a), a\n"
+    )
+    assert python(installed, "-c", check).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rc", "told"),
+    [
+        ("self.file = (", "1 / 0; (", 2,
+         "logger.own=lines: mine.parts:Lines cannot begin (ZeroDivisionError: division by zero)"),
+        ("class Lines(RunLogger):", "class Lines(dict):", 2, "mine.parts:Lines cannot begin ("),
+        ("counter(config):", "Lines(*_):", 2, "mine.parts:Lines returns Counter, must return"),
+        ("print(step, *s", "(1 / 0)(", 0, "logger=lines cannot write (division by zero); it"),
+        ("print(status,", "(1 / 0)(", 0, "logger=lines cannot close (division by zero); it"),
+    ],
+    ids=["begin", "class", "returned", "write", "close"],
+)  # fmt: skip
+def test_a_logger_that_fails(old: str, new: str, rc: int, told: str, installed: Path) -> None:
+    """Before training it ends the run with one line; later it is left out, and the run goes on."""
+    file = installed / "mine/parts.py"
+    text = file.read_text()
+    renamed = text.replace("class Lines", "class _") if "Lines(*_)" in new else text
+    file.write_text(renamed.replace(old, new))
+    chosen = (*SMALL, "logger.own=[lines]", "hydra.run.dir=run")
+    done = python(installed, "-m", "kindling", "train", *chosen)
+    assert done.returncode == rc, done.stderr
+    assert told in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    status = json.loads((installed / "run/result.json").read_text())["status"]
+    assert status == ("failed" if rc else "finished")
+
+
+def test_trials_with_a_logger_of_an_extension_train_alone(installed: Path) -> None:
+    swept = ("-m", "hydra/launcher=fused", "optimizer.lr=0.1,0.2", "hydra.sweep.dir=sweep")
+    told = command(installed, "train", *SMALL, "logger.own=[lines]", *swept).stdout
+    assert "logger=lines follows one run" in told
+    for number in range(2):
+        lines = (installed / f"sweep/{number}/lines.txt").read_text().splitlines()
+        assert lines[1:-2] == rows_of(installed / f"sweep/{number}")
+
+
+def test_a_lightning_module_has_the_logger_and_the_augmentation_of_an_extension(
+    installed: Path,
+) -> None:
+    page = (ROOT / "docs" / "extending.md").read_text()
+    _, register, module, *_ = re.findall(r"^```python\n(.*?)^```$", page, re.M | re.S)
+    text = register[: register.index("registry.register_configs")].partition("\n")[2]
+    with (installed / "mine/extension.py").open("a") as file:
+        file.write(text)
+    (installed / "mine/module.py").write_text(module)
+    (installed / "mine/conf/model/net.yaml").write_text("name: net\nunits: 8\n")
+    common = (*PICTURES[:3], "model=net", "optimizer=adam", "logger.own=[lines]")
+    own = "augmentation.own=[noise]"
+    for name, more in (("plain", ()), ("whole", (own,)), ("half", (own, "trainer.max_epochs=2"))):
+        command(installed, "train", *common, *more, f"hydra.run.dir={name}")
+    command(installed, "train", "resume=half", "trainer.max_epochs=3")
+    rows = {name: [*map(clean, history(installed / name))] for name in ("plain", "whole", "half")}
+    assert rows["half"] == rows["whole"] != rows["plain"]
+    for name in ("whole", "half"):
+        lines = (installed / name / "lines.txt").read_text().splitlines()
+        assert lines[1 : 1 + len(rows[name])] == rows_of(installed / name)
+
+
+def test_an_augmentation_of_an_extension_changes_each_batch_by_its_own_numbers(
+    installed: Path,
+) -> None:
+    """Plain and after a shift, in two orders of a stack, and for the copies of an evaluation."""
+    check = (
+        "import torch, kindling\n"
+        "from kindling.data.augmentation import OWN_STREAM, Augmentation\n"
+        "from kindling.data.loader import Block, random_stream\n"
+        "def build(*texts, seeds=(3, 4)):\n"
+        "    config = kindling.compose('data=digits', *texts).augmentation\n"
+        "    return Augmentation(config, (1, 8, 8), seeds, 5, 2)\n"
+        "def changed(augmentation, pictures, *place):\n"
+        "    block = Block(pictures.clone(), torch.zeros(2, 2, 5))\n"
+        "    augmentation(block, *place); return block.features\n"
+        "pictures = torch.rand(2, 2, 5, 1, 8, 8)\n"
+        "shift, own = 'augmentation.shift=2', 'augmentation.own=[noise,noise]'\n"
+        "for texts, before in (((own,), pictures), ((own, shift),"
+        " changed(build(shift), pictures, 6, 10))):\n"
+        "    found = changed(build(*texts), pictures, 6, 10)\n"
+        "    for batch in range(2):\n"
+        "        for order, seed in enumerate((3, 4)):\n"
+        "            expected = before[batch, order].clone()\n"
+        "            for place in range(2):\n"
+        "                random = random_stream(seed, 6, 10 + batch, 0, kind=[OWN_STREAM, place])\n"
+        "                expected += 0.5 * torch.randn(expected.shape, generator=random)\n"
+        "            assert torch.equal(found[batch, order], expected)\n"
+        "    alone = Block(pictures[:, :1].clone(), torch.zeros(2, 1, 5))\n"
+        "    build(*texts, seeds=[3])(alone, 6, 10)\n"
+        "    assert torch.equal(alone.features[:, 0], found[:, 0])\n"
+        "    other = Block(pictures.clone(), torch.zeros(2, 2, 5))\n"
+        "    build(*texts)(other, 6, 10, 1)\n"
+        "    assert not torch.equal(other.features, found)\n"
+    )
+    done = python(installed, "-c", check)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_stack_and_the_copies_of_an_augmentation_of_an_extension(installed: Path) -> None:
+    chosen = (*PICTURES, "augmentation.own=[noise]")
+    swept = ("-m", "hydra/launcher=fused", "seed=1,2", "hydra.sweep.dir=sweep")
+    command(installed, "train", *chosen, *swept)
+    command(installed, "train", *chosen, "seed=2", "hydra.run.dir=run")
+    alone, fused = (json.loads((installed / r / "result.json").read_text())
+                    for r in ("run", "sweep/1"))  # fmt: skip
+    assert fused["stacked"] == 2
+    a, b = (history(installed / name)[-1] for name in ("run", "sweep/1"))
+    assert float(a["val/loss"]) == pytest.approx(float(b["val/loss"]), rel=1e-4)
+    assert alone["test/acc"] == pytest.approx(fused["test/acc"], abs=0.01)
+    # A sample has the same copies in any company.
+    check = (
+        "import torch; from kindling.records.loading import open_trained\n"
+        "from dataclasses import replace\n"
+        "from kindling.inference.logits import _averaged\n"
+        "from pathlib import Path\n"
+        "answer = _averaged(replace(open_trained(Path('run')), copies=2))\n"
+        "pictures = torch.rand(6, 1, 28, 28)\n"
+        "together, alone = answer(pictures), torch.cat([*map(answer, pictures.split(1))])\n"
+        "assert torch.allclose(together, alone, atol=1e-5), (together - alone).abs().max()\n"
+    )
+    done = python(installed, "-c", check)
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("return pictures + torch.randn(pictures.shape)", "draws numbers that are not of its gen"),
+        ("return pictures.flatten(1)", "returns (8, 784) for pictures (8, 1, 28, 28), must return"),
+        ("pictures *= 2", "returns NoneType for pictures (8, 1, 28, 28), must return the changed"),
+        ("return pictures.log() * float('nan')", "must return finite numbers"),
+        ("return pictures[9]", "fails for pictures (8, 1, 28, 28) (IndexError: index 9 is out of"),
+    ],
+)
+def test_an_augmentation_that_cannot_be_used_is_one_line(
+    installed: Path, body: str, told: str
+) -> None:
+    file = installed / "mine/parts.py"
+    file.write_text(file.read_text().replace("    return pictures + 0.5", f"    {body}\n    0.5"))
+    chosen = ("augmentation.own=[noise]", "hydra.run.dir=run")
+    done = python(installed, "-m", "kindling", "train", *PICTURES, *chosen)
+    assert done.returncode == 2
+    assert "augmentation.own=noise: mine.parts:noise" in done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_wrong_names_of_loggers_and_augmentations_are_told_before_torch_is_imported(
+    installed: Path,
+) -> None:
+    with (installed / "mine/extension.py").open("a") as file:
+        file.write("registry.register_logger('others', 'mine.parts:Lines')\n")
+        file.write("registry.register_augmentation('blur', 'mine.parts:noise')\n")
+    wrong = ("logger.own=[line]", "augmentation.own=[blur,nois]")
+    done = python(installed, "-X", "importtime", "-m", "kindling", "train", *SMALL, *wrong)
+    assert done.returncode == 2
+    assert "logger.own=[line]: must be one of lines, others; did you mean lines?" in done.stderr
+    assert "[blur,nois]: must be one of blur, noise; did you mean noise?" in done.stderr
+    assert not re.search(r"\| +torch$", done.stderr, re.M)
+    # The data of `points` are not pictures; the annealing has nothing to weaken.
+    for texts, told in (
+        (("data=points",), "augmentation.own=[noise] changes pictures, and data=points has"),
+        (("data=digits", "augmentation.anneal=0.5"), "augmentation.anneal=0.5 has no use without"),
+    ):
+        done = python(installed, "-m", "kindling", "train", *texts, "augmentation.own=[noise]")
+        assert done.returncode == 2
+        assert told in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -459,7 +720,8 @@ def test_code_that_is_not_there_is_named(where: str, told: str, installed: Path)
     "override",
     [
         "model=mine.parts:build", "model=mine/parts", "+model._target_=os.system",
-        "callbacks=[os.system]", "callbacks=[mine.parts:counter]", "+callbacks=[nothing]",
+        "callbacks=[os.system]", "logger.own=[mine.parts:Lines]", "augmentation.own=[os.system]",
+        "callbacks=[mine.parts:counter]", "+callbacks=[nothing]",
         "checkpoint.monitor=val/mine.parts", "scheduler=mine.parts:rate",
     ],
 )  # fmt: skip
@@ -493,7 +755,7 @@ def test_what_a_stranger_says_of_extensions_is_not_believed(said: str, installed
 def test_help_and_completion_know_what_an_extension_brings(installed: Path) -> None:
     told = command(installed, "train", "model=bent", "--help").stdout
     assert "the width of" in told
-    for name in ("bent", "points", "rms", "halves", "val/errors", "counter"):
+    for name in ("bent", "points", "rms", "halves", "val/errors", "counter", "lines", "noise"):
         assert name in told, name
 
 

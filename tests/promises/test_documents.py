@@ -240,6 +240,10 @@ NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a com
         "needs the extension of docs/extending.md; tests/training/test_lightning_module.py runs it",
         nothing,
     ),
+    r"kindling train .*\.own=": (
+        "needs an extension; tests/config/test_registry.py runs the logger and the augmentation",
+        nothing,
+    ),
     r"kindling ": ("tests/promises/test_wheel.py runs commands of a wheel", is_of_a_wheel),
     r"python -m pytest": ("the suite runs these tests", names_tests),
     r"python -m src\.benchmark": (

@@ -316,7 +316,7 @@ def _schema_fault(key: str, details: Sequence[Any], values: Mapping[str, Any]) -
     if NO_DEFAULT in details[0]["msg"]:
         placeholder = details[0]["msg"].rpartition(" ")[2]  # such as PATH, from schema.py
         return f"{key}: {NO_DEFAULT}; type {key}={placeholder}"
-    reasons = [_reason(detail, read[key]) for detail in details]
+    reasons = [_reason(detail) for detail in details]
     of_items = all(isinstance(detail["loc"][-1], int) for detail in details)
     word = "and" if of_items else "or"  # a fault of each item, or one for each type of the value
     text = f" {word} ".join(dict.fromkeys(reasons)).replace(f" {word} must be ", f" {word} ")
@@ -329,9 +329,10 @@ def _schema_fault(key: str, details: Sequence[Any], values: Mapping[str, Any]) -
     return f"{given}: {text}{example}"
 
 
-def _reason(detail: Any, value: Any) -> str:
+def _reason(detail: Any) -> str:
     if detail["type"] == "literal_error":
         allowed = re.findall(r"'([^']*)'", detail["msg"])
+        value = detail["input"]  # of a list, the item
         hint = did_you_mean(value, allowed) if isinstance(value, str) else ""
         return f"must be {'one of ' if len(allowed) > 1 else ''}{', '.join(allowed)}{hint}"
     message = str(detail["msg"]).removeprefix("Value error, ")

@@ -1,5 +1,5 @@
 """What extensions bring: models, data sets, losses, optimizers, schedules, measures, callbacks,
-executors, commands, configurations and readers of pictures.
+loggers, augmentations, executors, commands, configurations and readers of pictures.
 
 An installed package names a module under the entry point group `kindling.extensions`. The module
 registers what it brings when it is imported, and does not import torch: what needs torch is named
@@ -33,6 +33,7 @@ from kindling.config.section import (
     names_of,
 )
 from kindling.system.errors import InputError, first_line
+from kindling.system.extras import LOGGERS
 
 GROUP = "kindling.extensions"
 # The extension in the same wheel. A checkout that is not installed has no entry points.
@@ -161,6 +162,21 @@ def register_callback(name: str, build: str) -> None:
     _register("callback", name, build, f"callbacks={name}")
 
 
+def register_logger(name: str, build: str) -> None:
+    """A logger, `logger.own=[NAME]`. `build` names a subclass of RunLogger
+    (training/loggers/base.py), or a function with the same arguments that returns one."""
+    if name in LOGGERS:
+        raise InputError(f"{_registers()} registers the logger {name}, which Kindling has")
+    _register("logger", name, build, f"logger.own={name}")
+
+
+def register_augmentation(name: str, apply: str) -> None:
+    """An augmentation, `augmentation.own=[NAME]`. `apply` names a function of the pictures of a
+    batch, (N, C, H, W), and a torch.Generator of the CPU. It returns the changed pictures, in the
+    same shape, and draws random numbers only from the generator."""
+    _register("augmentation", name, apply, f"augmentation.own={name}")
+
+
 def register_command(name: str, module: str) -> None:
     """`kindling NAME` calls `main` of the module; its docstring is the help."""
     _register("command", name, module)
@@ -215,6 +231,8 @@ def origins(values: Mapping[str, Any]) -> dict[str, str]:
     chosen.append(f"task.loss={_chosen(values, 'task', 'loss')}")
     chosen.append(f"checkpoint.monitor={_chosen(values, 'checkpoint', 'monitor')}")
     chosen += [f"callbacks={name}" for name in values.get("callbacks") or ()]
+    for group in ("augmentation", "logger"):
+        chosen += [f"{group}.own={name}" for name in _chosen(values, group, "own") or ()]
     return {each: ORIGINS[each] for each in chosen if ORIGINS.get(each)}
 
 

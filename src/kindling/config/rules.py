@@ -201,7 +201,9 @@ def _data(v: Values) -> Iterator[str]:
     moved = any(v[f"augmentation.{name}"] for name in AUGMENTATIONS)
     if moved and isinstance(known, list) and len(known) != 3:
         yield no_pictures(v["augmentation"], known, v["data.name"])
-    if v["augmentation.anneal"] and not moved:
+    if v["augmentation.anneal"] and not any(
+        v[f"augmentation.{name}"] for name in AUGMENTATIONS if name != "own"
+    ):
         yield (
             f"augmentation.anneal={written(v['augmentation.anneal'])} has no use without "
             "augmentation; type augmentation=digits too"
@@ -389,7 +391,7 @@ def no_pictures(augmentation: Mapping[str, Any], shape: Sequence[int], data: str
     """The fault of an augmentation of samples that are not (channels, height, width)."""
     name = next(name for name in AUGMENTATIONS if augmentation.get(name))
     return (
-        f"augmentation.{name}={written(augmentation[name])} moves pixels, and data={data} has "
+        f"augmentation.{name}={written(augmentation[name])} changes pictures, and data={data} has "
         f"samples of shape {written(list(shape))}, not [channels,height,width]; "
         "type augmentation=none"
     )

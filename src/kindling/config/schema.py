@@ -38,6 +38,7 @@ from kindling.config.section import (
     Seed,
     names_of,
 )  # fmt: skip
+from kindling.system.extras import LOGGERS
 
 GROUPS = (
     "task", "data", "augmentation", "model", "optimizer", "scheduler", "trainer", "logger",
@@ -158,15 +159,23 @@ Label = Annotated[
     ),
     BeforeValidator(_as_text),
 ]
-# The callbacks that extensions bring.
+
+
+def _brought(kind: str) -> Any:
+    """The names that extensions bring."""
+    if found := registry.names(kind):
+        return Literal[*found]
+    why = f"not be {{}}: no installed extension brings any {kind}"
+    return Annotated[str, _must(why, lambda _: False)]
+
+
 if TYPE_CHECKING:
     CallbackName = str
-elif found := registry.names("callback"):
-    CallbackName = Literal[*found]
+    LoggerName = str
+    AugmentationName = str
 else:
-    CallbackName = Annotated[
-        str, _must("not be {}: no installed extension brings a callback", lambda _: False)
-    ]
+    CallbackName, LoggerName = _brought("callback"), _brought("logger")
+    AugmentationName = _brought("augmentation")
 Targets = Annotated[
     list[Annotated[str, BeforeValidator(_as_text)]], Field(min_length=1, max_length=MOST_TARGETS)
 ]
@@ -456,10 +465,12 @@ class Logger(Section):
         ),
     ]
     mlflow_file: str | None  # None: mlflow.db in the run folder
+    own: list[LoggerName] = Field(default=[])
 
     @property
     def chosen(self) -> list[str]:
-        return [name for name in ("tensorboard", "mlflow", "wandb") if getattr(self, name)]
+        ours = [name for name in LOGGERS if getattr(self, name)]
+        return [*ours, *dict.fromkeys(self.own)]
 
 
 class Augmentation(Section):
@@ -474,13 +485,14 @@ class Augmentation(Section):
     elastic_sigma: PositiveFloat  # pixels, the smoothness; see data/augmentation.py
     # The last share of the epochs, in which the changes become weaker.
     anneal: Annotated[float, Field(ge=0, le=1)] = 0.0
+    own: list[AugmentationName] = Field(default=[])
 
     @property
     def chosen(self) -> list[str]:
         return [name for name in AUGMENTATIONS if getattr(self, name)]
 
 
-AUGMENTATIONS = ("shift", "rotate", "scale", "shear", "flip", "elastic")
+AUGMENTATIONS = ("shift", "rotate", "scale", "shear", "flip", "elastic", "own")
 Data = Mnist | Torchvision | Digits | Diabetes | Toy | Synthetic | ImageFolder | Npz | Arrays | Csv
 Model = LogisticRegression | Mlp | Cnn | Own
 Optimizer = Sgd | Adam
@@ -544,7 +556,7 @@ class Search(Execution):
 
 
 # Keys that are younger than the hashes of some runs, and the value that stands for their absence.
-YOUNGER: tuple[tuple[str, str, float | str | None], ...] = (
+YOUNGER: tuple[tuple[str, str, Any], ...] = (
     *(("trainer", key, None) for key in LIMITS), ("trainer", "fast_dev_run", False),
     ("trainer", "val_check_interval", None), ("trainer", "overfit_batches", None),
     ("trainer", "detect_anomaly", False), ("trainer", "min_epochs", None),
@@ -552,7 +564,8 @@ YOUNGER: tuple[tuple[str, str, float | str | None], ...] = (
     ("trainer", "class_weights", None), ("data", "sampler", None), ("data", "folds", None),
     ("data", "fold", None), ("data", "group", None), ("data", "kind", None),
     ("data", "val_path", None),
-    ("model", "noise", 0.0), ("augmentation", "anneal", 0.0),
+    ("model", "noise", 0.0), ("augmentation", "anneal", 0.0), ("augmentation", "own", []),
+    ("logger", "own", []),
 )  # fmt: skip
 
 

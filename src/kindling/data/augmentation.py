@@ -6,11 +6,11 @@ product.
 
 A new change of the pictures is a key in config/schema.py and code here. A change of places,
 such as a perspective, adds fields and their coefficients (`draw`). A change of values, such as
-noise, is a function that `__call__` applies after `sample`, with numbers from `random_stream` and a
-new STREAM number, so that the numbers of the other changes stay the same.
+noise, is a function of an extension. `__call__` applies it after `sample`, with random numbers of
+its own, so that the numbers of the other changes stay the same.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,16 +18,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from kindling.config import schema
+from kindling.config import registry, schema
 from kindling.config.rules import no_pictures
 from kindling.data.loader import Block, random_stream
 from kindling.data.sources.source import Source
-from kindling.system.errors import InputError
+from kindling.system.errors import InputError, first_line
 from kindling.system.machine import to_device
 from kindling.system.resources import require_memory
 
 Array = np.ndarray[Any, np.dtype[np.floating[Any]]]
 STREAM = 1  # spawn key; the permutation of an epoch uses the same seed without a spawn key
+OWN_STREAM = 2  # and the place of the augmentation in augmentation.own
+TRIED = 8  # pictures, with which an augmentation of an extension is tried
 UNIFORM = 7  # numbers for a sample: 2 of shift, rotate, 2 of scale, shear, flip
 KEPT = 0.999  # the share of a smooth field's variance that its fields must reproduce
 
@@ -39,6 +41,8 @@ class Augmentation:
     orders has its own seed. The numbers are drawn on the CPU, so that all devices see the same
     pictures. They are drawn for the batch of all ranks, and rank r of W takes every W-th: two ranks
     with batch size 50 see the same pictures as one with 100. Places outside a picture are zero.
+
+    Augmentations of extensions follow. Their numbers depend on the rank too.
     """
 
     def __init__(
@@ -51,7 +55,10 @@ class Augmentation:
         epochs: int = 1,
     ) -> None:
         """`shape` is (C, H, W). `batch_size` is the batch size of one rank. `epochs` is the number
-        of epochs of a whole training."""
+        of epochs of a whole training. Raises InputError for an augmentation of an extension that
+        cannot be used."""
+        self.own = [_Own(name, shape) for name in config.own]
+        self.moves = config.chosen != ["own"]
         self.config, self.seeds, self.epochs = config, seeds, epochs
         self.batch, self.world_size = batch_size * world_size, world_size
         _, height, width = shape
@@ -67,9 +74,14 @@ class Augmentation:
         """Augments a block in place; its first batch is number `first` of the epoch, from 0."""
         for number, batches in enumerate(block.features, first):
             for seed, pictures in zip(self.seeds, batches, strict=True):
-                coefficients = self.draw(seed, epoch, number)
-                on_rank = coefficients[: len(pictures) * self.world_size][rank :: self.world_size]
-                pictures.copy_(self.sample(pictures, on_rank))
+                if self.moves:
+                    drawn = self.draw(seed, epoch, number)[: len(pictures) * self.world_size]
+                    pictures.copy_(self.sample(pictures, drawn[rank :: self.world_size]))
+                for place, own in enumerate(self.own):
+                    kind = OWN_STREAM, place
+                    random = random_stream(seed, epoch, number, rank, kind=kind)
+                    with torch.autocast(pictures.device.type, enabled=False):
+                        pictures.copy_(own(pictures, random))
 
     def draw(self, seed: int, epoch: int, batch: int) -> Tensor:
         """Coefficients of the fields for the x and the y coordinate in the old picture, in
@@ -114,6 +126,46 @@ class Augmentation:
             # grid_sample is faster on planes of x and y than on pairs.
             grid = (weights @ fields).view(size, 2, height, width).permute(0, 2, 3, 1)
             return F.grid_sample(pictures, grid, align_corners=False)
+
+
+class _Own:
+    """An augmentation of an extension."""
+
+    def __init__(self, name: str, shape: Sequence[int]) -> None:
+        """Raises InputError unless the function can change pictures (N, *shape), and draws only
+        from its generator."""
+        self.where = f"augmentation.own={name}: {registry.place('augmentation', name)}"
+        self.apply: Callable[[Tensor, torch.Generator], Any] = registry.resolve(
+            "augmentation", name
+        )
+        pictures = torch.rand(TRIED, *shape, generator=random_stream(0), dtype=torch.float32)
+        try:
+            found = [self(pictures.clone(), random_stream(0)).float() for _ in range(2)]
+        except InputError:
+            raise
+        except Exception as error:  # of any code
+            raise InputError(
+                f"{self.where} fails for pictures {tuple(pictures.shape)} ({type(error).__name__}: "
+                f"{first_line(error)}); it gets pictures (N, C, H, W) and a torch.Generator, and "
+                "returns pictures (N, C, H, W)"
+            ) from error
+        if not found[0].isfinite().all():
+            raise InputError(f"{self.where}: must return finite numbers")
+        if not torch.equal(*found):
+            raise InputError(
+                f"{self.where}: draws numbers that are not of its generator, so a resumed run "
+                "would differ; write torch.rand(..., generator=generator)"
+            )
+
+    def __call__(self, pictures: Tensor, random: torch.Generator) -> Tensor:
+        found = self.apply(pictures, random)
+        if not isinstance(found, Tensor) or found.shape != pictures.shape:
+            what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+            raise InputError(
+                f"{self.where}: returns {what} for pictures {tuple(pictures.shape)}, must return "
+                "the changed pictures"
+            )
+        return found
 
 
 def build_augmentation(

@@ -84,9 +84,11 @@ def _averaged(trained: Trained) -> Forward:
         task, found = trained.task, [trained.task.opinions(forward(features).double())]
         for number in progress(range(copies), "augmented copies"):
             changed = as_float(features).clone(memory_format=torch.contiguous_format)
-            # One picture with the channels of all: the same deformation for each sample.
-            joined = changed.view(1, 1, 1, -1, height, width)
-            augmentation(Block(joined, torch.zeros(1, 1, 1)), epoch=0, first=number)
+            # One picture with the channels of all: the same deformation for each sample. An
+            # augmentation of an extension gets the samples one by one, with the same numbers.
+            for part in changed[:, None] if augmentation.own else (changed,):
+                joined = part.view(1, 1, 1, -1, height, width)
+                augmentation(Block(joined, torch.zeros(1, 1, 1)), epoch=0, first=number)
             found.append(task.opinions(forward(changed).double()))
         return task.mean(torch.stack(found, 1), [1] * len(found))
 

@@ -35,7 +35,8 @@ def choose_step(
     weighted: bool = False,
 ) -> StepChoice:
     """The fastest way that the models, the configurations of their trials and the devices allow;
-    `weighted`: whether samples have weights. Raises InputError if `trainer.step` names one that they do not allow."""
+    `weighted`: whether samples have weights. Raises InputError if `trainer.step` names one that
+    they do not allow."""
     config, model = configs[0], models[0]
     wanted = config.trainer.step
     if wanted in (VMAP, AUTOGRAD):

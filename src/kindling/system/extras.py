@@ -21,8 +21,9 @@ def missing(what: str, extra: str, packages: Sequence[str]) -> list[str]:
 
 
 def missing_loggers(chosen: Iterable[str]) -> list[str]:
-    """A fault for each chosen logger whose packages are not installed."""
-    return [f for name in chosen for f in missing(f"logger={name}", name, LOGGERS[name])]
+    """A fault for each chosen logger of ours whose packages are not installed."""
+    ours = [name for name in chosen if name in LOGGERS]
+    return [f for name in ours for f in missing(f"logger={name}", name, LOGGERS[name])]
 
 
 def _installed(package: str) -> bool:

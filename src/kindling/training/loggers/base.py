@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from lightning.pytorch import LightningModule, Trainer
 
-from kindling.config import schema
+from kindling.config import registry, schema
 from kindling.config.schema import Config
 from kindling.config.written import written
 from kindling.data.sources.source import Source
@@ -62,8 +62,9 @@ class Tested(NamedTuple):
 
 
 class RunLogger(ABC):
-    """Holds each row of a run's history once, even after kills. Each module of this folder has a
-    subclass, `Logger`, for the logger with the module's name."""
+    """Holds each row of a run's history once, even after kills: a resumed run builds its loggers
+    again and sends all rows again. Each module of this folder has a subclass, `Logger`, for the
+    logger with the module's name; extensions bring others."""
 
     def __init__(
         self, config: schema.Logger, values: Hyperparameters, run: Run, seconds: float
@@ -85,6 +86,26 @@ class RunLogger(ABC):
     @abstractmethod
     def close(self, status: str) -> None:
         """`status` is that of the run: finished, diverged, interrupted or failed."""
+
+
+def _brought(name: str, *arguments: Any) -> RunLogger:
+    """The logger of an extension. Raises InputError if it cannot begin."""
+    build = registry.resolve("logger", name)
+    where = f"logger.own={name}: {registry.place('logger', name)}"
+    try:
+        logger = build(*arguments)
+    except InputError:
+        raise
+    except Exception as error:  # of any code
+        raise InputError(
+            f"{where} cannot begin ({type(error).__name__}: {first_line(error)}); correct the "
+            "code, or leave the logger out"
+        ) from error
+    if not isinstance(logger, RunLogger):
+        raise InputError(
+            f"{where} returns {type(logger).__name__}, must return a RunLogger, of {__name__}"
+        )
+    return logger
 
 
 class Loggers(RunsLast):
@@ -124,11 +145,15 @@ class Loggers(RunsLast):
         used = self.config.data.name if self.source is None else self.source.name
         values = hyperparameters(self.config) | {"data.used": used}
         for name in chosen:
+            arguments = self.config.logger, values, self.run, self.history.seconds
+            if name not in LOGGERS:
+                self.loggers[name] = _brought(name, *arguments)
+                continue
             package = LOGGERS[name][0]
             if package not in sys.modules:
                 log.info("logger=%s: %s is imported, which may take half a minute", name, package)
             build: type[RunLogger] = import_module(f"kindling.training.loggers.{name}").Logger
-            self.loggers[name] = build(self.config.logger, values, self.run, self.history.seconds)
+            self.loggers[name] = build(*arguments)
 
     @contextmanager
     def closing(self) -> Iterator[None]:
