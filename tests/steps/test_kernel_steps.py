@@ -144,9 +144,11 @@ def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """`trainer.step=auto` chooses the kernel, as on a GPU; a simulation is started instead."""
     choose = step_choice.choose_step
 
-    def chosen(configs: Any, *others: Any) -> StepChoice:
+    def chosen(configs: Any, *others: Any, **options: Any) -> StepChoice:
         return (
-            StepChoice("kernel") if configs[0].trainer.step == "auto" else choose(configs, *others)
+            StepChoice("kernel")
+            if configs[0].trainer.step == "auto"
+            else choose(configs, *others, **options)
         )
 
     monkeypatch.setattr(building, "choose_step", chosen)
