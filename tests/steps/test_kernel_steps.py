@@ -343,7 +343,7 @@ def test_another_machine_without_a_kernel_goes_on(
     run, reason = Run(tmp_path / "killed"), "this GPU has 99"
     with pytest.raises(Killed):
         fit(config, run.folder)
-    monkeypatch.setattr(building, "choose_step", lambda *_: StepChoice("closed_form", reason))
+    monkeypatch.setattr(building, "choose_step", lambda *_, **__: StepChoice("closed_form", reason))
     while not run.result:
         with suppress(Killed):
             fit(config, run.folder, resume=True)
