@@ -83,6 +83,19 @@ def build(config, shape, classes):
     return nn.Sequential(units, nn.Softplus(), nn.Linear(config.units, classes))
 
 
+def none(config, shape, classes):
+    build(config, shape, classes)
+
+
+class Detached(nn.Linear):
+    def forward(self, x):
+        return super().forward(x).detach()
+
+
+def detached(config, shape, classes):
+    return Detached(shape[0], classes)
+
+
 def focal(outputs, labels):
     loss = torch.nn.functional.cross_entropy(outputs, labels, reduction="none")
     return (1 - (-loss).exp()) ** 2 * loss
@@ -705,6 +718,8 @@ def test_wrong_names_of_loggers_and_augmentations_are_told_before_torch_is_impor
     ("where", "told"),
     [
         ("mine.nothing:build", "model bent: mine.nothing:build cannot be imported (No module"),
+        ("mine.parts:none", "model=bent: its function returned a NoneType, must return a torch"),
+        ("mine.parts:detached", "model=bent: no gradient reaches its weights; leave torch.no_grad"),
         ("mine.parts:nothing", "model bent: mine.parts:nothing cannot be imported (module 'mine"),
     ],
 )

@@ -2,6 +2,8 @@
 
 import csv
 import logging
+import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,10 @@ import torch
 import kindling
 from benchmarks.crashes import fingerprint
 from kindling.records.folder import Run
+from kindling.sweeps import run_command
 from kindling.sweeps.command_line import check_command_line
 from kindling.sweeps.requirements import from_python
-from kindling.system.errors import InputError
+from kindling.system.errors import InputError, Interrupted
 from kindling.training.own import Given
 from tests.helpers.commands import SMALL, Command
 from tests.helpers.kills import Killed, die_after_writing
@@ -178,6 +181,24 @@ def test_a_killed_sweep_of_a_module_goes_on(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("digest", ["123456789012", "123456789e12", "000000000000"])
+def test_an_interrupted_sweep_says_what_to_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise Interrupted(signal.SIGINT, "stopped; to go on, type\n  kindling train resume=s")
+
+    monkeypatch.setattr(run_command, "train_sweep", interrupted)
+    call = r"stopped; to go on, call sweep\(…, 'resume=auto', (.*)folder='s'\) with the same"
+    own: dict[str, Any] = {"model": make, "data": (X, Y)}
+    cases: list[tuple[tuple[str, ...], dict[str, Any], str]] = [
+        (("data=digits",), {}, ""), ((), own, "model=…, data=…, "),
+    ]  # fmt: skip
+    for chosen, given, told in cases:
+        with pytest.raises(KeyboardInterrupt) as caught:
+            kindling.sweep(*chosen, "optimizer.lr=0.1,0.2", folder="s", **given)
+        found = re.match(call, str(caught.value))
+        assert found is not None
+        assert found[1] == told
+
+
 def test_digests_that_look_like_numbers_and_names_of_inner_classes(
     digest: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -95,7 +95,8 @@ def _task(v: Values, task: str) -> Iterator[str]:
     if known is not None and task not in getattr(known, "tasks", SCORES):
         yield (
             f"task={task}: data={data} has labels for {' and '.join(known.tasks)}; type "
-            f"task={known.tasks[0]}, or data=csv with a table of your own"
+            f"task={known.tasks[0]}, or choose other data, such as data=csv with a table of your "
+            "own, or in Python data=arrays"
         )
     own = task == CLASSIFICATION and v["task.loss"] == "cross_entropy"
     for key, absent in (("label_smoothing", 0), ("class_weights", None)):
@@ -111,6 +112,8 @@ def _task(v: Values, task: str) -> Iterator[str]:
             "data.sampler=null"
         )
     target = v["data.target"]
+    if isinstance(target, list) and len({*map(str, target)}) < len(target):
+        yield f"data.target={shortened(target)}: names a column twice; leave one out"
     if isinstance(target, list) and task == CLASSIFICATION and len(target) != 1:
         yield (
             f"data.target={shortened(target)}: classes have one column; type task=multilabel, or "

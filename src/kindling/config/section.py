@@ -116,7 +116,7 @@ class LightningDataSection(Section):
     known_shape: ClassVar[list[int] | None] = None
 
     def __getattr__(self, name: str) -> Any:
-        """A key of the other data sections, which has no meaning here, is None or False."""
+        """For Kindling itself, a key of other data sections is None here."""
         if name == "holds_out_validation" or name in DataSection.model_fields:
             return None
         return super().__getattr__(name)  # type: ignore[misc]  # pydantic's

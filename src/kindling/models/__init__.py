@@ -32,13 +32,19 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
     own = config.held if isinstance(config, schema.Own) else None
     name = own.name if own else config.name
     try:
-        model = construct_model(config, shape, classes).eval()
+        model = construct_model(config, shape, classes)
+        if not isinstance(model, nn.Module):
+            raise InputError(
+                f"model={name}: its function returned a {type(model).__name__}, must return a "
+                "torch module"
+            )
+        model.eval()
         if hasattr(model, "training_step"):
             raise InputError(
                 f"model={config.name}: is a LightningModule; in the extension, register it by "
                 "register_lightning_module"
             )
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.enable_grad(), torch.random.fork_rng(devices=[]):
             logits = model(torch.zeros(2, *shape))
     except Exception as error:
         foreign = not own and not isinstance(error, WRONG_SHAPE)
@@ -57,6 +63,11 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
         raise InputError(
             f"model={name}: gives {given} for 2 samples of {classes} classes, must give logits "
             f"(2, {classes}); make its last layer of {classes} outputs"
+        )
+    if not logits.requires_grad and any(each.requires_grad for each in model.parameters()):
+        raise InputError(
+            f"model={name}: no gradient reaches its weights; leave torch.no_grad and detach out of "
+            "its forward"
         )
     return model.train()
 

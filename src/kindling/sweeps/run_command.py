@@ -9,6 +9,7 @@ the jobs; see by_hydra.py.
 import logging
 import logging.config
 import os
+import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,7 +42,12 @@ from kindling.sweeps.jobs import (
 from kindling.sweeps.requirements import from_python
 from kindling.system.arguments import as_path
 from kindling.system.colour import YELLOW, paint, tell_error
-from kindling.system.errors import InputError, exit_on_interruption
+from kindling.system.errors import (
+    InputError,
+    Interrupted,
+    InterruptedByKeys,
+    exit_on_interruption,
+)
 from kindling.system.files import make_folder, write_into_folder, write_together
 from kindling.system.installation import as_command
 from kindling.system.launch import launch_info
@@ -284,8 +290,15 @@ def sweep(
         raise InputError('sweep takes texts, such as sweep("optimizer.lr=0.1,0.3", "seed=0,1")')
     where = timestamped("sweeps") if folder is None else as_path(folder, "sweep(…, folder=…)")
     command = checked_sweep(overrides, where, (model, data, validation, test))
-    with printing_log(wanted=command.points[0].trainer.progress_bar is not False):
-        return train_sweep(command, where)
+    try:
+        with printing_log(wanted=command.points[0].trainer.progress_bar is not False):
+            return train_sweep(command, where)
+    except Interrupted as interrupted:
+        kind = InterruptedByKeys if interrupted.number == signal.SIGINT else Interrupted
+        told = str(interrupted).partition("; to go on, type\n")[0]
+        own = "model=…, data=…, " if (model, data) != (None, None) else ""
+        call = f"sweep(…, 'resume=auto', {own}folder={str(where)!r}) with the same settings"
+        raise kind(interrupted.number, f"{told}; to go on, call {call}") from None
 
 
 def checked_sweep(

@@ -195,6 +195,7 @@ class LightningRun:
         self.training_began = False
         self.to_restore: dict[str, Any] | None = None
         self.tested: dict[str, float] = {}
+        self.validated: dict[str, Tensor] | None = None  # weights
         self.last_rate: float | None = None
         self.schedules: list[Schedule] = []  # of the configuration, if the module has none
         values = config.unlabelled().to_primitives()
@@ -251,6 +252,9 @@ class LightningRun:
         """There is one."""
 
     def copied_weights(self, trials: Sequence[int]) -> list[dict[str, Tensor]]:
+        """Those of the last validation, if that was within an epoch."""
+        if self.validated is not None:
+            return [self.validated for _ in trials]
         state = self.lightning.state_dict()
         copy = {name: contiguous(v) for name, v in state.items() if isinstance(v, Tensor)}
         return [copy for _ in trials]
@@ -402,6 +406,12 @@ class Between(Callback):
         elif trainer.optimizers:
             self.run.last_rate = float(trainer.optimizers[0].param_groups[0]["lr"])
 
+    def on_validation_end(self, trainer: Trainer, *_: Any) -> None:
+        """With trainer.val_check_interval, the weights at the end of the epoch are others."""
+        if self.run.configs[0].trainer.val_check_interval and not trainer.sanity_checking:
+            self.run.validated = None
+            (self.run.validated,) = self.run.copied_weights([0])
+
     def on_train_epoch_end(self, trainer: Trainer, module: LightningModule) -> None:
         """Stops a run with weights that are not numbers."""
         if not all(bool(torch.isfinite(weight).all()) for weight in module.parameters()):
@@ -442,9 +452,14 @@ class LightningCheckpoints(Checkpoints):
             self.write_between(trainer, module, ends=True)
 
     def _best_content(self, module: Any, trial: int) -> dict[str, Any]:
-        """Also for Lightning's own `load_from_checkpoint`."""
-        version = {"pytorch-lightning_version": lightning.__version__}
-        return super()._best_content(module, trial) | version
+        """Also for Lightning's own `load_from_checkpoint`: with the arguments that the module has
+        saved by `save_hyperparameters`, if they are numbers, texts, or lists of these."""
+        own = module.lightning
+        saved = {key: value for key, value in own.hparams.items() if _plain(value)}
+        more: dict[str, Any] = {"pytorch-lightning_version": lightning.__version__}
+        if saved:
+            more |= {"hyper_parameters": saved, "hparams_name": own._hparams_name or "kwargs"}
+        return super()._best_content(module, trial) | more
 
     def write_between(self, trainer: Trainer, run: Any, *, ends: bool = False) -> None:
         due, signal = self._due(trainer, run, trainer.current_epoch)
@@ -458,8 +473,15 @@ class LightningCheckpoints(Checkpoints):
         """Of averaged weights, those at the end are the best ones."""
         best = self.best[0]
         if self._averages and best is not None:
+            module.validated = None
             (best["weights"],) = module.copied_weights([0])
             self._write_best(module)
+
+
+def _plain(value: object) -> bool:
+    if isinstance(value, list | tuple):
+        return all(map(_plain, value))
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def adapt(callback: Callback, run: LightningRun) -> None:

@@ -15,6 +15,7 @@ class Plain(LightningModule):
 
     def __init__(self, inputs: int, outputs: int, lr: float) -> None:
         super().__init__()
+        self.save_hyperparameters()
         self.lr = lr
         self.layer = nn.Linear(inputs, outputs)
         self.calls: list[Any] = []

@@ -214,6 +214,15 @@ def keys(folder: Path) -> dict[str, Any]:
     counter = Validations()
     fit(configured(*TEMPLATE, "trainer.val_check_interval=0.25"), folder / "v", callbacks=[counter])
     found["validations"] = counter.count
+    # Validated after 8 of 12 batches: the best weights are of that time.
+    run = fit(configured(*ODD, "trainer.val_check_interval=8"), folder / "between")
+    best: Any = Plain.load_from_checkpoint(run.best_checkpoint)
+    data = DataModule(configured(*ODD).data)
+    data.setup()
+    (split,) = data.validations
+    with torch.no_grad():
+        loss = best.loss((as_float(split.features), split.labels)).item()
+    found["between"] = [loss, run.result["best"]["val_loss"]]
     clipped = ("trainer.gradient_clip_val=0.001", "trainer.max_epochs=1", "scheduler=none",
                "trainer.limit_train_batches=1", "optimizer.lr=1")  # fmt: skip
     for algorithm in ("norm", "value"):
@@ -259,7 +268,7 @@ def callbacks(folder: Path) -> dict[str, Any]:
     loaded.load_state_dict(checkpoint.read(averaged.best_checkpoint)["state_dict"])
     test = DataModule(configured(*ODD).data)
     test.setup()
-    features, labels = next(iter(test.test_dataloader()))
+    features, labels, _ = next(iter(test.test_dataloader()))
     loss = loaded.loss((as_float(features), labels)).item()
     return {
         "file": file.name,

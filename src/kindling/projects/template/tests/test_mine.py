@@ -17,4 +17,4 @@ def test_a_trial_of_a_sweep_ends_as_a_run_of_its_own(tmp_path: Path) -> None:
     trials = kindling.sweep(*common, "optimizer.lr=0.01,0.03", folder=tmp_path / "sweep")
     alone = kindling.fit(kindling.compose(*common, "optimizer.lr=0.03"), tmp_path / "run")
     trial = next(each for each in trials if each["optimizer.lr"] == 0.03)
-    assert trial["val/loss"] == pytest.approx(alone.history[-1]["val/loss"], rel=1e-3)
+    assert trial["val/loss"] == pytest.approx(alone.result["best"]["val/loss"], rel=1e-3)
