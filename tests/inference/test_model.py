@@ -262,6 +262,7 @@ def test_the_module_of_the_program_opens_its_run(given: Any, own: Path) -> None:
         (Net(4, 3), r"does not fit the given model \(last.weight is \(2, 8\)"),
         (Net(3), r"does not fit the given model \(first.weight is \(8, 4\)"),
         (3, "^model: is int, must be a module"),
+        (torch.nn.Linear, r"model=Linear: cannot be made for samples of shape \[4\] \(TypeError: "),
         (torch.nn.LazyLinear(2), "has lazy parameters"),
     ],
 )  # fmt: skip

@@ -120,7 +120,7 @@ def _raises() -> nn.Module:
         (_old_norm, r"cannot be copied by copy.deepcopy \("),
         (Net(5), r"^model=Net: cannot take samples of shape \[4\] \(RuntimeError: .*correct its"),
         (_raises, r"^model=_raises: cannot take samples of shape \[4\] \(KeyError: 'mine'\)"),
-        (Net(4, 3), r"gives \(2, 3\) for 2 samples of 2 classes, .*make its last layer of 2"),
+        (Net(4, 3), r"gives \(2, 3\) for 2 samples, must give \(2, 2\); make its last layer of 2"),
         (nn.LSTM(4, 2), r"gives \('tuple',\) for 2 samples"),
     ],
 )

@@ -43,6 +43,7 @@ ORIGIN = re.compile(r"[A-Za-z0-9._-]{1,100} [A-Za-z0-9._+!-]{1,50}")  # a packag
 CHOSEN = re.compile(r"[a-z._]{1,30}=[\w/.-]{1,100}")  # model=NAME
 MOST_NAMED = 20
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+RESERVED = ("null", "true", "false", "nan", "inf", "auto")  # what Hydra or a key reads otherwise
 
 SECTIONS: dict[str, list[type[Section]]] = {}  # by the group of the configuration
 # By kind and name: where the code lies.
@@ -279,10 +280,10 @@ def _register_section(group: str, section: type[Section], where: str) -> None:
 
 
 def _register(kind: str, name: str, where: str, chosen: str = "") -> None:
-    if not NAME.fullmatch(name):
+    if not NAME.fullmatch(name) or name.lower() in RESERVED:
         raise InputError(
             f"{_registers()} registers the {kind} {name!r:.80}; a name has a letter, then letters, "
-            "digits, _ and -"
+            f"digits, _ and -, and is none of {', '.join(RESERVED)}"
         )
     if (kind, name) in PLACES:
         other = f", as {ORIGINS[chosen]} does" if ORIGINS.get(chosen) else " a second time"

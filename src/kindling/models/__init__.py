@@ -61,8 +61,8 @@ def build_model(config: schema.Model, shape: Sequence[int], classes: int) -> nn.
     given = tuple(getattr(logits, "shape", [type(logits).__name__]))
     if given != (2, classes):
         raise InputError(
-            f"model={name}: gives {given} for 2 samples of {classes} classes, must give logits "
-            f"(2, {classes}); make its last layer of {classes} outputs"
+            f"model={name}: gives {given} for 2 samples, must give (2, {classes}); make its last "
+            f"layer of {classes} outputs"
         )
     if not logits.requires_grad and any(each.requires_grad for each in model.parameters()):
         raise InputError(

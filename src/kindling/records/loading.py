@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from kindling.config import registry
 from kindling.config.faults import check
 from kindling.config.schema import Config, Own
+from kindling.config.written import written
 from kindling.data.arrays import ArrayReading
 from kindling.data.tables import Columns
 from kindling.data.targets import Targets, require_scaling
@@ -23,7 +24,7 @@ from kindling.records import checkpoint
 from kindling.records.checkpoint import CheckpointPart, require_format, wrong_fields
 from kindling.records.folder import Member, Members, Size
 from kindling.records.lookup import checkpoint_of
-from kindling.system.errors import InputError, first_line
+from kindling.system.errors import InputError, first_line, without_own_frames
 from kindling.tasks.task import Task, build_task
 
 
@@ -138,7 +139,15 @@ def _with_model(
     if own is None:
         raise OwnModelError(f"{path}: its model was made in a Python program; there, call {call}")
     model = OwnModel(own)
-    name = type(model.build(shape, classes)).__qualname__
+    try:
+        name = type(model.build(shape, classes)).__qualname__
+    except InputError:
+        raise
+    except Exception as error:  # of the program's own code
+        raise OwnModelError(
+            f"{path}: model={model.name}: cannot be made for samples of shape {written([*shape])} "
+            f"({type(error).__name__}: {first_line(error)})"
+        ) from without_own_frames(error)
     if name != section.class_name:
         raise OwnModelError(f"{path}: was not trained with a model of class {name}; call {call}")
     return config.model_copy(update={"model": section.holding(model)})

@@ -19,7 +19,7 @@ from kindling.config import schema
 from kindling.ranks import processes as ranks
 from kindling.records.folder import Run
 from kindling.system import machine
-from kindling.system.errors import InputError, first_line
+from kindling.system.errors import InputError
 from kindling.system.process import bar_in_notebook
 from kindling.system.signals import Signals
 from kindling.training.lightning_module import LightningRun
@@ -139,8 +139,9 @@ def train(
         if explained or resumed is None or module.training_began:
             raise
         log.info("the state cannot be restored", exc_info=True)
+        text = " ".join(str(error).split())[:300]  # torch names the layers in further lines
         raise InputError(
-            f"{resumed.path}: cannot be resumed ({type(error).__name__}: {first_line(error)})"
+            f"{resumed.path}: cannot be resumed ({type(error).__name__}: {text})"
         ) from error
     signals.waits_for_block = False  # `Checkpoints` has set it: now a signal interrupts at once
     signals.interrupt_if_received()

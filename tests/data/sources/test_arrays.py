@@ -14,7 +14,10 @@ from kindling.config.schema import Arrays
 from kindling.data.sources.arrays import OwnArrays
 from kindling.data.sources.catalogue import describe, open_source
 from kindling.data.sources.source import Source
+from kindling.inference.model import Model
+from kindling.records.loading import open_trained
 from kindling.system.errors import InputError
+from kindling.training.fit import fit
 
 
 class Column:
@@ -180,3 +183,17 @@ def test_nothing_stays_when_the_configuration_is_gone() -> None:
 def test_a_section_without_arrays_says_where_they_come_from() -> None:
     with pytest.raises(InputError, match=r"^data=arrays: .* call kindling.fit\(config, data="):
         open_source(compose("data=arrays").data)
+
+
+def test_series_of_numbers_keep_their_shape(tmp_path: Path) -> None:
+    """(N, T, F) are no pictures. Floats from 0 to 1 are, and get a channel."""
+    series = np.random.default_rng(0).normal(size=(40, 5, 3)).astype(np.float32)
+    labels = np.arange(40) % 2
+    shapes = {}
+    for name, x in (("numbers", series), ("pictures", np.abs(series) / 9)):
+        config = compose("data=arrays", "trainer.max_epochs=1", "trainer=cpu")
+        run = fit(config, tmp_path / name, data=(x, labels))
+        trained = open_trained(run.folder)
+        shapes[name] = trained.shape
+        assert Model(trained).predict_proba(x).shape == (40, 2)
+    assert shapes == {"numbers": (5, 3), "pictures": (1, 5, 3)}

@@ -55,7 +55,8 @@ def _as_array(name: str, given: Any) -> NDArray[Any]:
         if texts or array.dtype.kind == "S":
             array = array.astype(str)
     if array.dtype.kind not in CODED + "f":
-        raise InputError(f"{name} is of {array.dtype}, must be numbers, or of classes texts")
+        more = ", or of classes texts" if name.endswith("y") else ""
+        raise InputError(f"{name} is of {array.dtype}, must be numbers{more}")
     return np.require(array, requirements=["C", "W"])
 
 

@@ -80,7 +80,9 @@ def source_of(
         faults += (_class_faults if classify else _width_faults)(found, parts)
     if faults:
         raise InputError(f"{told_as}: {'; '.join(faults)}")
-    splits = {end: _split(found, end, group, task) for end in parts}
+    # Numbers of a program stay as they are; a file may be older than the kinds.
+    numbers = config.name == "arrays" and reading is not None and reading.kind == "numbers"
+    splits = {end: _split(found, end, group, task, channel=not numbers) for end in parts}
     train, test = splits[""], splits.get("_test")
     if test is None:
         train, test = split_off_test(train, config.test_fraction, config.split_seed)
@@ -200,10 +202,16 @@ def _group_faults(found: Mapping[str, NDArray[Any]], group: str, parts: Sequence
 
 
 def _split(
-    found: Mapping[str, NDArray[Any]], end: str, group: str | None, task: schema.Task
+    found: Mapping[str, NDArray[Any]],
+    end: str,
+    group: str | None,
+    task: schema.Task,
+    *,
+    channel: bool,
 ) -> Split:
+    """`channel`: whether samples (H, W) get one."""
     features = torch.from_numpy(np.ascontiguousarray(found[f"x{end}"]))
-    if features.ndim == 3:
+    if features.ndim == 3 and channel:
         features = features.unsqueeze(1)
     groups: Groups | None = None
     if group is not None:
