@@ -105,7 +105,7 @@ def test_what_trained_is_told(
 ) -> None:
     """A figure of the kernel is not one of the closed form that took over."""
 
-    def chosen(configs: Sequence[Config], *_: Any) -> StepChoice:
+    def chosen(configs: Sequence[Config], *_: Any, **__: Any) -> StepChoice:
         wanted = configs[0].trainer.step
         return StepChoice("kernel" if wanted == "auto" else wanted)
 

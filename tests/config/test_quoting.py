@@ -115,12 +115,15 @@ def test_what_stays_as_it_is(text: str) -> None:
 
 def test_the_keys_of_texts() -> None:
     assert keys_of_texts() == {
-        "callbacks", "data.digest", "data.drop", "data.empty", "data.group", "data.path",
-        "data.root", "data.target", "data.val_path", "freeze", "logger.mlflow_file",
-        "logger.project", "model.class_name", "name", "resume", "start_from", "tags",
+        "augmentation.own", "callbacks", "data.digest", "data.drop", "data.empty", "data.group",
+        "data.path", "data.root", "data.target", "data.val_path", "freeze", "logger.mlflow_file",
+        "logger.own", "logger.project", "model.class_name", "name", "resume", "start_from", "tags",
         "trainer.max_time",
     }  # fmt: skip
-    lists = {"callbacks", "data.drop", "data.empty", "data.target", "freeze", "tags"}
+    lists = {
+        "augmentation.own", "callbacks", "data.drop", "data.empty", "data.target", "freeze",
+        "logger.own", "tags",
+    }  # fmt: skip
     assert keys_of_texts(listed=True) == lists
 
 

@@ -360,6 +360,8 @@ def test_copies_are_averaged_in_the_unit(
     trained = open_trained(fit(config, tmp_path / "run").folder)
 
     class Paler:
+        own = ()
+
         def __init__(self, *_: object) -> None: ...
 
         def __call__(self, block: Block, epoch: int, first: int) -> None:

@@ -180,7 +180,6 @@ def test_a_killed_sweep_of_a_module_goes_on(monkeypatch: pytest.MonkeyPatch) -> 
         assert fingerprint(Run(row["folder"])) == fingerprint(Run(other["folder"]))
 
 
-@pytest.mark.parametrize("digest", ["123456789012", "123456789e12", "000000000000"])
 def test_an_interrupted_sweep_says_what_to_call(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(*_: object) -> None:
         raise Interrupted(signal.SIGINT, "stopped; to go on, type\n  kindling train resume=s")
@@ -199,6 +198,7 @@ def test_an_interrupted_sweep_says_what_to_call(monkeypatch: pytest.MonkeyPatch)
         assert found[1] == told
 
 
+@pytest.mark.parametrize("digest", ["123456789012", "123456789e12", "000000000000"])
 def test_digests_that_look_like_numbers_and_names_of_inner_classes(
     digest: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

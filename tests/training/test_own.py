@@ -200,7 +200,7 @@ def test_the_checkpoint_has_the_whole_digest(tmp_path: Path) -> None:
         ({"test": (X, Y)}, r"validation and test go with data; type data=\(x, y\) too"),
         ({"model": make}, r"cannot take samples of shape \[1,28,28\]"),
         ({"model": Net(3), "data": (X, Y)}, r"^model=Net: cannot take samples of shape \[4\]"),
-        ({"model": Net(4, 3), "data": (X, Y)}, "must give logits"),
+        ({"model": Net(4, 3), "data": (X, Y)}, "for 2 samples, must give"),
         ({"model": Net, "data": (X, Y[:3])}, r"^data=\(x, y\): y is \(3,\), must be \(200,\)"),
     ],
 )

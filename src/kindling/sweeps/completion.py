@@ -9,6 +9,7 @@ from kindling.records.lookup import typed_folders
 
 LAUNCHERS = ("basic", "fused")
 FOLDERS = ("resume", "start_from")
+IN_MEMORY = ("arrays", "own")  # choices
 
 
 def complete(prefix: str, **_: object) -> list[str]:
@@ -27,7 +28,8 @@ def complete_search(prefix: str, **_: object) -> list[str]:
 
 def _beginning(prefix: str, more: Mapping[str, Sequence[str]]) -> list[str]:
     keys = {
-        **{group: options(group) for group in GROUPS},
+        # What is in the memory of a program cannot be typed.
+        **{group: sorted({*options(group)} - {*IN_MEMORY}) for group in GROUPS},
         **{key: known.listed for key, known in allowed_values(Config).items()},
         **more,
     }

@@ -6,8 +6,6 @@ from typing import Any, Self
 
 from torch import nn
 
-from kindling.config.compose import compose
-from kindling.config.overrides import override_text
 from kindling.config.schema import Arrays, Config, Own
 from kindling.config.section import DataSection, InMemory
 from kindling.data.sources.arrays import OwnArrays
@@ -51,6 +49,8 @@ class Given:
 
     def hold(self, config: Config) -> Config:
         """The configuration with the model and the arrays. Raises InputError if it names others."""
+        from kindling.config.compose import compose  # imports Hydra, which ranks do not need
+
         data, model = config.data, config.model
         if self.arrays is not None:
             if not isinstance(data, Arrays):
@@ -72,6 +72,8 @@ class Given:
 
     def overrides(self) -> list[str]:
         """Those that stand for the model and the arrays in the record of a sweep."""
+        from kindling.config.overrides import override_text  # as above
+
         texts = []
         if self.arrays is not None:
             texts += ["data=arrays", override_text("data.digest", self.arrays.short_digest)]
