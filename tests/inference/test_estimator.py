@@ -29,12 +29,19 @@ from kindling.system import resources
 from kindling.training.fit import fit
 
 
+# As of scikit-learn's own networks; test_whole_weights_are_repeated_rows has one batch.
+BATCHES = {
+    f"check_sample_weight_equivalence_on_{kind}_data": "repeated rows fall into other batches"
+    for kind in ("dense", "sparse")
+}
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore:column .* of X has values around")
 def test_scikit_learns_own_checks() -> None:
-    results = check_estimator(KindlingClassifier(), on_fail=None)
+    results = check_estimator(KindlingClassifier(), on_fail=None, expected_failed_checks=BATCHES)
     failed = {r["check_name"]: str(r["exception"]) for r in results if r["status"] == "failed"}
     assert not failed
     assert sum(result["status"] == "passed" for result in results) > 45
@@ -278,7 +285,7 @@ def test_no_error_names_a_temporary_folder(settings: dict[str, Any]) -> None:
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @pytest.mark.filterwarnings("ignore:column .* of X has values around")
 def test_the_regressor_passes_scikit_learns_own_checks() -> None:
-    results = check_estimator(KindlingRegressor(), on_fail=None)
+    results = check_estimator(KindlingRegressor(), on_fail=None, expected_failed_checks=BATCHES)
     failed = {r["check_name"]: str(r["exception"]) for r in results if r["status"] == "failed"}
     assert not failed
     assert sum(result["status"] == "passed" for result in results) > 45
