@@ -28,7 +28,6 @@ from kindling.inference.model import load
 from kindling.system import resources
 from kindling.training.fit import fit
 
-
 # As of scikit-learn's own networks; test_whole_weights_are_repeated_rows has one batch.
 BATCHES = {
     f"check_sample_weight_equivalence_on_{kind}_data": "repeated rows fall into other batches"
