@@ -405,6 +405,10 @@ def test_another_version_of_an_extension_is_told(installed: Path) -> None:
         (MODULE.replace('"bent"', '"mlp"'), "mine 1.0 registers model=mlp, which Kindling has"),
         (MODULE.replace('"errors"', '"acc"'), "mine 1.0 registers the measure acc, which"),
         (MODULE.replace('"lines"', '"wandb"'), "mine 1.0 registers the logger wandb, which"),
+        (
+            MODULE.replace('"focal"', '"cross_entropy"'),
+            "mine 1.0 registers the loss cross_entropy, which Kindling has",
+        ),
         ("def f(:", "SyntaxError: invalid syntax"),
         ("raise SystemExit(0)", "SystemExit: 0"),
         (MODULE.replace('Literal["bent"]', "str"), "Bent, whose key name has not one value"),
@@ -416,8 +420,8 @@ def test_another_version_of_an_extension_is_told(installed: Path) -> None:
             "mine 1.0 registers the pictures whole a second time",
         ),
     ],
-    ids=["import", "error", "twice", "ours", "measure", "logger", "syntax", "exit", "no name",
-         "two names", "odd name", "no tally", "reader"],
+    ids=["import", "error", "twice", "ours", "measure", "logger", "loss", "syntax", "exit",
+         "no name", "two names", "odd name", "no tally", "reader"],
 )  # fmt: skip
 def test_a_faulty_extension_is_one_line_that_names_it(
     text: str, told: str, installed: Path

@@ -14,10 +14,10 @@ from tests.helpers.faults import faults
         (["trainer.devices=999", "trainer.accelerator=cpu"], "this program may use"),
         (["optimizer=adam", "optimizer.momentum=0.9"], "optimizer=adam has no such key"),
         (["model=logistic_regression", "model.hidden_sizes=3"], "has no such key"),
-        (["data=csv", "data.target=a", "data.drop=[b,a]"], "has a of data.target, the column of"),
+        (["data=csv", "data.target=a", "data.drop=[b,a]"], "would drop a, which data.target names"),
         (["data.sampler=balanced", "data.order=stream"], "type data.order=seeded"),
-        (["data=csv", "data.target=a", "data.drop=a"], "data.drop=a: has a of data.target"),
-        (["data=csv", "data.target=a", "data.group=a"], "data.group=a: is data.target, the column"),
+        (["data=csv", "data.target=a", "data.drop=a"], "data.drop=a: would drop a, which"),
+        (["data=csv", "data.target=a", "data.group=a"], "data.group=a: data.target names this"),
         (
             ["data=npz", "data.group=y_test"],
             "data.group=y_test: is an array of labels; name another",

@@ -39,8 +39,9 @@ BATCHES = {
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 @pytest.mark.filterwarnings("ignore:column .* of X has values around")
-def test_scikit_learns_own_checks() -> None:
-    results = check_estimator(KindlingClassifier(), on_fail=None, expected_failed_checks=BATCHES)
+@pytest.mark.parametrize("estimator", [KindlingClassifier(), KindlingRegressor()])
+def test_scikit_learns_own_checks(estimator: KindlingClassifier | KindlingRegressor) -> None:
+    results = check_estimator(estimator, on_fail=None, expected_failed_checks=BATCHES)
     failed = {r["check_name"]: str(r["exception"]) for r in results if r["status"] == "failed"}
     assert not failed
     assert sum(result["status"] == "passed" for result in results) > 45
@@ -278,16 +279,6 @@ def test_no_error_names_a_temporary_folder(settings: dict[str, Any]) -> None:
         told = "".join(traceback.format_exception(error))
         assert tempfile.gettempdir() + "/tmp" not in told
         assert "data.npz" not in told
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.SkipTestWarning")
-@pytest.mark.filterwarnings("ignore:column .* of X has values around")
-def test_the_regressor_passes_scikit_learns_own_checks() -> None:
-    results = check_estimator(KindlingRegressor(), on_fail=None, expected_failed_checks=BATCHES)
-    failed = {r["check_name"]: str(r["exception"]) for r in results if r["status"] == "failed"}
-    assert not failed
-    assert sum(result["status"] == "passed" for result in results) > 45
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (2,)])

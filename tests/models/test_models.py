@@ -26,7 +26,7 @@ class _Unpacks(nn.Module):
         ((4,), lambda _: nn.BatchNorm2d(4), r"\(expected 4D input \(got 2D input\)\)"),
         ((1, 2, 2), lambda _: nn.Linear(4, 5), r"cannot be multiplied .*model=mlp, which take any"),
         ((4,), _Unpacks, r"\(not enough values to unpack"),
-        ((4,), lambda _: nn.Linear(4, 6), r"gives \(2, 6\) .* must give logits \(2, 5\)"),
+        ((4,), lambda _: nn.Linear(4, 6), r"gives \(2, 6\) for 2 samples, must give \(2, 5\);"),
     ],
 )
 def test_a_model_that_cannot_take_the_samples_is_an_input_error(

@@ -6,9 +6,11 @@ import pytest
 import torch
 
 from kindling.tasks import classification
+from tests.helpers import tasks
 
 LOGITS = torch.tensor([[1.0, 2.0, 0.5], [0.0, -1.0, 3.0]], dtype=torch.float64)
 LABELS = torch.tensor([1, 0])
+TASK = tasks.classes(3)
 WEIGHTS = torch.tensor([0.5, 2.0, 1.0], dtype=torch.float64)
 
 
@@ -36,18 +38,18 @@ def test_the_loss_and_its_written_out_gradient(
 ) -> None:
     expected = one_by_one(smoothing, [1.0] * 3 if weights is None else weights.tolist())
     logits = LOGITS.clone().requires_grad_()
-    loss = classification.loss(logits, LABELS, weights, smoothing)
+    loss = TASK.loss(logits, LABELS, weights, smoothing)
     assert loss.item() == pytest.approx(expected, abs=1e-12)
     batches = LOGITS.mT[None, None]  # (K, S, classes, B)
     labels = LABELS[None, None]
-    found = classification.batch_losses(batches, labels, weights, smoothing)
+    found = TASK.batch_losses(batches, labels, weights, smoothing)
     assert found.tolist() == [[pytest.approx(expected, abs=1e-12)]]
 
-    targets, totals = classification.targets(labels, 3, LOGITS, weights, smoothing)
-    out = classification.residual(batches[0], targets[0], None if totals is None else totals[0])
+    targets, totals = TASK.targets(labels, LOGITS, weights, smoothing)
+    out = TASK.residual(batches[0], targets[0], None if totals is None else totals[0])
     (gradient,) = torch.autograd.grad(loss, logits)
     torch.testing.assert_close(out[0].mT / len(LABELS), gradient)
-    summed = classification.summed_losses(batches[0], targets[0])
+    summed = TASK.summed_losses(batches[0], targets[0])
     assert summed.tolist() == [pytest.approx(2 * expected, abs=1e-12)]
 
 
@@ -55,7 +57,7 @@ def test_of_equal_logits_the_first_class_is_decided() -> None:
     logits = torch.tensor([[1.0, 3.0, 3.0], [2.0, 2.0, 0.0]])
     assert classification.decide(logits).tolist() == [1, 0]
     assert classification.decide(logits.mT, 0).tolist() == [1, 0]
-    assert classification.losses(logits, torch.tensor([2, 2])).tolist() == pytest.approx(
+    assert TASK.losses(logits, torch.tensor([2, 2])).tolist() == pytest.approx(
         [-log_softmax([1, 3, 3])[2], -log_softmax([2, 2, 0])[2]]
     )
 

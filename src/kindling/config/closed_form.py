@@ -5,6 +5,7 @@ from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
 
+from kindling.config.measures import CLASSIFICATION, LOSSES
 from kindling.config.written import written
 
 NOT_COVERED = {  # key, value: the reason
@@ -15,8 +16,6 @@ NOT_COVERED = {  # key, value: the reason
     ("trainer.detect_anomaly", True): "has no operations of autograd",
     ("trainer.gradient_clip_algorithm", "value"): "clips norms",
 }
-# The losses whose gradient is written out.
-LOSSES = ("cross_entropy", "squared_error", "huber", "binary_cross_entropy")
 FAMILIES: list[str] = []  # the model.name of the models that have a closed form
 
 S = TypeVar("S", bound=BaseModel)
@@ -35,9 +34,10 @@ def not_covered(read: Read) -> dict[str, str]:
     """The settings that the closed form does not cover, as they are typed, with the reasons."""
     reasons = not_stacked(read)
     if read("model.name") not in FAMILIES:
-        reasons[f"model={read('model.name')}"] = f"supports only {' and '.join(FAMILIES)}"
-    if read("task.loss") not in (None, *LOSSES):
-        reasons[f"task.loss={read('task.loss')}"] = f"supports only {' and '.join(LOSSES)}"
+        reasons[f"model={read('model.name')}"] = f"supports only {', '.join(FAMILIES)}"
+    losses = LOSSES.get(read("task.name"), LOSSES[CLASSIFICATION])
+    if read("task.loss") not in (None, *losses):
+        reasons[f"task.loss={read('task.loss')}"] = f"supports only {', '.join(losses)}"
     return reasons
 
 

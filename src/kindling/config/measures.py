@@ -10,6 +10,12 @@ CLASSIFICATION, REGRESSION, MULTILABEL = "classification", "regression", "multil
 # The score of each task: the measure that is always computed beside the loss.
 SCORES = {CLASSIFICATION: "acc", REGRESSION: "r2", MULTILABEL: "acc"}
 LABELLED = (CLASSIFICATION, MULTILABEL)
+# The losses of each task whose gradients are written out. Extensions register others.
+LOSSES = {
+    CLASSIFICATION: ("cross_entropy",),
+    REGRESSION: ("squared_error", "huber"),
+    MULTILABEL: ("binary_cross_entropy",),
+}
 
 
 class Measure(NamedTuple):

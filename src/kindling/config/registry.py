@@ -21,7 +21,7 @@ from pkgutil import resolve_name
 from typing import Any, Union, get_args
 
 from kindling.config.executors import EXECUTORS, ExecutorEntry
-from kindling.config.measures import CLASSIFICATION, LOGGED, MEASURES, SCORES, Measure
+from kindling.config.measures import CLASSIFICATION, LOGGED, LOSSES, MEASURES, SCORES, Measure
 from kindling.config.section import (
     WHOLE,
     DataSection,
@@ -135,6 +135,8 @@ def register_loss(name: str, function: str, task: str = CLASSIFICATION) -> None:
             f"{_registers()} registers the loss {name} of task={task}, must be of "
             f"{', '.join(SCORES)}"
         )
+    if name in LOSSES[task]:
+        raise InputError(f"{_registers()} registers the loss {name}, which Kindling has")
     _register(f"{task}.loss", name, function, f"task.loss={name}")
 
 

@@ -187,8 +187,8 @@ def _data(v: Values) -> Iterator[str]:
     both = {*map(str, targets)} & {*map(str, columns)}
     if target is not None and both:
         yield (
-            f"data.drop={written(dropped)}: has {min(both)} of data.target, the column of labels; "
-            "leave it out of data.drop"
+            f"data.drop={written(dropped)}: would drop {min(both)}, which data.target names as a "
+            "label; leave it out of data.drop"
         )
     shape = v["data.shape"]
     shape = [shape] if type(shape) is int else shape
@@ -242,8 +242,8 @@ def _splits(v: Values) -> Iterator[str]:
     targets = target if isinstance(target, list) else [target]
     if group is not None and str(group) in map(str, targets):
         yield (
-            f"data.group={group}: is data.target, the column of labels; name another column, or "
-            "type data.group=null"
+            f"data.group={group}: data.target names this column as a label; name another column, "
+            "or type data.group=null"
         )
     if v["data.name"] == "npz" and group in ARRAYS:
         kind = {"x": "features", "y": "labels", "w": "weights"}[group[0]]

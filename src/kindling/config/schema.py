@@ -18,7 +18,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from kindling.config import registry
 from kindling.config.closed_form import has_closed_form
 from kindling.config.executors import EXECUTORS
-from kindling.config.measures import CLASSIFICATION, LOGGED_NAME, MULTILABEL, REGRESSION, monitors
+from kindling.config.measures import (
+    CLASSIFICATION,
+    LOGGED_NAME,
+    LOSSES,
+    MULTILABEL,
+    REGRESSION,
+    monitors,
+)
 from kindling.config.section import (
     DRAWING,
     DataSection,
@@ -67,9 +74,9 @@ else:
         Monitor = Monitor | Annotated[str, _logged]
 
 
-def _losses(task: str, *own: str) -> Any:
+def _losses(task: str) -> Any:
     """Our own losses of a task, and those that extensions bring."""
-    return Literal[*own, *registry.names(f"{task}.loss")]
+    return Literal[*LOSSES[task], *registry.names(f"{task}.loss")]
 
 
 if TYPE_CHECKING:
@@ -77,9 +84,9 @@ if TYPE_CHECKING:
     RegressionLoss = str
     MultilabelLoss = str
 else:
-    ClassificationLoss = _losses(CLASSIFICATION, "cross_entropy")
-    RegressionLoss = _losses(REGRESSION, "squared_error", "huber")
-    MultilabelLoss = _losses(MULTILABEL, "binary_cross_entropy")
+    ClassificationLoss = _losses(CLASSIFICATION)
+    RegressionLoss = _losses(REGRESSION)
+    MultilabelLoss = _losses(MULTILABEL)
 
 
 def _as_list(value: Any) -> Any:
@@ -165,7 +172,7 @@ def _brought(kind: str) -> Any:
     """The names that extensions bring."""
     if found := registry.names(kind):
         return Literal[*found]
-    why = f"not be {{}}: no installed extension brings any {kind}"
+    why = "not be {}: no installed extension brings a name of this kind"
     return Annotated[str, _must(why, lambda _: False)]
 
 

@@ -209,15 +209,22 @@ def columns_of(y: NDArray[Any]) -> NDArray[np.float64]:
 
 
 def weight_faults(name: str, w: Any, samples: int) -> list[str]:
-    """The faults of weights of samples, finite numbers (samples,) of 0 or more, not all 0. None has
-    no fault."""
+    """The faults of weights of samples, finite numbers (samples,) of 0 or more, not all 0 as
+    float32. None has no fault."""
     if w is None:
         return []
     if not isinstance(w, np.ndarray) or w.dtype.kind not in "biuf" or w.shape != (samples,):
         shape = f"{getattr(w, 'shape', type(w).__name__)} of {getattr(w, 'dtype', 'no numbers')}"
         return [f"{name} is {shape}, must be ({samples},), a weight for each row of its samples"]
-    wrong = ~(np.isfinite(w) & (w >= 0))
+    with np.errstate(over="ignore"):
+        kept = w.astype(np.float32)  # as training reads weights
+    wrong = ~(np.isfinite(kept) & (kept >= 0))
     if wrong.any():
         first = int(wrong.argmax())
-        return [f"{name}[{first}] is {w[first]:g}; a weight must be a finite number, 0 or more"]
-    return [] if w.any() else [f"{name} is 0 for all samples; one weight or more must be above 0"]
+        return [
+            f"{name}[{first}] is {w[first]:g}; a weight must be a number from 0 to "
+            f"{np.finfo(np.float32).max:.1g}"
+        ]
+    if not kept.any():
+        return [f"{name} is 0 for all samples; one weight or more must be above 0"]
+    return []

@@ -63,9 +63,26 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             f"{type(self).__name__} has no {name}{WHY_NOT.get(name, '')}", name=name, obj=self
         )
 
-    def _refuse(self, others: Mapping[str, Any]) -> None:
+    def fit(
+        self,
+        X: Inputs,  # noqa: N803, scikit-learn's names
+        y: ArrayLike,
+        sample_weight: ArrayLike | None = None,
+        **others: Any,
+    ) -> Self:
+        """Trains on X (N, features) and y: classes (N,), numbers or texts; of a regressor, numbers
+        (N,) or (N, outputs) that are not all equal. `sample_weight` (N,) are the weights of the
+        samples in the loss. Raises ValueError for other arrays, and with all faults of the
+        settings."""
         for name in others:
             raise TypeError(f"{type(self).__name__}.fit takes no {name}{WHY_NOT.get(name, '')}")
+        features, labels = self._checked(X, y)
+        self._train(_dense(features), labels, sample_weight)
+        return self
+
+    def _checked(self, X: Inputs, y: ArrayLike) -> tuple[Any, NDArray[Any]]:  # noqa: N803
+        """Features, perhaps sparse, and labels. Raises ValueError."""
+        raise NotImplementedError
 
     def _own_settings(self) -> list[str]:
         """The overrides of the task."""
@@ -181,29 +198,17 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         self.overrides = overrides
         self.folder = folder
 
-    def fit(
-        self,
-        X: Inputs,  # noqa: N803, scikit-learn's names
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        **others: Any,
-    ) -> Self:
-        """Trains on X (N, features) and the classes y (N,), numbers or texts; `sample_weight` (N,)
-        are the weights of the samples in the loss. Raises ValueError for
-        other arrays, and with all faults of the settings."""
-        self._refuse(others)
+    def _checked(self, X: Inputs, y: ArrayLike) -> tuple[Any, NDArray[Any]]:  # noqa: N803
         features, classes = validate_data(
             self, X, y, dtype=np.float32, accept_sparse="csr", accept_large_sparse=False
         )
-        features = _dense(features)
         check_classification_targets(classes)
         self.classes_, numbers = np.unique(classes, return_inverse=True)
         if len(self.classes_) < 2:
             raise ValueError(
                 f"y has the one class {self.classes_[0]}; this classifier needs two or more"
             )
-        self._train(features, numbers, sample_weight)
-        return self
+        return features, numbers
 
     def _own_settings(self) -> list[str]:
         # The loss on all samples has no class weights.
@@ -288,24 +293,13 @@ class KindlingRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         tags.target_tags.multi_output = True
         return tags
 
-    def fit(
-        self,
-        X: Inputs,  # noqa: N803, scikit-learn's names
-        y: ArrayLike,
-        sample_weight: ArrayLike | None = None,
-        **others: Any,
-    ) -> Self:
-        """Trains on X (N, features) and the numbers y, (N,) or (N, outputs); `sample_weight` (N,)
-        are the weights of the samples in the loss. Raises ValueError for other arrays, for numbers
-        that are all equal, and with all faults of the settings."""
-        self._refuse(others)
+    def _checked(self, X: Inputs, y: ArrayLike) -> tuple[Any, NDArray[Any]]:  # noqa: N803
         features, numbers = validate_data(
             self, X, y, dtype=np.float32, accept_sparse="csr", accept_large_sparse=False,
             multi_output=True, y_numeric=True, ensure_min_samples=2,
         )  # fmt: skip
         self._shape = numbers.shape[1:]
-        self._train(_dense(features), numbers, sample_weight)
-        return self
+        return features, numbers
 
     def _own_settings(self) -> list[str]:
         return ["task=regression", f"task.loss={self.loss}", "checkpoint.monitor=val/loss"]

@@ -96,7 +96,7 @@ def evaluate(
         source.name,
         len(labels),
         source.labels,
-        trained.task.loss(outputs, labels, None, 0.0).item(),
+        trained.task.loss(outputs, labels).item(),
         right.double().mean().item(),
         right.all(1).double().mean().item(),
         shares.maximum(1 - shares).mean().item(),

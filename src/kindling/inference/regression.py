@@ -180,7 +180,7 @@ def evaluate(
     return NumbersEvaluation(
         trained.checkpoint,
         source.name,
-        task.loss(found.outputs, labels, None, 0.0).item(),
+        task.loss(found.outputs, labels).item(),
         task.score(total, len(labels), spread(labels)),
         tuple(Number(*row) for row in rows),
         predicted,

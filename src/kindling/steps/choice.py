@@ -5,7 +5,8 @@ from functools import partial
 
 from torch import nn
 
-from kindling.config.closed_form import LOSSES, not_stacked
+from kindling.config.closed_form import not_stacked
+from kindling.config.measures import LOSSES
 from kindling.config.schema import Config
 from kindling.models.closed_form import closed_form_of
 from kindling.native.engine import OPTIMIZERS
@@ -42,7 +43,7 @@ def choose_step(
     if wanted in (VMAP, AUTOGRAD):
         return StepChoice(wanted)
     reason = "" if closed_form_of(model) else f"{type(model).__name__} has no closed form"
-    if config.task.loss not in LOSSES:
+    if config.task.loss not in LOSSES[config.task.name]:
         reason = f"the gradient of task.loss={config.task.loss} is not written out"
     if reason:
         return StepChoice(VMAP if len(models) > 1 else AUTOGRAD, reason)

@@ -151,7 +151,7 @@ def _require_equal(segment: Vmapped, models: Sequence[nn.Module], features: Tens
         tensors.append([*gradients, *model.buffers()])
     together = torch.empty_like(torch.stack(singly))
     segment.task = task
-    targets, _ = task.targets(labels[None, None], together, None, 0.0)
+    targets, _ = task.targets(labels[None, None], together)
     found: list[Tensor] = []
     segment.differentiate(
         SegmentBatch(features[None], targets[0], None, 1.0, together),

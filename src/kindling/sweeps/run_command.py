@@ -296,7 +296,8 @@ def sweep(
     except Interrupted as interrupted:
         kind = InterruptedByKeys if interrupted.number == signal.SIGINT else Interrupted
         told = str(interrupted).partition("; to go on, type\n")[0]
-        own = "model=…, data=…, " if (model, data) != (None, None) else ""
+        given = {"model": model, "data": data}
+        own = "".join(f"{name}=…, " for name, value in given.items() if value is not None)
         call = f"sweep(…, 'resume=auto', {own}folder={str(where)!r}) with the same settings"
         raise kind(interrupted.number, f"{told}; to go on, call {call}") from None
 
@@ -307,9 +308,9 @@ def checked_sweep(
     """The sweep as a checked command; nothing is written yet. `given` are the model and the pairs
     of arrays of `sweep`. Raises InputError as `sweep`."""
     launched = any(text.startswith("hydra/launcher=") for text in overrides)
-    texts = [*overrides, *([] if launched else ["hydra/launcher=fused"]), *LOGS_NOTHING]
+    more = [*([] if launched else ["hydra/launcher=fused"]), *LOGS_NOTHING]
     if all(each is None for each in given):
-        return _checked(texts, where)
+        return _checked(overrides, more, where)
     with importing():
         from kindling.training.own import Given
 
@@ -317,20 +318,21 @@ def checked_sweep(
     try:
         if twice := {key_of(text) for text in own.overrides()} & {*map(key_of, overrides)}:
             raise InputError(f"{', '.join(twice)}: sweep(…) was given others; leave the texts out")
-        command = _checked([*texts, *own.overrides()], timestamped("sweeps"))
+        command = _checked(overrides, [*more, *own.overrides()], timestamped("sweeps"))
         if _is_of_others(command.section):  # Hydra would compose each trial again
             raise InputError("sweep(…, model=…, data=…): type hydra/launcher=fused, or basic")
         own.tried(command.points[0])  # tells the class of the model, which is a setting too
-        command = _checked([*texts, *own.overrides()], where)
+        command = _checked(overrides, [*more, *own.overrides()], where)
     finally:
         from_python.reset(token)
     return replace(command, points=[own.hold(config) for config in command.points])
 
 
-def _checked(texts: Sequence[str], where: Path) -> Command:
-    command = check_command_line(["-m", *with_folder(texts, "hydra.sweep.dir", where)])
+def _checked(typed: Sequence[str], more: Sequence[str], where: Path) -> Command:
+    texts = with_folder([*typed, *more], "hydra.sweep.dir", where)
+    command = check_command_line(["-m", *texts])
     if command.sweep_dir is None:
-        raise InputError(f"{' '.join(texts)}: trains nothing; type KEY=VALUE,VALUE")
+        raise InputError(f"{' '.join(typed)}: trains nothing; type KEY=VALUE,VALUE")
     return command
 
 

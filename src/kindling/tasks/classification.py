@@ -24,28 +24,6 @@ def loss(
     return F.cross_entropy(logits, labels, weights, label_smoothing=smoothing)
 
 
-def losses(logits: Tensor, labels: Tensor) -> Tensor:
-    return F.cross_entropy(logits, labels, reduction="none")
-
-
-def batch_losses(
-    logits: Tensor,
-    labels: Tensor,
-    weights: Tensor | None,
-    smoothing: float,
-    factors: Tensor | None = None,
-) -> Tensor:
-    """The loss of each batch, (K, S), of logits (K, S, classes, B) for labels (K, S, B), with
-    `factors` (K, S, B) of the samples' losses."""
-    flat = F.cross_entropy(
-        logits.flatten(0, 1), labels.flatten(0, 1), weights, reduction="none",
-        label_smoothing=smoothing,
-    )  # fmt: skip
-    found = flat.view(labels.shape)
-    means = (found if factors is None else found * factors).mean(-1)
-    return means if weights is None else means / _mean_weights(labels, weights)
-
-
 def decide(logits: Tensor, dim: int = -1) -> Tensor:
     """The most probable class; of equal logits, the first. argmax over an inner dimension takes
     five times as long as max: a sixth of a fused step."""
@@ -64,41 +42,6 @@ def probabilities(logits: Tensor, dim: int = -1) -> Tensor:
 
 def log_probabilities(logits: Tensor, dim: int = -1) -> Tensor:
     return logits.log_softmax(dim)
-
-
-# --- for gradients that are written out ----------------------------------------------------------
-
-
-def targets(
-    labels: Tensor, classes: int, like: Tensor, weights: Tensor | None, smoothing: float
-) -> tuple[Tensor, Tensor | None]:
-    """One-hot, smoothed and weighted targets (K, R, 1, classes, B) of labels (K, R, B), and their
-    sums over classes (K, R, 1, 1, B); None where all sums are 1."""
-    found = F.one_hot(labels, classes).mT.to(like.dtype).unsqueeze(2)
-    if smoothing:
-        found = found.mul_(1 - smoothing).add_(smoothing / classes)
-    if weights is None:
-        return found, None
-    relative = weights / _mean_weights(labels, weights)[..., None]  # (K, R, classes)
-    found = found.mul_(relative[:, :, None, :, None])
-    return found, found.sum(3, keepdim=True)
-
-
-def residual(logits: Tensor, targets: Tensor, totals: Tensor | None) -> Tensor:
-    """The gradient of the sum of the losses, softmax * totals - targets, (S, classes, B)."""
-    found = logits.softmax(1)
-    by_batch = found.view(len(targets), -1, *found.shape[1:])
-    if totals is not None:
-        by_batch.mul_(totals)
-    by_batch.sub_(targets)
-    return found
-
-
-def summed_losses(logits: Tensor, targets: Tensor, factors: Tensor | None = None) -> Tensor:
-    """The sum over samples of each model's losses, (S,), of logits (S, classes, B)."""
-    by_batch = logits.log_softmax(1).view(len(targets), -1, *logits.shape[1:])
-    targets = targets if factors is None else targets * factors
-    return -(by_batch * targets).sum((2, 3)).view(-1)
 
 
 def _mean_weights(labels: Tensor, weights: Tensor) -> Tensor:
@@ -124,14 +67,14 @@ class Classification(Task):
     says: ClassVar[str] = "logits"
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return losses(outputs, labels)
+        return F.cross_entropy(outputs, labels, reduction="none")
 
     def loss(
         self,
         outputs: Tensor,
         labels: Tensor,
-        weights: Tensor | None,
-        smoothing: float,
+        weights: Tensor | None = None,
+        smoothing: float = 0.0,
         factors: Tensor | None = None,
     ) -> Tensor:
         if factors is None:
@@ -142,11 +85,17 @@ class Classification(Task):
         self,
         outputs: Tensor,
         labels: Tensor,
-        weights: Tensor | None,
-        smoothing: float,
+        weights: Tensor | None = None,
+        smoothing: float = 0.0,
         factors: Tensor | None = None,
     ) -> Tensor:
-        return batch_losses(outputs, labels, weights, smoothing, factors)
+        flat = F.cross_entropy(
+            outputs.flatten(0, 1), labels.flatten(0, 1), weights, reduction="none",
+            label_smoothing=smoothing,
+        )  # fmt: skip
+        found = flat.view(labels.shape)
+        means = (found if factors is None else found * factors).mean(-1)
+        return means if weights is None else means / _mean_weights(labels, weights)
 
     def scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
         return decide(outputs, -2) == labels
@@ -171,17 +120,37 @@ class Classification(Task):
         return confusion(decide(outputs), labels, self.outputs)
 
     def targets(
-        self, labels: Tensor, like: Tensor, weights: Tensor | None, smoothing: float
+        self,
+        labels: Tensor,
+        like: Tensor,
+        weights: Tensor | None = None,
+        smoothing: float = 0.0,
     ) -> tuple[Tensor, Tensor | None]:
-        return targets(labels, self.outputs, like, weights, smoothing)
+        """One-hot, smoothed and weighted; the sums are None where all are 1."""
+        found = F.one_hot(labels, self.outputs).mT.to(like.dtype).unsqueeze(2)
+        if smoothing:
+            found = found.mul_(1 - smoothing).add_(smoothing / self.outputs)
+        if weights is None:
+            return found, None
+        relative = weights / _mean_weights(labels, weights)[..., None]  # (K, R, classes)
+        found = found.mul_(relative[:, :, None, :, None])
+        return found, found.sum(3, keepdim=True)
 
     def residual(self, outputs: Tensor, targets: Tensor, totals: Tensor | None) -> Tensor:
-        return residual(outputs, targets, totals)
+        """softmax * totals - targets."""
+        found = outputs.softmax(1)
+        by_batch = found.view(len(targets), -1, *found.shape[1:])
+        if totals is not None:
+            by_batch.mul_(totals)
+        by_batch.sub_(targets)
+        return found
 
     def summed_losses(
         self, outputs: Tensor, targets: Tensor, factors: Tensor | None = None
     ) -> Tensor:
-        return summed_losses(outputs, targets, factors)
+        by_batch = outputs.log_softmax(1).view(len(targets), -1, *outputs.shape[1:])
+        targets = targets if factors is None else targets * factors
+        return -(by_batch * targets).sum((2, 3)).view(-1)
 
 
 def build(section: schema.Classification, outputs: int) -> Task:

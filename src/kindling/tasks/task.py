@@ -37,8 +37,8 @@ class Task:
         self,
         outputs: Tensor,
         labels: Tensor,
-        weights: Tensor | None,
-        smoothing: float,
+        weights: Tensor | None = None,
+        smoothing: float = 0.0,
         factors: Tensor | None = None,
     ) -> Tensor:
         """The mean loss of one model's outputs (N, outputs). Only classification has class weights
@@ -53,8 +53,8 @@ class Task:
         self,
         outputs: Tensor,
         labels: Tensor,
-        weights: Tensor | None,
-        smoothing: float,
+        weights: Tensor | None = None,
+        smoothing: float = 0.0,
         factors: Tensor | None = None,
     ) -> Tensor:
         """The loss of each batch, (K, M), of outputs (K, M, outputs, B); `factors` (K, M, B)."""
@@ -99,7 +99,11 @@ class Task:
     # --- for gradients that are written out ------------------------------------------------------
 
     def targets(
-        self, labels: Tensor, like: Tensor, weights: Tensor | None, smoothing: float
+        self,
+        labels: Tensor,
+        like: Tensor,
+        weights: Tensor | None = None,
+        smoothing: float = 0.0,
     ) -> tuple[Tensor, Tensor | None]:
         """Targets (K, R, 1, outputs, B) of labels (K, R, B, …), and their sums over outputs
         (K, R, 1, 1, B) where `residual` needs the sums."""
@@ -192,7 +196,11 @@ class CustomLoss(Task):
         return self.function(outputs.mT.flatten(0, 1), flat).view(labels.shape[:2])
 
     def targets(
-        self, labels: Tensor, like: Tensor, weights: Tensor | None, smoothing: float
+        self,
+        labels: Tensor,
+        like: Tensor,
+        weights: Tensor | None = None,
+        smoothing: float = 0.0,
     ) -> tuple[Tensor, Tensor | None]:
         if labels.is_floating_point():
             return super().targets(labels, like, weights, smoothing)

@@ -82,7 +82,7 @@ def _step_fits(config: Config, source: Source, size: int, device: torch.device) 
         labels = torch.zeros_like(source.train.labels[:1]).to(device)
         labels = labels.expand(size, *labels.shape[1:])
         task = build_task(config.task, source.classes)
-        task.loss(model(features), labels, None, 0.0).backward()  # type: ignore[no-untyped-call]
+        task.loss(model(features), labels).backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     except RuntimeError as error:
         if not out_of_memory(error):

@@ -62,9 +62,10 @@ def fit(
 
     `model` trains in place of the configured one: a torch module from features (N, *shape) to
     logits (N, classes), which has the best weights when `fit` returns; or a function that makes
-    one from the seed, `model()` or `model(shape, classes)`. `data`, and if given `validation` and
-    `test`, are pairs (x, y) in place of the configured data: samples (N, ...) and their classes
-    (N,), whole numbers or texts, all read by numpy.asarray.
+    one from the seed, `model()` or `model(shape, outputs)`. `data`, and if given `validation` and
+    `test`, are (x, y) or (x, y, w) in place of the configured data, all read by numpy.asarray:
+    samples (N, ...), their labels, and weights (N,). Classes (N,) are whole numbers or texts;
+    labels of another task are numbers (N,) or (N, outputs).
 
     Seeds the global random streams of Python, NumPy and torch. `callbacks` are Lightning's, and are
     called after those that the configuration names; on

@@ -207,7 +207,7 @@ def split_off_test(everything: Split, fraction: float, seed: int) -> tuple[Split
         members = (strata == label).nonzero().squeeze(1)
         count = min(round(len(members) * fraction), len(members) - 1)
         is_test[members[torch.randperm(len(members), generator=stream)[:count]]] = True
-    if len(torch.unique(strata)) == len(everything):
+    if len(torch.unique(strata)) == len(everything) > 1:
         raise InputError(
             f"each of the {len(everything)} samples has a class of its own, so no class can be "
             "learnt; name the classes by another column or array"
