@@ -25,7 +25,7 @@ from kindling.system.resources import cpu_count
 from kindling.training.fit import fit
 from tests.helpers.browser import launched
 from tests.helpers.once import made_once
-from tests.helpers.warm import Warm
+from tests.helpers.warm import Warm, shared
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -71,9 +71,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[Warm]:
-    runner = Warm()
-    yield runner
-    runner.stop()
+    yield shared()
+    shared().stop()
 
 
 @pytest.fixture

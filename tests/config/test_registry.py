@@ -2,11 +2,9 @@
 
 import csv
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import tomllib
 from pathlib import Path
 
@@ -19,7 +17,8 @@ from kindling.data.paths import FOLDERS
 from kindling.inference.pictures import reader_of
 from kindling.system.errors import InputError
 from kindling_digits import reader
-from tests.helpers.commands import PYTHONPATH, ROOT
+from tests.helpers.commands import ROOT
+from tests.helpers.installed import install, python
 
 MODULE = """
 from pathlib import Path
@@ -179,14 +178,6 @@ def main():
 SMALL = ("data=points", "data.count=80", "trainer=cpu", "trainer.max_epochs=3")
 
 
-def python(folder: Path, *arguments: str, killed_at: int = 0) -> "subprocess.CompletedProcess[str]":
-    path = os.pathsep.join([str(folder), PYTHONPATH])
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": path, "KILLED_AT": str(killed_at)},
-    )  # fmt: skip
-
-
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
     """A folder with an installed package `mine`, which Kindling does not know."""
@@ -199,13 +190,11 @@ def installed(tmp_path: Path) -> Path:
         "mine/conf/model/bent.yaml": "name: bent\nunits: 5 # the width of the only layer\n",
         "mine/conf/optimizer/rms.yaml": "name: rms\nlr: 0.01\nalpha: 0.9\n",
         "mine/conf/scheduler/halves.yaml": "name: halves\nwarmup_epochs: 0\n",
-        "mine-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n",
-        "mine-1.0.dist-info/entry_points.txt": "[kindling.extensions]\nmine = mine.extension\n",
     }
     for name, content in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(content)
-    return tmp_path
+    return install(tmp_path, "mine.extension")
 
 
 def test_an_installed_extension_brings_a_data_set_and_a_command(installed: Path) -> None:
@@ -534,7 +523,7 @@ def test_a_logger_of_an_extension_holds_each_row_once_also_after_kills(installed
     )
     # Two kills within epochs, by the augmentation. Each process calls it twice before it trains.
     for killed_at, arguments in ((17, (*chosen, "hydra.run.dir=killed")), (13, ("resume=killed",))):
-        done = python(installed, "-m", "kindling", "train", *arguments, killed_at=killed_at)
+        done = python(installed, "-m", "kindling", "train", *arguments, KILLED_AT=str(killed_at))
         assert done.returncode == -signal.SIGKILL, done.stderr
     command(installed, "train", "resume=killed")
     assert (installed / "killed/lines.txt").read_text().splitlines()[1:-2] == rows_of(
@@ -703,7 +692,9 @@ def test_wrong_names_of_loggers_and_augmentations_are_told_before_torch_is_impor
         file.write("registry.register_logger('others', 'mine.parts:Lines')\n")
         file.write("registry.register_augmentation('blur', 'mine.parts:noise')\n")
     wrong = ("logger.own=[line]", "augmentation.own=[blur,nois]")
-    done = python(installed, "-X", "importtime", "-m", "kindling", "train", *SMALL, *wrong)
+    done = python(
+        installed, "-X", "importtime", "-m", "kindling", "train", *SMALL, *wrong, cold=True
+    )
     assert done.returncode == 2
     assert "logger.own=[line]: must be one of lines, others; did you mean lines?" in done.stderr
     assert "[blur,nois]: must be one of blur, noise; did you mean noise?" in done.stderr
@@ -801,7 +792,7 @@ def test_an_absent_reader_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_registering_does_not_import_torch() -> None:
     code = "import sys, kindling.config.schema as s; print('torch' in sys.modules, s.Data)"
-    done = python(ROOT, "-c", code)
+    done = python(ROOT, "-c", code, cold=True)
     assert done.stdout.startswith("False ")
     assert "MnistAndNone" in done.stdout
 
@@ -816,7 +807,7 @@ def test_another_hydra_application_gets_nothing(tmp_path: Path) -> None:
         "def main(config): print(config, 'kindling.config.registry' in sys.modules)\n"
         "main()\n"
     )
-    assert python(tmp_path, "app.py").stdout == "{'a': 1} False\n"
+    assert python(tmp_path, "app.py", cold=True).stdout == "{'a': 1} False\n"
     # As a group of the extension, the word would become the data set's keys.
-    plain = python(tmp_path, "app.py", "+data=mnist_and_none")
+    plain = python(tmp_path, "app.py", "+data=mnist_and_none", cold=True)
     assert plain.stdout == "{'a': 1, 'data': 'mnist_and_none'} False\n"

@@ -4,6 +4,7 @@ Importing torch and Lightning is most of what a small command takes. The project
 imported by each command for itself, as in a process of its own.
 """
 
+import functools
 import importlib
 import json
 import os
@@ -16,6 +17,7 @@ import sys
 import tempfile
 import traceback
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
@@ -45,8 +47,10 @@ class Warm:
         limit: int | None = None,
         **environment: str,
     ) -> "subprocess.CompletedProcess[str]":
-        """`stdout` is file, full, closed or broken: a pipe that nobody reads. `limit` is the
-        largest size of a file in bytes, that of the error output too."""
+        """`module` is that of `python -m`, or -c with a program as the first argument. `PYTHONPATH`
+        is searched as in a process of its own. `stdout` is file, full, closed or broken: a pipe
+        that nobody reads. `limit` is the largest size of a file in bytes, that of the error output
+        too."""
         process = self.process or self._start()
         assert process.stdin is not None
         assert process.stdout is not None
@@ -89,6 +93,12 @@ class Warm:
             self.process = None
 
 
+@functools.cache
+def shared() -> Warm:
+    """One for all tests of this process; without these tests it ends by itself."""
+    return Warm()
+
+
 def serve() -> None:
     """For each line of stdin a child; its exit status becomes a line of stdout."""
     for name in sys.argv[1:]:
@@ -124,12 +134,19 @@ def _become(order: dict[str, Any]) -> None:
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environment"])
+    places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sys.path[:1] = [order["folder"], *(each for each in places if each not in sys.path)]
     module, *arguments = order["command"]
     # As an interpreter of this one's locale reads them.
     sys.argv[1:] = [os.fsdecode(each.encode(errors="surrogateescape")) for each in arguments]
     status = 1
     try:
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if module == "-c":
+            sys.argv[0], program = "-c", sys.argv.pop(1)
+            sys.modules["__main__"] = ModuleType("__main__")
+            exec(program, vars(sys.modules["__main__"]))
+        else:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
         status = 0
     except SystemExit as end:
         if end.code is None or isinstance(end.code, int):

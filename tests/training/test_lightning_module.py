@@ -6,10 +6,8 @@ of their own, because a process knows the extensions that were installed when it
 
 import csv
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,8 @@ import pytest
 from kindling.config import registry
 from kindling.config.measures import higher_is_better, known_entry
 from kindling.system.errors import InputError
-from tests.helpers.commands import PYTHONPATH, ROOT
+from tests.helpers.commands import ROOT
+from tests.helpers.installed import install, python
 
 ODD = ("model=odd", "data=digits", "checkpoint.monitor=val_loss", "checkpoint.mode=min")
 SHORT = ("trainer=cpu", "trainer.max_epochs=2")
@@ -27,21 +26,7 @@ TEMPLATE = ("model=template", "data=template")
 
 @pytest.fixture
 def installed(tmp_path: Path) -> Path:
-    """A folder with the extension as an installed package `mine`."""
-    record = tmp_path / "mine-1.0.dist-info"
-    record.mkdir()
-    (record / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
-    points = "[kindling.extensions]\nmine = tests.helpers.lit.extension\n"
-    (record / "entry_points.txt").write_text(points)
-    return tmp_path
-
-
-def python(folder: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    path = os.pathsep.join([str(folder), PYTHONPATH, str(ROOT)])
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
+    return install(tmp_path, "tests.helpers.lit.extension")
 
 
 def scenario(folder: Path, name: str) -> Any:
@@ -261,7 +246,7 @@ assert "torch" not in sys.modules
 compose(*{ODD}, "trainer.step=lightning", "checkpoint.monitor=val/score", "checkpoint.mode=max")
 print(json.dumps(found))
 """
-    done = python(installed, "-c", script)
+    done = python(installed, "-c", script, cold=True)
     assert done.returncode == 0, done.stderr
     for (overrides, text), told in zip(cases.items(), json.loads(done.stdout), strict=True):
         assert text in told, overrides
@@ -276,11 +261,8 @@ def test_the_example_of_the_documents(tmp_path: Path) -> None:
     lines = [line for _, text in files for line in text.splitlines()]
     own = [line for line in lines if line and not line.startswith(("from ", "import "))]
     assert len(own) <= 25
-    record = {
-        "mine-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n",
-        "mine-1.0.dist-info/entry_points.txt": "[kindling.extensions]\nmine = mine.extension\n",
-    }
-    for name, text in (dict(files) | record).items():
+    install(tmp_path, "mine.extension")
+    for name, text in files:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     (command,) = re.findall(r"^```sh\nkindling (.*)\n```$", section, re.M)
