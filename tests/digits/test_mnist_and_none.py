@@ -109,5 +109,3 @@ def test_digits_and_others(mnist_root: Path) -> None:
     assert not {bytes(each) for each in others[0].numpy()} & {
         bytes(each) for each in others[1].numpy()
     }
-    again = open_source(config)
-    assert torch.equal(again.train.features, source.train.features)

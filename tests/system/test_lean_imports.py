@@ -87,6 +87,7 @@ def test_commands_import_no_more_than_they_use(
     assert "lightning" not in found
 
 
+@pytest.mark.slow
 def test_torchmetrics_is_whole_when_it_is_asked_for() -> None:
     program = """
 import sys, kindling, lightning.pytorch
@@ -115,6 +116,7 @@ print("torchmetrics.functional" in sys.modules, torchmetrics.__license__)
     assert told(program) == "False Apache-2.0"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["", "from torchmetrics.utilities.plot import plot_curve"])
 def test_a_metric_can_be_plotted(first: str) -> None:
     program = f"""
@@ -130,6 +132,7 @@ print(axes.lines[0].get_ydata())
     assert told(program) == "[3.]"
 
 
+@pytest.mark.slow
 def test_a_compiled_module_is_one_to_lightning() -> None:
     program = """
 import kindling, torch
@@ -149,6 +152,7 @@ print(counter.get_total_flops())
     assert told(program) == "48"
 
 
+@pytest.mark.slow
 def test_a_compiled_training_step_logs_and_steps_as_without_the_compiler() -> None:
     program = """
 import sys, warnings
@@ -186,6 +190,7 @@ print(trained(False), trained(True), "torch._dynamo" in sys.modules)
     assert told(program) == "(0.75, 0.25) (0.75, 0.25) True"
 
 
+@pytest.mark.slow
 def test_lightning_that_was_imported_before_stays_as_it_is() -> None:
     program = """
 import sys, lightning
@@ -198,6 +203,7 @@ print(type(sys.modules["torchmetrics"]).__name__)
     assert told(program) == "module"
 
 
+@pytest.mark.slow
 def test_lightning_is_imported_whole_where_a_stand_in_fails() -> None:
     program = """
 import sys, kindling
