@@ -116,9 +116,9 @@ def test_what_stays_as_it_is(text: str) -> None:
 def test_the_keys_of_texts() -> None:
     assert keys_of_texts() == {
         "augmentation.own", "callbacks", "data.digest", "data.drop", "data.empty", "data.group",
-        "data.path", "data.root", "data.target", "data.val_path", "freeze", "logger.mlflow_file",
-        "logger.own", "logger.project", "model.class_name", "name", "resume", "start_from", "tags",
-        "trainer.max_time",
+        "data.path", "data.root", "data.target", "data.val_path", "data.weights", "freeze",
+        "logger.mlflow_file", "logger.own", "logger.project", "model.class_name", "name", "resume",
+        "start_from", "tags", "trainer.max_time",
     }  # fmt: skip
     lists = {
         "augmentation.own", "callbacks", "data.drop", "data.empty", "data.target", "freeze",

@@ -18,6 +18,7 @@ from tests.helpers.faults import faults
         (["data.sampler=balanced", "data.order=stream"], "type data.order=seeded"),
         (["data=csv", "data.target=a", "data.drop=a"], "data.drop=a: would drop a, which"),
         (["data=csv", "data.target=a", "data.group=a"], "data.group=a: data.target names this"),
+        (["data=csv", "data.target=a", "data.weights=a"], "data.weights=a: data.target names this"),
         (
             ["data=npz", "data.group=y_test"],
             "data.group=y_test: is an array of labels; name another",

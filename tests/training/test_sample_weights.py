@@ -7,9 +7,15 @@ import numpy as np
 import pytest
 import torch
 
+from kindling.config import schema
 from kindling.config.compose import compose
 from kindling.config.schema import Config
+from kindling.data.sources.arrays import OwnArrays
+from kindling.data.sources.catalogue import open_source
+from kindling.data.sources.folds import training_and_validation
+from kindling.inference.model import load
 from kindling.records.folder import Run
+from kindling.sweeps.command_line import check_command_line
 from kindling.system.errors import InputError
 from kindling.training.fit import fit
 from tests.helpers.kills import Killed, die_after_writing
@@ -41,12 +47,14 @@ def arrays(task: str) -> Arrays:
     return x, y, numbers.integers(0, 4, ROWS)
 
 
-def configured(case: str, *overrides: str) -> Config:
+def configured(
+    case: str, *overrides: str, data: tuple[str, ...] = ("data=arrays", "data.kind=numbers")
+) -> Config:
     task, more = TASKS[case]
     return compose(
-        f"task={task}", *more, "data=arrays", "data.batch_size=1000", "data.kind=numbers",
-        "trainer=cpu", "trainer.max_epochs=10", "optimizer=adam", "optimizer.lr=0.02",
-        "scheduler=none", "model.hidden_sizes=[8]", "trainer.progress_bar=false", *overrides,
+        f"task={task}", *more, *data, "data.batch_size=1000", "trainer=cpu",
+        "trainer.max_epochs=10", "optimizer=adam", "optimizer.lr=0.02", "scheduler=none",
+        "model.hidden_sizes=[8]", "trainer.progress_bar=false", *overrides,
     )  # fmt: skip
 
 
@@ -127,7 +135,9 @@ def test_a_file_with_weights_is_as_arrays_with_weights(tmp_path: Path) -> None:
     x, y, w = arrays("classification")
     file = tmp_path / "a.npz"
     np.savez(file, x=x, y=y, w=w, x_val=x, y_val=y, w_val=w, x_test=x, y_test=y, w_test=w)
-    config = configured("classes", "data=npz", f"data.path={file}", "data.batch_size=16")
+    config = configured(
+        "classes", "data.batch_size=16", data=("data=npz", "data.kind=numbers", f"data.path={file}")
+    )
     run = fit(config, tmp_path / "file")
     own = fit(
         configured("classes", "data.batch_size=16"), tmp_path / "own",
@@ -136,6 +146,86 @@ def test_a_file_with_weights_is_as_arrays_with_weights(tmp_path: Path) -> None:
     assert values(run) == values(own)
     for name, value in weights(run).items():
         assert torch.equal(value, weights(own)[name])
+
+
+def table(path: Path, given: Arrays, missing: str = "") -> Path:
+    """With the columns a to d, y and heft; `missing` is left out."""
+    x, y, w = given
+    columns = {**dict(zip("abcd", x.T.tolist(), strict=True)), "y": y.tolist(), "heft": w.tolist()}
+    columns.pop(missing, None)
+    rows = [",".join(map(str, row)) for row in zip(*columns.values(), strict=True)]
+    path.write_text("\n".join([",".join(columns), *rows]))
+    return path
+
+
+@pytest.mark.parametrize("case", ["classes", "numbers"])
+def test_a_column_has_the_weights_of_a_table(case: str, tmp_path: Path) -> None:
+    """Drawn with their rows into each part, and no feature."""
+    x, y, w = arrays(TASKS[case][0])
+    given = (x, y if y.ndim == 1 else y[:, 0], w)
+    file, plain = table(tmp_path / "a.csv", given), table(tmp_path / "b.csv", given, "heft")
+    typed = ("data=csv", "data.target=y", f"data.path={file}", f"data.val_path={file}")
+    config = configured(case, "data.weights=heft", data=typed)
+    source = open_source(config.data, config.task)
+    assert source.validation is not None
+    assert source.columns is not None
+    assert [column.name for column in source.columns.columns] == [*"abcd"]
+    first: Any = source.columns.columns[0]
+    for split in (source.train, source.validation, source.test):
+        assert split.weights is not None
+        cells = split.features[:, 0].double() * first.deviation + first.mean
+        rows = [int(np.abs(x[:, 0] - cell).argmin()) for cell in cells.tolist()]
+        assert split.weights.tolist() == w[rows].tolist()
+    run = fit(config, tmp_path / "run")
+    typed = (*typed[:2], f"data.path={plain}", f"data.val_path={plain}")
+    other = fit(configured(case, data=typed), tmp_path / "plain")
+    assert values(run) != pytest.approx(values(other), rel=1e-3)
+    # A weight is neither asked for nor read afterwards.
+    assert [*load(run.folder).predict(plain)] == [*load(run.folder).predict(file)]
+
+
+@pytest.mark.parametrize(
+    ("cells", "told"),
+    [
+        (["1", "x"], r"heft: 1 of 120 cells is not a number \(line 3: 'x'\); write a weight"),
+        (["1", ""], r"column heft: 1 of 120 cells is empty \(line 3\); write a weight there"),
+        (["1", "-2"], r"heft: 1 of 120 cells is no weight \(line 3: '-2'\); write numbers"),
+        (["0"], "heft: is 0 in all rows; write a weight above 0"),
+    ],
+)
+def test_faults_of_a_column_of_weights(cells: list[str], told: str, tmp_path: Path) -> None:
+    x, y, _ = arrays("classification")
+    w = np.array([*cells, *cells[:1] * (ROWS - len(cells))])
+    file = table(tmp_path / "a.csv", (x, y, w))
+    typed = ("data=csv", "data.target=y", f"data.path={file}", "data.weights=heft")
+    with pytest.raises(InputError, match=told):
+        fit(configured("classes", data=typed), tmp_path / "run")
+
+
+def test_a_column_of_weights_that_is_absent(tmp_path: Path) -> None:
+    file = table(tmp_path / "a.csv", arrays("classification"))
+    typed = ("data=csv", "data.target=y", f"data.path={file}", "data.weights=hef")
+    told = "data.weights=hef: there is no such column; did you mean heft"
+    for check in (check_command_line, lambda typed: open_source(compose(*typed).data)):
+        with pytest.raises(InputError, match=told):
+            check(typed)
+
+
+@pytest.mark.parametrize("part", ["training", "validation", "test"])
+def test_a_drawn_part_without_any_weight_is_refused(part: str, tmp_path: Path) -> None:
+    """Its mean would be a division by 0."""
+    x, y, _ = arrays("classification")
+    config, numbered = configured("classes"), OwnArrays(data=(x, y, np.arange(ROWS) + 1))
+    assert isinstance(config.data, schema.Arrays)
+    source = open_source(config.data.holding(numbered))
+    held = training_and_validation(source.train, config.data, source.labels, None)
+    found = dict(zip(("training", "validation", "test"), (*held, source.test), strict=True))[part]
+    assert found.weights is not None
+    w = np.ones(ROWS)
+    w[found.weights.long().numpy() - 1] = 0
+    told = f"all {len(found)} {part} samples have the weight 0; give one of them a weight"
+    with pytest.raises(InputError, match=told):
+        fit(config, tmp_path / "run", data=(x, y, w))
 
 
 @pytest.mark.parametrize(

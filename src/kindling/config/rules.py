@@ -190,6 +190,12 @@ def _data(v: Values) -> Iterator[str]:
             f"data.drop={written(dropped)}: would drop {min(both)}, which data.target names as a "
             "label; leave it out of data.drop"
         )
+    for key in ("data.group", "data.weights"):
+        if v[key] is not None and str(v[key]) in map(str, targets):
+            yield (
+                f"{key}={v[key]}: data.target names this column as a label; name another column, "
+                f"or type {key}=null"
+            )
     shape = v["data.shape"]
     shape = [shape] if type(shape) is int else shape
     if _whole_numbers(shape) and math.prod(shape) > MOST_FEATURES:
@@ -238,13 +244,6 @@ def _splits(v: Values) -> Iterator[str]:
             f"data.val_path={own}; leave one of them out"
         )
     group = v["data.group"]
-    target = v["data.target"]
-    targets = target if isinstance(target, list) else [target]
-    if group is not None and str(group) in map(str, targets):
-        yield (
-            f"data.group={group}: data.target names this column as a label; name another column, "
-            "or type data.group=null"
-        )
     if v["data.name"] == "npz" and group in ARRAYS:
         kind = {"x": "features", "y": "labels", "w": "weights"}[group[0]]
         yield (

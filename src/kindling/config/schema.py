@@ -133,7 +133,7 @@ Duration = Annotated[
     _must("be a second or more", lambda text: set(text) - set("0:")),
     Field(examples=["DD:HH:MM:SS"]),
 ]
-GroupName = Annotated[str, _matching("(?s).+", "a name"), BeforeValidator(_as_text)]
+Named = Annotated[str, _matching("(?s).+", "a name"), BeforeValidator(_as_text)]
 GroupLevel = Annotated[
     int,
     Field(ge=1, le=16),
@@ -266,7 +266,7 @@ class Npz(_Files):
     pictures: ClassVar = DRAWING
     tasks: ClassVar = (CLASSIFICATION, REGRESSION, MULTILABEL)
     name: Literal["npz"]
-    group: GroupName | None = None  # an array
+    group: Named | None = None  # an array
     # How x is read; see data/arrays.py. None: as before there was this key.
     kind: Literal["auto", "pictures", "numbers"] | None = None
 
@@ -290,7 +290,8 @@ class Csv(_Files):
     # A column; of several labels, and of a regression of several numbers, a list of columns.
     target: Annotated[str | Targets, _required("COLUMN")]
     val_path: str | None = None  # a table for validation
-    group: GroupName | None = None  # a column
+    group: Named | None = None  # a column
+    weights: Named | None = None  # a column
     drop: Annotated[list[str], BeforeValidator(_as_texts)]
     encode: Literal["onehot"] | None  # for columns of text; see data/tables.py
     fill: Literal["mean", "median", "most_frequent"] | None  # for empty cells

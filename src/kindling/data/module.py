@@ -107,6 +107,17 @@ class DataModule(LightningDataModule):
                 f"trainer.devices: {size} {name} samples are too few for {world_size} devices; "
                 f"type trainer.devices={size} or less{more}"
             )
+        for name, splits in (
+            ("training", [self.training_split([fold]) for fold in self.folds or [None]]),
+            ("validation", self.validations),
+            ("test", [self.test]),
+        ):
+            for split in splits:
+                if split.weights is not None and not split.weights.any():
+                    raise InputError(
+                        f"data={config.name}: all {len(split):,} {name} samples have the weight 0; "
+                        "give one of them a weight, or type another data.split_seed"
+                    )
         if not self.batches_per_epoch:
             raise InputError(
                 f"data.batch_size={config.batch}: {self.training_samples} training samples on "

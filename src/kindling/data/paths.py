@@ -108,12 +108,12 @@ def _file_faults(data: Mapping[str, Any], name: str, path: Path) -> Iterator[str
     elif not path.is_file():
         yield f"data.path={path}: is {kind(path.stat())}, must be a file"
     elif name == "csv":
-        yield from _table_faults(data, path, ("target", "group", "drop"))
+        yield from _table_faults(data, path, ("target", "group", "weights", "drop"))
         other = data.get("val_path")
         if isinstance(other, str) and not Path(other).is_file():
             yield f"data.val_path={other}: there is no such file; name a .csv file"
         elif isinstance(other, str):
-            yield from _table_faults(data, Path(other), ("target", "group"))
+            yield from _table_faults(data, Path(other), ("target", "group", "weights"))
 
 
 def _table_faults(data: Mapping[str, Any], path: Path, keys: Sequence[str]) -> Iterator[str]:

@@ -39,10 +39,11 @@ def open_source(config: schema.Csv, task: schema.Task) -> Source:
     table = _read(path, "data.path")
     table.require(config.targets, "data.target")
     table.require(config.drop, "data.drop")
-    table.require([config.group] if config.group else [], "data.group")
+    _require_columns(table, config)
     try:
         found = _Labels.of(table, config, task, path)
-        rows = Split(torch.arange(len(table.lines)), found.labels, _groups(table, config))
+        every = torch.arange(len(table.lines))
+        rows = Split(every, found.labels, _groups(table, config), _weights(table, config))
         # Splits of row numbers: the columns are learned from the training rows alone.
         splits = split_off_test(rows, config.test_fraction, config.split_seed)
         training = splits[0]
@@ -72,7 +73,9 @@ def open_source(config: schema.Csv, task: schema.Task) -> Source:
     )
     parts = {name: mask(part) for name, part in held_out.items()}
     features = torch.from_numpy(columns.features(table, parts))
-    train, test = (Split(features[rows.features], rows.labels, rows.groups) for rows in splits)
+    train, test = (
+        Split(features[rows.features], rows.labels, rows.groups, rows.weights) for rows in splits
+    )
     doubts = (_class_doubts(table, config, found.texts), _doubts(table, found.texts, columns))
     for doubt in chain(*doubts):
         table.note(doubt)
@@ -163,7 +166,7 @@ def _own_validation(
         labels = torch.tensor([number_of[target] for target in targets])
     else:
         labels = _Labels.of(table, config, task, table.path).labels
-    table.require([config.group] if config.group else [], "data.group")
+    _require_columns(table, config)
     groups = _groups(table, config)
     if groups is not None and training is not None:
         trained = {training.names[number] for number in training.numbers.tolist()}
@@ -174,12 +177,35 @@ def _own_validation(
                 f"and in data.val_path={table.path}; move its rows into one of them"
             )
     everywhere = {"": np.ones(len(labels), bool)}
-    return Split(torch.from_numpy(columns.features(table, everywhere)), labels, groups)
+    features = torch.from_numpy(columns.features(table, everywhere))
+    return Split(features, labels, groups, _weights(table, config))
+
+
+def _require_columns(table: Table, config: schema.Csv) -> None:
+    table.require([config.group] if config.group else [], "data.group")
+    table.require([config.weights] if config.weights else [], "data.weights")
 
 
 def _groups(table: Table, config: schema.Csv) -> Groups | None:
     group = config.group
     return None if group is None else grouped(group, table.texts(group, "group", config))
+
+
+def _weights(table: Table, config: schema.Csv) -> Tensor | None:
+    """The weights of the rows, (rows,). Raises InputError for cells that are no weights."""
+    if config.weights is None:
+        return None
+    cells = table.cells(config.weights, config.empty)
+    if fault := cells.fault(texts=False, gaps=False):
+        table.refuse([f"{fault}; write a weight there, a number from 0, or leave the rows out"])
+    wrong = ~((cells.numbers >= 0) & (cells.numbers <= np.finfo(np.float32).max))
+    if wrong.any():
+        told = cells.counted(wrong, "is no weight", "are no weights")
+        table.refuse([f"column {config.weights}: {told}; write numbers from 0 to 3e+38"])
+    weights = torch.from_numpy(cells.numbers).float()
+    if not weights.any():
+        table.refuse([f"column {config.weights}: is 0 in all rows; write a weight above 0"])
+    return weights
 
 
 def _classes(targets: Sequence[str], path: Path, target: str) -> list[str]:
