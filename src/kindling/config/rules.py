@@ -48,6 +48,7 @@ def broken_rules(values: Mapping[str, Any]) -> Iterator[str]:
     v = Values(values)
     yield from _model_and_optimizer(v)
     yield from _data(v)
+    yield from _columns(v)
     yield from _splits(v)
     yield from _trainer(v)
     yield from _epochs_and_batches(v)
@@ -181,21 +182,6 @@ def _data(v: Values) -> Iterator[str]:
         )
     if v["data.persistent_workers"] and v.number("data.num_workers") <= 0:
         yield "data.persistent_workers=true needs workers; type data.num_workers=2 too"
-    target, dropped = v["data.target"], v["data.drop"]
-    columns = dropped if isinstance(dropped, list) else [dropped]
-    targets = target if isinstance(target, list) else [target]
-    both = {*map(str, targets)} & {*map(str, columns)}
-    if target is not None and both:
-        yield (
-            f"data.drop={written(dropped)}: would drop {min(both)}, which data.target names as a "
-            "label; leave it out of data.drop"
-        )
-    for key in ("data.group", "data.weights"):
-        if v[key] is not None and str(v[key]) in map(str, targets):
-            yield (
-                f"{key}={v[key]}: data.target names this column as a label; name another column, "
-                f"or type {key}=null"
-            )
     shape = v["data.shape"]
     shape = [shape] if type(shape) is int else shape
     if _whole_numbers(shape) and math.prod(shape) > MOST_FEATURES:
@@ -217,6 +203,27 @@ def _data(v: Values) -> Iterator[str]:
             f"augmentation.anneal={written(v['augmentation.anneal'])} has no use without "
             "augmentation; type augmentation=digits too"
         )
+
+
+def _columns(v: Values) -> Iterator[str]:
+    targets = {*map(str, _listed(v["data.target"]))} - {"None"}
+    for key in ("data.drop", "data.group", "data.weights"):
+        given = v[key]
+        both = targets & {*map(str, _listed(given))}
+        if both and key == "data.drop":
+            yield (
+                f"{key}={written(given)}: would drop {min(both)}, which data.target names as a "
+                f"label; leave it out of {key}"
+            )
+        elif both:
+            yield (
+                f"{key}={given}: data.target names this column as a label; name another column, or "
+                f"type {key}=null"
+            )
+
+
+def _listed(given: Any) -> list[Any]:
+    return given if isinstance(given, list) else [given]
 
 
 def _splits(v: Values) -> Iterator[str]:

@@ -231,7 +231,8 @@ class _UnusableError(InputError):
 
 def learn_columns(table: "Table", config: schema.Csv, trained_on: Mask) -> Columns:
     """Learns all columns but those of data.target, data.group, data.weights and data.drop from the
-    training rows, a mask (rows,). Raises InputError with a line for each unusable column, and what to type."""
+    training rows, a mask (rows,). Raises InputError with a line for each unusable column, and what
+    to type."""
     others = (*config.targets, config.group, config.weights, *config.drop)
     names = [name for name in table.names if name not in others]
     if not names:
