@@ -523,7 +523,7 @@ def test_a_logger_of_an_extension_holds_each_row_once_also_after_kills(installed
     )
     # Two kills within epochs, by the augmentation. Each process calls it twice before it trains.
     for killed_at, arguments in ((17, (*chosen, "hydra.run.dir=killed")), (13, ("resume=killed",))):
-        done = python(installed, "-m", "kindling", "train", *arguments, KILLED_AT=str(killed_at))
+        done = python(installed, "-m", "kindling", "train", *arguments, killed_at=killed_at)
         assert done.returncode == -signal.SIGKILL, done.stderr
     command(installed, "train", "resume=killed")
     assert (installed / "killed/lines.txt").read_text().splitlines()[1:-2] == rows_of(

@@ -19,14 +19,15 @@ def install(folder: Path, extension: str, name: str = "mine") -> Path:
 
 
 def python(
-    folder: Path, *arguments: str, cold: bool = False, **environment: str
+    folder: Path, *arguments: str, cold: bool = False, killed_at: int = 0
 ) -> "subprocess.CompletedProcess[str]":
-    """`cold`: in a process of its own, else forked from the one that has the libraries."""
+    """`cold`: in a process of its own, else forked from the one that has the libraries. The
+    extension may read `KILLED_AT`."""
     path = os.pathsep.join([str(folder), PYTHONPATH, str(ROOT)])
     if not cold:
         first, *rest = arguments if arguments[0] == "-c" else arguments[1:]
-        return shared()(folder, first, *rest, PYTHONPATH=path, **environment)
+        return shared()(folder, first, *rest, PYTHONPATH=path, KILLED_AT=str(killed_at))
     return subprocess.run(
         [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": path, **environment},
+        env={**os.environ, "PYTHONPATH": path},
     )  # fmt: skip

@@ -107,17 +107,7 @@ class DataModule(LightningDataModule):
                 f"trainer.devices: {size} {name} samples are too few for {world_size} devices; "
                 f"type trainer.devices={size} or less{more}"
             )
-        for name, splits in (
-            ("training", [self.training_split([fold]) for fold in self.folds or [None]]),
-            ("validation", self.validations),
-            ("test", [self.test]),
-        ):
-            for split in splits:
-                if split.weights is not None and not split.weights.any():
-                    raise InputError(
-                        f"data={config.name}: all {len(split):,} {name} samples have the weight 0; "
-                        "give one of them a weight, or type another data.split_seed"
-                    )
+        self._require_weights()
         if not self.batches_per_epoch:
             raise InputError(
                 f"data.batch_size={config.batch}: {self.training_samples} training samples on "
@@ -125,6 +115,18 @@ class DataModule(LightningDataModule):
                 "incomplete batches; type "
                 f"data.batch_size={max(1, self.training_samples // world_size)} or less"
             )
+
+    def _require_weights(self) -> None:
+        """Raises InputError for samples of which none counts."""
+        folds: Sequence[int | None] = self.folds or [None]
+        parts = [("training", self.training_weights(fold)) for fold in folds]
+        parts += [("validation", split.weights) for split in self.validations]
+        for name, weights in (*parts, ("test", self.test.weights)):
+            if weights is not None and not weights.any():
+                raise InputError(
+                    f"data={self.config.name}: all {len(weights):,} {name} samples have the weight "
+                    "0; give one of them a weight, or type another data.split_seed"
+                )
 
     def _limit(self, key: str) -> int | float | None:
         return getattr(self.limits, key, None)
