@@ -133,7 +133,8 @@ def draw(
     widths = [chance.choice([1, 2, 5, 12, 16, 17, 33, 300])]
     widths += [chance.choice([1, 3, 8, 15, 16, 17, 40, 65, 130]) for _ in range(depth)]
     classes = chance.randint(2, 20)
-    widths += [classes if classifies else of_loss.choice([1, 1, 2, 3, 17, 20])]
+    targets = of_loss.choice([1, 1, 2, 3, 17, 20])
+    widths += [classes if classifies else 3 * targets if loss == "quantile" else targets]
     bits = bits or chance.choice([32, 64])
     rate = chance.choice([0.0, 0.3, 0.9]) if random_numbers else 0.0
     network = engine.Network(
@@ -146,7 +147,7 @@ def draw(
         chance.choice([0.0, 0.3]) if random_numbers else 0.0,
         chance.choice([None, None, 0.5]) if depth else None,
         loss=loss,
-        delta=of_loss.choice([0.1, 1.0, 3.0]),
+        delta=0.1 if loss == "quantile" else of_loss.choice([0.1, 1.0, 3.0]),
     )
     kind = chance.choice(engine.OPTIMIZERS)
     momentum = chance.choice([0.0, 0.5, 0.9]) if kind == "sgd" else 0.0
@@ -192,7 +193,7 @@ def draw(
         class_weights,
         chance.getrandbits(40),
         features,
-        _labels(numbers, loss, widths[-1]),
+        _labels(numbers, loss, classes if classifies else targets),
         numbers.integers(0, SAMPLES, (batches, batch)),
         (0.05 if kind == "sgd" else 0.003) * np.arange(1.0, batches + 1),
         weights,

@@ -25,7 +25,7 @@ from kindling.inference.export.formats import FORMATS, FormatName, open_onnx, pl
 from kindling.inference.inputs import read_inputs, read_request
 from kindling.inference.model import load
 from kindling.inference.prediction import PredictOutput, predict, predict_inputs, predict_request
-from kindling.inference.regression import quantiles
+from kindling.inference.regression import Interval, quantiles
 from kindling.inference.samples import source_of, validation_of
 from kindling.records import checkpoint
 from kindling.records.folder import Run
@@ -48,18 +48,43 @@ def train(folder: Path, outputs: int, *overrides: str) -> Run:
     return fit(config, folder / f"run{outputs}")
 
 
-@pytest.fixture(scope="module", params=[1, 3])
+@pytest.fixture(scope="module", params=[(1, ""), (3, ""), (3, "task.loss=quantile")])
 def run(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Run:
-    return train(tmp_path_factory.mktemp("numbers"), request.param)
+    outputs, loss = request.param
+    return train(tmp_path_factory.mktemp("numbers"), outputs, *([loss] if loss else []))
+
+
+def outputs_by_hand(trained: Trained, features: torch.Tensor) -> np.ndarray[Any, Any]:
+    """The numbers, or the quantiles of each, in their unit, by the module itself: (N, numbers, 1 or
+    3)."""
+    scale = trained.targets
+    assert scale is not None
+    with torch.no_grad():
+        outputs = trained.model(features).double().numpy()
+    outputs = outputs.reshape(len(features), len(trained.labels), -1)
+    found: np.ndarray[Any, Any] = (
+        outputs * np.array(scale.deviations)[:, None] + np.array(scale.means)[:, None]
+    )
+    return found
 
 
 def by_hand(trained: Trained, features: torch.Tensor) -> np.ndarray[Any, Any]:
-    """The numbers in their unit, by the module itself."""
-    assert trained.targets is not None
-    with torch.no_grad():
-        outputs = trained.model(features).double().numpy()
-    found: np.ndarray[Any, Any] = outputs * trained.targets.deviations + trained.targets.means
-    return found
+    """The numbers, of quantiles the medians."""
+    found = outputs_by_hand(trained, features)
+    return found[..., found.shape[-1] // 2]
+
+
+def intervals_by_hand(
+    trained: Trained, features: torch.Tensor
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Beyond the outputs by the error of the right rank of the validation samples."""
+    validation = validation_of(trained, source_of(trained))
+    true = true_numbers(trained, validation.labels)
+    said = outputs_by_hand(trained, validation.features)
+    errors = np.sort(np.maximum(said.min(-1) - true, true - said.max(-1)), axis=0)
+    margin = errors[math.ceil((len(errors) + 1) * 0.9 - 1e-9) - 1]
+    said = outputs_by_hand(trained, features)
+    return said.min(-1) - margin, said.max(-1) + margin
 
 
 def true_numbers(trained: Trained, labels: torch.Tensor) -> np.ndarray[Any, Any]:
@@ -79,12 +104,7 @@ def test_an_evaluation_has_the_measures_of_scikit_learn(run: Run) -> None:
     true = true_numbers(trained, source.test.labels)
     assert found.data == "csv"
     assert trained.targets is not None
-    validation = validation_of(trained, source)
-    errors = np.sort(
-        np.abs(by_hand(trained, validation.features) - true_numbers(trained, validation.labels)),
-        axis=0,
-    )
-    rank = math.ceil((len(errors) + 1) * 0.9 - 1e-9)
+    low, high = intervals_by_hand(trained, source.test.features)
     for place, number in enumerate(found.numbers):
         pair = true[:, place], predicted[:, place]
         mean = np.full(len(true), trained.targets.means[place])
@@ -95,10 +115,12 @@ def test_an_evaluation_has_the_measures_of_scikit_learn(run: Run) -> None:
         assert number.mean_r2 == pytest.approx(r2_score(pair[0], mean), abs=1e-5)
         assert number.mean_rmse == pytest.approx(root_mean_squared_error(pair[0], mean), rel=1e-5)
         assert number.mean_mae == pytest.approx(mean_absolute_error(pair[0], mean), rel=1e-5)
-        width = errors[rank - 1, place]
-        assert number.half_width == pytest.approx(width, rel=1e-5)
-        assert number.coverage == (np.abs(pair[0] - pair[1]) <= number.half_width).mean()
+        own = low[:, place], high[:, place]
+        assert number.half_width == pytest.approx((own[1] - own[0]).mean() / 2, rel=1e-5)
+        assert number.coverage == ((own[0] <= pair[0]) & (pair[0] <= own[1])).mean()
+    validation = validation_of(trained, source)
     assert found.fitted_on == len(validation)
+    assert ("mean width" in found.describe()) == (run.config.task.loss == "quantile")
     result: dict[str, Any] = dict(run.result)
     assert found.score == pytest.approx(result["test/r2"], rel=1e-5)
     assert found.loss == pytest.approx(result["test/loss"], rel=1e-5)
@@ -190,13 +212,13 @@ def test_predictions_are_those_of_the_module_with_their_interval(run: Run, tmp_p
     (item,) = read_inputs([tmp_path / "new.csv"])
     features = torch.from_numpy(trained.columns.features(item))  # type: ignore[arg-type]
     expected = by_hand(trained, features)
-    widths = [number.half_width for number in evaluate_path(run.folder, None).numbers]
+    ends = intervals_by_hand(trained, features)
     for place, name in enumerate(trained.labels):
         said = np.array([[float(row[f"{part}_{name}"]) for part in ("predicted", "low", "high")]
                          for row in rows])  # fmt: skip
         assert said[:, 0] == pytest.approx(expected[:, place], rel=1e-5, abs=1e-6)
-        assert said[:, 2] - said[:, 0] == pytest.approx(widths[place])
-        assert said[:, 0] - said[:, 1] == pytest.approx(widths[place])
+        for number, end in enumerate(ends, 1):
+            assert said[:, number] == pytest.approx(end[:, place], rel=1e-5, abs=1e-6)
         true = [float(row[f"true_{name}"]) for row in rows]
         assert true == pytest.approx(table_rows[:, 5 + place])
     shown = told(run, tmp_path / "new.csv").text
@@ -231,7 +253,7 @@ def test_an_exported_model_gives_numbers_in_their_unit(
     assert done.score == pytest.approx(run.result["test/r2"], rel=1e-4)
     trained = open_trained(run.folder)
     features = source_of(trained).test.features
-    expected = by_hand(trained, features)
+    expected = outputs_by_hand(trained, features).reshape(len(features), -1)
     if format_ == "onnx":
         model = open_onnx(done.output)
         actual = model.logits(features.numpy())
@@ -244,8 +266,9 @@ def test_an_exported_model_gives_numbers_in_their_unit(
         actual = open_safetensors(done.output)[0](features).detach().numpy()
     assert actual.dtype == np.float64
     assert trained.targets is not None
-    assert np.abs((actual - expected) / trained.targets.deviations).max() < 1e-5
-    assert "numbers float64 (N, " in report(done)
+    of_each = expected.shape[1] // len(trained.labels)
+    assert np.abs((actual - expected) / np.repeat(trained.targets.deviations, of_each)).max() < 1e-5
+    assert f"numbers float64 (N, {expected.shape[1]})" in report(done)
     assert f"R² {done.score:.4f}" in report(done)
 
 
@@ -260,13 +283,14 @@ def test_a_checkpoint_with_another_scaling_is_refused(
         open_trained(tmp_path / "a.ckpt")
 
 
-@pytest.fixture(scope="module")
-def members(tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+@pytest.fixture(scope="module", params=["squared_error", "quantile"])
+def members(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     folder = tmp_path_factory.mktemp("members")
     path, found = table(folder, 3), []
     for seed in range(3):
         (folder / str(seed)).mkdir()
-        own = (f"seed={seed}", "data.split_seed=1", f"data.path={path}")
+        own = (f"seed={seed}", "data.split_seed=1", f"data.path={path}",
+               f"task.loss={request.param}")  # fmt: skip
         found.append(train(folder / str(seed), 3, *own))
     return found
 
@@ -302,11 +326,14 @@ def test_a_committee_says_the_mean_and_how_far_its_members_differ(
     done = export(plan(made.folder, "onnx", tmp_path / "m.onnx", force=False))
     onnx = open_onnx(done.output)
     assert trained.targets is not None
+    outputs = np.stack([outputs_by_hand(member, source.test.features) for member in each])
+    outputs = outputs.reshape(*outputs.shape[:2], -1)
+    deviations = np.repeat(trained.targets.deviations, outputs.shape[-1] // 3)
     for actual, expected in (
-        (onnx.logits(features), said.mean(0)),
-        (onnx.member_log_probabilities(features), said.transpose(1, 0, 2)),
+        (onnx.logits(features), outputs.mean(0)),
+        (onnx.member_log_probabilities(features), outputs.transpose(1, 0, 2)),
     ):
-        assert np.abs((actual - expected) / trained.targets.deviations).max() < 1e-5
+        assert np.abs((actual - expected) / deviations).max() < 1e-5
 
 
 @pytest.mark.parametrize("by", ["val/r2", "val/loss"])
@@ -419,3 +446,43 @@ def test_arrays_have_numbers(width: int, tmp_path: Path) -> None:
 def test_faults_of_labels(y: Any, task: str, told: str | None) -> None:
     found = label_faults("y", y, 2, task)
     assert found == [] if told is None else found[0].startswith(told)
+
+
+@pytest.mark.parametrize("loss", ["squared_error", "quantile"])
+def test_intervals_cover_what_they_promise(loss: str, tmp_path: Path) -> None:
+    """The deviation grows with x. Only quantiles give wide intervals where it is large."""
+    numbers = np.random.default_rng(4)
+    x = numbers.uniform(size=(6000, 1)).astype(np.float32)
+    y = x[:, 0] + (0.05 + x[:, 0]) * numbers.normal(size=len(x))
+    np.savez(tmp_path / "a.npz", x=x, y=y)
+    config = compose(
+        "task=regression", f"task.loss={loss}", "data=npz", f"data.path={tmp_path / 'a.npz'}",
+        "optimizer=adam", "optimizer.lr=0.01", "trainer.max_epochs=40",
+    )  # fmt: skip
+    model = load(fit(config, tmp_path / "run").folder)
+    new = numbers.uniform(size=(4000, 1)).astype(np.float32)
+    true = new[:, 0] + (0.05 + new[:, 0]) * numbers.normal(size=len(new))
+    low, high = model.interval(new)
+    assert low.shape == high.shape == model.predict(new).shape == true.shape
+    within, narrow = (low <= true) & (true <= high), new[:, 0] < 0.3
+    assert within.mean() == pytest.approx(0.9, abs=0.03)
+    by_part = [within[narrow].mean(), within[new[:, 0] > 0.7].mean()]
+    if loss == "quantile":
+        assert by_part == pytest.approx([0.9, 0.9], abs=0.06)
+        assert (high - low)[narrow].mean() < 0.5 * (high - low).mean()
+    else:
+        assert by_part[0] > 0.98
+        assert high - low == pytest.approx(2 * (high - model.predict(new)))
+
+
+def test_quantiles_that_cross_are_an_interval_all_the_same() -> None:
+    """Its margins may be negative; an interval never ends before it begins."""
+    low, high = torch.tensor([[1.0, 5.0], [2.0, 5.0]]), torch.tensor([[3.0, 5.0], [2.5, 9.0]])
+    ends = Interval((-0.5, 1.0), 20).around(low, high)
+    assert ends[0].tolist() == [[1.5, 4.0], [2.25, 4.0]]
+    assert ends[1].tolist() == [[2.5, 6.0], [2.25, 10.0]]
+
+
+def test_only_a_regression_has_intervals(finished: Run) -> None:
+    with pytest.raises(InputError, match="has classes, and no intervals; call predict_proba"):
+        load(finished.folder).interval(np.zeros((1, 28, 28)))

@@ -125,6 +125,11 @@ def loss_by_torch(case: Case, outputs: Tensor, rows: Tensor, *, training: bool) 
         case "huber":
             delta = case.network.delta
             losses = F.huber_loss(outputs, labels.double(), reduction="none", delta=delta).mean(1)
+        case "quantile":
+            low = case.network.delta
+            quantiles = torch.tensor([low, 0.5, 1 - low]).double()
+            errors = labels.double()[:, :, None] - outputs.view(len(outputs), -1, 3)
+            losses = torch.maximum(quantiles * errors, (quantiles - 1) * errors).mean((1, 2))
         case "binary_cross_entropy":
             of_label = F.binary_cross_entropy_with_logits
             losses = of_label(outputs, labels.double(), reduction="none").mean(1)
@@ -152,6 +157,8 @@ def score_by_torch(case: Case, outputs: Tensor, rows: Tensor, *, training: bool)
             found = (outputs.argmax(1) == labels).double()
         case "binary_cross_entropy":
             found = ((outputs > 0) == (labels == 1)).sum(1).double()
+        case "quantile":
+            found = (outputs[:, 1::3] - labels.double()).square().sum(1)
         case _:
             found = F.mse_loss(outputs, labels.double(), reduction="none").sum(1)
     return (own * found).sum().item()

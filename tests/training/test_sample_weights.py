@@ -30,6 +30,7 @@ TASKS = {
     ),
     "numbers": ("regression", []),
     "huber": ("regression", ["task.loss=huber", "task.delta=0.5"]),
+    "quantiles": ("regression", ["task.loss=quantile"]),
     "labels": ("multilabel", []),
 }  # fmt: skip
 Arrays = tuple[Any, ...]

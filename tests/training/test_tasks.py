@@ -34,9 +34,19 @@ from tests.helpers.steps import STEPS
 from tests.helpers.weights import same, weights
 
 ROWS = 240
+
+
+def pinball(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Of each label, the quantiles of 5, 50 and 95 %."""
+    quantiles = outputs.new_tensor([0.05, 0.5, 0.95])
+    errors = labels[:, :, None] - outputs.view(len(outputs), -1, 3)
+    return torch.maximum(quantiles * errors, (quantiles - 1) * errors).mean()
+
+
 LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "squared_error": F.mse_loss,
     "huber": lambda outputs, labels: F.huber_loss(outputs, labels, delta=0.3),
+    "quantile": pinball,
     "binary_cross_entropy": F.binary_cross_entropy_with_logits,
 }
 
@@ -78,9 +88,10 @@ def by_hand(config: Config, loss: str, optimizer: Any) -> tuple[nn.Module, list[
     """The same training by plain torch, and its losses before each step."""
     source = open_source(config.data, config.task)
     torch.manual_seed(config.seed)
-    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, source.classes)).double()
+    outputs = source.classes * (3 if loss == "quantile" else 1)
+    model = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, outputs)).double()
     torch.manual_seed(config.seed)
-    single = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, source.classes))
+    single = nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, outputs))
     model.load_state_dict(single.state_dict())
     steps, losses = optimizer(model.parameters()), []
     for _ in range(config.trainer.max_epochs):
@@ -116,13 +127,15 @@ def test_a_run_is_that_of_plain_torch(
 
 @pytest.mark.parametrize("outputs", [1, 3])
 @pytest.mark.parametrize("monitor", ["val/r2", "val/rmse", "val/mae"])
+@pytest.mark.parametrize("loss", ["squared_error", "quantile"])
 def test_measures_of_numbers_are_those_of_scikit_learn(
-    monitor: str, outputs: int, tmp_path: Path
+    monitor: str, outputs: int, loss: str, tmp_path: Path
 ) -> None:
-    """In the unit of the labels. The R² of several numbers is that of their standardised values."""
+    """In the unit of the labels, with quantiles of the medians. The R² of several numbers is that
+    of their standardised values."""
     mode = "max" if monitor == "val/r2" else "min"
     config = config_of(
-        tmp_path, "squared_error", outputs, f"checkpoint.monitor={monitor}",
+        tmp_path, loss, outputs, f"checkpoint.monitor={monitor}",
         f"checkpoint.mode={mode}", "optimizer=adam", "optimizer.lr=0.05", "data.val_fraction=0.3",
         "data.batch_size=16",
     )  # fmt: skip
@@ -131,7 +144,8 @@ def test_measures_of_numbers_are_those_of_scikit_learn(
     assert trained.targets == source.targets
     assert trained.targets is not None
     with torch.no_grad():
-        found = trained.model(source.test.features)
+        said = trained.model(source.test.features)
+    found = said[:, 1::3] if loss == "quantile" else said
     scale = trained.targets
     labels, guesses = (
         scale.restored(each).numpy() for each in (source.test.labels, found)
@@ -150,7 +164,8 @@ def test_measures_of_numbers_are_those_of_scikit_learn(
     name = monitor.replace("val", "test")
     assert result[name] == pytest.approx(expected[monitor], rel=1e-5)
     assert result["test/r2"] == pytest.approx(expected["val/r2"], rel=1e-5)
-    assert result["test/loss"] == pytest.approx(np.square(standardised[0] - standardised[1]).mean())
+    of_test = LOSSES[loss](said.double(), source.test.labels.double())
+    assert result["test/loss"] == pytest.approx(of_test.item())
     values = [row[monitor] for row in run.history[1:]]
     assert result["best"][monitor] == (max if mode == "max" else min)(values)  # type: ignore[type-var]
 

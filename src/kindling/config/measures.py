@@ -9,11 +9,15 @@ from typing import NamedTuple
 CLASSIFICATION, REGRESSION, MULTILABEL = "classification", "regression", "multilabel"
 # The score of each task: the measure that is always computed beside the loss.
 SCORES = {CLASSIFICATION: "acc", REGRESSION: "r2", MULTILABEL: "acc"}
+# The quantiles of each number that the loss `quantile` learns, in this order: the ends of an
+# interval with LEVEL percent of the numbers, and between them the median, which is the prediction.
+LEVEL = 90
+QUANTILES = ((100 - LEVEL) / 200, 0.5, (100 + LEVEL) / 200)
 LABELLED = (CLASSIFICATION, MULTILABEL)
 # The losses of each task whose gradients are written out. Extensions register others.
 LOSSES = {
     CLASSIFICATION: ("cross_entropy",),
-    REGRESSION: ("squared_error", "huber"),
+    REGRESSION: ("squared_error", "huber", "quantile"),
     MULTILABEL: ("binary_cross_entropy",),
 }
 

@@ -23,6 +23,7 @@ from kindling.config.measures import (
     LOGGED_NAME,
     LOSSES,
     MULTILABEL,
+    QUANTILES,
     REGRESSION,
     monitors,
 )
@@ -189,18 +190,27 @@ Targets = Annotated[
 Tags = Annotated[list[Label], Field(max_length=32), BeforeValidator(_as_texts)]
 
 
-class Classification(Section):
+class _Task(Section):
+    def outputs(self, labels: int) -> int:
+        """The number of outputs of a model for so many classes or labels."""
+        return labels
+
+
+class Classification(_Task):
     name: Literal["classification"]
     loss: ClassificationLoss
 
 
-class Regression(Section):
+class Regression(_Task):
     name: Literal["regression"]
     loss: RegressionLoss
     delta: PositiveFloat  # of huber; torch.nn.HuberLoss
 
+    def outputs(self, labels: int) -> int:
+        return labels * len(QUANTILES) if self.loss == "quantile" else labels
 
-class Multilabel(Section):
+
+class Multilabel(_Task):
     name: Literal["multilabel"]
     loss: MultilabelLoss
 

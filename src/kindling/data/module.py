@@ -330,7 +330,8 @@ class DataModule(LightningDataModule):
             most = min(self.most_batches, max(1, loader.ROWS_BYTES // held))
             return max(1, min(most, max(loader.OPERATIONS // self.operations, pays)))
         features = len(self.orders) * math.prod(self.source.shape)
-        logits = self.trial_count * self.source.classes  # kept until the block ends
+        # Kept until the block ends.
+        logits = self.trial_count * self.task.outputs(self.source.classes)
         return loader.batches_per_block(4 * self.config.batch * (features + logits), self._device)
 
     def _slices(self, split: Split) -> Any:

@@ -12,7 +12,8 @@ from kindling.system.errors import InputError
 
 
 class Targets(BaseModel):
-    """A model's outputs are (label - mean) / deviation, with a mean and a deviation for each."""
+    """A model's outputs are (label - mean) / deviation, with a mean and a deviation for each label.
+    A label may have several outputs, side by side."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
@@ -41,20 +42,20 @@ class Targets(BaseModel):
         return cls(means=means, deviations=deviations)
 
     def standardised(self, labels: Tensor) -> Tensor:
-        """(N, outputs), float32, of labels in their own unit."""
-        means, deviations = self._tensors()
+        """(N, outputs), float32, of labels or outputs in their own unit."""
+        means, deviations = self._tensors(labels.shape[-1])
         return ((labels.double() - means) / deviations).float()
 
     def restored(self, outputs: Tensor) -> Tensor:
         """(…, outputs), float64, in the unit of the labels."""
-        means, deviations = self._tensors()
+        means, deviations = self._tensors(outputs.shape[-1])
         return outputs.double() * deviations + means
 
-    def _tensors(self) -> tuple[Tensor, Tensor]:
-        return (
-            torch.tensor(self.means, dtype=torch.float64),
-            torch.tensor(self.deviations, dtype=torch.float64),
-        )
+    def _tensors(self, outputs: int) -> tuple[Tensor, Tensor]:
+        """Mean and deviation of each output."""
+        both = torch.tensor([self.means, self.deviations], dtype=torch.float64)
+        means, deviations = both.repeat_interleave(outputs // len(self.means), 1)
+        return means, deviations
 
 
 def require_scaling(targets: Targets | None, task: str, outputs: int) -> None:

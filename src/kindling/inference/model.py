@@ -15,7 +15,7 @@ from kindling.data.arrays import columns_of
 from kindling.data.tables import as_table, read_table
 from kindling.inference import multilabel, regression
 from kindling.inference.prediction import predict
-from kindling.inference.samples import labels_of
+from kindling.inference.samples import as_split, features_of, labels_of
 from kindling.records.loading import Trained, open_trained
 from kindling.records.lookup import MODEL, find
 from kindling.system.arguments import as_path
@@ -83,6 +83,21 @@ class Model:
         sample has, else 0, (N, labels); the numbers of a regression, (N, outputs), of one (N,)."""
         answers = predict(self.trained, self._prepared(features))
         return _KINDS[self.trained.config.task.name].decide(answers)
+
+    def interval(self, features: Features) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Of a regression the ends of an interval around each number of `predict`, in the same
+        shape; inference/regression.py says which. Opens the data set of the training, for its
+        held-out samples. Raises InputError without enough of them, and for another task."""
+        trained = self.trained
+        if trained.targets is None:
+            raise InputError(
+                f"{trained.checkpoint}: has classes, and no intervals; call predict_proba"
+            )
+        given = features_of(trained, "features", self._prepared(features))
+        found = regression.said(trained, as_split(trained, given))
+        ends = regression.interval_of(trained).around(found.low, found.high)
+        low, high = (regression.decide(end.numpy()) for end in ends)
+        return low, high
 
     def score(self, features: Features, labels: ArrayLike) -> float:
         """How well labels of the shape of `predict` are predicted. Of classes, the share of samples

@@ -4,21 +4,25 @@ and an interval around each.
 The interval is that of split conformal prediction: its half width is a quantile of the absolute
 errors on the held-out validation samples. If new samples are drawn as those were, LEVEL percent of
 the intervals or more have the true number (Lei, G'Sell, Rinaldo, Tibshirani and Wasserman,
-Distribution-Free Predictive Inference for Regression, 2018).
+Distribution-Free Predictive Inference for Regression, 2018). With task.loss=quantile, each sample
+has quantiles of its own, and both ends of the interval are moved by one margin (Romano, Patterson
+and Candès, Conformalized Quantile Regression, 2019).
 """
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from kindling.config.measures import LEVEL
 from kindling.config.written import printable
-from kindling.data.sources.source import Source
+from kindling.data.sources.source import Source, Split
 from kindling.data.targets import spread
 from kindling.inference.logits import answer
 from kindling.inference.samples import as_split, source_of, validation_of
@@ -28,16 +32,41 @@ from kindling.records.outcome import UNKNOWN, format_metric
 from kindling.system.errors import InputError
 from kindling.tasks.regression import r2
 
-LEVEL = 90  # percent
-
 
 @dataclass(frozen=True)
 class Interval:
-    """Half the width of the interval of each number, in its unit, and the number of validation
-    samples that it follows from."""
+    """How far the interval of each number goes beyond what the model says, in the unit of the
+    number, and the number of validation samples that it follows from. Of quantiles, negative
+    margins make the interval narrower."""
 
-    half_widths: tuple[float, ...]
+    margins: tuple[float, ...]
     samples: int
+
+    def around(self, low: Tensor, high: Tensor) -> tuple[Tensor, Tensor]:
+        """The ends (N, labels); those of an interval that would end before it begins are both in
+        its middle."""
+        margins, middle = low.new_tensor(self.margins), (low + high) / 2
+        return torch.minimum(low - margins, middle), torch.maximum(high + margins, middle)
+
+
+class Said(NamedTuple):
+    """The outputs of a model (N, outputs). And of each number, (N, labels) in its unit: the
+    prediction; the lowest and the highest of its quantiles, without quantiles the prediction too;
+    for a committee the standard deviation of what its members say."""
+
+    outputs: Tensor
+    values: Tensor
+    low: Tensor
+    high: Tensor
+    spread: Tensor | None
+
+
+def said(trained: Trained, split: Split) -> Said:
+    """Raises InputError as `answer`."""
+    found, central = answer(trained, split), partial(trained.task.central, dim=-1)
+    by_label = found.values.view(len(split), trained.classes, -1)
+    spread = None if found.spread is None else central(found.spread)
+    return Said(found.outputs, central(found.values), by_label.amin(-1), by_label.amax(-1), spread)
 
 
 def interval_of(trained: Trained, source: Source | None = None) -> Interval:
@@ -49,7 +78,8 @@ def interval_of(trained: Trained, source: Source | None = None) -> Interval:
             "samples; train with data.val_fraction=0.2 to have an interval"
         )
     validation = validation_of(trained, source or source_of(trained))
-    errors = (trained.answers(validation.labels) - answer(trained, validation).values).abs()
+    true, found = trained.answers(validation.labels), said(trained, validation)
+    errors = torch.maximum(found.low - true, true - found.high)
     return Interval(tuple(quantiles(errors, str(trained.checkpoint))), len(errors))
 
 
@@ -72,7 +102,8 @@ def quantiles(errors: Tensor, name: str) -> list[float]:
 @dataclass(frozen=True)
 class Number:
     """How well a number is predicted, and beside it how well the mean of its training samples is.
-    `coverage`: the share of test samples within the interval. None: no interval is known."""
+    `half_width`: of the interval, with quantiles the mean of all test samples. `coverage`: the
+    share of test samples within the interval. None: no interval is known."""
 
     name: str
     r2: float
@@ -98,6 +129,7 @@ class NumbersEvaluation:
     true: Tensor = field(repr=False)
     fitted_on: int | None  # validation samples that the interval follows from
     why_no_interval: str = ""
+    quantiles: bool = False  # whether each sample has an interval of its own width
     augmented_copies: int = 0
     measured: ClassVar[str] = "R², errors and interval of each number"
 
@@ -128,6 +160,7 @@ class NumbersEvaluation:
             reason = (
                 f"the {LEVEL}% interval is from {self.fitted_on:,} held-out validation samples, by "
                 "split conformal prediction; within: the share of test samples in it"
+                f"{'; ±: half of its mean width' if self.quantiles else ''}"
             )
         return "\n\n".join([*parts, reason])
 
@@ -157,7 +190,7 @@ def evaluate(
     """The evaluation on the test set of a source whose numbers are standardised as the model's.
     `trained_on` is the data set of the training, by default opened again for the interval. Raises
     InputError for outputs that are not finite."""
-    found, labels = answer(trained, source.test), source.test.labels
+    found, labels = said(trained, source.test), source.test.labels
     predicted, true, task = found.values, trained.answers(labels), trained.task
     total = float(task.scores(found.outputs.mT[None], labels[None]).sum())
     interval, why = None, ""
@@ -171,11 +204,12 @@ def evaluate(
         errors = (numbers - true).abs()
         columns += [r2(numbers, true), errors.square().mean(0).sqrt().tolist()]
         columns.append(errors.mean(0).tolist())
-    widths = interval.half_widths if interval else [None] * len(source.labels)
-    coverages: list[float | None] = [None] * len(source.labels)
+    widths: list[float | None] = [None] * len(source.labels)
+    coverages = widths
     if interval:
-        within = (predicted - true).abs() <= true.new_tensor(interval.half_widths)
-        coverages = within.double().mean(0).tolist()
+        low, high = interval.around(found.low, found.high)
+        widths = ((high - low) / 2).mean(0).tolist()
+        coverages = ((low <= true) & (true <= high)).double().mean(0).tolist()
     rows = zip(source.labels, *columns, widths, coverages, strict=True)
     return NumbersEvaluation(
         trained.checkpoint,
@@ -187,6 +221,7 @@ def evaluate(
         true,
         interval.samples if interval else None,
         why,
+        trained.task.outputs > trained.classes,
         trained.copies,
     )
 
@@ -196,11 +231,11 @@ def evaluate(
 
 @dataclass(frozen=True)
 class NumberGuess:
-    """The numbers predicted for a sample, in their unit; where known, half the width of their
-    intervals, and the standard deviation of what the members of a committee say."""
+    """The numbers predicted for a sample, in their unit; where known, the ends of their intervals,
+    and the standard deviation of what the members of a committee say."""
 
     values: Sequence[float]
-    half_widths: Sequence[float] | None = None
+    ends: Sequence[tuple[float, float]] | None = None
     spreads: Sequence[float] | None = None
     unlikeness: ClassVar = None
 
@@ -210,10 +245,9 @@ class NumberGuess:
         for place, name in enumerate(labels):
             value = self.values[place]
             found.append((name, format_number(value)))
-            if self.half_widths:
-                width = self.half_widths[place]
-                found += [("low", format_number(value - width))]
-                found += [("high", format_number(value + width))]
+            if self.ends:
+                low, high = self.ends[place]
+                found += [("low", format_number(low)), ("high", format_number(high))]
             if self.spreads:
                 found.append(("spread", format_number(self.spreads[place])))
         return found
@@ -224,9 +258,8 @@ class NumberGuess:
         for place, name in enumerate(labels):
             value = self.values[place]
             found[f"predicted_{name}"] = value
-            if self.half_widths:
-                width = self.half_widths[place]
-                found |= {f"low_{name}": value - width, f"high_{name}": value + width}
+            if self.ends:
+                found[f"low_{name}"], found[f"high_{name}"] = self.ends[place]
             if self.spreads:
                 found[f"spread_{name}"] = self.spreads[place]
         return found
@@ -253,11 +286,13 @@ def guesses(
     trained: Trained, features: NDArray[Any], interval: Interval | None = None
 ) -> list[NumberGuess]:
     """For features (N, *shape) that fit the model. Raises InputError as `answer`."""
-    found = answer(trained, as_split(trained, features))
-    widths = interval.half_widths if interval else None
-    spreads = [None] * len(features) if found.spread is None else found.spread.tolist()
-    pairs = zip(found.values.tolist(), spreads, strict=True)
-    return [NumberGuess(values, widths, spread) for values, spread in pairs]
+    found, none = said(trained, as_split(trained, features)), [None] * len(features)
+    ends: Sequence[Any] = none
+    if interval:
+        ends = torch.stack(interval.around(found.low, found.high), -1).tolist()
+    spreads: Sequence[Any] = none if found.spread is None else found.spread.tolist()
+    together = zip(found.values.tolist(), ends, spreads, strict=True)
+    return [NumberGuess(values, own, spread) for values, own, spread in together]
 
 
 def decide(answers: NDArray[np.float64]) -> NDArray[np.float64]:

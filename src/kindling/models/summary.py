@@ -51,6 +51,6 @@ def summarise(config: Config) -> str:
         module: Any = construct_model(config.model, shape, classes)
         return f"{in_a_line(config.model.name, module)}\n\n{ModelSummary(module, max_depth=-1)}"
     found = describe(config.data, config.task)
-    model = build_model(config.model, found.shape, found.classes)
+    model = build_model(config.model, found.shape, config.task.outputs(found.classes))
     summary = ModelSummary(_Summarised(model, found.shape), max_depth=-1)
     return f"{in_a_line(config.model.name, model)}\n\n{summary}"

@@ -9,7 +9,7 @@
 enum { RELU, TANH, GELU };
 enum { NO_NORM, BATCH_NORM, LAYER_NORM };
 enum { SGD, ADAM, ADAMW };
-enum { CROSS_ENTROPY, SQUARED_ERROR, HUBER, BINARY_CROSS_ENTROPY };
+enum { CROSS_ENTROPY, SQUARED_ERROR, HUBER, BINARY_CROSS_ENTROPY, QUANTILE };
 enum { BYTES, FLOATS, DOUBLES };
 enum { LINE = 64 }; /* bytes of a line of the cache */
 
@@ -31,7 +31,8 @@ typedef struct {
     double norm_eps, norm_momentum;
     int64_t size; /* of a flat vector: parameters, then running statistics */
     int64_t loss;
-    double delta; /* of HUBER: where the square ends */
+    double delta; /* of HUBER: where the square ends; of QUANTILE: the lowest of three, the others are
+                     1/2 and 1 - delta */
 } Network;
 
 typedef struct {
@@ -56,9 +57,9 @@ typedef struct {
 
 /* Sample i of batch k is features[rows[k * batch + i]]; without `rows`, features[k * batch + i].
    Labels are indexed in the same way: int64 classes (N) of CROSS_ENTROPY, else float32 targets
-   (N, outputs). rates[k] is the learning rate of the step after batch k. Writes losses[k], the mean
+   (N, outputs); of QUANTILE each target has three outputs. rates[k] is the learning rate of the step after batch k. Writes losses[k], the mean
    of a batch, weighted as Plan says, and scores[k]: the number of correct classes or labels; of
-   SQUARED_ERROR and HUBER the sum of the squared errors. With weights, both are weighted means, and
+   SQUARED_ERROR, HUBER and QUANTILE the sum of the squared errors, of the last those of the medians. With weights, both are weighted means, and
    the second is multiplied by the number of samples. */
 typedef struct {
     const void *features;

@@ -15,7 +15,7 @@ from kindling.system.errors import InputError
 ACTIVATIONS = ("relu", "tanh", "gelu")
 NORMS = (None, "batch", "layer")
 OPTIMIZERS = ("sgd", "adam", "adamw")
-LOSSES = ("cross_entropy", "squared_error", "huber", "binary_cross_entropy")
+LOSSES = ("cross_entropy", "squared_error", "huber", "binary_cross_entropy", "quantile")
 BYTES, FLOATS, DOUBLES = 0, 1, 2  # features: uint8, scaled as by ToTensor; float32; float64
 LINE = 64  # bytes: rows of weights begin at multiples
 CROWDED = 1024  # bytes: rows at multiples of it would share few places of a cache
@@ -142,7 +142,7 @@ class Network:
     eps: float = 1e-5  # of the norms
     momentum: float = 0.1  # of a batch norm's running statistics
     loss: str = "cross_entropy"
-    delta: float = 1.0  # of huber: where the square ends
+    delta: float = 1.0  # of huber: where the square ends; of quantile: the lowest one
 
     def __post_init__(self) -> None:
         depth, bytes_per_float = len(self.widths) - 1, self.bits // 8

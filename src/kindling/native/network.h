@@ -163,14 +163,21 @@ static void cross_entropy(const Work *work, double smoothing, const double *weig
 #undef WEIGHT
 }
 
-/* The same of numbers: means over the outputs of squared errors, of Huber's loss, or of binary cross
-   entropies. All have one residual, activation(outputs) - targets, which Huber's bounds. */
+static inline ptrdiff_t outputs_of_target(const Network *network)
+{
+    return network->loss == QUANTILE ? 3 : 1;
+}
+
+/* The same of numbers: means over the outputs of squared errors, of Huber's loss, of binary cross
+   entropies, or of the pinball loss. All but the last have one residual, activation(outputs) -
+   targets, which Huber's bounds. */
 static void errors(const Work *work, REAL factor, Share samples)
 {
     const Network *network = work->network;
     const Layer *layer = &network->layers[network->depth - 1];
     const ptrdiff_t outputs = layer->units, width = work->width, end = rounded(samples.end, PAD);
     const int64_t kind = network->loss;
+    const ptrdiff_t each = outputs_of_target(network);
     const REAL share = 1 / (REAL)outputs, delta = (REAL)network->delta;
     const REAL scale = (kind == SQUARED_ERROR ? 2 : 1) * share * factor;
     const Vector zero = BROADCAST(0), one = BROADCAST(1), bound = BROADCAST(delta);
@@ -182,13 +189,20 @@ static void errors(const Work *work, REAL factor, Share samples)
         for (ptrdiff_t c = 0; c < outputs; c++) {
             const Vector z = AT(work->right + c * width + b);
             Vector y = zero, residual, loss;
-            for (ptrdiff_t i = 0; i < count; i++) y[i] = (REAL)work->targets[b + i][c];
+            for (ptrdiff_t i = 0; i < count; i++) y[i] = (REAL)work->targets[b + i][c / each];
             if (kind == BINARY_CROSS_ENTROPY) {
                 /* max(z, 0) - z y + log(1 + exp(-|z|)), and exp(-|z|) / (1 + exp(-|z|)) or the rest. */
                 const Vector e = exponential(-absolute(z)), above = one / (one + e);
                 residual = SELECT((Integers)(z < zero), e * above, above) - y;
                 loss = SELECT((Integers)(z > zero), z, zero) - z * y + logarithm(one + e);
                 for (ptrdiff_t i = 0; i < count; i++) score[i] += (z[i] > 0) == (y[i] > (REAL)0.5);
+            } else if (kind == QUANTILE) {
+                const Vector error = z - y;
+                const REAL quantile = c % 3 == 0 ? delta : c % 3 == 1 ? (REAL)0.5 : 1 - delta;
+                residual = SELECT((Integers)(error > zero), BROADCAST(1 - quantile),
+                                  BROADCAST(-quantile));
+                loss = residual * error;
+                if (c % 3 == 1) score += error * error;
             } else {
                 residual = z - y;
                 loss = residual * residual;
@@ -229,8 +243,10 @@ static inline void take_labels(Work *work, ptrdiff_t b, const void *labels, cons
     if (weights) work->weights[b] = weights[row];
     if (network->loss == CROSS_ENTROPY)
         work->labels[b] = ((const int64_t *)labels)[row];
-    else
-        work->targets[b] = (const float *)labels + row * network->layers[network->depth - 1].units;
+    else {
+        const ptrdiff_t outputs = network->layers[network->depth - 1].units;
+        work->targets[b] = (const float *)labels + row * (outputs / outputs_of_target(network));
+    }
 }
 
 /* The gradients of all layers' outputs, from those of the logits. */

@@ -67,7 +67,7 @@ class Trained:
 
     @property
     def classes(self) -> int:
-        """The number of outputs of the model."""
+        """The number of classes or labels."""
         return len(self.labels)
 
     @cached_property
@@ -140,7 +140,7 @@ def _with_model(
         raise OwnModelError(f"{path}: its model was made in a Python program; there, call {call}")
     model = OwnModel(own)
     try:
-        name = type(model.build(shape, classes)).__qualname__
+        name = type(model.build(shape, config.task.outputs(classes))).__qualname__
     except InputError:
         raise
     except Exception as error:  # of the program's own code
@@ -184,7 +184,7 @@ def rebuild(
     if layers > len(weights):  # to build very many layers takes long, even without memory
         raise ValueError(f"it has {len(weights)} weights, the configuration {layers} hidden layers")
     with torch.device("cpu" if isinstance(config.model, Own) else "meta"):
-        model = construct_model(config.model, shape, classes)
+        model = construct_model(config.model, shape, config.task.outputs(classes))
     state = model.state_dict()
     expected = {name: tuple(value.shape) for name, value in state.items()}
     given = {name: tuple(value.shape) for name, value in weights.items()}

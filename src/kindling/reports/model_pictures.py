@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION
+from kindling.config.measures import CLASSIFICATION, LEVEL, MULTILABEL, REGRESSION
 from kindling.config.schema import Config
 from kindling.config.written import printable
 from kindling.data.augmentation import build_augmentation
@@ -25,7 +25,7 @@ from kindling.inference.evaluation import (
 )
 from kindling.inference.logits import compute_logits
 from kindling.inference.multilabel import LabelsEvaluation
-from kindling.inference.regression import LEVEL, NumbersEvaluation
+from kindling.inference.regression import NumbersEvaluation
 from kindling.inference.samples import source_of
 from kindling.plots.pictures import (
     bars,
@@ -108,7 +108,8 @@ def _of_numbers(
     true, said = (each[some, :MOST_PANELS].numpy() for each in (found.true, found.predicted))
     names = [number.name for number in found.numbers][:MOST_PANELS]
     widths = [number.half_width for number in found.numbers][:MOST_PANELS]
-    interval = "" if found.fitted_on is None else f"; dashed: the {LEVEL}% interval"
+    mean = " of mean width" if found.quantiles else ""
+    interval = "" if found.fitted_on is None else f"; dashed: the {LEVEL}% interval{mean}"
     yield PagePicture(
         f"{name}-predicted",
         f"Predicted and true numbers of {len(some):,} of {len(found.true):,} test samples: on the "

@@ -316,7 +316,7 @@ class NativeLearner(Learner):
                 logits.data_ptr() if measure else None,
             )  # fmt: skip
             if measure:
-                tallies[part_of] = tally(measure, logits.mT[None], labels[part])
+                tallies[part_of] = tally(measure, self.task.central(logits.mT[None]), labels[part])
 
         numbers, chunks = range(len(models)), range(len(starts))
         self.lanes.deal(evaluate, [(number, chunk) for number in numbers for chunk in chunks])

@@ -341,6 +341,6 @@ def evaluate(
             losses.append(each[0].sum(-1))
             scores.append(each[1].sum(-1))
             if measure is not None:
-                parts.append(tally(measure, exact, labels))
+                parts.append(tally(measure, task.central(exact), labels))
     whole = None if measure is None else joined(measure, parts)
     return Evaluated(torch.stack(losses), torch.stack(scores), whole)

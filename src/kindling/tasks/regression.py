@@ -9,29 +9,51 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from kindling.config import schema
+from kindling.config.measures import QUANTILES
 from kindling.tasks.task import Task
 
 
 class Regression(Task):
-    """Losses are means over the outputs, of torch.nn.MSELoss or torch.nn.HuberLoss."""
+    """Losses are means over the outputs, of torch.nn.MSELoss, torch.nn.HuberLoss, or of the pinball
+    loss (Koenker and Bassett, Regression Quantiles, 1978; scikit-learn's mean_pinball_loss), for
+    which each number has an output for each of QUANTILES."""
 
     real_scores: ClassVar[bool] = True
     says: ClassVar[str] = "numbers"
 
-    def __init__(self, section: schema.Regression, outputs: int) -> None:
-        super().__init__(section, outputs)
+    def __init__(self, section: schema.Regression, labels: int) -> None:
+        super().__init__(section, labels)
+        self.quantiles = section.loss == "quantile"
         self.delta = section.delta if section.loss == "huber" else None
         self.native = ("squared_error", 1.0) if self.delta is None else ("huber", self.delta)
+        if self.quantiles:
+            self.native = ("quantile", QUANTILES[0])
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         targets = labels.mT.to(outputs.dtype)
+        if self.quantiles:
+            errors = outputs - targets.repeat_interleave(len(QUANTILES), -2)
+            return (self._slopes(errors) * errors).mean(-2)
         if self.delta is None:
             return F.mse_loss(outputs, targets, reduction="none").mean(-2)
         return F.huber_loss(outputs, targets, reduction="none", delta=self.delta).mean(-2)
 
+    def _slopes(self, errors: Tensor) -> Tensor:
+        """The slope of the loss at errors (…, outputs, N): 1 - quantile above the label, else
+        -quantile."""
+        quantiles = errors.new_tensor(QUANTILES).repeat(self.labels)[:, None]
+        return torch.where(errors > 0, 1 - quantiles, -quantiles)
+
+    def central(self, outputs: Tensor, dim: int = -2) -> Tensor:
+        """The medians."""
+        if not self.quantiles:
+            return outputs
+        places = slice(QUANTILES.index(0.5), None, len(QUANTILES))
+        return outputs[..., places] if dim == -1 else outputs[..., places, :]
+
     def scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Squared errors, summed over the outputs, float64 where the device has it."""
-        found = (outputs - labels.mT.to(outputs.dtype)).square().sum(-2)
+        """Squared errors, summed over the labels, float64 where the device has it."""
+        found = (self.central(outputs) - labels.mT.to(outputs.dtype)).square().sum(-2)
         return found if outputs.device.type == "mps" else found.double()
 
     def score(self, total: float, samples: float, spread: float) -> float:
@@ -51,15 +73,19 @@ class Regression(Task):
 
     def residual(self, outputs: Tensor, targets: Tensor, totals: Tensor | None) -> Tensor:
         del totals
+        if self.quantiles:
+            targets = targets.repeat_interleave(len(QUANTILES), 2)
         found = outputs.view(len(targets), -1, *outputs.shape[1:]) - targets
+        if self.quantiles:
+            return self._slopes(found).div_(self.outputs).view_as(outputs)
         if self.delta is not None:
             found.clamp_(-self.delta, self.delta)
         factor = 2 if self.delta is None else 1
         return found.mul_(factor / self.outputs).view_as(outputs)
 
 
-def build(section: schema.Regression, outputs: int) -> Task:
-    return Regression(section, outputs)
+def build(section: schema.Regression, labels: int) -> Task:
+    return Regression(section, labels)
 
 
 def r2(numbers: Tensor, labels: Tensor) -> list[float]:

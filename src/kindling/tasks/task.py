@@ -18,7 +18,7 @@ from kindling.system.errors import InputError, first_line
 
 
 class Task:
-    """A task with the loss of a configuration, for models of so many outputs."""
+    """A task with the loss of a configuration, for so many classes or labels."""
 
     real_scores: ClassVar[bool] = False  # whether scores are real numbers; else they are counts
     says: ClassVar[str]  # what an exported model returns, in a word; see `answers`
@@ -26,8 +26,8 @@ class Task:
     native: tuple[str, float] | None = None
     has_residual = True  # whether `residual` is written out
 
-    def __init__(self, section: schema.Task, outputs: int) -> None:
-        self.section, self.outputs = section, outputs
+    def __init__(self, section: schema.Task, labels: int) -> None:
+        self.section, self.labels, self.outputs = section, labels, section.outputs(labels)
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The loss of each sample, (M, N); of several numbers, their mean."""
@@ -73,6 +73,12 @@ class Task:
         number of samples or the sum of their weights. `spread` is data/targets.py's `spread` of
         the labels."""
         raise NotImplementedError
+
+    def central(self, outputs: Tensor, dim: int = -2) -> Tensor:
+        """Of the outputs along a dimension, -1 or -2, those that are compared with labels, one for
+        each."""
+        del dim
+        return outputs
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         """What the model says, from its outputs (N, outputs): probabilities, or numbers."""
@@ -158,7 +164,7 @@ class CustomLoss(Task):
     has_residual, native = False, None
 
     def __init__(self, task: Task, function: Callable[[Tensor, Tensor], Tensor]) -> None:
-        super().__init__(task.section, task.outputs)
+        super().__init__(task.section, task.labels)
         self.task, self.function = task, function
         self._try()
 
@@ -238,11 +244,11 @@ class CustomLoss(Task):
             raise InputError(f"{where}: no gradient reaches the outputs; use operations of torch")
 
 
-def build_task(section: schema.Task, outputs: int) -> Task:
-    """The task of a configuration, for models of so many outputs. Raises InputError for a loss of
+def build_task(section: schema.Task, labels: int) -> Task:
+    """The task of a configuration, for so many classes or labels. Raises InputError for a loss of
     an extension that cannot be used."""
     module = import_module(f"{__package__}.{section.name}")
-    task: Task = module.build(section, outputs)
+    task: Task = module.build(section, labels)
     kind = f"{section.name}.loss"
     if registry.place(kind, section.loss) is None:
         return task
@@ -252,6 +258,6 @@ def build_task(section: schema.Task, outputs: int) -> Task:
     except (TypeError, ValueError, RuntimeError, IndexError) as error:
         raise InputError(
             f"task.loss={section.loss}: {registry.place(kind, section.loss)} fails for 2 samples "
-            f"({type(error).__name__}: {first_line(error)}); it gets outputs (N, {outputs}) and "
+            f"({type(error).__name__}: {first_line(error)}); it gets outputs (N, {labels}) and "
             "labels, and returns losses (N,)"
         ) from error

@@ -50,7 +50,8 @@ def choose(config: Config, source: Source) -> int:
     limit = max(1, samples // devices.world_size)
     if devices.accelerator == "cpu":
         free = free_bytes(config) // 2 // devices.count
-        needed = partial(bytes_per_trial, config, source.shape, source.classes)
+        outputs = config.task.outputs(source.classes)
+        needed = partial(bytes_per_trial, config, source.shape, outputs)
         size = largest(limit, lambda size: needed(size) <= free)
     else:
         size = largest(limit, lambda size: _step_fits(config, source, size, devices.torch_device))
@@ -63,7 +64,7 @@ def choose(config: Config, source: Source) -> int:
 
 def beside(config: Config, source: Source, size: int, device: torch.device) -> int:
     """The bytes that a run holds on a GPU beside a step with a batch of this size."""
-    batch = 4 * size * (math.prod(source.shape) + source.classes)
+    batch = 4 * size * (math.prod(source.shape) + config.task.outputs(source.classes))
     resident = config.data.loader == "resident"
     splits = (source.train, source.validation, source.test) if resident else ()
     data = sum(split.features.nbytes + split.labels.nbytes for split in splits if split)
@@ -73,7 +74,8 @@ def beside(config: Config, source: Source, size: int, device: torch.device) -> i
 def _step_fits(config: Config, source: Source, size: int, device: torch.device) -> bool:
     """Whether a step with a batch of this size fits into the memory of a GPU, beside the data, a
     block and what a CUDA graph holds of the block."""
-    model = build_model(config.model, source.shape, source.classes).to(device)
+    outputs = config.task.outputs(source.classes)
+    model = build_model(config.model, source.shape, outputs).to(device)
     held = torch.empty(0)
     try:
         held = torch.empty(beside(config, source, size, device), dtype=torch.uint8, device=device)

@@ -111,8 +111,8 @@ def build_module(
         configs, models, devices.accelerator, devices.world_size,
         weighted=data.train.weights is not None,
     )  # fmt: skip
-    section, source = configs[0].model, data.source
-    if step.kind == VMAP and (reason := why_no_vmap(section, source.shape, source.classes)):
+    section, outputs = configs[0].model, configs[0].task.outputs(data.source.classes)
+    if step.kind == VMAP and (reason := why_no_vmap(section, data.source.shape, outputs)):
         raise InputError(
             f"trainer.step=vmap: model={section.name} {reason}; type trainer.step=auto"
         )
@@ -127,7 +127,8 @@ def _build_model(config: Config, data: DataModule, *, fresh: bool) -> nn.Module:
     random.seed(config.seed)
     np.random.seed(config.seed)  # noqa: NPY002  # the global stream
     torch.default_generator.manual_seed(config.seed)
-    model = build_model(config.model, data.source.shape, data.source.classes)
+    outputs = config.task.outputs(data.source.classes)
+    model = build_model(config.model, data.source.shape, outputs)
     if config.trainer.precision == "64":  # Lightning would convert it after a checkpoint was loaded
         model.double()
     if config.start_from is not None and fresh:

@@ -162,7 +162,7 @@ def why_alone(config: Config, device_of: Callable[[Config], TrainingDevice] = he
 
 def _described(config: Config) -> tuple[tuple[int, ...], int]:
     data = describe(config.data, config.task)
-    return data.shape, data.classes
+    return data.shape, config.task.outputs(data.classes)
 
 
 def _key(config: Config) -> str:

@@ -39,7 +39,8 @@ class Given:
         if self.model is not None or self.arrays is not None:
             described = describe(held.data, held.task)
         if self.model is not None:
-            built = build_model(held.model, described.shape, described.classes)
+            outputs = held.task.outputs(described.classes)
+            built = build_model(held.model, described.shape, outputs)
             self.model.class_name = type(built).__qualname__
             held = self.hold(config)
         for section in (held.data, held.model):

@@ -58,7 +58,7 @@ class Progress(ProgressBar):
         if now - self.drawn < self.INTERVAL:
             return
         samples, task = scores.numel() * batch.size, module.task
-        spread = task.outputs if task.real_scores else 0.0  # of standardised labels
+        spread = task.labels if task.real_scores else 0.0  # of standardised labels
         loss = losses.mean().item()
         score = task.score(scores.sum().item(), samples, spread)
         epoch = f"epoch {trainer.current_epoch + 1}/{trainer.max_epochs}"

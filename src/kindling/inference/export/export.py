@@ -168,7 +168,9 @@ def compare(trained: Trained, test: Split, run: Runner) -> tuple[float, float, f
             outputs, differences = actual, (actual - expected).abs()
             if targets is not None:
                 outputs = targets.standardised(actual)
-                differences /= differences.new_tensor(targets.deviations)
+                differences /= targets.restored(torch.ones_like(actual)) - targets.restored(
+                    torch.zeros_like(actual)
+                )
             elif task.says == "probabilities":
                 outputs = actual.logit()
             difference = max(difference, differences.nan_to_num(torch.inf).max().item())
@@ -189,16 +191,17 @@ def report(exported: Exported) -> str:
     about = exported.metadata
     sizes, score = ", ".join(map(str, about.input_shape)), score_of(about.task)
     unit = "" if about.targets is None else " deviations"
+    outputs = check(about.config).task.outputs(len(about.labels))
     second = ""
     if about.members is not None and exported.output.suffix != FORMATS["safetensors"].suffix:
-        second = f"; {MEMBERS} {about.output_dtype} (N, {len(about.members)}, {len(about.labels)})"
+        second = f"; {MEMBERS} {about.output_dtype} (N, {len(about.members)}, {outputs})"
     scaled = "0 to 255" if about.input_dtype == "uint8" else "as in the data set"
     if about.columns is not None:
         scaled = "the table's columns prepared as the metadata `columns` say"
     return (
         f"{exported.output}: {size(exported.bytes)}\n"
         f"{INPUT} {about.input_dtype} (N, {sizes}), {scaled}; "
-        f"{about.output} {about.output_dtype} (N, {len(about.labels)}){second}\n"
+        f"{about.output} {about.output_dtype} (N, {outputs}){second}\n"
         f"equal to the model on {exported.samples:,} test samples of {about.data}: {about.output} "
         f"differ by at most {exported.difference:.2g}{unit} (allowed {exported.allowed:.2g}), "
         f"{in_words(score)} {format_metric(score, exported.score)}"
