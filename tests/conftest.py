@@ -1,5 +1,6 @@
 """What the tests share: small runs on the embedded digits, and the real MNIST where it is."""
 
+import functools
 import logging
 import os
 import signal
@@ -17,10 +18,12 @@ os.environ["PYTHONPATH"] = PYTHONPATH
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
+from lightning.fabric.utilities import registry
 
 from kindling.config.compose import compose
 from kindling.data.sources.published import MNIST_FILES
 from kindling.records.folder import Run
+from kindling.system import machine
 from kindling.system.resources import cpu_count
 from kindling.training.fit import fit
 from tests.helpers.browser import launched
@@ -29,6 +32,11 @@ from tests.helpers.warm import Warm, shared
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
+
+
+# Half of what a small run takes: each Trainer asks all packages for callbacks, each result git.
+registry.entry_points = functools.cache(registry.entry_points)
+machine.commit = functools.cache(machine.commit)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -116,4 +124,7 @@ def _quiet_loggers() -> Iterator[None]:
     levels = {name: logging.getLogger(name).level for name in names}
     yield
     for name, level in levels.items():
-        logging.getLogger(name).setLevel(level)
+        if (
+            logging.getLogger(name).level != level
+        ):  # setting a level empties the cache of each logger
+            logging.getLogger(name).setLevel(level)

@@ -95,6 +95,7 @@ def test_other_pens() -> None:
     assert torch.equal(with_other_pens(PICTURES, 0).float(), changed)
 
 
+@pytest.mark.slow
 def test_digits_and_others(mnist_root: Path) -> None:
     config = compose("data=mnist_and_none", f"data.root={mnist_root}").data
     source, mnist = open_source(config), read_idx_set("mnist", mnist_root)

@@ -123,6 +123,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.slow
 def test_a_family_in_one_file_trains_in_closed_form_and_in_stacks(tmp_path: Path) -> None:
     """Its steps are those of autograd, and a fused trial is its single run."""
     root = tmp_path / "code"

@@ -120,6 +120,7 @@ def _digest(library: Path, cases: tuple[int, int], threads: int = 1, **environme
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("flags", [("-O1",), ("-O2", "-DNARROW")], ids=["slow", "narrow"])
 def test_neither_optimisation_nor_the_width_of_vectors_changes_a_bit(

@@ -45,6 +45,7 @@ RECIPES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
 def test_two_shards_are_one_model(recipe: tuple[str, ...], tmp_path: Path) -> None:
     one = fit(

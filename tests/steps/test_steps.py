@@ -237,6 +237,7 @@ def test_compiled_steps_equal_autograd(tmp_path: Path) -> None:
     assert same(resumed, whole)
 
 
+@pytest.mark.slow
 def test_a_missing_compiler_is_reported(tmp_path: Path) -> None:
     with (
         fresh_cache(),  # without code that was compiled before

@@ -59,8 +59,12 @@ def told(program: str) -> str:
         ([], set()),
         (["model.dropout=0.3", "optimizer=adamw", "scheduler=cosine", "logger=none"], set()),
         (["trainer.step=closed_form", "trainer.ema_decay=0.9"], set()),
-        (["-m", "optimizer.lr=0.1,0.2"], {"matplotlib", "scipy"}),  # by its report
-        (["model=cnn", "trainer.max_epochs=1"], COMPILER),  # by the step of torch's optimizers
+        pytest.param(  # by its report
+            ["-m", "optimizer.lr=0.1,0.2"], {"matplotlib", "scipy"}, marks=pytest.mark.slow
+        ),
+        pytest.param(  # by the step of torch's optimizers
+            ["model=cnn", "trainer.max_epochs=1"], COMPILER, marks=pytest.mark.slow
+        ),
     ],
     ids=["a run", "a recipe", "closed form", "a sweep", "autograd"],
 )

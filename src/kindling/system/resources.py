@@ -128,12 +128,15 @@ def out_of_memory(error: BaseException) -> bool:
     )
 
 
+_version = functools.cache(version)  # which parses a file of the package
+
+
 def versions(*more: str) -> dict[str, str]:
     """The versions of Python and of the installed packages, by name; also of `more` packages."""
     found = {}
     for package in (*PACKAGES, *more):
         try:
-            found[package] = version(package)
+            found[package] = _version(package)
         except PackageNotFoundError:  # or kindling itself, run from a copy of its sources
             continue
     return {**found, "python": platform.python_version()}
