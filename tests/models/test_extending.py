@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from tests.helpers.commands import ROOT
 
 FAMILY = '''
@@ -81,6 +83,7 @@ class Sgd(OptimizerSection):
 RUNS = """
 import json, sys
 from pathlib import Path
+
 import torch
 from kindling.config.compose import compose
 from kindling.training.fit import fit, fit_stack

@@ -127,7 +127,7 @@ def loss_by_torch(case: Case, outputs: Tensor, rows: Tensor, *, training: bool) 
             losses = F.huber_loss(outputs, labels.double(), reduction="none", delta=delta).mean(1)
         case "quantile":
             low = case.network.delta
-            quantiles = torch.tensor([low, 0.5, 1 - low]).double()
+            quantiles = torch.tensor([low, 0.5, 1 - low], dtype=torch.float64)
             errors = labels.double()[:, :, None] - outputs.view(len(outputs), -1, 3)
             losses = torch.maximum(quantiles * errors, (quantiles - 1) * errors).mean((1, 2))
         case "binary_cross_entropy":

@@ -144,6 +144,11 @@ class Network:
     loss: str = "cross_entropy"
     delta: float = 1.0  # of huber: where the square ends; of quantile: the lowest one
 
+    @property
+    def targets(self) -> int:
+        """The numbers of a label, unless the labels are classes."""
+        return self.widths[-1] // (3 if self.loss == "quantile" else 1)
+
     def __post_init__(self) -> None:
         depth, bytes_per_float = len(self.widths) - 1, self.bits // 8
         line = LINE // bytes_per_float

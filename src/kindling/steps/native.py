@@ -127,7 +127,7 @@ class NativeModel:
         if labels is None or not len(labels):
             return
         if self.network.loss != "cross_entropy":
-            if labels.dtype != torch.float32 or labels.shape[-1] != classes:
+            if labels.dtype != torch.float32 or labels.shape[-1] != self.network.targets:
                 raise ValueError(f"labels {tuple(labels.shape)} of {labels.dtype}")
         else:
             low, high = (int(label) for label in labels.aminmax())

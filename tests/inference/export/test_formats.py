@@ -38,6 +38,7 @@ def test_the_metadata_of_a_file(run: Run, files: dict[FormatName, Path]) -> None
         "task": "classification",
         "data": "digits",
         "targets": "null",
+        "quantiles": "null",
         "shape": "[1, 28, 28]",
         "columns": "null",
         "input_shape": "[28, 28]",

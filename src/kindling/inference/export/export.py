@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from kindling.config.faults import check
-from kindling.config.measures import in_words, score_of
+from kindling.config.measures import QUANTILES, in_words, score_of
 from kindling.data.loader import CHUNK
 from kindling.data.sources.source import Split, as_float
 from kindling.data.targets import Targets, require_scaling, spread
@@ -115,6 +115,7 @@ def metadata_of(trained: Trained, test: Split, digest: str) -> Metadata:
         "input_shape": input_shape(trained.shape),
         "input_dtype": DTYPES[test.take(slice(1)).features.dtype],
         "dtype": DTYPES[logits_dtype(trained.model)],
+        "quantiles": [*QUANTILES] if trained.task.outputs > trained.classes else None,
     }
     return Metadata.model_validate(facts_of(trained) | more)
 
@@ -191,17 +192,16 @@ def report(exported: Exported) -> str:
     about = exported.metadata
     sizes, score = ", ".join(map(str, about.input_shape)), score_of(about.task)
     unit = "" if about.targets is None else " deviations"
-    outputs = check(about.config).task.outputs(len(about.labels))
     second = ""
     if about.members is not None and exported.output.suffix != FORMATS["safetensors"].suffix:
-        second = f"; {MEMBERS} {about.output_dtype} (N, {len(about.members)}, {outputs})"
+        second = f"; {MEMBERS} {about.output_dtype} (N, {len(about.members)}, {about.outputs})"
     scaled = "0 to 255" if about.input_dtype == "uint8" else "as in the data set"
     if about.columns is not None:
         scaled = "the table's columns prepared as the metadata `columns` say"
     return (
         f"{exported.output}: {size(exported.bytes)}\n"
         f"{INPUT} {about.input_dtype} (N, {sizes}), {scaled}; "
-        f"{about.output} {about.output_dtype} (N, {outputs}){second}\n"
+        f"{about.output} {about.output_dtype} (N, {about.outputs}){second}\n"
         f"equal to the model on {exported.samples:,} test samples of {about.data}: {about.output} "
         f"differ by at most {exported.difference:.2g}{unit} (allowed {exported.allowed:.2g}), "
         f"{in_words(score)} {format_metric(score, exported.score)}"

@@ -123,7 +123,13 @@ class Metadata(BaseModel):
     config: dict[str, Any]
     # Of a regression. The exported model contains them: its numbers are in their own unit.
     targets: dict[str, list[float]] | None = None
+    # Of each label, the quantiles that are its outputs, side by side.
+    quantiles: list[float] | None = None
     members: Members | None = None  # of a committee, whose `config` is that of the first
+
+    @property
+    def outputs(self) -> int:
+        return len(self.labels) * len(self.quantiles or [0.5])
 
     @property
     def output(self) -> str:
@@ -244,10 +250,10 @@ def open_onnx(path: Path, *, threads: int = 0) -> OnnxModel:
     kinds = {"uint8": "uint8", "float32": "float", "float64": "double"}
     expected = [
         (INPUT, f"tensor({kinds[metadata.input_dtype]})", metadata.input_shape),
-        (metadata.output, f"tensor({kinds[metadata.output_dtype]})", [len(metadata.labels)]),
+        (metadata.output, f"tensor({kinds[metadata.output_dtype]})", [metadata.outputs]),
     ]
     if metadata.members is not None:
-        shape = [len(metadata.members), len(metadata.labels)]
+        shape = [len(metadata.members), metadata.outputs]
         expected.append((MEMBERS, f"tensor({kinds[metadata.output_dtype]})", shape))
     if actual != expected:
         raise InputError(f"{path}: has {actual}, its metadata say {expected}")
