@@ -8,6 +8,7 @@ from kindling.tasks.task import Task, build_task
 HISTORY = columns("classification", "val/acc")
 HUBER = schema.Regression(name="regression", loss="huber", delta=0.5)
 SQUARED = schema.Regression(name="regression", loss="squared_error", delta=1.0)
+QUANTILES = schema.Regression(name="regression", loss="quantile", delta=1.0)
 MULTILABEL = schema.Multilabel(name="multilabel", loss="binary_cross_entropy")
 
 

@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from kindling.config import schema
 from kindling.config.compose import compose
 from kindling.config.measures import CLASSIFICATION, MEASURES, tallied
 from kindling.data.loader import Batch
@@ -24,7 +25,8 @@ from kindling.steps.lanes import Lanes
 from kindling.steps.schedule import Schedule
 from kindling.steps.stack import Stack
 from kindling.tasks.measures import evaluate
-from tests.helpers.tasks import classes
+from kindling.tasks.task import Task, build_task
+from tests.helpers.tasks import HUBER, MULTILABEL, QUANTILES, SQUARED, classes
 
 BATCHES, SIZE, CLASSES = 6, 100, 10
 # Operations that only look at memory in another way.
@@ -98,8 +100,11 @@ CASES: dict[str, Case] = {
 }
 
 
-def prepared(case: Case) -> tuple[ClosedFormLearner, tuple[Tensor, Tensor, Tensor]]:
+def prepared(
+    case: Case, task: Task | None = None
+) -> tuple[ClosedFormLearner, tuple[Tensor, Tensor, Tensor]]:
     """The learner of a case, and the features, labels and rates of a block, on a fake GPU."""
+    task = task or classes(CLASSES)
     overrides, model, widths, batch_of, _ = case
     configs = [
         compose("scheduler=onecycle", *overrides, f"optimizer.lr={0.1 / (number + 1)}")
@@ -111,13 +116,15 @@ def prepared(case: Case) -> tuple[ClosedFormLearner, tuple[Tensor, Tensor, Tenso
         smoothing=trainer.label_smoothing,
         class_weights=(1.0,) * CLASSES if trainer.label_smoothing else None,
     )  # fmt: skip
-    models = [Mlp(784, [width], CLASSES, **model) for width in widths]
+    models = [Mlp(784, [width], task.outputs, **model) for width in widths]
     schedules = [Schedule(c.scheduler, c.optimizer.lr, 4, plan.steps_per_epoch) for c in configs]
-    learner = ClosedFormLearner(configs, models, batch_of, Lanes(), classes(CLASSES))
+    learner = ClosedFormLearner(configs, models, batch_of, Lanes(), task)
     learner.begin(schedules, plan)
     orders = max(batch_of) + 1
     features = torch.zeros(BATCHES, orders, SIZE, 784)
     labels = torch.zeros(BATCHES, orders, SIZE, dtype=torch.long)
+    if task.section.name != CLASSIFICATION:
+        labels = torch.zeros(BATCHES, orders, SIZE, task.labels)
     return learner, (features, labels, torch.zeros(BATCHES, len(widths)))
 
 
@@ -133,6 +140,21 @@ def test_no_step_of_a_block_waits(name: str) -> None:
     assert not seen.waits
     *_, most = CASES[name]
     assert most - 2 <= seen.kernels.total() / BATCHES <= most, seen.kernels
+
+
+@pytest.mark.parametrize("section", [SQUARED, HUBER, QUANTILES, MULTILABEL], ids=lambda s: s.loss)
+def test_no_step_of_another_task_waits(section: schema.Task) -> None:
+    task = build_task(section, 3)
+    with on_a_gpu():
+        learner, inputs = prepared(CASES["own seeds"], task)
+        learner._train(*inputs, 1 / SIZE, 0, 0)
+        with Operations() as seen:
+            results = learner._train(*inputs, 1 / SIZE, 0, 0)
+            batch = Batch(torch.zeros(300, 784), torch.zeros(300, 3))
+            found = evaluate(task, learner.stack.logits, batch, torch.float32, 2)
+    assert {part.device.type for part in (*results, *found) if part is not None} == {"cuda"}
+    assert not seen.waits
+    assert seen.kernels.total() / BATCHES < 40, seen.kernels
 
 
 def test_an_evaluation_does_not_wait() -> None:

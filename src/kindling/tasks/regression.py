@@ -30,10 +30,11 @@ class Regression(Task):
             self.native = ("quantile", QUANTILES[0])
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        targets = labels.mT.to(outputs.dtype)
         if self.quantiles:
-            errors = outputs - targets.repeat_interleave(len(QUANTILES), -2)
+            exact = torch.promote_types(outputs.dtype, torch.float32)  # as torch's own losses
+            errors = outputs.to(exact) - labels.mT.to(exact).repeat_interleave(len(QUANTILES), -2)
             return (self._slopes(errors) * errors).mean(-2)
+        targets = labels.mT.to(outputs.dtype)
         if self.delta is None:
             return F.mse_loss(outputs, targets, reduction="none").mean(-2)
         return F.huber_loss(outputs, targets, reduction="none", delta=self.delta).mean(-2)
@@ -41,8 +42,10 @@ class Regression(Task):
     def _slopes(self, errors: Tensor) -> Tensor:
         """The slope of the loss at errors (…, outputs, N): 1 - quantile above the label, else
         -quantile."""
-        quantiles = errors.new_tensor(QUANTILES).repeat(self.labels)[:, None]
-        return torch.where(errors > 0, 1 - quantiles, -quantiles)
+        slopes = (errors > 0).to(errors.dtype)
+        for place, quantile in enumerate(QUANTILES):  # a tensor of them would wait for the device
+            slopes[..., place :: len(QUANTILES), :].sub_(quantile)
+        return slopes
 
     def central(self, outputs: Tensor, dim: int = -2) -> Tensor:
         """The medians."""
