@@ -19,22 +19,27 @@ def digits() -> Source:
     would have twice MNIST's energy, and recipes made for MNIST would diverge. Every fifth sample
     belongs to the test set. Source: UCI, "Optical recognition of handwritten digits".
     """
-    everything = Split(*_scanned())
+    everything = Split(*_scaled())
     is_test = torch.arange(len(everything)) % 5 == 4
     return Source("digits", everything.take(~is_test), everything.take(is_test), DIGITS)
 
 
-@functools.cache  # reading takes as long as an epoch
-def _scanned() -> tuple[torch.Tensor, torch.Tensor]:
+@functools.cache  # takes as long as an epoch
+def _scaled() -> tuple[torch.Tensor, torch.Tensor]:
     """The pictures and the labels, which nobody may change."""
+    small, labels = _scanned()
+    middle = torch.nn.functional.interpolate(small, size=(20, 20), mode="bilinear")
+    return torch.nn.functional.pad(middle, (4, 4, 4, 4)), labels
+
+
+def _scanned() -> tuple[torch.Tensor, torch.Tensor]:
+    """The pictures (N, 1, 8, 8) in [0, 1], float32, and the labels (N,)."""
     package = find_spec("sklearn")  # its import takes as long as that of torch
     assert package is not None
     assert package.origin is not None
     with gzip.open(Path(package.origin).parent / "datasets/data/digits.csv.gz") as file:
         rows = torch.from_numpy(np.loadtxt(file, dtype=np.uint8, delimiter=","))
-    small = rows[:, :64].float().div_(16).view(-1, 1, 8, 8)
-    middle = torch.nn.functional.interpolate(small, size=(20, 20), mode="bilinear")
-    return torch.nn.functional.pad(middle, (4, 4, 4, 4)), rows[:, 64].long()
+    return rows[:, :64].float().div_(16).view(-1, 1, 8, 8), rows[:, 64].long()
 
 
 def open_source(_config: schema.Digits) -> Source:
