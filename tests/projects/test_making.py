@@ -4,7 +4,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import nbformat
@@ -13,15 +12,13 @@ import pytest
 from kindling.projects.making import TEMPLATE, make
 from kindling.system.errors import InputError
 from tests.helpers.commands import PYTHONPATH
+from tests.helpers.warm import shared
 
 
-def run(project: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+def run(project: Path, module: str, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """As in an environment in which the project is installed."""
     path = os.pathsep.join([str(project / "src"), str(project), PYTHONPATH])
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=project, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
+    done = shared()(project, module, *arguments, PYTHONPATH=path)
     assert done.returncode == 0, done.stdout + done.stderr
     return done
 
@@ -59,11 +56,10 @@ def test_a_project_has_its_own_name_everywhere(tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "there").iterdir()} == {"project"}
 
 
-@pytest.mark.slow
 def test_a_project_trains_and_its_tests_pass(project: Path) -> None:
-    run(project, "-m", "pytest", "-q", "-p", "no:cacheprovider")
+    run(project, "pytest", "-q", "-p", "no:cacheprovider")
     swept = run(
-        project, "-m", "kindling", "train", "experiment=wind_ing", "trainer.max_epochs=2",
+        project, "kindling", "train", "experiment=wind_ing", "trainer.max_epochs=2",
         "callbacks=[]", "-m", "hydra/launcher=fused", "model.units=8,16", "seed=range(2)",
         "hydra.sweep.dir=sweep",
     ).stdout  # fmt: skip
