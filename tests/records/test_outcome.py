@@ -133,6 +133,25 @@ def test_only_values_of_one_monitor_and_data_set_are_compared() -> None:
     assert [group.trials for group in groups] == [toy_acc, toy_loss]
 
 
+def test_a_loss_is_compared_with_its_own_kind() -> None:
+    def ended(monitor: str, **settings: str) -> Outcome:
+        best: Any = {monitor: 0.1}
+        result: Result = {"status": "finished", "monitor": monitor, "task": "regression"}
+        result |= {"best": best, "data": {"name": "diabetes"}}
+        return outcome(result, **settings)
+
+    quantile, huber = {"task.loss": "quantile"}, {"task.loss": "huber"}
+    trials = [
+        ended("val/loss"), ended("val/loss", **{"task.loss": "squared_error"}),
+        ended("val/loss", **quantile), ended("val/loss", **huber),
+        ended("val/loss", **huber, **{"task.delta": "0.5"}), ended("val/r2", **quantile),
+        ended("val/r2"),
+    ]  # fmt: skip
+    assert [*comparable(trials).values()] == [
+        trials[:2], [trials[2]], [trials[3]], [trials[4]], trials[5:]
+    ]  # fmt: skip
+
+
 def test_values_that_sums_cannot_take_are_unknown() -> None:
     for loss, expected in ((1e99, 1e99), (1e100, None), (-1e308, None), (None, None)):
         best: Any = {"val/loss": loss}

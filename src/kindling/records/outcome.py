@@ -12,7 +12,15 @@ from typing import Any, TypeVar, cast
 
 from tabulate import tabulate
 
-from kindling.config.measures import bounds, is_fraction, measure_of, score_of, sort_key
+from kindling.config.measures import (
+    CLASSIFICATION,
+    LOSSES,
+    bounds,
+    is_fraction,
+    measure_of,
+    score_of,
+    sort_key,
+)
 from kindling.config.written import flat, unquoted
 from kindling.records.confidence import fold_means, t_interval
 from kindling.records.folder import Result, Row, Run
@@ -76,8 +84,12 @@ class Outcome:
     @property
     def score(self) -> str:
         """The measure that the run has beside its loss."""
+        return score_of(self.task)
+
+    @property
+    def task(self) -> str:
         known = (self.result.get("task"), self.settings.get("task.name"), self.settings.get("task"))
-        return score_of(next(filter(None, known), None))
+        return next(filter(None, known), CLASSIFICATION)
 
     @property
     def data(self) -> str:
@@ -88,8 +100,14 @@ class Outcome:
 
     @property
     def group(self) -> tuple[str, str]:
-        """Data set and monitor: values of runs with others cannot be compared."""
-        return self.data, self.monitor
+        """Data set and monitor, of which values of runs with others cannot be compared; of a loss
+        that is monitored also its name."""
+        usual = LOSSES.get(self.task, ("",))[0]
+        loss = self.settings.get("task.loss", usual)
+        if loss == usual or not self.monitor.endswith("/loss"):
+            return self.data, self.monitor
+        delta = f" {self.settings.get('task.delta', '1.0')}" if loss == "huber" else ""
+        return self.data, f"{self.monitor} of {loss}{delta}"
 
     @property
     def reason(self) -> str:

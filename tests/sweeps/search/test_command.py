@@ -91,6 +91,21 @@ def test_folds_belong_to_the_search_alone(texts: list[str], answer: str) -> None
     assert str(caught.value).splitlines()[1:] == [f"  {answer}"]
 
 
+def test_a_loss_is_not_compared_with_another() -> None:
+    data = ("data=diabetes", "trainer=cpu")
+    for space in ("task.loss=choice(huber,quantile)", "task.delta=interval(0.1,1)"):
+        with pytest.raises(InputError) as caught:
+            check_command_line([*data, space])
+        assert str(caught.value).splitlines()[1:] == [
+            f"  {space}: the values of one loss are not compared with those of another; type "
+            "checkpoint.monitor=val/r2 checkpoint.mode=max"
+        ]
+        more = ("checkpoint.monitor=val/r2", "checkpoint.mode=max")
+        assert [each.key for each in check_command_line([*data, space, *more]).space] == [
+            space.partition("=")[0]
+        ]
+
+
 def test_all_faults_come_at_once() -> None:
     with pytest.raises(InputError) as caught:
         check_command_line(

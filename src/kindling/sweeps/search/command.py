@@ -13,6 +13,7 @@ from hydra.core.override_parser.types import Override
 
 from kindling.config.compose import shared_composer
 from kindling.config.faults import config_error, find_search_faults, known_keys, unknown_search_key
+from kindling.config.measures import score_of
 from kindling.config.overrides import (
     is_zipped,
     key_of,
@@ -56,6 +57,7 @@ class CheckedSearch:
 SETTINGS = ("batch", "sampler", "seed", "halving")
 COMPARED_BY = ("checkpoint.monitor", "checkpoint.mode")
 OF_FOLDS = ("data.folds", "data.fold")
+OF_LOSSES = ("task.loss", "task.delta")
 
 
 def check_command_line(argv: Sequence[str], folder: Path | None = None) -> CheckedSearch:
@@ -82,6 +84,7 @@ def check_command_line(argv: Sequence[str], folder: Path | None = None) -> Check
         config, point_faults = find_all_faults(point)
         faults += [_in_space(fault, space) for fault in point_faults]
         configs += [config] if config is not None else []
+    faults += _loss_faults(configs, space)
     faults += _not_here()
     if faults or settings is None:
         raise config_error(list(dict.fromkeys(faults)))
@@ -178,6 +181,17 @@ def _fold_faults(
                 f"{text}: a search would choose the easiest fold; type search.folds=5 to compare "
                 "means over folds"
             )
+
+
+def _loss_faults(configs: Sequence[Config], space: Sequence[Parameter]) -> Iterator[str]:
+    by_loss = [config for config in configs if config.checkpoint.monitor.endswith("/loss")]
+    searched = {key: text for each in space for key, text in each.texts.items()}
+    for key in filter(searched.get, OF_LOSSES if by_loss else ()):
+        score = score_of(by_loss[0].task.name)
+        yield (
+            f"{key}={searched[key]}: the values of one loss are not compared with those of "
+            f"another; type checkpoint.monitor=val/{score} checkpoint.mode=max"
+        )
 
 
 def _in_space(fault: str, space: Sequence[Parameter]) -> str:
