@@ -336,6 +336,17 @@ def test_a_committee_says_the_mean_and_how_far_its_members_differ(
         assert np.abs((actual - expected) / deviations).max() < 1e-5
 
 
+def test_quantiles_and_numbers_are_no_committee(tmp_path: Path) -> None:
+    runs = []
+    for loss in ("huber", "quantile"):
+        (tmp_path / loss).mkdir()
+        path = table(tmp_path, 1)
+        runs.append(train(tmp_path / loss, 1, f"data.path={path}", f"task.loss={loss}"))
+    request = read_committee([run.folder for run in runs], folder=tmp_path / "committee")
+    with pytest.raises(InputError, match="its number of outputs differs from that of"):
+        make_committee(request)
+
+
 @pytest.mark.parametrize("by", ["val/r2", "val/loss"])
 def test_a_greedy_committee_is_no_worse_than_its_best_member(
     by: str, members: list[Run], tmp_path: Path

@@ -137,6 +137,7 @@ def _reading(trained: Trained) -> dict[str, Any]:
         name: getattr(trained, name) for name in ("data", "shape", "labels", "digest", "arrays")
     }
     facts |= {"task": trained.config.task.name, "scaling of numbers": trained.targets}
+    facts["number of outputs"] = trained.task.outputs
     columns = trained.columns
     if columns is not None:
         facts["list of columns"] = [column.name for column in columns.columns]
