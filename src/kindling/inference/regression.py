@@ -128,6 +128,7 @@ class NumbersEvaluation:
     predicted: Tensor = field(repr=False)  # (N, outputs)
     true: Tensor = field(repr=False)
     fitted_on: int | None  # validation samples that the interval follows from
+    ends: tuple[Tensor, Tensor] | None = field(repr=False)  # of the intervals, (N, outputs)
     why_no_interval: str = ""
     quantiles: bool = False  # whether each sample has an interval of its own width
     augmented_copies: int = 0
@@ -205,9 +206,9 @@ def evaluate(
         columns += [r2(numbers, true), errors.square().mean(0).sqrt().tolist()]
         columns.append(errors.mean(0).tolist())
     widths: list[float | None] = [None] * len(source.labels)
-    coverages = widths
+    coverages, ends = widths, None
     if interval:
-        low, high = interval.around(found.low, found.high)
+        ends = low, high = interval.around(found.low, found.high)
         widths = ((high - low) / 2).mean(0).tolist()
         coverages = ((low <= true) & (true <= high)).double().mean(0).tolist()
     rows = zip(source.labels, *columns, widths, coverages, strict=True)
@@ -220,6 +221,7 @@ def evaluate(
         predicted,
         true,
         interval.samples if interval else None,
+        ends,
         why,
         trained.task.outputs > trained.classes,
         trained.copies,

@@ -85,44 +85,56 @@ def reliability(
     return figure
 
 
+Ends = tuple[np.ndarray, np.ndarray]  # of the intervals of samples, (N, outputs)
+
+
 def predicted_and_true(
-    true: np.ndarray,
-    predicted: np.ndarray,
-    names: Sequence[str],
-    half_widths: Sequence[float | None],
+    true: np.ndarray, predicted: np.ndarray, names: Sequence[str], ends: Ends | None
 ) -> Figure:
     """A panel for each number: predicted over true ones, both (N, outputs), in the unit of the
-    number. On the line both are equal; dashed lines are `half_widths` away."""
+    number. On the line both are equal. A bar is the interval of a sample; bars of one width are two
+    dashed lines."""
     figure, panels = _panels(names)
-    for axis, name, x, y, width in zip(
-        panels, names, true.T, predicted.T, half_widths, strict=False
-    ):
-        ends = np.array([min(x.min(), y.min()), max(x.max(), y.max())])
-        axis.plot(ends, ends, color=FAINT, lw=1.2)
+    for number, (axis, name) in enumerate(zip(panels, names, strict=False)):
+        x, y = true[:, number], predicted[:, number]
+        line = np.array([min(x.min(), y.min()), max(x.max(), y.max())])
+        axis.plot(line, line, color=FAINT, lw=1.2)
+        if ends is not None:
+            low, high = (end[:, number] for end in ends)
+            _draw_intervals(axis, x, low, high, y, (line, line))
         _dots(axis, x, y)
-        for shift in (-width, width) if width else ():
-            axis.plot(ends, ends + shift, "--", color=COLOURS[1], lw=1.2)
         axis.set(xlabel=f"true {name}", ylabel=f"predicted {name}")
     return figure
 
 
 def errors(
-    true: np.ndarray,
-    predicted: np.ndarray,
-    names: Sequence[str],
-    half_widths: Sequence[float | None],
+    true: np.ndarray, predicted: np.ndarray, names: Sequence[str], ends: Ends | None
 ) -> Figure:
-    """As predicted_and_true: the errors, predicted less true, over the predicted numbers."""
+    """As predicted_and_true: the errors, predicted less true, over the predicted numbers. A dot is
+    within its bar if the true number is within the interval."""
     figure, panels = _panels(names)
-    for axis, name, x, y, width in zip(
-        panels, names, predicted.T, (predicted - true).T, half_widths, strict=False
-    ):
+    for number, (axis, name) in enumerate(zip(panels, names, strict=False)):
+        x = predicted[:, number]
         axis.axhline(0, color=FAINT, lw=1.2)
-        _dots(axis, x, y)
-        for shift in (-width, width) if width else ():
-            axis.axhline(shift, ls="--", color=COLOURS[1], lw=1.2)
+        if ends is not None:
+            high, low = (x - end[:, number] for end in ends)
+            line = np.array([x.min(), x.max()])
+            _draw_intervals(axis, x, low, high, 0 * x, (line, 0 * line))
+        _dots(axis, x, x - true[:, number])
         axis.set(xlabel=f"predicted {name}", ylabel=f"error of {name}")
     return figure
+
+
+def _draw_intervals(
+    axis: Any, x: np.ndarray, low: np.ndarray, high: np.ndarray, middle: np.ndarray, line: Ends
+) -> None:
+    """Bars at x, or lines beside `line` if all bars have one width."""
+    widths = high - low
+    if np.allclose(widths, widths[0], rtol=1e-6):
+        for end in (low, high):
+            axis.plot(line[0], line[1] + (end - middle)[0], "--", color=COLOURS[1], lw=1.2)
+    else:
+        axis.vlines(x, low, high, color=COLOURS[1], lw=0.8, alpha=0.5)
 
 
 def _panels(names: Sequence[str]) -> tuple[Figure, Sequence[Any]]:

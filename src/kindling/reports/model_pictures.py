@@ -107,19 +107,22 @@ def _of_numbers(
     some = spread(range(len(found.true)), MOST_DOTS)
     true, said = (each[some, :MOST_PANELS].numpy() for each in (found.true, found.predicted))
     names = [number.name for number in found.numbers][:MOST_PANELS]
-    widths = [number.half_width for number in found.numbers][:MOST_PANELS]
-    mean = " of mean width" if found.quantiles else ""
-    interval = "" if found.fitted_on is None else f"; dashed: the {LEVEL}% interval{mean}"
+    ends = None
+    if found.ends is not None:
+        low, high = (end[some, :MOST_PANELS].numpy() for end in found.ends)
+        ends = low, high
+    drawn = "red bars: the" if found.quantiles else "dashed: the"
+    interval = "" if ends is None else f"; {drawn} {LEVEL}% interval"
     yield PagePicture(
         f"{name}-predicted",
         f"Predicted and true numbers of {len(some):,} of {len(found.true):,} test samples: on the "
         f"line both are equal{interval}",
-        partial(predicted_and_true, true, said, names, widths),
+        partial(predicted_and_true, true, said, names, ends),
     )
     yield PagePicture(
         f"{name}-errors",
         f"Errors, predicted less true, over the predicted number{interval}",
-        partial(errors, true, said, names, widths),
+        partial(errors, true, said, names, ends),
     )
 
 
