@@ -373,7 +373,7 @@ def test_a_report_shows_numbers_beside_the_true_ones(run: Run, tmp_path: Path) -
     assert f"± {found.numbers[0].half_width:.5g}" in page
     assert "predicted y0" in page
     drawn = "red bars" if run.config.task.loss == "quantile" else "dashed"
-    assert page.count(f"; {drawn}: the 90% interval") == 2
+    assert page.count(f"; {drawn}: the 90% interval. ") == 2
     assert "accuracy" not in page.partition("<script")[0]
 
 
