@@ -71,6 +71,10 @@ def test_what_modules_that_cannot_train_are_told(installed: Path) -> None:
     found = scenario(installed, "told")
     assert found.pop("nan") == ["diverged", 12, 1]
     assert "register it by register_lightning_module" in found.pop("wrong")
+    assert found.pop("weighted") == (
+        "data=npz: has weights of samples, and model=odd is a LightningModule, whose batches are "
+        "features and labels; leave the weights out"
+    )
     columns, lines = found.pop("many")
     assert len(columns) == 4 + 64
     assert columns[:7] == ["epoch", "step", "seconds", "lr", "val_loss", "val/score", "val/class_0"]
@@ -224,6 +228,9 @@ OTHERS = {
     (*ODD, "checkpoint.monitor=speed"): "its name does not tell whether more is better; write "
     "monitors={'speed': 'min'} into the extension",
     (*ODD, "checkpoint.monitor=val/score"): "would keep the worst val/score",
+    ("model=odd", "data=csv", "data.path=a.csv", "data.target=a", "data.weights=b", *ODD[2:]): (
+        "data.weights=b does not go with a LightningModule: its batches are features and labels"
+    ),
     (*TEMPLATE, "augmentation.shift=1"): "augmentation has no pictures in data=template",
     (*TEMPLATE, "data.val_fraction=0.5"): "data=template has no such key",
 }

@@ -265,6 +265,7 @@ OF_BUILD = "do that in the function that builds the module"
 NOT_OF_LIGHTNING: Mapping[str, tuple[Sequence[Any], str]] = {
     "trainer.label_smoothing": ((0,), OF_OUR_LOSS),
     "trainer.class_weights": ((), OF_OUR_LOSS),
+    "data.weights": ((), "its batches are features and labels; leave the key out"),
     "trainer.ema_decay": ((), "register Lightning's WeightAveraging by register_callback"),
     "trainer.compile": ((False,), OF_BUILD),
     "trainer.log_every_step": ((False,), "type trainer.log_every_n_steps=1"),

@@ -506,6 +506,12 @@ def build_run(config: Config, data: DataModule | None) -> LightningRun:
         module: Any = construct_model(config.model, None, None)
     else:
         stream = config.data.order == "stream"
+        splits = (data.train, *data.validations, data.test)
+        if any(split.weights is not None for split in splits):
+            raise InputError(
+                f"data={config.data.name}: has weights of samples, and model={name} is a "
+                "LightningModule, whose batches are features and labels; leave the weights out"
+            )
         module = construct_model(config.model, data.source.shape, data.source.classes)
         order = data.order(config.seed, config.data.fold)
         data.set_orders([StreamOrder(torch.get_rng_state()) if stream else order], 1)

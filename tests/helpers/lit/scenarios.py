@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from lightning.pytorch import Callback, Trainer, seed_everything
 
@@ -181,6 +182,13 @@ def told(folder: Path) -> dict[str, Any]:
         fit(configured("model=wrong", "data=digits"), folder / "wrong")
     except InputError as error:
         found["wrong"] = str(error)
+    x, y = np.zeros((40, 784), np.float32), np.arange(40) % 10
+    np.savez(folder / "a.npz", x=x, y=y, w=np.ones(40))
+    npz = ("data=npz", f"data.path={folder / 'a.npz'}", "data.kind=numbers")
+    try:
+        fit(configured("model=odd", *ODD[2:], *npz), folder / "weighted")
+    except InputError as error:
+        found["weighted"] = str(error)
     many = fit(configured(*ODD, "model.kind=many", "trainer.max_epochs=1"), folder / "many")
     found["many"] = [[*many.history[0]], many.log_file.read_text()]
     nan = fit(configured(*ODD, "model.kind=nan"), folder / "nan")
