@@ -372,8 +372,8 @@ def test_a_report_shows_numbers_beside_the_true_ones(run: Run, tmp_path: Path) -
     assert "R², errors and interval of each number on the test set" in page
     assert f"± {found.numbers[0].half_width:.5g}" in page
     assert "predicted y0" in page
-    drawn = "red bars" if run.config.task.loss == "quantile" else "dashed"
-    assert page.count(f"; {drawn}: the 90% interval. ") == 2
+    kind = "red bars" if run.config.task.loss == "quantile" else "dashed"
+    assert page.count(f"; {kind}: the 90% interval. ") == 2
     assert "accuracy" not in page.partition("<script")[0]
 
 
