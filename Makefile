@@ -13,7 +13,7 @@ ARGS ?=
 # Empty, so that each module is compiled once, not in every process that imports it.
 export PYTHONDONTWRITEBYTECODE :=
 QUICK := tests/promises/test_environments.py tests/system/test_lean_imports.py \
-	tests/sweeps/search/test_command.py tests/sweeps/search/test_study.py tests/steps/test_steps.py \
+	tests/sweeps/search/test_command.py tests/sweeps/search/test_study.py \
 	tests/inference/test_evaluation.py
 NEXT_HYDRA := hydra-core==1.4.0rc3 omegaconf==2.4.1rc1
 OF_HYDRA := tests/config/test_compose.py tests/config/test_own_files.py tests/config/test_overrides.py \
