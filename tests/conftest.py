@@ -125,7 +125,6 @@ def _quiet_loggers() -> Iterator[None]:
     levels = {name: logging.getLogger(name).level for name in names}
     yield
     for name, level in levels.items():
-        if (
-            logging.getLogger(name).level != level
-        ):  # setting a level empties the cache of each logger
-            logging.getLogger(name).setLevel(level)
+        logger = logging.getLogger(name)
+        if logger.level != level:  # a new level empties the caches of all loggers
+            logger.setLevel(level)

@@ -1,5 +1,7 @@
 """Every key has a shipped default and a range; one key of the schema is one key of conf/."""
 
+import pytest
+
 from kindling.config.compose import compose
 from kindling.config.faults import check, known_keys, options
 from kindling.config.registry import CONFIG_FOLDERS
@@ -56,6 +58,23 @@ def test_one_int_is_a_list_of_one() -> None:
     config = compose("model.hidden_sizes=64", "data=synthetic", "data.shape=20")
     assert config.to_primitives()["model"]["hidden_sizes"] == [64]
     assert config.to_primitives()["data"]["shape"] == [20]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["data=csv", "data.path=/none/a.csv", "data.target=y"], "c3ac962866d6"),
+        (["data=npz", "data.path=/none/a.npz"], "c15cad968b14"),
+        (["data=image_folder", "data.path=/none"], "db50c9abe423"),
+        (["data=arrays"], "d1e3a74d6ec8"),
+        (["data=diabetes"], "b440438b6468"),
+        (["data=digits", "model=cnn"], "32891e13a74e"),
+        (["data=digits", "optimizer=adamw", "scheduler=cosine", "model.noise=0.1"], "30921d21a5b5"),
+    ],
+)
+def test_a_new_key_changes_no_hash_of_before(overrides: list[str], expected: str) -> None:
+    """Otherwise no run from before the key resumes. A new key belongs into YOUNGER."""
+    assert compose(*overrides).hash() == expected
 
 
 def test_the_hash_sees_every_key_but_the_place_of_the_data() -> None:

@@ -29,5 +29,5 @@ def python(
         return shared()(folder, first, *rest, PYTHONPATH=path, KILLED_AT=str(killed_at))
     return subprocess.run(
         [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, check=False,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**os.environ, "PYTHONPATH": path, "KILLED_AT": str(killed_at)},
     )  # fmt: skip

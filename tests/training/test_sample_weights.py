@@ -213,12 +213,13 @@ def test_a_column_of_weights_that_is_absent(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", ["training", "validation", "test"])
-def test_a_drawn_part_without_any_weight_is_refused(part: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("case", ["classes", "numbers", "labels"])
+def test_a_drawn_part_without_any_weight_is_refused(case: str, part: str, tmp_path: Path) -> None:
     """Its mean would be a division by 0."""
-    x, y, _ = arrays("classification")
-    config, numbered = configured("classes"), OwnArrays(data=(x, y, np.arange(ROWS) + 1))
+    x, y, _ = arrays(TASKS[case][0])
+    config, numbered = configured(case), OwnArrays(data=(x, y, np.arange(ROWS) + 1))
     assert isinstance(config.data, schema.Arrays)
-    source = open_source(config.data.holding(numbered))
+    source = open_source(config.data.holding(numbered), config.task)
     held = training_and_validation(source.train, config.data, source.labels, None)
     found = dict(zip(("training", "validation", "test"), (*held, source.test), strict=True))[part]
     assert found.weights is not None

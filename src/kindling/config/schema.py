@@ -581,7 +581,7 @@ YOUNGER: tuple[tuple[str, str, Any], ...] = (
     ("trainer", "gradient_clip_algorithm", "norm"), ("trainer", "log_every_n_steps", None),
     ("trainer", "class_weights", None), ("data", "sampler", None), ("data", "folds", None),
     ("data", "fold", None), ("data", "group", None), ("data", "kind", None),
-    ("data", "val_path", None),
+    ("data", "val_path", None), ("data", "weights", None),
     ("model", "noise", 0.0), ("augmentation", "anneal", 0.0), ("augmentation", "own", []),
     ("logger", "own", []),
 )  # fmt: skip

@@ -28,7 +28,7 @@ from kindling.data.loader import (
 )
 from kindling.data.sources.catalogue import open_source
 from kindling.data.sources.folds import Folds, training_and_validation
-from kindling.data.sources.source import Source, Split
+from kindling.data.sources.source import Source, Split, require_weight
 from kindling.system.errors import InputError
 
 CLASSES_TOLD = 5  # by name, with their counts
@@ -107,7 +107,12 @@ class DataModule(LightningDataModule):
                 f"trainer.devices: {size} {name} samples are too few for {world_size} devices; "
                 f"type trainer.devices={size} or less{more}"
             )
-        self._require_weights()
+        folds_or_none: Sequence[int | None] = self.folds or [None]
+        for fold in folds_or_none:
+            require_weight(self.training_weights(fold), config.name, "training")
+        for split in self.validations:
+            require_weight(split.weights, config.name, "validation")
+        require_weight(self.test.weights, config.name, "test")
         if not self.batches_per_epoch:
             raise InputError(
                 f"data.batch_size={config.batch}: {self.training_samples} training samples on "
@@ -115,18 +120,6 @@ class DataModule(LightningDataModule):
                 "incomplete batches; type "
                 f"data.batch_size={max(1, self.training_samples // world_size)} or less"
             )
-
-    def _require_weights(self) -> None:
-        """Raises InputError for samples of which none counts."""
-        folds: Sequence[int | None] = self.folds or [None]
-        parts = [("training", self.training_weights(fold)) for fold in folds]
-        parts += [("validation", split.weights) for split in self.validations]
-        for name, weights in (*parts, ("test", self.test.weights)):
-            if weights is not None and not weights.any():
-                raise InputError(
-                    f"data={self.config.name}: all {len(weights):,} {name} samples have the weight "
-                    "0; give one of them a weight, or type another data.split_seed"
-                )
 
     def _limit(self, key: str) -> int | float | None:
         return getattr(self.limits, key, None)

@@ -24,7 +24,7 @@ from kindling.config.measures import CLASSIFICATION, REGRESSION
 from kindling.config.registry import is_lightning, place
 from kindling.config.schema import OLD_TASK, Config
 from kindling.data.sources.folds import training_and_validation
-from kindling.data.sources.source import Description, Source, Split
+from kindling.data.sources.source import Description, Source, Split, require_weight
 from kindling.data.targets import Targets
 from kindling.system.errors import InputError
 
@@ -44,6 +44,7 @@ def open_source(config: schema.Data, task: schema.Task = OLD_TASK) -> Source:
     train = source.train
     rows = Split(torch.arange(len(train)), train.labels, train.groups, train.weights)
     trained = training_and_validation(rows, config, source.labels, source.validation)[0]
+    require_weight(trained.weights, config.name, "training")
     targets = Targets.learn(trained.labels.double(), source.labels, trained.weights)
     return replace(source.with_labels(targets.standardised), targets=targets)
 

@@ -50,6 +50,15 @@ class Groups:
         return repr(self.names[number][:80])
 
 
+def require_weight(weights: Tensor | None, data: str, part: str) -> None:
+    """Raises InputError if none of the samples of a part has a weight."""
+    if weights is not None and not weights.any():
+        raise InputError(
+            f"data={data}: all {len(weights):,} {part} samples have the weight 0; give one of them "
+            "a weight, or type another data.split_seed"
+        )
+
+
 def grouped(group: object, names: Sequence[str]) -> Groups:
     """The groups of samples, from data.group and the name of each one's group. The groups are
     sorted as numbers if all are finite numbers, else as texts."""
