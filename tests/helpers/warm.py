@@ -95,7 +95,7 @@ class Warm:
 
 @functools.cache
 def shared() -> Warm:
-    """One for all tests of this process; without these tests it ends by itself."""
+    """The Warm of all tests of this process. Its process ends with this one."""
     return Warm()
 
 

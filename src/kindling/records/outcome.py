@@ -100,8 +100,8 @@ class Outcome:
 
     @property
     def group(self) -> tuple[str, str]:
-        """Data set and monitor, of which values of runs with others cannot be compared; of a loss
-        that is monitored also its name."""
+        """Data set and monitor: values of runs with others cannot be compared. A monitored loss is
+        named, unless the loss is the usual one of the task."""
         usual = LOSSES.get(self.task, ("",))[0]
         loss = self.settings.get("task.loss", usual)
         if loss == usual or not self.monitor.endswith("/loss"):
