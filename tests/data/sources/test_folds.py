@@ -198,3 +198,10 @@ def test_folds_of_a_table_have_columns_of_their_own() -> None:
     assert [group.trials for group in groups] == [[0, 2], [1]]
     digits = [compose(*SMALL, *keys, f"data.fold={fold}") for fold in (0, 1, 0)]
     assert [group.trials for group in group_trials(digits, max_trials=9)] == [[0, 1, 2]]
+
+
+def test_a_fold_without_a_group_is_refused() -> None:
+    """With these classes, scikit-learn leaves a fold empty."""
+    names = [*map(str, [5, 4, 1, 4, 4, 1, 1, 4, 0, 4, 5, 1])]
+    with pytest.raises(InputError, match=r"fold \d would have no group of data.group"):
+        Folds(in_groups(names, [0, 0, 1, 1, 1, 1, 1, 0, 0, 0, 0, 1]), 4, 0)

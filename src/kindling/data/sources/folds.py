@@ -19,8 +19,8 @@ class Folds:
         """Each class is divided too: parts have its samples in equal numbers, to one sample. Groups
         are not divided, so then the numbers are only as equal as the groups allow. Raises
         InputError when a class, by one of `names`, has fewer samples than there are parts, when
-        there are fewer groups than parts, when a group is larger than a part, and when all samples
-        of a class are in one part."""
+        there are fewer groups than parts, when a group is larger than a part, when a part gets no
+        group, and when all samples of a class are in one part."""
         from sklearn.model_selection import StratifiedGroupKFold, StratifiedKFold  # slow to import
 
         labels = train.strata.numpy()
@@ -46,6 +46,11 @@ class Folds:
             self.part_of[torch.from_numpy(chosen)] = number
         self.sizes = torch.bincount(self.part_of, minlength=count)
         if groups is not None:
+            if not self.sizes.all():  # scikit-learn looks at the classes before the sizes
+                raise InputError(
+                    f"data.folds={count}: fold {int(self.sizes.argmin())} would have no group of "
+                    f"{groups.setting}; type fewer folds, or another data.split_seed"
+                )
             self._require_all_classes(count, groups, names)
 
     def _require_all_classes(self, count: int, groups: Groups, names: Sequence[str]) -> None:
