@@ -240,6 +240,10 @@ NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a com
         "needs the extension of docs/extending.md; tests/training/test_lightning_module.py runs it",
         nothing,
     ),
+    r"kindling train .*task\.loss=poisson": (
+        "needs the extension of docs/extending.md; tests/tasks/test_own_outputs.py runs it",
+        nothing,
+    ),
     r"kindling train .*\.own=": (
         "needs an extension; tests/config/test_registry.py runs the logger and the augmentation",
         nothing,

@@ -98,6 +98,18 @@ def test_what_modules_that_cannot_train_are_told(installed: Path) -> None:
         assert text in message
 
 
+@pytest.mark.slow
+def test_two_ranks_train_as_one_with_twice_the_batch_size(installed: Path) -> None:
+    """Own and foreign data; a rank that is killed, and a signal within an epoch."""
+    found = scenario(installed, "two_ranks")
+    assert found["same"] == {"killed": True, "term": True}
+    assert found["interrupted"] == ["interrupted", 2]
+    for kind in ("plain", "manual"):
+        (two, *ours), (one, *theirs) = found[kind]
+        assert (two, one) == (2, 1)
+        assert ours == pytest.approx(theirs, rel=1e-5)
+
+
 def test_the_keys_of_lightnings_trainer(installed: Path) -> None:
     """60 samples of 240 are a batch of the template's data; 1,150 of the digits are 12 batches."""
     found = scenario(installed, "keys")
@@ -211,7 +223,7 @@ REFUSED = {
     "trainer.compile=true": "do that in the function that builds the module",
     "trainer.log_every_step=true": "type trainer.log_every_n_steps=1",
     "trainer.steps_per_call=5": "each call has one batch",
-    "trainer.devices=2": "one device trains the module; type trainer.devices=1",
+    "trainer.strategy=fsdp": "its weights are whole; type trainer.strategy=ddp",
     "checkpoint.every_n_steps=5": "type checkpoint.every_n_epochs=1",
     "freeze=[layer]": "do that in the function that builds the module",
     "trainer.step=autograd": "model=odd is a LightningModule; type trainer.step=auto",

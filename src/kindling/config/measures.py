@@ -22,6 +22,21 @@ LOSSES = {
 }
 
 
+class Outputs(NamedTuple):
+    """What the outputs are under a loss of a regression, of a name in OUTPUTS."""
+
+    each: int = 1  # of each number
+    numbers: str | None = None  # where the function lies that makes numbers of them
+    standardised: bool = True  # whether the labels are
+
+
+OUTPUTS = {"quantile": Outputs(len(QUANTILES))}
+
+
+def outputs_of(loss: str) -> Outputs:
+    return OUTPUTS.get(loss, Outputs())
+
+
 class Measure(NamedTuple):
     words: str  # as people write it
     tally: str | None = None  # where its `Tally` lies; of loss and scores, which have none, None

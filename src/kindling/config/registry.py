@@ -21,7 +21,17 @@ from pkgutil import resolve_name
 from typing import Any, Union, get_args
 
 from kindling.config.executors import EXECUTORS, ExecutorEntry
-from kindling.config.measures import CLASSIFICATION, LOGGED, LOSSES, MEASURES, SCORES, Measure
+from kindling.config.measures import (
+    CLASSIFICATION,
+    LOGGED,
+    LOSSES,
+    MEASURES,
+    OUTPUTS,
+    REGRESSION,
+    SCORES,
+    Measure,
+    Outputs,
+)
 from kindling.config.section import (
     WHOLE,
     DataSection,
@@ -126,10 +136,23 @@ def register_scheduler(section: type[SchedulerSection], rate: str) -> None:
     _register_section("scheduler", section, rate)
 
 
-def register_loss(name: str, function: str, task: str = CLASSIFICATION) -> None:
+def register_loss(
+    name: str,
+    function: str,
+    task: str = CLASSIFICATION,
+    *,
+    outputs: int = 1,
+    numbers: str | None = None,
+    standardised: bool = True,
+) -> None:
     """A loss of a task, `task.loss=NAME`. `function` names a function of outputs (N, outputs) and
     labels that returns the loss of each sample, (N,). Labels are int64 classes (N,); of other
-    tasks, float32 numbers (N, outputs)."""
+    tasks, float32 numbers (N, labels).
+
+    The last three are of a regression. With several `outputs` for each number, the function gets
+    (N, labels, outputs). `numbers` names a function that makes the predicted numbers (N, labels) of
+    the outputs; without it, the outputs are the numbers. Labels are standardised by the training
+    samples unless `standardised` is False."""
     if task not in SCORES:
         raise InputError(
             f"{_registers()} registers the loss {name} of task={task}, must be of "
@@ -137,7 +160,23 @@ def register_loss(name: str, function: str, task: str = CLASSIFICATION) -> None:
         )
     if name in LOSSES[task]:
         raise InputError(f"{_registers()} registers the loss {name}, which Kindling has")
+    meaning = Outputs(outputs, numbers, standardised)
+    if meaning != Outputs() and task != REGRESSION:
+        raise InputError(
+            f"{_registers()} registers the loss {name} of task={task} with outputs, numbers or "
+            f"standardised, which are of {REGRESSION}"
+        )
+    if type(outputs) is not int or outputs < 1 or (outputs > 1 and numbers is None):
+        raise InputError(
+            f"{_registers()} registers the loss {name} with outputs={outputs!r:.80}; it must be a "
+            "whole number from 1 on, and several outputs need numbers=, a function that makes a "
+            "number of them"
+        )
     _register(f"{task}.loss", name, function, f"task.loss={name}")
+    if task == REGRESSION:
+        OUTPUTS[name] = meaning
+        if numbers is not None:
+            PLACES["numbers", name] = numbers
 
 
 def register_measure(name: str, measure: Measure) -> None:

@@ -270,8 +270,7 @@ NOT_OF_LIGHTNING: Mapping[str, tuple[Sequence[Any], str]] = {
     "trainer.compile": ((False,), OF_BUILD),
     "trainer.log_every_step": ((False,), "type trainer.log_every_n_steps=1"),
     "trainer.steps_per_call": (("auto", 1), "each call has one batch; leave the key out"),
-    "trainer.devices": (("auto", 1), "one device trains the module; type trainer.devices=1"),
-    "trainer.num_nodes": ((1,), "one device trains the module; type trainer.num_nodes=1"),
+    "trainer.strategy": (("auto", "ddp"), "its weights are whole; type trainer.strategy=ddp"),
     "checkpoint.every_n_steps": (
         (), "checkpoints are written between epochs; type checkpoint.every_n_epochs=1"
     ),

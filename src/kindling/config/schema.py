@@ -23,9 +23,9 @@ from kindling.config.measures import (
     LOGGED_NAME,
     LOSSES,
     MULTILABEL,
-    QUANTILES,
     REGRESSION,
     monitors,
+    outputs_of,
 )
 from kindling.config.section import (
     DRAWING,
@@ -207,7 +207,7 @@ class Regression(_Task):
     delta: PositiveFloat  # of huber; torch.nn.HuberLoss
 
     def outputs(self, labels: int) -> int:
-        return labels * len(QUANTILES) if self.loss == "quantile" else labels
+        return labels * outputs_of(self.loss).each
 
 
 class Multilabel(_Task):

@@ -13,15 +13,24 @@ from kindling.system.errors import InputError
 
 class Targets(BaseModel):
     """A model's outputs are (label - mean) / deviation, with a mean and a deviation for each label.
-    A label may have several outputs, side by side."""
+    A label may have several outputs, side by side. If `raw`, the outputs have the unit of the
+    labels."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
     means: list[FiniteFloat]
     deviations: list[Annotated[float, Field(gt=0, allow_inf_nan=False)]]
+    raw: bool = False
 
     @classmethod
-    def learn(cls, labels: Tensor, names: tuple[str, ...], weights: Tensor | None = None) -> Self:
+    def learn(
+        cls,
+        labels: Tensor,
+        names: tuple[str, ...],
+        weights: Tensor | None = None,
+        *,
+        raw: bool = False,
+    ) -> Self:
         """From the labels (N, outputs) of the training samples, float64, and their weights (N,).
         Raises InputError for labels that are all equal."""
         if weights is not None:
@@ -39,17 +48,26 @@ class Targets(BaseModel):
             middle = (shares * labels).sum(0)
             means = middle.tolist()
             deviations = (shares * (labels - middle).square()).sum(0).sqrt().tolist()
-        return cls(means=means, deviations=deviations)
+        return cls(means=means, deviations=deviations, raw=raw)
 
     def standardised(self, labels: Tensor) -> Tensor:
         """(N, outputs), float32, of labels or outputs in their own unit."""
+        if self.raw:
+            return labels.float()
         means, deviations = self._tensors(labels.shape[-1])
         return ((labels.double() - means) / deviations).float()
 
     def restored(self, outputs: Tensor) -> Tensor:
         """(…, outputs), float64, in the unit of the labels."""
+        if self.raw:
+            return outputs.double()
         means, deviations = self._tensors(outputs.shape[-1])
         return outputs.double() * deviations + means
+
+    @property
+    def units(self) -> list[float]:
+        """What an error of 1 in each output is in the unit of its label."""
+        return [1.0] * len(self.means) if self.raw else self.deviations
 
     def _tensors(self, outputs: int) -> tuple[Tensor, Tensor]:
         """Mean and deviation of each output."""

@@ -74,7 +74,7 @@ def predict(trained: Trained, features: NDArray[Any], copies: int = 0) -> NDArra
     """
     split = as_split(trained, features_of(trained, "features", features))
     outputs = _finite(trained, compute_logits(averaging(trained, copies), split).double())
-    found: NDArray[np.float64] = trained.task.central(trained.answers(outputs), -1).numpy()
+    found: NDArray[np.float64] = trained.task.predicted(trained.answers(outputs)).numpy()
     return found
 
 

@@ -11,7 +11,6 @@ and Candès, Conformalized Quantile Regression, 2019).
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
@@ -63,10 +62,11 @@ class Said(NamedTuple):
 
 def said(trained: Trained, split: Split) -> Said:
     """Raises InputError as `answer`."""
-    found, central = answer(trained, split), partial(trained.task.central, dim=-1)
+    found, predicted = answer(trained, split), trained.task.predicted
     by_label = found.values.view(len(split), trained.classes, -1)
-    spread = None if found.spread is None else central(found.spread)
-    return Said(found.outputs, central(found.values), by_label.amin(-1), by_label.amax(-1), spread)
+    ends = by_label.amin(-1), by_label.amax(-1)
+    spread = None if found.spread is None else predicted(found.spread)
+    return Said(found.outputs, predicted(found.values), *ends, spread)
 
 
 def interval_of(trained: Trained, source: Source | None = None) -> Interval:
@@ -78,7 +78,7 @@ def interval_of(trained: Trained, source: Source | None = None) -> Interval:
             "samples; train with data.val_fraction=0.2 to have an interval"
         )
     validation = validation_of(trained, source or source_of(trained))
-    true, found = trained.answers(validation.labels), said(trained, validation)
+    true, found = trained.restored(validation.labels), said(trained, validation)
     errors = torch.maximum(found.low - true, true - found.high)
     return Interval(tuple(quantiles(errors, str(trained.checkpoint))), len(errors))
 
@@ -192,14 +192,15 @@ def evaluate(
     `trained_on` is the data set of the training, by default opened again for the interval. Raises
     InputError for outputs that are not finite."""
     found, labels = said(trained, source.test), source.test.labels
-    predicted, true, task = found.values, trained.answers(labels), trained.task
+    predicted, true, task = found.values, trained.restored(labels), trained.task
     total = float(task.scores(found.outputs.mT[None], labels[None]).sum())
     interval, why = None, ""
     try:
         interval = interval_of(trained, trained_on)
     except InputError as error:
         why = str(error).splitlines()[0].removeprefix(f"{trained.checkpoint}: ")
-    mean = trained.answers(labels.new_zeros(1, labels.shape[1])).expand_as(true)
+    assert trained.targets is not None
+    mean = true.new_tensor(trained.targets.means).expand_as(true)
     columns = []
     for numbers in (predicted, mean):
         errors = (numbers - true).abs()
@@ -223,7 +224,7 @@ def evaluate(
         interval.samples if interval else None,
         ends,
         why,
-        trained.task.outputs > trained.classes,
+        task.quantiles,
         trained.copies,
     )
 

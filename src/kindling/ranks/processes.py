@@ -277,6 +277,17 @@ class RanksStrategy(DDPStrategy):
             dist.broadcast(tensor.data, src=0)
 
 
+class WrappedRanks(RanksStrategy):
+    """Lightning's DDP with its wrapper, for a LightningModule of the user's own."""
+
+    def configure_ddp(self) -> None:
+        # Each of several optimizers gets the gradients of its own part of the module.
+        module = self.lightning_module
+        assert module is not None
+        self._ddp_kwargs["find_unused_parameters"] = not module.automatic_optimization
+        DDPStrategy.configure_ddp(self)
+
+
 def gather(value: dict[str, Any]) -> list[dict[str, Any]]:
     """The values of all ranks, whose tensors come to the CPU: each rank has another GPU. A single
     process gets a list of its own value. Only what a checkpoint may hold: torch's own function for

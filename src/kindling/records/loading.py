@@ -76,8 +76,11 @@ class Trained:
 
     def answers(self, outputs: Tensor) -> Tensor:
         """What the model says, (N, outputs) in float64: probabilities, or numbers in their unit."""
-        found = self.task.probabilities(outputs.double())
-        return found if self.targets is None else self.targets.restored(found)
+        return self.restored(self.task.probabilities(outputs.double()))
+
+    def restored(self, said: Tensor) -> Tensor:
+        """Probabilities as they are; numbers in their unit."""
+        return said if self.targets is None else self.targets.restored(said)
 
 
 def open_trained(path: Path, own: Any = None) -> Trained:

@@ -65,7 +65,7 @@ def values(
     """The measure of each of S models, from all tallies, (rows, S, …), of these samples. NaN where
     the measure is not defined. `targets` says how numbers were standardised."""
     kind, tallies = _tally_of(measure), tallies.cpu()
-    units = [targets.deviations if targets else []] if kind.in_units else []
+    units = [targets.units if targets else []] if kind.in_units else []
     return kind.values(tallies.sum(0) if kind.summed else tallies, samples, *units)
 
 

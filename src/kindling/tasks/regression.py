@@ -12,6 +12,8 @@ from kindling.config import schema
 from kindling.config.measures import QUANTILES
 from kindling.tasks.task import Task
 
+MEDIANS = slice(QUANTILES.index(0.5), None, len(QUANTILES))
+
 
 class Regression(Task):
     """Losses are means over the outputs, of torch.nn.MSELoss, torch.nn.HuberLoss, or of the pinball
@@ -23,7 +25,6 @@ class Regression(Task):
 
     def __init__(self, section: schema.Regression, labels: int) -> None:
         super().__init__(section, labels)
-        self.quantiles = section.loss == "quantile"
         self.delta = section.delta if section.loss == "huber" else None
         self.native = ("squared_error", 1.0) if self.delta is None else ("huber", self.delta)
         if self.quantiles:
@@ -47,12 +48,15 @@ class Regression(Task):
             slopes[..., place :: len(QUANTILES), :].sub_(quantile)
         return slopes
 
-    def central(self, outputs: Tensor, dim: int = -2) -> Tensor:
-        """The medians."""
-        if not self.quantiles:
-            return outputs
-        places = slice(QUANTILES.index(0.5), None, len(QUANTILES))
-        return outputs[..., places] if dim == -1 else outputs[..., places, :]
+    @property
+    def quantiles(self) -> bool:
+        return self.section.loss == "quantile"
+
+    def central(self, outputs: Tensor) -> Tensor:
+        return outputs[..., MEDIANS, :] if self.quantiles else outputs
+
+    def predicted(self, said: Tensor) -> Tensor:
+        return said[..., MEDIANS] if self.quantiles else said
 
     def scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Squared errors, summed over the labels, float64 where the device has it."""

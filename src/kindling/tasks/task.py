@@ -14,7 +14,10 @@ import torch
 from torch import Tensor
 
 from kindling.config import registry, schema
+from kindling.config.measures import REGRESSION
 from kindling.system.errors import InputError, first_line
+
+Function = Callable[..., Tensor]
 
 
 class Task:
@@ -28,6 +31,7 @@ class Task:
 
     def __init__(self, section: schema.Task, labels: int) -> None:
         self.section, self.labels, self.outputs = section, labels, section.outputs(labels)
+        self.judge = self  # the task whose `scores` take what an exported model says
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """The loss of each sample, (M, N); of several numbers, their mean."""
@@ -74,15 +78,22 @@ class Task:
         the labels."""
         raise NotImplementedError
 
-    def central(self, outputs: Tensor, dim: int = -2) -> Tensor:
-        """Of the outputs along a dimension, -1 or -2, those that are compared with labels, one for
-        each."""
-        del dim
+    def central(self, outputs: Tensor) -> Tensor:
+        """What is compared with labels, (M, labels, N): logits or numbers."""
         return outputs
 
     def probabilities(self, outputs: Tensor) -> Tensor:
-        """What the model says, from its outputs (N, outputs): probabilities, or numbers."""
+        """What the model says, from its outputs (…, outputs): probabilities, or numbers."""
         raise NotImplementedError
+
+    def predicted(self, said: Tensor) -> Tensor:
+        """Of what the model says, (…, outputs), the prediction of each label, (…, labels)."""
+        return said
+
+    @property
+    def quantiles(self) -> bool:
+        """Whether a model says QUANTILES of each number."""
+        return False
 
     def answers(self, outputs: Tensor) -> Tensor:
         """What an exported model returns."""
@@ -159,47 +170,62 @@ def factors_of(samples: Tensor, labels: Tensor, class_weights: Tensor | None = N
 
 class CustomLoss(Task):
     """A task whose loss an extension has registered: a function of outputs (N, outputs) and labels
-    (N, …) that returns the loss of each sample, (N,)."""
+    (N, …) that returns the loss of each sample, (N,). `numbers`: of a regression, the function that
+    makes numbers of the outputs. Both get several outputs of each label as (N, labels, outputs)."""
 
     has_residual, native = False, None
 
-    def __init__(self, task: Task, function: Callable[[Tensor, Tensor], Tensor]) -> None:
+    def __init__(self, task: Task, function: Function, numbers: Function | None) -> None:
         super().__init__(task.section, task.labels)
-        self.task, self.function = task, function
+        self.judge, self.function, self.numbers = task, function, numbers
         self._try()
 
     @property
     def real_scores(self) -> bool:  # type: ignore[override]
-        return self.task.real_scores
+        return self.judge.real_scores
 
     @property
     def says(self) -> str:  # type: ignore[override]
-        return self.task.says
+        return self.judge.says
 
     def scores(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        return self.task.scores(outputs, labels)
+        return self.judge.scores(self.central(outputs), labels)
 
     def score(self, total: float, samples: float, spread: float) -> float:
-        return self.task.score(total, samples, spread)
+        return self.judge.score(total, samples, spread)
+
+    def central(self, outputs: Tensor) -> Tensor:
+        return outputs if self.numbers is None else self._numbers(outputs.mT).mT
 
     def probabilities(self, outputs: Tensor) -> Tensor:
-        return self.task.probabilities(outputs)
+        return self.judge.probabilities(outputs if self.numbers is None else self._numbers(outputs))
 
     def answers(self, outputs: Tensor) -> Tensor:
-        return self.task.answers(outputs)
+        return self.judge.answers(outputs) if self.numbers is None else self._numbers(outputs)
 
     def opinions(self, outputs: Tensor) -> Tensor:
-        return self.task.opinions(outputs)
+        return self.judge.opinions(outputs)
 
     def mean(self, opinions: Tensor, votes: Sequence[int]) -> Tensor:
-        return self.task.mean(opinions, votes)
+        return self.judge.mean(opinions, votes)
 
     def confusion(self, outputs: Tensor, labels: Tensor) -> Tensor | None:
-        return self.task.confusion(outputs, labels)
+        return self.judge.confusion(outputs, labels)
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        flat = labels.flatten(0, 1)
-        return self.function(outputs.mT.flatten(0, 1), flat).view(labels.shape[:2])
+        found = self.function(self._by_label(outputs.mT.flatten(0, 1)), labels.flatten(0, 1))
+        return found.view(labels.shape[:2])
+
+    def _by_label(self, outputs: Tensor) -> Tensor:
+        """(N, labels, outputs) of (N, outputs) where a label has several."""
+        each = self.outputs // self.labels
+        return outputs.reshape(-1, self.labels, each) if each > 1 else outputs
+
+    def _numbers(self, outputs: Tensor) -> Tensor:
+        """(…, labels) of (…, outputs)."""
+        assert self.numbers is not None
+        found = self.numbers(self._by_label(outputs.reshape(-1, self.outputs)))
+        return found.view(*outputs.shape[:-1], self.labels)
 
     def targets(
         self,
@@ -222,18 +248,25 @@ class CustomLoss(Task):
     def _try(self) -> None:
         """Raises InputError if the function returns anything else than finite losses (N,), or
         losses that no gradient reaches."""
-        outputs = torch.linspace(-1, 1, 2 * self.outputs).view(2, -1).requires_grad_()
-        labels = torch.tensor([0, self.outputs - 1])
+        flat = torch.linspace(-1, 1, 2 * self.outputs).view(2, -1).requires_grad_()
+        labels, outputs = torch.tensor([0, self.outputs - 1]), self._by_label(flat)
         if self.section.name != "classification":
-            labels = (torch.arange(2 * self.outputs).view(2, -1) % 2).float()
+            labels = (torch.arange(2 * self.labels).view(2, -1) % 2).float()
         name = self.section.loss
         where = f"task.loss={name} ({registry.place(self.section.name + '.loss', name)})"
+        if self.numbers is not None:
+            numbers = self.numbers(outputs)
+            if not isinstance(numbers, Tensor) or numbers.shape != labels.shape:
+                raise InputError(
+                    f"task.loss={name} ({registry.place('numbers', name)}): returns "
+                    f"{_shape_of(numbers)} for 2 samples, must return their numbers, "
+                    f"{tuple(labels.shape)}"
+                )
         found = self.function(outputs, labels)
         if not isinstance(found, Tensor) or found.shape != (2,):
-            shape = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise InputError(
-                f"{where}: returns {shape} for 2 samples, must return the loss of each, (2,); "
-                'write reduction="none", and a mean over the outputs'
+                f"{where}: returns {_shape_of(found)} for 2 samples, must return the loss of each, "
+                '(2,); write reduction="none", and a mean over the outputs'
             )
         if not found.isfinite().all():
             raise InputError(
@@ -242,6 +275,10 @@ class CustomLoss(Task):
             )
         if not found.requires_grad:
             raise InputError(f"{where}: no gradient reaches the outputs; use operations of torch")
+
+
+def _shape_of(found: object) -> object:
+    return tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
 
 
 def build_task(section: schema.Task, labels: int) -> Task:
@@ -253,11 +290,17 @@ def build_task(section: schema.Task, labels: int) -> Task:
     if registry.place(kind, section.loss) is None:
         return task
     function = registry.resolve(kind, section.loss)
+    maker = registry.place("numbers", section.loss) if section.name == REGRESSION else None
+    numbers = None if maker is None else registry.resolve("numbers", section.loss)
     try:
-        return CustomLoss(task, function)
+        return CustomLoss(task, function, numbers)
     except (TypeError, ValueError, RuntimeError, IndexError) as error:
+        each = section.outputs(labels) // labels
+        shape, own = f"(N, {labels}{f', {each}' if each > 1 else ''})", ""
+        if maker is not None:
+            own = f"; {maker} gets the outputs alone, and returns numbers (N, {labels})"
         raise InputError(
             f"task.loss={section.loss}: {registry.place(kind, section.loss)} fails for 2 samples "
-            f"({type(error).__name__}: {first_line(error)}); it gets outputs (N, {labels}) and "
-            "labels, and returns losses (N,)"
+            f"({type(error).__name__}: {first_line(error)}); it gets outputs {shape} and "
+            f"labels, and returns losses (N,){own}"
         ) from error

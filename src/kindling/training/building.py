@@ -83,11 +83,6 @@ def build_any(
     config = configs[0]
     if not registry.is_lightning("model", config.model.name):
         return build_module(configs, open_data(configs, devices), devices, fresh=fresh)
-    if devices.world_size > 1:
-        raise InputError(
-            f"trainer.devices={config.trainer.devices}: model={config.model.name} is a "
-            "LightningModule, which one device trains; type trainer.devices=1"
-        )
     foreign = registry.is_lightning("data", config.data.name)
     data = None if foreign else open_data(configs, devices)
     seed_everything(config.seed, verbose=False)

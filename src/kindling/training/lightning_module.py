@@ -31,13 +31,14 @@ from kindling.data.loader import StreamOrder
 from kindling.data.module import DataModule
 from kindling.data.sources.source import as_float
 from kindling.models import construct_model
+from kindling.ranks import processes as ranks
 from kindling.records.checkpoint import FORMAT
 from kindling.records.folder import ALWAYS
 from kindling.steps import base as ways
 from kindling.steps.base import StepChoice, StepPlan, contiguous
 from kindling.steps.optimizers import build_optimizer, set_rates
 from kindling.steps.schedule import Schedule
-from kindling.system.errors import InputError, first_line
+from kindling.system.errors import InputError, Interrupted, first_line
 from kindling.training import random_state
 from kindling.training.callbacks import OURS
 from kindling.training.checkpoints import Checkpoints
@@ -57,7 +58,7 @@ class Batches(LightningDataModule):
         super().__init__()
         self.data = data
         self.augment = build_augmentation(
-            config.augmentation, data.source, [config.seed], config.data.batch, 1,
+            config.augmentation, data.source, [config.seed], config.data.batch, data.world_size,
             config.trainer.max_epochs,
         )  # fmt: skip
 
@@ -68,7 +69,7 @@ class Batches(LightningDataModule):
         def pairs() -> Iterator[tuple[Tensor, Tensor]]:
             for number, block in enumerate(loader):
                 if self.augment is not None:
-                    self.augment(block, loader.sampler.epoch, number, 0)
+                    self.augment(block, loader.sampler.epoch, number, loader.sampler.rank)
                 yield block.features[0, 0], block.labels[0, 0]
 
         return _Pairs(pairs, len(loader), loader.sampler)
@@ -137,7 +138,8 @@ class LoggedByModule(Logger):
             log.info("step %d | %s", (step or 0) + 1, " | ".join(shown))
 
     def take(self, trainer: Trainer) -> dict[str, float]:
-        """Raises InputError if the monitored name is not among them."""
+        """Of several ranks, the values of rank 0. Raises InputError if the monitored name is not
+        among them."""
         now = dict(trainer.callback_metrics)
         fresh = {name: float(v) for name, v in now.items() if self.seen.get(name) is not v}
         others = {name: value for name, value in self.sent.items() if name not in now}
@@ -151,7 +153,8 @@ class LoggedByModule(Logger):
                 ", ".join(name[:80] for name in new[:5]),
             )
         self.refused |= wrong
-        self.values = {name: value for name, value in found.items() if name not in wrong}
+        own = {name: value for name, value in found.items() if name not in wrong}
+        self.values = ranks.gather(own)[0]
         self._require_monitor(began=trainer.fit_loop.epoch_loop.batch_progress.total.ready > 0)
         return self.values
 
@@ -279,6 +282,7 @@ class LightningRun:
             "gradient_clip_val": config.gradient_clip_val,
             "gradient_clip_algorithm": config.gradient_clip_algorithm,
             "val_check_interval": config.val_check_interval,
+            "use_distributed_sampler": self.data is None,
         }
         if self.data is None:  # else the data module has limited the batches
             options |= {
@@ -323,20 +327,24 @@ class LightningRun:
 
     def state(self, trainer: Trainer) -> dict[str, Any]:
         """What a checkpoint between two epochs holds beside Lightning's own: training/resume.py."""
-        rank: dict[str, Any] = {"random": random_state.capture(), "metrics": None, "gradients": []}
+        rank: dict[str, Any] = {
+            "random": random_state.capture(),
+            "metrics": None,
+            "gradients": [],
+            # torchmetrics keeps these out of a module's state_dict.
+            "measures": {
+                name: {**measure.metric_state, "_update_count": measure._update_count}
+                for name, measure in self._measures()
+            },
+        }
         return self.status.state_dict() | {
             "kindling": self.metadata[0],
             "stacked": [0],
             "threads": self.threads,
             "step": ways.LIGHTNING,
             "position": {"epoch": trainer.current_epoch, "batch": 0},
-            "ranks": [rank],
+            "ranks": ranks.gather(rank),
             "average": [],
-            # torchmetrics keeps these out of a module's state_dict.
-            "measures": {
-                name: {**measure.metric_state, "_update_count": measure._update_count}
-                for name, measure in self._measures()
-            },
         }
 
     def _measures(self) -> Iterator[tuple[str, Metric]]:
@@ -349,12 +357,14 @@ class LightningRun:
     def restore(self, trainer: Trainer) -> None:
         """At the start of the first epoch, after hooks that may have reset a measure."""
         assert self.to_restore is not None
+        rank = self.to_restore["ranks"][trainer.global_rank]
+        measures = rank.get("measures") or self.to_restore.get("measures", {})
         for name, measure in self._measures():
-            saved = self.to_restore["measures"].get(name, {})
+            saved = measures.get(name, {})
             for key in saved.keys() & {*measure._defaults, "_update_count"}:
                 setattr(measure, key, _moved(saved[key], self.device))
             measure._computed = None
-        random_state.restore(self.to_restore["ranks"][0]["random"])
+        random_state.restore(rank["random"])
         self.to_restore = None
         # From here on everything is as in a run that goes from one epoch to the next: Lightning
         # makes the iterator of the loader anew.
@@ -437,8 +447,12 @@ class LightningCheckpoints(Checkpoints):
         # Raises InputError for a state that cannot be kept, before hours are lost.
         trainer.save_checkpoint(self.pair.last, storage_options={})
 
-    def on_train_batch_end(self, *_: Any) -> None:
-        self.signals.interrupt_if_received()
+    def on_train_batch_end(self, trainer: Trainer, *_: Any) -> None:
+        signal = self.signals.received or 0
+        if trainer.world_size > 1:
+            (signal,) = ranks.all_max([signal], trainer.strategy.root_device)
+        if signal:
+            raise Interrupted(signal)
 
     def on_train_epoch_end(self, trainer: Trainer, module: Any) -> None:
         if module.batches_done:

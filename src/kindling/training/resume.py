@@ -78,6 +78,7 @@ class _Rank(CheckpointPart):
     # The arguments of EpochMetrics.update. None at the end of an epoch.
     metrics: tuple[Tensor, Tensor, Annotated[int, Field(gt=0, lt=2**63)]] | None
     gradients: list[Tensor]
+    measures: dict[str, dict[str, Any]] = Field(default_factory=dict)  # of a LightningModule
 
 
 class _Logged(CheckpointPart):
@@ -104,7 +105,7 @@ class State(CheckpointPart):
     )
     step_reason: Annotated[str, Field(max_length=ways.LONGEST_REASON)] = ""  # why not a faster way
     average: list[dict[str, Tensor]]
-    measures: dict[str, dict[str, Any]] = Field(default_factory=dict)  # of a LightningModule
+    measures: dict[str, dict[str, Any]] = Field(default_factory=dict)  # before each rank had them
     position: _Position
     ranks: list[_Rank]
     logged: _Logged | None = None

@@ -75,7 +75,7 @@ def build_trainer(
 
         strategy = fsdp.Shards()
     elif devices.world_size > 1:
-        strategy = ranks.RanksStrategy()
+        strategy = ranks.WrappedRanks() if options else ranks.RanksStrategy()
     return Trainer(
         accelerator=devices.accelerator,
         devices=devices.count,
@@ -94,14 +94,14 @@ def build_trainer(
         plugins=[checkpoint_io, ranks.cluster()],
         # The whole validation before training gives row 0 of the history.
         num_sanity_val_steps=0 if resumed else -1,
-        use_distributed_sampler=False,  # data/loader.py shares the samples out
         enable_progress_bar=bar,
         enable_model_summary=False,
         enable_checkpointing=True,  # the class RunsLast is a Checkpoint of Lightning's
         default_root_dir=run.folder,
         # Lightning sends each epoch to its loggers at once. After a kill, the epochs since the last
         # checkpoint would be sent twice. training/loggers sends each epoch once.
-        **{"logger": False, **options},
+        # data/loader.py shares the samples out.
+        **{"logger": False, "use_distributed_sampler": False, **options},
     )
 
 

@@ -286,8 +286,52 @@ def callbacks(folder: Path) -> dict[str, Any]:
     }
 
 
+class KillsARank(Callback):
+    """Rank 1 dies once, in the middle of the third epoch; or a scheduler signals it."""
+
+    def __init__(self, marker: Path, number: int) -> None:
+        self.marker, self.number = marker, number
+
+    def on_train_batch_end(self, trainer: Any, module: Any, *_: Any) -> None:
+        now = (trainer.global_rank, trainer.current_epoch, trainer.fit_loop.epoch_loop.batch_idx)
+        if now == (1, 2, 1) and not self.marker.exists():
+            self.marker.touch()
+            os.kill(os.getpid(), self.number)
+
+
+ON_TWO = ("trainer.devices=2", "checkpoint.every_n_epochs=1")
+
+
+def two_ranks(folder: Path) -> dict[str, Any]:
+    """Killed and interrupted against whole; two ranks against one with twice the batch size."""
+    killed, term = folder / "killed", folder / "term"
+    config = configured(*ON_TWO, *RESUMED["template"], "trainer.max_restarts=1")
+    whole = fit(config, folder / "template")
+    kill = KillsARank(folder / "killed.once", signal.SIGKILL)
+    same = {"killed": state(fit(config, killed, callbacks=[kill])) == state(whole)}
+    assert kill.marker.exists()
+    config = configured(*ON_TWO, *RESUMED["plain"])
+    whole = fit(config, folder / "plain")
+    try:
+        fit(config, term, callbacks=[KillsARank(folder / "term.once", signal.SIGTERM)])
+    except Interrupted:
+        before = Run(term).result
+    same["term"] = state(fit(config, term, resume=True)) == state(whole)
+    found: dict[str, Any] = {"same": same, "interrupted": [before["status"], before["epochs"]]}
+    for kind in ("plain", "manual"):
+        words = [*ODD, f"model.kind={kind}", "optimizer.momentum=0.9", "data.drop_last=true"]
+        two = fit(configured(*ON_TWO, *words, "data.batch_size=50"), folder / f"two-{kind}")
+        one = fit(configured(*words, "data.batch_size=100"), folder / f"one-{kind}")
+        found[kind] = [
+            [each.result["ranks"], each.result["test_loss"], *(r["val_loss"] for r in each.history)]
+            for each in (two, one)
+        ]
+    return found
+
+
 SCENARIOS: dict[str, Callable[[Path], dict[str, Any]]] = {
-    each.__name__: each for each in (resumed, interrupted, plain_lightning, told, keys, callbacks)
+    each.__name__: each
+    for each in (resumed, interrupted, plain_lightning, told, keys, callbacks, two_ranks)
 }
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from kindling.config import schema
-from kindling.config.measures import CLASSIFICATION, REGRESSION
+from kindling.config.measures import CLASSIFICATION, REGRESSION, outputs_of
 from kindling.config.registry import is_lightning, place
 from kindling.config.schema import OLD_TASK, Config
 from kindling.data.sources.folds import training_and_validation
@@ -45,7 +45,12 @@ def open_source(config: schema.Data, task: schema.Task = OLD_TASK) -> Source:
     rows = Split(torch.arange(len(train)), train.labels, train.groups, train.weights)
     trained = training_and_validation(rows, config, source.labels, source.validation)[0]
     require_weight(trained.weights, config.name, "training")
-    targets = Targets.learn(trained.labels.double(), source.labels, trained.weights)
+    targets = Targets.learn(
+        trained.labels.double(),
+        source.labels,
+        trained.weights,
+        raw=not outputs_of(task.loss).standardised,
+    )
     return replace(source.with_labels(targets.standardised), targets=targets)
 
 

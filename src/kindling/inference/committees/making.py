@@ -199,7 +199,7 @@ def _greedy(request: CommitteeRequest, models: Sequence[Trained], source: Source
         said = torch.stack(outputs).exp_()
         picks = greedy_selection(said, labels, request.greedy, request.by)
     else:
-        said = torch.stack([task.probabilities(each) for each in outputs])
+        said = torch.stack(outputs if task.real_scores else list(map(task.probabilities, outputs)))
         badness = partial(_badness_of_mean, task, labels, request.by)
         picks = select(said, request.greedy, badness)
     counts = Counter(picks)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from kindling.config import registry
 from kindling.config.faults import check
 from kindling.config.measures import QUANTILES, in_words, score_of
 from kindling.data.loader import CHUNK
@@ -115,7 +116,7 @@ def metadata_of(trained: Trained, test: Split, digest: str) -> Metadata:
         "input_shape": input_shape(trained.shape),
         "input_dtype": DTYPES[test.take(slice(1)).features.dtype],
         "dtype": DTYPES[logits_dtype(trained.model)],
-        "quantiles": [*QUANTILES] if trained.task.outputs > trained.classes else None,
+        "quantiles": [*QUANTILES] if trained.task.quantiles else None,
     }
     return Metadata.model_validate(facts_of(trained) | more)
 
@@ -175,8 +176,9 @@ def compare(trained: Trained, test: Split, run: Runner) -> tuple[float, float, f
             elif task.says == "probabilities":
                 outputs = actual.logit()
             difference = max(difference, differences.nan_to_num(torch.inf).max().item())
-            largest = max(largest, (expected if targets is None else said).abs().max().item())
-            total += float(task.scores(outputs.mT[None], batch.labels[None]).sum())
+            numbers = expected if targets is None else targets.standardised(expected)
+            largest = max(largest, numbers.abs().max().item())
+            total += float(task.judge.scores(outputs.mT[None], batch.labels[None]).sum())
     score = task.score(total, len(test), spread(test.labels))
     return difference, TOLERANCE[dtype] * largest, score
 
@@ -191,7 +193,7 @@ def report(exported: Exported) -> str:
     """The file, its inputs and outputs, and the comparison, in three lines."""
     about = exported.metadata
     sizes, score = ", ".join(map(str, about.input_shape)), score_of(about.task)
-    unit = "" if about.targets is None else " deviations"
+    unit = "" if about.targets is None or about.targets.get("raw") else " deviations"
     second = ""
     if about.members is not None and exported.output.suffix != FORMATS["safetensors"].suffix:
         second = f"; {MEMBERS} {about.output_dtype} (N, {len(about.members)}, {about.outputs})"
@@ -243,10 +245,20 @@ def _program(trained: Trained, metadata: Metadata) -> torch.export.ExportedProgr
     """The graph of the model with its input scaling, for any number of samples."""
     raw = Raw(trained.model, metadata).eval()
     example = torch.zeros(2, *metadata.input_shape, dtype=getattr(torch, metadata.input_dtype))
-    with torch.no_grad():
-        program = torch.export.export(
-            raw, (example,), dynamic_shapes={INPUT: {0: torch.export.Dim("N")}}
-        )
+    try:
+        with torch.no_grad():
+            program = torch.export.export(
+                raw, (example,), dynamic_shapes={INPUT: {0: torch.export.Dim("N")}}
+            )
+    except Exception as error:
+        own = ", ".join(registry.origins(trained.config.to_primitives()))
+        if not own:
+            raise
+        raise InputError(
+            f"{trained.checkpoint}: torch.export cannot follow what is not Kindling's ({own}): "
+            f"{first_line(error)}; write it in operations of torch for any number of samples, or "
+            "type --format safetensors"
+        ) from error
     for module in program.graph_module.modules():
         if isinstance(module, torch.fx.GraphModule):
             for node in module.graph.nodes:

@@ -35,12 +35,12 @@ ONNX_LIMIT = 2048 * MIB  # bytes; protobuf has no larger message
 # number from the file.
 OPERATORS = frozenset(
     (
-        "Add", "AveragePool", "BatchNormalization", "Cast", "Clip", "Concat", "Conv", "Div", "Elu",
-        "Erf", "Exp", "Flatten", "Gelu", "Gemm", "GlobalAveragePool", "Identity",
+        "Abs", "Add", "AveragePool", "BatchNormalization", "Cast", "Clip", "Concat", "Conv", "Div",
+        "Elu", "Erf", "Exp", "Flatten", "Gather", "Gelu", "Gemm", "GlobalAveragePool", "Identity",
         "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "MatMul",
-        "MaxPool", "Mul", "Pow", "ReduceMax", "ReduceMean", "ReduceSum", "Relu", "Reshape",
-        "Sigmoid", "Softmax", "Softplus", "Sqrt", "Squeeze", "Sub", "Tanh", "Transpose",
-        "Unsqueeze",
+        "Max", "MaxPool", "Min", "Mul", "Neg", "Pow", "ReduceMax", "ReduceMean", "ReduceSum",
+        "Relu", "Reshape", "Sigmoid", "Slice", "Softmax", "Softplus", "Sqrt", "Squeeze", "Sub",
+        "Tanh", "Transpose", "Unsqueeze",
     )
 )  # fmt: skip
 ELEMENTS = 2**26  # at most, of any value in the graph for one sample
@@ -122,7 +122,7 @@ class Metadata(BaseModel):
     columns: Columns | None  # of a table: how its rows become inputs
     config: dict[str, Any]
     # Of a regression. The exported model contains them: its numbers are in their own unit.
-    targets: dict[str, list[float]] | None = None
+    targets: dict[str, list[float] | bool] | None = None
     # Of each label, the quantiles that are its outputs, side by side.
     quantiles: list[float] | None = None
     members: Members | None = None  # of a committee, whose `config` is that of the first
