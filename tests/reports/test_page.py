@@ -28,7 +28,7 @@ from kindling.inference.evaluation import evaluate_path
 from kindling.plots.style import COLOURS, use_style
 from kindling.records.folder import CONFIRMATION, Run
 from kindling.records.outcome import SHARED_TIME, in_full
-from kindling.reports import figures, tables
+from kindling.reports import charts, figures, tables
 from kindling.reports.collect import Collection, Part, Reported, collect
 from kindling.reports.page import MARK, title_of, write_report
 from kindling.system.errors import InputError
@@ -189,8 +189,8 @@ def test_notebooks_have_the_colours_of_reports() -> None:
 
 
 def test_pictures_draw_some_of_many() -> None:
-    assert figures.spread(range(300)) == range(300)
-    few = figures.spread(range(10_000))
+    assert charts.spread(range(300)) == range(300)
+    few = charts.spread(range(10_000))
     assert (len(few), few[0], few[-1]) == (300, 0, 9_999)
     assert max(b - a for a, b in pairwise(few)) == 34
 

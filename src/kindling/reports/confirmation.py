@@ -28,8 +28,9 @@ from kindling.records.outcome import (
     short,
 )
 from kindling.reports import estimates
+from kindling.reports.charts import chart_content
 from kindling.reports.estimates import Difference, Estimate
-from kindling.reports.figures import PagePicture, chart_content
+from kindling.reports.figures import PagePicture
 from kindling.reports.page import now, render
 from kindling.system.colour import with_best
 from kindling.system.files import write_durably

@@ -1,20 +1,13 @@
-"""Pictures of runs and sweeps: SVG in the page, PNG and SVG in files beside it; and what charts.js
-draws in their place, as JSON.
+"""Pictures of runs and sweeps, SVG in the page, PNG and SVG in files beside it, and which of them a
+page has. A new one is a function that draws it, and a few lines of `pictures`."""
 
-The script replaces pictures by charts with Plotly (MIT license), which the page holds compressed,
-so that one file works without a network.
-"""
-
-import base64
-import gzip
 import io
 import re
-import secrets
 import statistics
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,44 +19,28 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter, PercentFormatter, StrMethodFormatter
 
-from kindling.config.measures import higher_is_better, in_words, is_fraction, measure_of
-from kindling.plots.pictures import Sample
+from kindling.config.measures import higher_is_better, in_words, is_fraction
+from kindling.plots.pictures import Sample, interval_data, intervals
 from kindling.plots.style import COLOURS, FAINT, INK, LINE, MOST_COLOURED, STYLE
 from kindling.records.folder import Row
 from kindling.records.outcome import (
     LABEL_LIMIT,
-    REPLICATED,
     Replicates,
     format_metric,
     in_full,
     known_value,
-    short,
 )
 from kindling.reports import analysis
-from kindling.reports.analysis import Effect, Grid, by_size, ends_without_outliers
+from kindling.reports.analysis import Effect, Grid, ends_without_outliers
+from kindling.reports.charts import MOST_DRAWN, quantities, spread
 from kindling.reports.collect import Part, Reported
-from kindling.system.extras import PLACE
 from kindling.system.files import write_durably
 
 MOST_SETTINGS = 20  # rows of a picture
-MOST_DRAWN = 300  # curves, or dots of a value: more cannot be told apart
-MOST_SHOWN = 1000  # runs
-MOST_POINTS = 60_000  # of all curves of one quantity
-FEWEST_EPOCHS = 20  # of a curve
-PRECISION = 5  # significant digits of a value
-
-
-def spread(items: Sequence[Any], most: int = MOST_DRAWN) -> Sequence[Any]:
-    """At most so many items, evenly chosen, with the first and the last."""
-    if len(items) <= most:
-        return items
-    return [items[round(place)] for place in np.linspace(0, len(items) - 1, most)]
-
-
-def quantities(ranked: Sequence[Reported]) -> list[str]:
-    """What is drawn over epochs: score and loss, after a measure that the best run monitors."""
-    measure = measure_of(ranked[0].monitor)
-    return [*([measure] if measure else []), ranked[0].score, "loss"]
+CURVES = (
+    "Values on the validation set after each epoch. Epoch 0 is the model before training. The axes "
+    "are chosen for the later epochs, so epoch 0 may lie outside the picture"
+)
 
 
 @dataclass(frozen=True)
@@ -314,101 +291,55 @@ def times(entries: Sequence[Reported]) -> Figure:
     return figure
 
 
-# --- what charts.js draws in place of the pictures ----------------------------------------------
+# --- which pictures a part has -------------------------------------------------------------------
 
 
-def chart_content() -> dict[str, Any]:
-    """What a page with charts needs beside their data: the library for browsers, as base64 of gzip.
-    Without plotly, `library` is None and `no_charts` says what to install."""
-    script = library_source()
-    packed = base64.b64encode(gzip.compress(script or b"", 6, mtime=0)).decode()
-    missing = f'plotly is not installed; type pip install {PLACE}[report]"'
-    return {
-        "nonce": secrets.token_hex(16),
-        "colours": COLOURS,
-        "library": Markup(packed) if script else None,
-        "no_charts": None if script else missing,
-    }
+def pictures(
+    name: str, part: Part, trained: Sequence[Reported], data: dict[str, Any]
+) -> Iterator[PagePicture]:
+    """The pictures of a part. Their charts find in `data` what chart_data does not have."""
 
+    def picture(
+        kind: str, caption: str, chart: str | None, draw: Callable[..., Figure], *content: Any
+    ) -> PagePicture:
+        return PagePicture(f"{name}-{kind}", caption, partial(draw, *content), chart)
 
-def library_source() -> bytes | None:
-    try:
-        return files("plotly").joinpath("package_data", "plotly.min.js").read_bytes()
-    except ModuleNotFoundError:
-        return None
-
-
-def chart_data(part: Part, entries: Sequence[Reported], keys: Sequence[str]) -> dict[str, Any]:
-    """The content of the charts of a part, as primitives without NaN. `keys` are those in which the
-    entries differ, the most interesting first. Of very many runs and epochs, some are left out,
-    evenly by rank and by number."""
-    ranked = sorted(entries, key=lambda entry: entry.rank)
-    shown = [*ranked[:3], *spread(ranked[3:], MOST_SHOWN)]
-    monitor, drawn = ranked[0].monitor, quantities(ranked)
-    epochs = max(FEWEST_EPOCHS, MOST_POINTS // len(shown))
-    others = [key for key in keys if key not in REPLICATED]
-    groups: dict[tuple[str, ...], int] = {}  # of runs that differ only in seed and fold
-    seen = set()
-    trials = []
-    for entry in shown:
-        rows = spread(entry.history, epochs)
-        setting, everything = (tuple(map(entry.setting, of)) for of in (others, keys))
-        repeats = everything in seen  # a second run of a seed tells nothing about other seeds
-        seen.add(everything)
-        trials.append(
-            {
-                "name": part.name_of(entry),
-                "settings": [*map(short, everything)],
-                "value": _rounded(entry.value),
-                "group": None if repeats else groups.setdefault(setting, len(groups)),
-                "epochs": [row["epoch"] for row in rows],
-                "curves": [
-                    [_rounded(row.get(f"{split}/{name}")) for row in rows]
-                    for name in drawn
-                    for split in ("val", "train")
-                ],
-            }
+    if part.kind == "run":
+        if trained:
+            yield PagePicture(name, CURVES, partial(curves, trained), "curves")
+        return
+    monitor = part.ranked[0].monitor
+    if part.kind == "search" and part.valued:
+        caption = f"{monitor} of each trial in the order of the search, and the best so far"
+        yield picture("history", caption, "history", history, part.entries)
+    if part.importance:
+        caption = (
+            "Importance of each key: its share in the difference between good trials and all "
+            "trials (PED-ANOVA)"
         )
-    higher = higher_is_better(monitor)
-    known = [value for entry in shown if (value := _rounded(entry.value)) is not None]
-    return {
-        "noun": part.noun,
-        "monitor": {
-            "name": monitor,
-            "fraction": is_fraction(monitor),
-            "higher": higher,
-            "ends": known and ends_without_outliers(known, higher=higher),  # of an axis
-        },
-        "quantities": [
-            {"title": f"validation {in_words(name)}", "fraction": is_fraction(f"val/{name}")}
-            for name in drawn
-        ],
-        "keys": [_key(name, shown, part.scales.get(name)) for name in keys],
-        "trials": trials,
-    }
-
-
-def _key(name: str, shown: Sequence[Reported], drawn: bool | None) -> dict[str, Any]:
-    """The labels of a key in their order, the place of each run's label, the scale of an axis with
-    the numbers of the labels, and, where a label is a range, the number of each run. Without labels
-    if there are too many."""
-    values = [entry.setting(name) for entry in shown]
-    label_of = analysis.labels(values)
-    places = {label: place for place, label in enumerate(dict.fromkeys(label_of.values()))}
-    few, ranges = len(places) <= analysis.MOST_LABELS, len(places) < len(label_of)
-    scale = analysis.scale_of(values, drawn)
-    numbered = scale != "category" and not ranges
-    return {
-        "name": name,
-        "repeated": name in REPLICATED,
-        "labels": [*places] if few else [],
-        "scale": scale,
-        "at": [by_size(value)[1] for value in label_of] if numbered else [*places.values()],
-        "of": [places[label_of[value]] for value in values] if few else [],
-        "numbers": [by_size(value)[1] for value in values] if ranges else None,
-    }
-
-
-def _rounded(value: float | None) -> float | None:
-    known = known_value(value)
-    return None if known is None else float(f"{known:.{PRECISION}g}")
+        yield picture("importance", caption, None, importance, part.importance)
+    if grid := analysis.grid(part):
+        data["heat"] = heat_data(grid, monitor)
+        caption = (
+            f"Mean {monitor} over {grid.row_key} and {grid.column_key}, the keys with the "
+            f"strongest effects: {colours_in_words(grid, monitor)}"
+        )
+        yield picture("heat-map", caption, "heat", heat_map, grid, monitor)
+    if found := analysis.effects(part):
+        caption = (
+            "Effect of each key: a dot per trial, and the mean over all other keys ± standard "
+            "deviation"
+        )
+        yield picture("effects", caption, "slices", effects, found, monitor)
+    keys, groups = part.repeated
+    if samples := best_settings(groups, keys, monitor):
+        data["intervals"] = interval_data(samples, monitor, "a trial")
+        caption = (
+            f"{monitor} of the best settings: a dot per seed and fold, and the mean with its 95% "
+            "interval"
+        )
+        yield picture("settings", caption, "intervals", intervals, samples, monitor, "a trial")
+    yield picture("curves", CURVES, "curves", curves, part.entries)
+    timed = any(trial.seconds is not None for trial in part.entries)
+    if timed and all(trial.stacked == 1 for trial in part.entries):  # a stack has equal shares
+        yield picture("time", "Time per trial", None, times, part.ranked)

@@ -37,8 +37,9 @@ from kindling.plots.pictures import (
 )
 from kindling.records.loading import Trained, open_trained
 from kindling.records.outcome import format_metric
+from kindling.reports.charts import spread
 from kindling.reports.collect import Reported
-from kindling.reports.figures import PagePicture, spread
+from kindling.reports.figures import PagePicture
 from kindling.tasks import classification
 from kindling.tasks.measures import BINS
 

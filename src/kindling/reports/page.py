@@ -3,32 +3,26 @@
 import hashlib
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, select_autoescape
 from markupsafe import Markup
-from matplotlib.figure import Figure
 
 from kindling.config.schema import MODEL_SECTIONS
 from kindling.config.section import ModelSection
-from kindling.plots.pictures import interval_data, intervals
 from kindling.reports import analysis, figures, tables
+from kindling.reports.charts import chart_content, chart_data
 from kindling.reports.collect import Collection, Part, Reported, collect, seeds_last
-from kindling.reports.figures import PagePicture, chart_content, chart_data
+from kindling.reports.figures import PagePicture
 from kindling.system.errors import InputError
 from kindling.system.files import open_regular, write_durably
 from kindling.system.process import importing, status_line
 from kindling.system.terminal import progress
 
 MARK = '<meta name="generator" content="kindling report">'
-CURVES = (
-    "Values on the validation set after each epoch. Epoch 0 is the model before training. The axes "
-    "are chosen for the later epochs, so epoch 0 may lie outside the picture"
-)
 MOST_MODELS = 4  # single runs that have a section of their own
 LONGEST_NAME = 80  # characters of the names of several paths in a file's name
 MOST_LISTED = 4  # keys or data sets in a title
@@ -176,7 +170,7 @@ def _section(name: str, part: Part, folder: Path, *, with_models: bool) -> dict[
         "summary": tables.summary(part),
         "best": tables.setting_figures(part)
         or (best and tables.key_figures(best, None if alone else part.title_of(best))),
-        "pictures": _draw(_pictures(name, part, trained, data), folder),
+        "pictures": _draw(figures.pictures(name, part, trained, data), folder),
         "settings": tables.settings_table(name, part),
         "table": tables.run_table(name, part),
         "phases": tables.phases(ranked),
@@ -213,54 +207,3 @@ def _models(
             section["why_none"] = str(error).split("\n")[0]
         sections.append(section)
     return sections
-
-
-def _pictures(
-    name: str, part: Part, trained: Sequence[Reported], data: dict[str, Any]
-) -> Iterator[PagePicture]:
-    """The pictures of a part. Their charts find in `data` what chart_data does not have."""
-
-    def picture(
-        kind: str, caption: str, chart: str | None, draw: Callable[..., Figure], *content: Any
-    ) -> PagePicture:
-        return PagePicture(f"{name}-{kind}", caption, partial(draw, *content), chart)
-
-    if part.kind == "run":
-        if trained:
-            yield PagePicture(name, CURVES, partial(figures.curves, trained), "curves")
-        return
-    monitor = part.ranked[0].monitor
-    if part.kind == "search" and part.valued:
-        caption = f"{monitor} of each trial in the order of the search, and the best so far"
-        yield picture("history", caption, "history", figures.history, part.entries)
-    if part.importance:
-        caption = (
-            "Importance of each key: its share in the difference between good trials and all "
-            "trials (PED-ANOVA)"
-        )
-        yield picture("importance", caption, None, figures.importance, part.importance)
-    if grid := analysis.grid(part):
-        data["heat"] = figures.heat_data(grid, monitor)
-        caption = (
-            f"Mean {monitor} over {grid.row_key} and {grid.column_key}, the keys with the "
-            f"strongest effects: {figures.colours_in_words(grid, monitor)}"
-        )
-        yield picture("heat-map", caption, "heat", figures.heat_map, grid, monitor)
-    if effects := analysis.effects(part):
-        caption = (
-            "Effect of each key: a dot per trial, and the mean over all other keys ± standard "
-            "deviation"
-        )
-        yield picture("effects", caption, "slices", figures.effects, effects, monitor)
-    keys, groups = part.repeated
-    if samples := figures.best_settings(groups, keys, monitor):
-        data["intervals"] = interval_data(samples, monitor, "a trial")
-        caption = (
-            f"{monitor} of the best settings: a dot per seed and fold, and the mean with its 95% "
-            "interval"
-        )
-        yield picture("settings", caption, "intervals", intervals, samples, monitor, "a trial")
-    yield picture("curves", CURVES, "curves", figures.curves, part.entries)
-    timed = any(trial.seconds is not None for trial in part.entries)
-    if timed and all(trial.stacked == 1 for trial in part.entries):  # a stack has equal shares
-        yield picture("time", "Time per trial", None, figures.times, part.ranked)
