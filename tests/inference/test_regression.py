@@ -488,6 +488,32 @@ def test_intervals_cover_what_they_promise(loss: str, tmp_path: Path) -> None:
         assert high - low == pytest.approx(2 * (high - model.predict(new)))
 
 
+@pytest.mark.parametrize("loss", ["squared_error", "quantile"])
+def test_intervals_of_a_model_of_arrays(loss: str, tmp_path: Path) -> None:
+    """They follow from held-out samples that the program gives."""
+    numbers = np.random.default_rng(5)
+    x = numbers.normal(size=(4000, 2)).astype(np.float32)
+    y = 100 * (x @ [1, 2] + numbers.normal(size=len(x)))
+    config = compose(
+        "task=regression", f"task.loss={loss}", "data=arrays", "optimizer=adam",
+        "optimizer.lr=0.01", "trainer.max_epochs=10",
+    )  # fmt: skip
+    model = load(fit(config, tmp_path / "run", data=(x[:1000], y[:1000])).folder)
+    with pytest.raises(InputError, match=r"arrays of a program.*held_out=\(x, y\)"):
+        model.interval(x)
+    low, high = model.interval(x[2000:], held_out=(x[1000:2000], y[1000:2000]))
+    assert ((low <= y[2000:]) & (y[2000:] <= high)).mean() == pytest.approx(0.9, abs=0.03)
+    if loss == "squared_error":
+        errors = np.sort(abs(model.predict(x[1000:2000]) - y[1000:2000]))
+        assert (high - low) / 2 == pytest.approx(errors[900], rel=1e-6)  # the 901st of 1,000
+    for given, told in {
+        (5, 5): "has 5 held-out samples; an interval of 90% needs 9",
+        (50, 40): "the held-out labels",
+    }.items():
+        with pytest.raises(InputError, match=told):
+            model.interval(x, held_out=(x[: given[0]], y[: given[1]]))
+
+
 def test_quantiles_that_cross_are_an_interval_all_the_same() -> None:
     """Its margins may be negative; an interval never ends before it begins."""
     low, high = torch.tensor([[1.0, 5.0], [2.0, 5.0]]), torch.tensor([[3.0, 5.0], [2.5, 9.0]])

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 
 from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION
+from kindling.config.section import InMemory
 from kindling.data.arrays import columns_of
 from kindling.data.tables import as_table, read_table
 from kindling.inference import multilabel, regression
@@ -84,10 +85,14 @@ class Model:
         answers = predict(self.trained, self._prepared(features))
         return _KINDS[self.trained.config.task.name].decide(answers)
 
-    def interval(self, features: Features) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    def interval(
+        self, features: Features, held_out: tuple[Features, ArrayLike] | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Of a regression the ends of an interval around each number of `predict`, in the same
-        shape; inference/regression.py says which. Opens the data set of the training, for its
-        held-out samples. Raises InputError without enough of them, and for another task."""
+        shape; inference/regression.py says which. `held_out` are features and numbers of samples
+        that the model was not trained on, at least 9. By default, the data set of the training is
+        opened for those that it held out; arrays of a program have no file to open. Raises
+        InputError without enough of them, and for another task."""
         trained = self.trained
         if trained.targets is None:
             raise InputError(
@@ -95,7 +100,19 @@ class Model:
             )
         given = features_of(trained, "features", self._prepared(features))
         found = regression.said(trained, as_split(trained, given))
-        ends = regression.interval_of(trained).around(found.low, found.high)
+        samples = None
+        if held_out is None and isinstance(trained.config.data, InMemory):
+            raise InputError(
+                f"{trained.checkpoint}: was trained on arrays of a program, which no file has; "
+                "call interval(features, held_out=(x, y)) with samples that it was not trained on"
+            )
+        if held_out is not None:
+            x, y = held_out
+            known = features_of(trained, "the held-out features", self._prepared(x))
+            numbers = _array(y, "the held-out labels")
+            numbers = labels_of(trained, "the held-out labels", numbers, len(known))
+            samples = as_split(trained, known, numbers)
+        ends = regression.interval_of(trained, held_out=samples).around(found.low, found.high)
         low, high = (regression.decide(end.numpy()) for end in ends)
         return low, high
 

@@ -69,18 +69,26 @@ def said(trained: Trained, split: Split) -> Said:
     return Said(found.outputs, predicted(found.values), *ends, spread)
 
 
-def interval_of(trained: Trained, source: Source | None = None) -> Interval:
-    """`source` is the data set of the training, by default opened again. Raises InputError without
-    held-out samples, with too few of them, and if the data set cannot be opened."""
+def interval_of(
+    trained: Trained, source: Source | None = None, held_out: Split | None = None
+) -> Interval:
+    """`source` is the data set of the training, by default opened again. `held_out` are samples in
+    place of those that it held out. Raises InputError without any, with too few of them, and if the
+    data set cannot be opened."""
+    if held_out is None:
+        held_out = _held_out(trained, source)
+    true, found = trained.restored(held_out.labels), said(trained, held_out)
+    errors = torch.maximum(found.low - true, true - found.high)
+    return Interval(tuple(quantiles(errors, str(trained.checkpoint))), len(errors))
+
+
+def _held_out(trained: Trained, source: Source | None) -> Split:
     if not trained.config.data.holds_out_validation:
         raise InputError(
             f"{trained.checkpoint}: was trained with data.val_fraction=null, without held-out "
             "samples; train with data.val_fraction=0.2 to have an interval"
         )
-    validation = validation_of(trained, source or source_of(trained))
-    true, found = trained.restored(validation.labels), said(trained, validation)
-    errors = torch.maximum(found.low - true, true - found.high)
-    return Interval(tuple(quantiles(errors, str(trained.checkpoint))), len(errors))
+    return validation_of(trained, source or source_of(trained))
 
 
 def quantiles(errors: Tensor, name: str) -> list[float]:
