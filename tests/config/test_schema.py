@@ -63,7 +63,16 @@ def test_one_int_is_a_list_of_one() -> None:
 @pytest.mark.parametrize(
     ("overrides", "expected"),
     [
-        (["data=csv", "data.path=/none/a.csv", "data.target=y"], "c3ac962866d6"),
+        (
+            [
+                "data=csv",
+                "data.path=/none/a.csv",
+                "data.target=y",
+                "data.encode=null",
+                "data.fill=null",
+            ],
+            "c3ac962866d6",
+        ),
         (["data=npz", "data.path=/none/a.npz"], "c15cad968b14"),
         (["data=image_folder", "data.path=/none"], "db50c9abe423"),
         (["data=arrays"], "d1e3a74d6ec8"),

@@ -111,7 +111,13 @@ def test_each_accuracy_stands_beside_the_share_of_the_largest_class(
 def _table(folder: Path) -> tuple[list[str], list[str]]:
     rows = [f"{n % 2 + 1},{'' if n == 3 else n % 7},{n % 2}" for n in range(40)]
     (folder / "t.csv").write_text("\n".join(["a,b,kind", *rows]))
-    keys = ["data=csv", f"data.path={folder}/t.csv", "data.target=kind", "data.fill=median"]
+    keys = [
+        "data=csv",
+        f"data.path={folder}/t.csv",
+        "data.target=kind",
+        "data.encode=null",
+        "data.fill=median",
+    ]
     return keys, [f"{folder}/t.csv: 1 empty cell of column b filled with 3"]
 
 

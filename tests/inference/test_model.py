@@ -12,7 +12,7 @@ import torch
 import kindling
 from kindling.commands import confirm
 from kindling.data.sources.catalogue import open_source
-from kindling.data.tables import NumberColumn, TextColumn
+from kindling.data.tables.columns import NumberColumn, TextColumn
 from kindling.inference.evaluation import evaluate_path
 from kindling.inference.export.export import export
 from kindling.inference.export.formats import plan

@@ -35,7 +35,8 @@ from PIL import Image
 from kindling.config.compose import compose
 from kindling.config.faults import read_config
 from kindling.data.sources.published import read_idx, read_idx_set
-from kindling.data.tables import Columns, NumberColumn, read_table
+from kindling.data.tables.columns import Columns, NumberColumn
+from kindling.data.tables.reading import read_table
 from kindling.inference.committees.making import make_committee
 from kindling.inference.committees.members import read_request
 from kindling.inference.inputs import read_inputs
@@ -902,9 +903,8 @@ def test_tables_of_very_many_columns(tmp_path: Path) -> None:
     """The work is proportional to the number of columns, not to its square."""
     path, names = tmp_path / "wide.csv", [f"c{number}" for number in range(10**5)]
     with little_time():
-        path.write_text(f"{','.join(names * 2)}\n{',1' * len(names)}\n")
-        with pytest.raises(InputError, match="100,000 faults"):
-            read_table(path)
+        path.write_text(f"{','.join(names * 2)}\n{',1' * (2 * len(names) - 1)}\n")
+        assert len({*read_table(path).names}) == 2 * 10**5
         path.write_text(f"{','.join(names)}\n{'1,' * (len(names) - 1)}1\n")
         table = read_table(path)
         columns = [NumberColumn(name=name, fill=None, mean=0.0, deviation=1.0) for name in names]

@@ -264,7 +264,7 @@ def test_labels_that_do_not_fit_the_task(tmp_path: Path) -> None:
     assert "column y: 40 of 40 cells are not numbers" in texts
     assert "type task=classification" in texts
     assert "10 of 40 cells are empty" in faulty(
-        tmp_path, ["1.5", "", "2.5", "3"] * 10, "task=regression"
+        tmp_path, ["1.5", "", "2.5", "3"] * 10, "task=regression", "data.encode=null"
     )
     assert "not finite" in faulty(tmp_path, ["1.5", "inf", "2.5", "3"] * 10, "task=regression")
     constant = faulty(tmp_path, ["3"] * 40, "task=regression")

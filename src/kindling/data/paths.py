@@ -9,7 +9,7 @@ from typing import Any
 from kindling.config.registry import DATA_FOLDERS
 from kindling.config.schema import Data
 from kindling.data.folders import class_folders
-from kindling.data.tables import read_table
+from kindling.data.tables.reading import read_table
 from kindling.system.colour import note_name
 from kindling.system.errors import InputError
 from kindling.system.files import kind

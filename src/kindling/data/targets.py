@@ -7,7 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 
 from kindling.config.measures import REGRESSION
-from kindling.data.tables import FiniteFloat, scale
+from kindling.data.tables.columns import FiniteFloat, scale
 from kindling.system.errors import InputError
 
 

@@ -20,7 +20,8 @@ from kindling.config.section import DRAWING
 from kindling.config.written import printable
 from kindling.data.arrays import as_float32, feature_faults, label_faults, read_arrays, unused_line
 from kindling.data.pictures import SUFFIXES, read_picture
-from kindling.data.tables import Table, read_table
+from kindling.data.tables.reading import read_table
+from kindling.data.tables.table import Table
 from kindling.inference.pictures import Invert, Picture, PictureReader, reader_of
 from kindling.records.lookup import checkpoint_of, config_of
 from kindling.system.errors import InputError, all_at_once, reading

@@ -13,7 +13,8 @@ from numpy.typing import ArrayLike, NDArray
 from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION
 from kindling.config.section import InMemory
 from kindling.data.arrays import columns_of
-from kindling.data.tables import as_table, read_table
+from kindling.data.tables.reading import read_table
+from kindling.data.tables.table import as_table
 from kindling.inference import multilabel, regression
 from kindling.inference.prediction import predict
 from kindling.inference.samples import as_split, features_of, labels_of

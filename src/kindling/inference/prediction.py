@@ -20,7 +20,7 @@ from kindling.config.written import printable
 from kindling.data.folders import digest_of
 from kindling.data.pictures import read_picture
 from kindling.data.sources.source import Split
-from kindling.data.tables import Table
+from kindling.data.tables.table import Table
 from kindling.inference import multilabel, regression
 from kindling.inference.inputs import Input, PredictRequest, Samples, Unread, require_drawings
 from kindling.inference.likeness import Likeness, likeness_of

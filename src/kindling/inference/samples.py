@@ -20,7 +20,8 @@ from kindling.data.sources.catalogue import open_source
 from kindling.data.sources.csv import numbers_of
 from kindling.data.sources.folds import training_and_validation
 from kindling.data.sources.source import Source, Split
-from kindling.data.tables import Table, read_table
+from kindling.data.tables.reading import read_table
+from kindling.data.tables.table import Table
 from kindling.inference.inputs import Samples, Unread, read_inputs, read_samples, require_labelled
 from kindling.inference.pictures import Picture, reader_of
 from kindling.records.loading import Trained

@@ -15,7 +15,7 @@ from kindling.config.faults import check
 from kindling.config.schema import Config, Own
 from kindling.config.written import written
 from kindling.data.arrays import ArrayReading
-from kindling.data.tables import Columns
+from kindling.data.tables.columns import Columns
 from kindling.data.targets import Targets, require_scaling
 from kindling.models import construct_model
 from kindling.models.committee import Committee

@@ -1,6 +1,6 @@
-"""The user's own table: a .csv file with a header, whose column data.target has the labels.
+"""The user's own table: a file with a header, whose column data.target has the labels.
 
-data/tables.py reads the file and turns its columns into features.
+data/tables/ reads the file and turns its columns into features.
 """
 
 import math
@@ -17,10 +17,13 @@ from torch import Tensor
 
 from kindling.config import schema
 from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION
-from kindling.data.cells import Floats, Mask, alike, as_numbers, listed
 from kindling.data.sources.folds import training_and_validation
 from kindling.data.sources.source import COPIES, Groups, Source, Split, grouped, split_off_test
-from kindling.data.tables import Columns, NumberColumn, Table, learn_columns, read_table
+from kindling.data.tables.cells import Floats, Mask, alike, as_numbers, listed
+from kindling.data.tables.columns import Columns, NumberColumn
+from kindling.data.tables.learning import learn_columns
+from kindling.data.tables.reading import read_table
+from kindling.data.tables.table import Table
 from kindling.system.errors import InputError, all_at_once
 from kindling.system.files import sha256
 from kindling.system.resources import require_memory
@@ -40,6 +43,7 @@ def open_source(config: schema.Csv, task: schema.Task) -> Source:
     table.require(config.targets, "data.target")
     table.require(config.drop, "data.drop")
     _require_columns(table, config)
+    table = _labelled(table, config)
     try:
         found = _Labels.of(table, config, task, path)
         every = torch.arange(len(table.lines))
@@ -72,7 +76,8 @@ def open_source(config: schema.Csv, task: schema.Task) -> Source:
         "fewer rows, or leave out columns of text by data.drop",
     )
     parts = {name: mask(part) for name, part in held_out.items()}
-    features = torch.from_numpy(columns.features(table, parts))
+    told = config.encode == "auto"  # by learn_columns
+    features = torch.from_numpy(columns.features(table, parts, tell_gaps=not told))
     train, test = (
         Split(features[rows.features], rows.labels, rows.groups, rows.weights) for rows in splits
     )
@@ -98,6 +103,25 @@ def _read(path: Path, key: str) -> Table:
     size = path.stat().st_size if path.is_file() else 0
     require_memory(f"{key}={path}: it needs", TEXT_COST * size, "fewer rows")
     return read_table(path)
+
+
+def _labelled(table: Table, config: schema.Csv) -> Table:
+    """The rows that have a label, with data.encode=auto; otherwise an empty one is a fault."""
+    if config.encode != "auto":
+        return table
+    gaps = [table.cells(name, config.empty or ()).gaps for name in config.targets]
+    without = np.logical_or.reduce(gaps)
+    if not without.any() or without.all():
+        return table
+    place = f"the first in line {table.lines[int(without.argmax())]}"
+    names = " or ".join(config.targets[:SHOWN])
+    words = sorted({w for n in config.targets for w in table.cells(n, config.empty).empty_words})
+    table.note(
+        f"{int(without.sum()):,} of {len(without):,} rows have no label in {names} ({place}"
+        f"{'; read as empty: ' + ', '.join(map(repr, words[:SHOWN])) if words else ''}), and are "
+        "left out"
+    )
+    return table.take(~without)
 
 
 @dataclass(frozen=True)
@@ -153,6 +177,7 @@ def _own_validation(
     for other columns, for classes that the training table lacks, and for groups of its training
     rows."""
     table.require(config.targets, "data.target")
+    table = _labelled(table, config)
     if task.name == CLASSIFICATION:
         targets = table.texts(config.targets[0], "class", config)
         number_of = {name: number for number, name in enumerate(known.names)}

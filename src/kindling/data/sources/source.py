@@ -12,7 +12,7 @@ from torch import Tensor
 
 from kindling.config.written import typed
 from kindling.data.arrays import ArrayReading
-from kindling.data.tables import Columns
+from kindling.data.tables.columns import Columns
 from kindling.data.targets import Targets
 from kindling.system.errors import InputError
 

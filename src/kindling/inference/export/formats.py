@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict
 
 from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION
-from kindling.data.tables import Columns
+from kindling.data.tables.columns import Columns
 from kindling.records.folder import Members, Size
 from kindling.records.lookup import checkpoint_of
 from kindling.system.errors import InputError, all_at_once, parsing

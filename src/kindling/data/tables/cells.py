@@ -9,7 +9,7 @@ import itertools
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -24,11 +24,21 @@ Floats = NDArray[np.float64]
 NUMBER = re.compile(
     r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?inf(inity)?", re.ASCII | re.IGNORECASE
 )
-# What makes texts of numbers: 12,958.42 and 98%.
-MARKS = {
-    "commas": re.compile(r"(?a)[+-]?\d{1,3}(,\d{3})+(\.\d*)?"),
-    "%": re.compile(r"(?a)[+-]?[\d.]+ ?%"),
-}
+# What makes texts of numbers, and how they are read without: 12,958.42, 98%, 0,5 and $5.
+MARKS: dict[str, tuple[re.Pattern[str], Callable[[str], str]]] = {
+    "commas": (
+        re.compile(r"(?a)[+-]?\d{1,3}(,\d{3})+(\.\d*)?"), lambda text: text.replace(",", "")
+    ),
+    "%": (re.compile(r"(?a)[+-]?[\d.]+ ?%"), lambda text: text.rstrip("% ")),
+    "decimal commas": (
+        re.compile(r"(?a)[+-]?(\d{1,3}(\.\d{3})+|\d+),\d+(e[+-]?\d+)?"),
+        lambda text: text.replace(".", "").replace(",", "."),
+    ),
+    "a currency": (
+        re.compile(r"(?a)[+-]?[$€£] ?\d[\d,]*(\.\d+)?"),
+        lambda text: re.sub("[$€£, ]", "", text),
+    ),
+}  # fmt: skip
 OTHER_CHARACTER = re.compile("[^0-9eE.+-]")  # `float` takes what is left just as NUMBER does
 # The empty cells of models and runs that were trained before data.empty: these words in any case.
 FORMERLY_EMPTY = frozenset(
@@ -97,7 +107,7 @@ class Cells:
     def mark(self) -> str:
         """A name of MARKS, if each strange cell would be a number without such marks; else ""."""
         texts = self.counts(self.strange)
-        marks = (mark for mark, shape in MARKS.items() if all(map(shape.fullmatch, texts)))
+        marks = (mark for mark, (shape, _) in MARKS.items() if all(map(shape.fullmatch, texts)))
         return next(marks, "") if texts else ""
 
     @property
@@ -113,6 +123,11 @@ class Cells:
             and float(self.numbers[0]).is_integer()
             and bool((np.diff(self.numbers) == 1).all())
         )
+
+    @property
+    def whole(self) -> bool:
+        """Whether all cells are whole numbers."""
+        return bool((self.numbers % 1 == 0).all())
 
     def filled(self, value: float | None) -> Floats:
         """The numbers, with `value` in place of empty cells."""

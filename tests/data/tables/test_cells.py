@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kindling.data.cells import FORMERLY_EMPTY, Cells, alike, as_numbers, as_text
+from kindling.data.tables.cells import FORMERLY_EMPTY, Cells, alike, as_numbers, as_text
 
 DEFAULT = ["?", "NA", "na", "N/A", "n/a", "NaN", "nan", "NULL", "null"]
 CELLS = st.text("0123456789+-.eE_, infaNy\u0663\uff11\u00b2\u00bd\n", max_size=8)

@@ -1,0 +1,385 @@
+"""How the cells of a column become features. Imports no torch.
+
+What is learnt from a column is stored as numbers and texts, which a checkpoint may contain; the
+imputer and encoder of scikit-learn are objects, which it may not.
+"""
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import BaseModel, ConfigDict, Field
+
+from kindling.config.written import counted
+from kindling.data.tables.cells import MARKS, Cells, Floats, Mask, listed
+from kindling.data.tables.table import Table
+
+MOST_TOLD = 8  # columns, in a line about all of them
+ROUNDING = 1e-9  # relative: a number this close to those of training is one of them
+TOO_LARGE = "too large beside the numbers of training"  # infinite in float32
+CORRECT = "correct that, or leave the rows out"
+DAY, WEEK, YEAR = 86_400.0, 7 * 86_400.0, 365.2425 * 86_400.0  # seconds
+
+FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class _Column(BaseModel):
+    """`absent`: the last feature is 1 where the cell is empty, else 0; the others then are as in
+    the middle of the training rows, or 0."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    name: str
+    absent: bool = False
+    takes_texts: ClassVar[bool] = False
+    takes_gaps: ClassVar[bool] = False  # whether an empty cell is no fault
+
+    @property
+    def own(self) -> int:
+        """The number of features without that of absence."""
+        return 1
+
+    @property
+    def width(self) -> int:
+        return self.own + self.absent
+
+    def cells(self, table: Table, empty: Sequence[str] | None) -> Cells:
+        """The cells of this column; `empty` is data.empty."""
+        return table.cells(self.name, empty)
+
+    def features(self, cells: Cells) -> Floats:
+        """(rows, width). The cells must have no fault."""
+        found = self.parts(cells)
+        return np.hstack([found, cells.gaps[:, None]]) if self.absent else found
+
+    def parts(self, cells: Cells) -> Floats:
+        """(rows, own)."""
+        raise NotImplementedError
+
+    def fault(self, cells: Cells) -> str:
+        return cells.fault(texts=self.takes_texts, gaps=self.takes_gaps)
+
+    def new(self, cells: Cells) -> Mask:
+        """The cells with something that training did not see."""
+        raise NotImplementedError
+
+    def described(self, cells: Cells, new: Mask, among: Mask) -> str:
+        return cells.counted(new, "is beyond", "are beyond", among)
+
+    @property
+    def seen(self) -> tuple[bool, str]:
+        """Whether what training saw varied, and a text about that."""
+        raise NotImplementedError
+
+    @property
+    def filling(self) -> str:
+        """What an empty cell is read as, as a text."""
+        raise NotImplementedError
+
+
+class NumberColumn(_Column):
+    """A feature, (number - mean) / deviation. Empty cells become `fill`; None refuses them.
+
+    Training saw numbers from `low` to `high`; None: of a model that was trained before these were
+    stored. `mark`: one of MARKS, which its numbers have. `words` stand for empty cells.
+    """
+
+    fill: FiniteFloat | None
+    mean: FiniteFloat
+    deviation: Positive
+    low: FiniteFloat | None = None
+    high: FiniteFloat | None = None
+    mark: str = ""
+    words: list[str] = Field(default_factory=list)
+
+    @property
+    def filling(self) -> str:
+        return f"{self.fill:g}"
+
+    def cells(self, table: Table, empty: Sequence[str] | None) -> Cells:
+        cells = table.cells(self.name, empty)
+        if self.words:
+            cells = replace(cells, empty=[*cells.empty, *self.words])
+        return unmarked(cells, self.mark) if self.mark else cells
+
+    def fault(self, cells: Cells) -> str:
+        return cells.fault(texts=False, gaps=self.fill is not None)
+
+    def parts(self, cells: Cells) -> Floats:
+        return ((cells.filled(self.fill) - self.mean) / self.deviation)[:, None]
+
+    def new(self, cells: Cells) -> Mask:
+        """The cells with a number beyond all that training saw."""
+        if self.low is None or self.high is None:
+            return np.zeros(len(cells.texts), bool)
+        near = ROUNDING * max(abs(self.low), abs(self.high))
+        return (cells.numbers < self.low - near) | (cells.numbers > self.high + near)
+
+    @property
+    def seen(self) -> tuple[bool, str]:
+        """Whether the numbers of training differed by more than rounding, and a text about them."""
+        low, high = self.low or 0, self.high or 0
+        varied = high - low > ROUNDING * max(abs(low), abs(high))
+        return varied, f"{low:g} to {high:g}" if varied else f"always {low:g}"
+
+
+def unmarked(cells: Cells, mark: str) -> Cells:
+    """The cells with numbers that lack the marks."""
+    shape, plain = MARKS[mark]
+    return replace(cells, texts=[plain(t) if shape.fullmatch(t) else t for t in cells.texts])
+
+
+class TextColumn(_Column):
+    """A column of texts, one-hot: a feature for each category, 1 for the category of the row.
+
+    Empty cells are read as `fill`. A text that is not a category sets all features to 0. If
+    `others`, that is so everywhere, also for an empty cell without `fill`; otherwise only the other
+    parts of a training run may have such texts, and empty cells without `fill` are refused.
+    """
+
+    fill: str | None
+    categories: list[str]
+    others: bool = False
+    takes_texts: ClassVar[bool] = True
+
+    @property
+    def own(self) -> int:
+        return len(self.categories)
+
+    @property
+    def filling(self) -> str:
+        return repr(self.fill) if self.fill is None else self.fill
+
+    def fault(self, cells: Cells) -> str:
+        return cells.fault(texts=True, gaps=self.others or self.fill is not None)
+
+    def parts(self, cells: Cells) -> Floats:
+        found: Mask = self._numbers(cells)[:, None] == np.arange(self.own)
+        return found.astype(np.float64)
+
+    def new(self, cells: Cells) -> Mask:
+        """The cells with a text that training did not see, or whose category was too rare."""
+        return (self._numbers(cells) < 0) & ~(cells.gaps & self.others)
+
+    def refuses(self, new: Mask) -> bool:
+        """Whether a table for prediction may not have these new texts."""
+        return not self.others and bool(new.any())
+
+    def described(self, cells: Cells, new: Mask, among: Mask) -> str:
+        texts = cells.counted(new, "is a text", "are texts", among)
+        why = "that is no category" if self.others else "that training did not see"
+        return f"{texts} {why}: {listed(cells.counts(new))}"
+
+    def _numbers(self, cells: Cells) -> NDArray[np.int64]:
+        """The place of each cell's category, -1 for none. A truth value is written as `true` by
+        some programs, `True` by pandas and `TRUE` by spreadsheets."""
+        number_of = {text: number for number, text in enumerate(self.categories)}
+        for word in ("true", "false"):
+            spelled = [text for text in self.categories if text.lower() == word]
+            if len(spelled) == 1:
+                same = dict.fromkeys((word, word.title(), word.upper()), number_of[spelled[0]])
+                number_of = same | number_of
+        texts = zip(cells.texts, cells.gaps, strict=True)
+        gap = -1 if self.fill is None else number_of.get(self.fill, -1)
+        return np.array([gap if empty else number_of.get(t, -1) for t, empty in texts], np.int64)
+
+
+DATE_FORMATS = (
+    "iso", "%Y/%m/%d", "%m/%d/%Y", "%d/%m/%Y", "%d.%m.%Y", "%d-%m-%Y", "%m-%d-%Y", "%m/%d/%y",
+    "%d/%m/%y", "%d.%m.%y", "%d-%b-%Y", "%d-%b-%y", "%d %b %Y", "%d %B %Y", "%b %d, %Y",
+    "%B %d, %Y", "%b %Y", "%B %Y", "%Y-%m", "%Y-%m-%d",
+)  # fmt: skip
+TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
+ISO = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?", re.ASCII)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+DateFormat = Annotated[str, Field(max_length=30)]
+
+
+def as_date(text: str, form: str) -> float:
+    """Seconds since 1970 of a date; NaN for other texts. `form`: iso, or one of strptime."""
+    try:
+        if form == "iso":
+            if not ISO.fullmatch(text):
+                return np.nan
+            found = datetime.fromisoformat(text)
+        else:
+            found = datetime.strptime(text, form)
+        zoned = found if found.tzinfo else found.replace(tzinfo=UTC)
+        return (zoned - EPOCH).total_seconds()
+    except (ValueError, OverflowError):
+        return np.nan
+
+
+class DateColumn(_Column):
+    """The time, standardised; and as sine and cosine the place in the year, in the week, and if
+    `timed` in the day. Empty cells have the mean time, and 0 for all others."""
+
+    form: Literal["iso"] | DateFormat
+    mean: FiniteFloat
+    deviation: Positive
+    low: FiniteFloat
+    high: FiniteFloat
+    timed: bool
+    takes_texts: ClassVar[bool] = True
+    takes_gaps: ClassVar[bool] = True
+
+    @property
+    def cycles(self) -> tuple[float, ...]:
+        return (YEAR, WEEK, DAY) if self.timed else (YEAR, WEEK)
+
+    @property
+    def own(self) -> int:
+        return 1 + 2 * len(self.cycles)
+
+    @property
+    def filling(self) -> str:
+        return "the mean"
+
+    def fault(self, cells: Cells) -> str:
+        wrong = np.isnan(self._times(cells)) & ~cells.gaps
+        told = cells.counted(wrong, "is no date", "are no dates") if wrong.any() else ""
+        return told and f"column {self.name}: {told}, as {self.example}"
+
+    @property
+    def example(self) -> str:
+        form = "%Y-%m-%d" if self.form == "iso" else self.form
+        return datetime.fromtimestamp(self.high, UTC).strftime(form)
+
+    def _times(self, cells: Cells) -> Floats:
+        known = {text: as_date(text, self.form) for text in {*cells.texts}}
+        found = np.array([known[text] for text in cells.texts], np.float64)
+        return np.where(cells.gaps, np.nan, found)
+
+    def parts(self, cells: Cells) -> Floats:
+        times = self._times(cells)
+        angles = [2 * np.pi * times / cycle for cycle in self.cycles]
+        waves = [wave(angle) for angle in angles for wave in (np.sin, np.cos)]
+        found: Floats = np.stack([(times - self.mean) / self.deviation, *waves], 1)
+        return np.nan_to_num(found)
+
+    def new(self, cells: Cells) -> Mask:
+        times = self._times(cells)
+        return (times < self.low) | (times > self.high)
+
+    @property
+    def seen(self) -> tuple[bool, str]:
+        first, last = (datetime.fromtimestamp(t, UTC).date() for t in (self.low, self.high))
+        return self.low < self.high, f"{first} to {last}"
+
+
+AnyColumn = NumberColumn | TextColumn | DateColumn
+
+
+class Columns(BaseModel):
+    """How a row becomes the features of a sample: its columns, with what was learned of each.
+    `empty` is data.empty; None: of a model that was trained before there was this key."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    columns: list[AnyColumn]
+    empty: list[str] | None = None
+
+    @property
+    def width(self) -> int:
+        return sum(column.width for column in self.columns)
+
+    def features(
+        self, table: Table, parts: Mapping[str, Mask] | None = None, *, tell_gaps: bool = True
+    ) -> NDArray[np.float32]:
+        """(rows, width). The table may have more columns, in any order. Raises InputError with a
+        line for each missing column and each column with wrong cells.
+
+        Notes of the table tell which cells were filled if `tell_gaps`, and which numbers are beyond
+        those that training saw. Texts that training did not see are refused, except in a column
+        with `others`.
+        In a training run, `parts` are the rows of its other parts, by how a note begins; new texts
+        are allowed there and noted.
+        """
+        table.require([column.name for column in self.columns])
+        rows = len(table.lines)
+        features = np.empty((rows, self.width), np.float32)
+        faults, filled, first = [], [], 0
+        rows_of = {"": np.ones(rows, bool)} if parts is None else parts
+        beyond: dict[str, list[tuple[bool, int, str]]] = {where: [] for where in rows_of}
+        for column in self.columns:
+            cells = column.cells(table, self.empty)
+            if fault := column.fault(cells):
+                faults.append(f"{fault}; {CORRECT}")
+                continue
+            new = column.new(cells)
+            if parts is None and isinstance(column, TextColumn) and column.refuses(new):
+                fill = column.fill
+                instead = "" if fill is None else f", or empty the cells to have {fill!r} read"
+                told = column.described(cells, new, rows_of[""])
+                faults.append(f"column {column.name}: {told}; {CORRECT}{instead}")
+                continue
+            part = slice(first, first := first + column.width)
+            with np.errstate(over="ignore"):
+                features[:, part] = column.features(cells)
+            far = np.asarray(np.isinf(features[:, part]).any(1))
+            if far.any():
+                told = cells.counted(far, f"is {TOO_LARGE}", f"are {TOO_LARGE}")
+                faults.append(f"column {column.name}: {told}; {CORRECT}")
+            filled += _filling(cells, column) if tell_gaps else []
+            for where, chosen in rows_of.items():
+                some = new & chosen
+                if not some.any():
+                    continue
+                told = column.described(cells, some, chosen)
+                if isinstance(column, TextColumn):
+                    usual = column.others and parts is not None
+                    text = f"{where}column {column.name}: {told}; its features are 0 there"
+                    table.note(text, logging.INFO if usual else logging.WARNING)
+                else:
+                    varied, seen = column.seen
+                    text = f"column {column.name}, {seen} in training: {told}"
+                    beyond[where].append((varied, -int(some.sum()), text))
+        table.refuse(faults)
+        if filled:
+            table.note(_first(filled))
+        for where, found in beyond.items():
+            if found:
+                texts = _first([text for *_, text in sorted(found)])
+                usual = parts is not None and all(varied for varied, *_ in found)
+                level = logging.INFO if usual else logging.WARNING
+                table.note(f"{where}numbers that training did not see: {texts}", level)
+        return features
+
+
+def _first(texts: Sequence[str]) -> str:
+    more = len(texts) - MOST_TOLD
+    return "; ".join([*texts[:MOST_TOLD], *([f"and {more:,} more columns"] if more > 0 else [])])
+
+
+def _filling(cells: Cells, column: Any) -> list[str]:
+    """A text with the number of cells that are filled, by what is written there; none if no cell
+    is empty."""
+    if not cells.gaps.any():
+        return []
+    counts = cells.counts(cells.gaps)
+    texts = [
+        counted(count, "cell") + f" {text[:40]!r}" if text else counted(count, "empty cell")
+        for text, count in counts.most_common()
+    ]
+    read = "read as empty, " if cells.empty_words else ""
+    if isinstance(column, TextColumn) and column.fill is None:
+        return [f"{' and '.join(texts)} of column {cells.name} read as no category"]
+    return [f"{' and '.join(texts)} of column {cells.name} {read}filled with {column.filling}"]
+
+
+def scale(numbers: Floats) -> tuple[float, float, bool]:
+    """The mean, the standard deviation, and whether the numbers are constant but for rounding, by
+    the bound of scikit-learn's StandardScaler. Computed in units of a power of two, which changes
+    no digit, so that no square overflows or becomes 0."""
+    unit = 2.0 ** int(np.frexp(np.abs(numbers).max())[1])
+    scaled, count, eps = numbers / unit, len(numbers), np.finfo(np.float64).eps
+    mean, variance = float(scaled.mean()), float(scaled.var())
+    constant = bool(variance <= count * eps * variance + (count * mean * eps) ** 2)
+    deviation = float(scaled.std()) * unit
+    return mean * unit, deviation, constant or not deviation

@@ -1,0 +1,284 @@
+"""What the columns of a table are taken for, and what the training rows teach about them. Imports
+no torch."""
+
+import logging
+import re
+from collections import Counter
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from kindling.config import schema
+from kindling.config.written import counted, printable, typed
+from kindling.data.tables.cells import Cells, Floats, Mask, alike, listed
+from kindling.data.tables.columns import (
+    DATE_FORMATS,
+    TIMES,
+    AnyColumn,
+    Columns,
+    DateColumn,
+    NumberColumn,
+    TextColumn,
+    as_date,
+    scale,
+    unmarked,
+)
+from kindling.data.tables.table import Table, as_it_is
+from kindling.system.errors import InputError
+
+MOST_CATEGORIES = 100  # of a column; of more, the frequent ones
+FEW, DIFFERENT = 20, 0.9  # more texts, in more than this share of rows, name the rows
+MOST_WORDS = 3  # in a column of numbers, which may stand for empty cells
+MOST_ROWS = 40  # of the table about the columns
+# The names of columns that programs write to number the rows.
+UNNAMED = r"column \d+|unnamed: \d+|row_?names?|row_?(id|number|nr)?|index|id|\.\.\.1|x"
+
+
+@dataclass(frozen=True)
+class _Taken:
+    """What a column was taken for, and what was done with it. Without a column, it is left out."""
+
+    column: AnyColumn | None
+    kind: str
+    done: str = ""
+
+
+class _UnusableError(InputError):
+    """A column that cannot be used as it is."""
+
+
+def learn_columns(table: Table, config: schema.Csv, trained_on: Mask) -> Columns:
+    """Learns all columns but those of data.target, data.group, data.weights and data.drop from the
+    training rows, a mask (rows,). A note of the table tells what each was taken for. Raises
+    InputError with a line for each unusable column, and what to type."""
+    others = (*config.targets, config.group, config.weights, *config.drop)
+    names = [name for name in table.names if name not in others]
+    table.require(config.categories, "data.categories")
+    if not names:
+        raise InputError(f"{table.path}: data.drop leaves no column of features; leave out fewer")
+    taken: dict[str, _Taken] = {}
+    faults = []
+    for name in names:
+        try:
+            if config.encode == "auto":
+                taken[name] = _take(table, name, config, trained_on)
+            else:
+                taken[name] = _Taken(_learn(table, name, config, trained_on), "")
+        except _UnusableError as error:
+            faults.append(str(error))
+    table.refuse(faults)
+    columns = [each.column for each in taken.values() if each.column is not None]
+    if not columns:
+        reasons = "; ".join(f"{name}: {each.done}" for name, each in [*taken.items()][:5])
+        raise InputError(
+            f"{table.path}: no column is left to learn from ({reasons}); to keep one, type "
+            f"{typed('data.categories', names[:1])}"
+        )
+    if config.encode == "auto":
+        table.note("its columns:", logging.INFO, _told(taken))
+    elif told := ", ".join(f"{c.name} ({c.width})" for c in columns if isinstance(c, TextColumn)):
+        table.note(f"columns of text, and their categories: {told}", logging.INFO)
+    return Columns(columns=columns, empty=config.empty)
+
+
+def _told(taken: dict[str, _Taken]) -> list[str]:
+    """The lines of a table of the columns, those with something to tell first."""
+    ordered = sorted(taken.items(), key=lambda item: (item[1].column is not None, not item[1].done))
+    rows = [("column", "taken for", "features", "what was done")]
+    for name, each in ordered[:MOST_ROWS]:
+        width = "–" if each.column is None else f"{each.column.width}"
+        rows.append((printable(name)[:40], each.kind, width, each.done))
+    widths = [max(len(row[place]) for row in rows) for place in range(3)]
+    lines = [
+        "  ".join([*(text.ljust(width) for text, width in zip(row, widths, strict=False)), row[3]])
+        for row in rows
+    ]
+    more = len(ordered) - MOST_ROWS
+    lines += [f"and {more:,} more columns"] if more > 0 else []
+    return [line.rstrip() for line in lines]
+
+
+# --- a column as it comes ------------------------------------------------------------------------
+
+
+def _take(table: Table, name: str, config: schema.Csv, trained_on: Mask) -> _Taken:
+    cells, chosen = table.cells(name, config.empty), name in config.categories
+    known = trained_on & ~cells.gaps
+    if not known.any():
+        return _Taken(None, "nothing", "left out: is empty in all training rows")
+    if chosen:
+        return _as_category(table, cells, config, trained_on)
+    if re.fullmatch(UNNAMED, name, re.IGNORECASE) and len({*cells.texts}) == len(cells.texts):
+        if cells.whole:
+            return _Taken(None, "index", "left out: numbers the rows")
+        if cells.strange.all():
+            return _Taken(None, "index", "left out: names the rows")
+    if len(cells.counts(known)) == 1 and not cells.gaps[trained_on].any():
+        return _Taken(
+            None, "constant", f"left out: always {cells.texts[int(known.argmax())][:40]!r}"
+        )
+    return (
+        _as_number(cells, config, trained_on)
+        or _as_date(cells, trained_on)
+        or _as_category(table, cells, config, trained_on)
+    )
+
+
+def _gaps(cells: Cells, fill: str) -> str:
+    if not cells.gaps.any():
+        return ""
+    words = cells.empty_words
+    read = f" ({', '.join(map(repr, words[:3]))})" if words else ""
+    return f"{counted(int(cells.gaps.sum()), 'empty cell')}{read}: {fill}"
+
+
+def _as_number(cells: Cells, config: schema.Csv, trained_on: Mask) -> _Taken | None:
+    name, mark, done, words = cells.name, "", list[str](), list[str]()
+    if cells.strange.any():
+        if mark := cells.mark:
+            cells = unmarked(cells, mark)
+            done.append(f"read without {mark}" if mark != "decimal commas" else f"read {mark}")
+        else:
+            words = sorted(cells.counts(cells.strange))
+            few = len(words) <= MOST_WORDS and 2 * cells.strange.sum() < (~cells.gaps).sum()
+            if not few or config.fill is None:
+                return None
+            done.append(f"{listed(cells.counts(cells.strange))} read as empty")
+            cells = replace(cells, empty=[*cells.empty, *words])
+    leave_out = f"type {typed('data.drop', [*config.drop, name])}"
+    if cells.infinite.any() or (cells.gaps.any() and config.fill is None):
+        fault = cells.fault(texts=True, gaps=config.fill is not None)
+        if cells.infinite.any():
+            fault = cells.fault(texts=False, gaps=config.fill is not None)
+            raise _UnusableError(f"{fault}; correct that, or {leave_out}")
+        raise _UnusableError(f"{fault}; type data.fill=auto, or {leave_out}")
+    if not (trained_on & ~cells.gaps).any():
+        return None
+    which = "median" if config.fill == "auto" else config.fill
+    column = _number(cells, config, trained_on, which)
+    absent = config.fill == "auto" and bool(cells.gaps[trained_on].any())
+    column = column.model_copy(update={"mark": mark, "words": words, "absent": absent})
+    if fill := _gaps(cells, f"filled with the {str(which).replace('_', ' ')}, {column.filling}"):
+        done.append(fill + (", and a feature tells them" if absent else ""))
+    if cells.counting:
+        done.append(f"numbers the rows; if the number says nothing, {leave_out}")
+    return _Taken(column, "number", "; ".join(done))
+
+
+def _as_date(cells: Cells, trained_on: Mask) -> _Taken | None:
+    """By the first format that reads all cells."""
+    texts = [*cells.counts(~cells.gaps)]
+    sample = texts[:50]
+    forms = [form + time for form in DATE_FORMATS for time in (TIMES if form != "iso" else ("",))]
+    fitting = [
+        form
+        for form in forms
+        if not any(np.isnan(as_date(text, form)) for text in sample)
+        and not any(np.isnan(as_date(text, form)) for text in texts[50:])
+    ]
+    if not fitting:
+        return None
+    form = fitting[0]
+    times = np.array([as_date(t, form) for t in cells.texts])
+    known = times[trained_on & ~cells.gaps]
+    mean, deviation, constant = scale(known)
+    if constant:
+        return None
+    column = DateColumn(
+        name=cells.name, form=form, mean=mean, deviation=deviation, low=float(known.min()),
+        high=float(known.max()), timed=bool((known % 86_400 != 0).any()),
+        absent=bool(cells.gaps[trained_on].any()),
+    )  # fmt: skip
+    done = ["time, place in the year and in the week" + (" and in the day" * column.timed)]
+    if {"%m/%d/%Y", "%d/%m/%Y"} <= {each.partition(" ")[0] for each in fitting}:
+        done.append("read as month/day/year, could be day/month/year too")
+    if fill := _gaps(cells, "filled with the mean time"):
+        done.append(fill)
+    return _Taken(column, "date", "; ".join(done))
+
+
+def _as_category(table: Table, cells: Cells, config: schema.Csv, trained_on: Mask) -> _Taken:
+    name, known, chosen = cells.name, trained_on & ~cells.gaps, cells.name in config.categories
+    different = len(cells.counts(~cells.gaps))
+    if not chosen and different > max(FEW, DIFFERENT * (~cells.gaps).sum()):
+        keep = typed("data.categories", [*config.categories, name])
+        why = f"left out: {different:,} different texts name the rows; to keep it, type {keep}"
+        return _Taken(None, "identifier", why)
+    counts = cells.counts(known)
+    frequent = sorted(counts, key=lambda text: (-counts[text], text))[:MOST_CATEGORIES]
+    done = []
+    if len(counts) > MOST_CATEGORIES:
+        rest = sum(counts.values()) - sum(counts[text] for text in frequent)
+        done.append(
+            f"the {MOST_CATEGORIES} most frequent of {len(counts):,} texts; {rest:,} training rows "
+            "have another"
+        )
+    if fill := _gaps(cells, "no category"):
+        done.append(fill)
+    for told in alike(cells.counts(~cells.gaps)):
+        table.note(f"column {name}: {told} look like one text, and get features of their own")
+    absent = bool(cells.gaps[trained_on].any())
+    column = TextColumn(
+        name=name, fill=None, categories=sorted(frequent), others=True, absent=absent
+    )
+    return _Taken(column, "category", "; ".join(done))
+
+
+# --- a column as data.encode and data.fill say ---------------------------------------------------
+
+
+def _learn(
+    table: Table, name: str, config: schema.Csv, trained_on: Mask
+) -> NumberColumn | TextColumn:
+    cells = table.cells(name, config.empty)
+    of_text = bool(cells.strange.any())
+    different = len(cells.counts(~cells.gaps)) if of_text else 0
+    encoded = of_text and config.encode is not None and different <= MOST_CATEGORIES
+    if fault := cells.fault(texts=encoded, gaps=config.fill is not None):
+        leave_out = f"type {typed('data.drop', [*config.drop, name])}"
+        raise _UnusableError(f"{fault}; type data.encode=auto data.fill=auto, or {leave_out}")
+    known = trained_on & ~cells.gaps
+    if not known.any():
+        leave_out = f"type {typed('data.drop', [*config.drop, name])}"
+        raise _UnusableError(f"column {name}: is empty in all training rows; {leave_out}")
+    if encoded:
+        counts = cells.counts(known)
+        frequent = min(counts, key=lambda text: (-counts[text], text))
+        fill = None if config.fill is None else frequent
+        if cells.empty_words:
+            words = Counter({word: cells.texts.count(word) for word in cells.empty_words})
+            kept = as_it_is(cells, config, "text")
+            table.note(f"column {name}: {listed(words)} counts as empty{kept}")
+        for told in alike(cells.counts(~cells.gaps)):
+            table.note(f"column {name}: {told} look like one text, and get features of their own")
+        return TextColumn(name=name, fill=fill, categories=sorted(counts))
+    if cells.counting:
+        leave_out = f"type {typed('data.drop', [*config.drop, name])}"
+        table.note(f"column {name}: numbers the rows; if the number says nothing, {leave_out}")
+    which = "median" if config.fill == "auto" else config.fill
+    return _number(cells, config, trained_on, which)
+
+
+def _number(cells: Cells, config: schema.Csv, trained_on: Mask, which: str | None) -> NumberColumn:
+    name, value = cells.name, _typical(cells.numbers[trained_on & ~cells.gaps], which)
+    numbers = cells.filled(value)[trained_on]
+    mean, deviation, constant = scale(numbers)
+    low, high = float(numbers.min()), float(numbers.max())
+    if config.empty is None:  # a run that was written before there was this key: as it learned
+        deviation = 1.0 if low == high else deviation
+        return NumberColumn(name=name, fill=value, mean=mean, deviation=deviation)
+    deviation = max(1.0, deviation) if constant else deviation
+    return NumberColumn(name=name, fill=value, mean=mean, deviation=deviation, low=low, high=high)
+
+
+def _typical(numbers: Floats, which: str | None) -> float | None:
+    """The mean, the median, or the most frequent number (the smallest of several)."""
+    match which:
+        case "mean":
+            return float(numbers.mean())
+        case "median":
+            return float(np.median(numbers))
+        case "most_frequent":
+            values, counts = np.unique(numbers, return_counts=True)
+            return float(values[counts.argmax()])
+    return None

@@ -1,0 +1,125 @@
+"""A table in memory: the cells of each column as they are written. Imports no torch."""
+
+import logging
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import compress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kindling.config import schema
+from kindling.config.faults import did_you_mean
+from kindling.config.written import printable, typed
+from kindling.data.tables.cells import FORMERLY_EMPTY, Cells, as_numbers, as_text
+from kindling.system.errors import FAULTS_SHOWN, InputError, shortened
+
+log = logging.getLogger(__name__)
+
+ALIKE = 1000  # names that an unknown name is compared with
+
+
+def as_it_is(cells: Cells, config: schema.Csv, kind: str) -> str:
+    """What to type if a word that was read as empty is a text, a class or a group; "" without such
+    words."""
+    words = cells.empty_words
+    if not words or config.empty is None:
+        return ""
+    kept = [word for word in config.empty if word not in words]
+    return f"; if {' or '.join(map(repr, words))} is a {kind}, type {typed('data.empty', kept)}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """The cells of each column as they are written, and the line of the file where each row ends.
+    `notes` are levels of logging and texts about what was done with the table."""
+
+    path: Path
+    columns: Mapping[str, Sequence[str]]
+    lines: Sequence[int]
+    notes: list[tuple[int, str]] = field(default_factory=list, compare=False)
+
+    @property
+    def names(self) -> list[str]:
+        return [*self.columns]
+
+    def note(self, text: str, level: int = logging.WARNING, lines: Sequence[str] = ()) -> None:
+        """`lines` go below the text."""
+        texts = [f"{self.path}: {text}", *(f"  {line}" for line in lines)]
+        self.notes.append((level, "\n".join(map(printable, texts))))
+
+    def tell(self) -> None:
+        """Logs the notes."""
+        for level, text in self.notes:
+            log.log(level, "%s", text)
+
+    def cells(self, name: str, empty: Collection[str] | None) -> Cells:
+        """The cells of a column without white space around them; `empty` is data.empty."""
+        words = FORMERLY_EMPTY if empty is None else empty
+        return Cells(name, [text.strip() for text in self.columns[name]], self.lines, words)
+
+    def take(self, rows: NDArray[np.bool_]) -> "Table":
+        """The table of the chosen rows."""
+        columns = {name: [*compress(texts, rows)] for name, texts in self.columns.items()}
+        return replace(self, columns=columns, lines=[*compress(self.lines, rows)])
+
+    def texts(self, name: str, kind: str, config: schema.Csv) -> Sequence[str]:
+        """The text of each row, its class or its group by `kind`. Raises InputError for an empty
+        cell."""
+        cells = self.cells(name, config.empty or ())
+        if cells.gaps.any():
+            told = cells.counted(cells.gaps, "is empty", "are empty")
+            advice = f"write a {kind} there, or leave the rows out"
+            self.refuse([f"column {name}: {told}; {advice}{as_it_is(cells, config, kind)}"])
+        return cells.texts
+
+    def missing(self, names: Sequence[str], key: str = "") -> list[str]:
+        """A text for each column that the table lacks; `key` is the setting that names it."""
+        lacking = [name for name in names if name not in self.columns]
+        # The search for similar names is slow, so only the shown columns get one.
+        wanted = set(names)
+        others = [name for name in self.names if name not in wanted]
+        told = [self._unknown(name, others, key) for name in lacking[:FAULTS_SHOWN]]
+        return told + [f"there is no column {name}" for name in lacking[FAULTS_SHOWN:]]
+
+    def _unknown(self, name: str, others: Sequence[str], key: str) -> str:
+        """With the most similar of the `others`, the columns that are not wanted anyway."""
+        given = f"{key}={name}: there is no such column" if key else f"there is no column {name}"
+        listed = ", ".join(self.names[:ALIKE])
+        row = "" if np.isnan(as_numbers(self.names)).all() else "; the first line must name columns"
+        return f"{given}{did_you_mean(name, others[:ALIKE]) or f'; it has {listed[:200]}{row}'}"
+
+    def require(self, names: Sequence[str], key: str = "") -> None:
+        """Raises InputError with the columns that the table lacks. `key`: see `missing`."""
+        self.refuse(self.missing(names, key))
+
+    def refuse(self, faults: Sequence[str], instead: str = "") -> None:
+        """Raises InputError with the faults, if any; `instead` is what corrects all of them."""
+        if not faults:
+            return
+        if len(faults) == 1:
+            raise InputError(f"{self.path}: {faults[0]}")
+        count = f"{self.path}: {len(faults):,} faults"
+        raise InputError("\n  ".join([count, *shortened(faults), *([instead] if instead else [])]))
+
+
+def as_table(columns: Mapping[str, Sequence[Any]]) -> Table:
+    """The table of a dictionary or a pandas DataFrame: a sequence of values for each column. None,
+    NaN and pandas' NA are empty cells. Raises InputError for anything but sequences of one length.
+    """
+    name, texts = Path("the table"), dict[str, list[str]]()
+    for key in columns.keys():  # noqa: SIM118  # a DataFrame has keys, too
+        values = columns[key]
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise InputError(f"{name}: column {key} is {values!r}, must be a list of values")
+        texts[str(key)] = [*map(as_text, values)]
+    lengths = {key: len(cells) for key, cells in texts.items()}
+    if len(set(lengths.values())) != 1 or not any(lengths.values()):
+        told = ", ".join(f"{key} {length}" for key, length in lengths.items())[:200]
+        raise InputError(
+            f"{name}: its columns must have the same number of values, one or more; they have "
+            f"{told or 'none'}"
+        )
+    return Table(name, texts, range(1, 1 + len(next(iter(texts.values())))))

@@ -1,0 +1,204 @@
+"""What the columns of a table are taken for, by data.encode=auto and data.fill=auto."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kindling.config.compose import compose
+from kindling.config.schema import Csv
+from kindling.data.tables.columns import Columns, DateColumn, NumberColumn, TextColumn, as_date
+from kindling.data.tables.learning import learn_columns
+from kindling.data.tables.table import Table, as_table
+from kindling.system.errors import InputError
+
+ROWS = 60
+DRAW = np.random.default_rng(0)
+NUMBERS = DRAW.normal(size=ROWS).round(3)
+
+
+def learn(columns: dict[str, Any], *overrides: str) -> tuple[Columns, Table, list[str]]:
+    """What all rows teach, the table, and the lines about its columns without the header."""
+    config = compose("data=csv", "data.path=a.csv", "data.target=y", *overrides).data
+    assert isinstance(config, Csv)
+    table = as_table({"y": [n % 2 for n in range(ROWS)], **columns})
+    found = learn_columns(table, config, np.ones(ROWS, bool))
+    (told,) = (text for _, text in table.notes if "its columns:" in text)
+    return found, table, told.splitlines()[2:]
+
+
+def with_gaps(values: Any, gap: object = None) -> list[object]:
+    return [gap if n % 10 == 3 else value for n, value in enumerate(values)]
+
+
+def test_numbers_with_gaps_get_a_feature_of_absence() -> None:
+    found, table, told = learn({"a": with_gaps(NUMBERS), "b": NUMBERS})
+    a, b = found.columns
+    assert isinstance(a, NumberColumn)
+    assert (a.absent, a.width, b.width) == (True, 2, 1)
+    known = np.array([v for n, v in enumerate(NUMBERS) if n % 10 != 3])
+    assert a.fill == np.median(known)
+    filled = np.array([np.median(known) if v is None else v for v in with_gaps(NUMBERS)], float)
+    features = found.features(table)
+    np.testing.assert_allclose(features[:, 0], (filled - filled.mean()) / filled.std(), rtol=1e-5)
+    np.testing.assert_array_equal(features[:, 1], np.arange(ROWS) % 10 == 3)
+    assert "6 empty cells: filled with the median" in told[0]
+    assert told[1].split() == ["b", "number", "1"]
+    new = as_table({"a": ["", 0.5], "b": [0, ""]})
+    assert found.features(new)[0, 1] == 1
+    assert [text for _, text in new.notes] == [
+        f"the table: 1 empty cell of column a filled with {a.fill:g}; 1 empty cell of column b "
+        f"filled with {np.median(NUMBERS):g}"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("write", "done"),
+    [
+        (lambda n: f"{1000 * n + 1000:,}", "read without commas"),
+        (lambda n: f"{n + 0.5}%", "read without %"),
+        (lambda n: f"{n + 0.5}".replace(".", ","), "read decimal commas"),
+        (lambda n: f"${n:,}.50", "read without a currency"),
+        (lambda n: "unknown" if n == 3 else str(n * n), "'unknown' (1) read as empty"),
+        (lambda n: "." if n == 3 else str(n * n), "'.' (1) read as empty"),
+    ],
+)
+def test_numbers_as_people_write_them(write: Any, done: str) -> None:
+    texts = [write(n) for n in range(ROWS)]
+    found, table, told = learn({"a": texts})
+    (column,) = found.columns
+    assert isinstance(column, NumberColumn)
+    assert done in told[0]
+    plain = [t.replace("%", "").replace("$", "") for t in texts]
+    decimal = "decimal" in done
+    plain = [t.replace(",", "." if decimal else "") for t in plain]
+    values = np.array([np.nan if t in ("unknown", ".") else float(t) for t in plain])
+    values = np.where(np.isnan(values), np.nanmedian(values), values)
+    features = found.features(table)[:, 0]
+    np.testing.assert_allclose(features, (values - values.mean()) / values.std(), atol=1e-5)
+    again = Columns.model_validate(found.model_dump(exclude_defaults=True))
+    np.testing.assert_array_equal(again.features(as_table({"a": texts[:7]}))[:, 0], features[:7])
+
+
+def test_texts_are_categories_and_new_ones_are_none_of_them() -> None:
+    texts = with_gaps(["red", "green", "blue"] * 20)
+    found, table, told = learn({"a": texts, "b": NUMBERS})
+    column = found.columns[0]
+    assert isinstance(column, TextColumn)
+    assert column.categories == ["blue", "green", "red"]
+    expected = [[t == c for c in column.categories] + [t is None] for t in texts]
+    np.testing.assert_array_equal(found.features(table)[:, :4], expected)
+    assert told[0].split()[:3] == ["a", "category", "4"]
+    assert "6 empty cells: no category" in told[0]
+    new = as_table({"a": ["red", "pink", ""], "b": [0, 0, 0]})
+    np.testing.assert_array_equal(
+        found.features(new)[:, :4], [[0, 0, 1, 0], [0, 0, 0, 0], [0, 0, 0, 1]]
+    )
+    notes = [text for _, text in new.notes]
+    assert any("'pink') that is no category: 'pink' (1); its features are 0" in t for t in notes)
+
+
+def test_many_texts_are_the_frequent_ones_and_identifiers_are_left_out() -> None:
+    many = [f"city {n % 40}" for n in range(ROWS)]
+    names = [f"Mr {n}" for n in range(ROWS)]
+    found, _, told = learn({"many": many, "names": names, "b": NUMBERS})
+    assert [column.name for column in found.columns] == ["many", "b"]
+    assert "left out: 60 different texts name the rows; to keep it, type data.categories" in told[0]
+    kept, *_ = learn({"names": names, "b": NUMBERS}, "data.categories=[names]")
+    assert kept.columns[0].width == ROWS
+    config = compose("data=csv", "data.path=a.csv", "data.target=y").data
+    assert isinstance(config, Csv)
+    texts = [f"t{n % 150}" for n in range(1000)] + ["t7"] * 5
+    table = as_table({"y": [0, 1] * 502 + [0], "a": texts})
+    (column,) = learn_columns(table, config, np.ones(1005, bool)).columns
+    assert isinstance(column, TextColumn)
+    assert len(column.categories) == 100
+    assert "t7" in column.categories
+    told = [table.notes[-1][1]]
+    assert "the 100 most frequent of 150 texts; 300 training rows have another" in told[0]
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind", "why"),
+    [
+        ({"": range(ROWS)}, "index", "numbers the rows"),
+        ({"rownames": [f"r{n}" for n in range(ROWS)]}, "index", "names the rows"),
+        ({"id": range(700, 700 + 3 * ROWS, 3)}, "index", "numbers the rows"),
+        ({"a": ["same"] * ROWS}, "constant", "always 'same'"),
+        ({"a": [4] * ROWS}, "constant", "always '4'"),
+        ({"a": [None] * ROWS}, "nothing", "is empty in all training rows"),
+    ],
+)
+def test_columns_that_are_left_out(columns: dict[str, Any], kind: str, why: str) -> None:
+    named = {name or "column 1": cells for name, cells in columns.items()}
+    found, _, told = learn({**named, "b": NUMBERS})
+    assert [column.name for column in found.columns] == ["b"]
+    assert kind in told[0]
+    assert f"left out: {why}" in told[0]
+    with pytest.raises(InputError, match="no column is left to learn from"):
+        learn(named)
+
+
+def test_a_column_that_counts_is_kept_and_told() -> None:
+    found, _, told = learn({"year": range(1960, 1960 + ROWS)})
+    assert found.width == 1
+    assert "numbers the rows; if the number says nothing, type data.drop=[year]" in told[0]
+
+
+def test_numbers_may_be_categories() -> None:
+    found, table, _ = learn({"zip": [n % 3 for n in range(ROWS)]}, "data.categories=[zip]")
+    np.testing.assert_array_equal(found.features(table), np.eye(3)[np.arange(ROWS) % 3])
+    with pytest.raises(InputError, match=r"data.categories=zup: there is no such column"):
+        learn({"zip": NUMBERS}, "data.categories=[zup]")
+
+
+FIRST = datetime(2020, 1, 30, tzinfo=UTC)
+DAYS = [FIRST + timedelta(days=11 * n, hours=5 * n) for n in range(ROWS)]
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%d.%m.%Y", "%m/%d/%Y %I:%M %p",
+     "%b %d, %Y", "%d %B %Y", "%d-%b-%y"],
+)  # fmt: skip
+def test_dates(form: str) -> None:
+    texts = [day.strftime(form) for day in DAYS]
+    found, table, told = learn({"when": texts})
+    (column,) = found.columns
+    assert isinstance(column, DateColumn)
+    timed = "%H" in form or "%I" in form
+    assert (column.timed, column.width) == (timed, 7 if timed else 5)
+    read = [datetime.strptime(text, form).replace(tzinfo=UTC) for text in texts]
+    seconds = np.array([day.timestamp() for day in read])
+    features = found.features(table)
+    np.testing.assert_allclose(
+        features[:, 0], (seconds - seconds.mean()) / seconds.std(), rtol=1e-4, atol=1e-5
+    )
+    days = np.array([day.weekday() + (day.hour + day.minute / 60) / 24 for day in read])
+    angle = 2 * np.pi * (days - 3) / 7  # 1970 began on a Thursday
+    np.testing.assert_allclose(np.hypot(features[:, 3], features[:, 4]), 1, rtol=1e-5)
+    np.testing.assert_allclose(features[:, 3], np.sin(angle), atol=2e-3)
+    assert "date" in told[0]
+    new = as_table({"when": [texts[0], "soon"]})
+    with pytest.raises(InputError, match=r"when: 1 of 2 cells is no date \(line 2: 'soon'\)"):
+        found.features(new)
+    gap = as_table({"when": ["", DAYS[-1].replace(year=2040).strftime(form)]})
+    assert not found.features(gap)[0].any()
+    assert "2020-01-30 to 2021" in gap.notes[-1][1]
+
+
+def test_the_order_of_day_and_month_is_told() -> None:
+    texts = [f"{n % 12 + 1:02}/{n % 11 + 1:02}/2024" for n in range(ROWS)]
+    _, _, told = learn({"when": texts})
+    assert "read as month/day/year, could be day/month/year too" in told[0]
+    texts = [f"{n % 28 + 1:02}/{n % 11 + 1:02}/2024" for n in range(ROWS)]
+    found, _, told = learn({"when": texts})
+    assert found.columns[0].form == "%d/%m/%Y"  # type: ignore[union-attr]
+    assert "could be" not in told[0]
+
+
+def test_no_date_is_read_of_odd_texts() -> None:
+    for text in ("2024-13-01", "20240101", "99999-01-01", "1/1/99999", "2024-01-01Z[x]", ""):
+        assert np.isnan(as_date(text, "iso"))
+    assert as_date("2024-01-01T00:00:00+01:00", "iso") == 1704063600

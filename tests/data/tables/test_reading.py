@@ -1,0 +1,120 @@
+"""How a table is read from a file: its encoding, its separator, its header."""
+
+import csv
+import gzip
+import io
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kindling.data.tables.reading import read_table
+from kindling.system.errors import InputError
+
+PLAIN = "name,size\nA,1.5\nB,2\n"
+COLUMNS = {"name": ("A", "B"), "size": ("1.5", "2")}
+
+
+Read = tuple[dict[str, tuple[str, ...]], list[str], list[int]]
+
+
+def read(path: Path, content: bytes | str) -> Read:
+    """The columns, the notes without the path, and the lines of the rows."""
+    path.write_bytes(content.encode() if isinstance(content, str) else content)
+    table = read_table(path)
+    notes = [text.removeprefix(f"{path}: ") for _, text in table.notes]
+    return {name: tuple(cells) for name, cells in table.columns.items()}, notes, [*table.lines]
+
+
+@pytest.mark.parametrize(
+    ("content", "note"),
+    [
+        (PLAIN, ""),
+        (PLAIN.replace("\n", "\r\n"), ""),
+        (PLAIN.rstrip("\n"), ""),
+        ("\ufeff" + PLAIN, ""),
+        (PLAIN.encode("utf-16"), ""),
+        (PLAIN.replace(",", ";"), "its cells are separated by semicolons"),
+        (PLAIN.replace(",", "\t"), "its cells are separated by tabulators"),
+        (PLAIN.replace(",", "|"), "its cells are separated by |"),
+        (PLAIN.replace(",", "  "), "its cells are separated by spaces"),
+        ("sep=;\n" + PLAIN.replace(",", ";"), "its cells are separated by semicolons"),
+        ("# made by hand\n# twice\n" + PLAIN, "its first 2 lines are comments or blank"),
+        ("\n" + PLAIN, "its first 1 lines are comments or blank"),
+        (PLAIN.replace("\nB", "\n,\nB"), "1 line has only empty cells, and is left out (line 3)"),
+        (PLAIN.replace("\n", ",\n").replace("size,", "size"), "ends with an empty cell more"),
+        ('name,"size"\n"A","1.5"\n"B",2\n', ""),
+    ],
+)
+def test_a_table_in_many_dialects(content: bytes | str, note: str, tmp_path: Path) -> None:
+    columns, notes, _ = read(tmp_path / "a.csv", content)
+    assert columns == COLUMNS
+    assert note in "".join(notes)
+    assert bool(notes) == bool(note)
+    raw = content if isinstance(content, bytes) else content.encode()
+    packed, *_ = read(tmp_path / "a.csv.gz", gzip.compress(raw))
+    assert packed == COLUMNS
+
+
+def test_row_names_columns_without_a_name_and_two_of_one_name(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    columns, notes, _ = read(path, ",x,x,\n1,2,3,4\n5,6,7,8\n")
+    assert [*columns] == ["column 1", "x", "x_2", "column 4"]
+    assert notes == ["has two columns x; the second, column 3, is called x_2"]
+    columns, notes, _ = read(path, "x,y\nr1,2,3\nr2,4,5\n")
+    assert columns == {"column 1": ("r1", "r2"), "x": ("2", "4"), "y": ("3", "5")}
+    assert "their first names the row" in notes[0]
+    columns, _, _ = read(path, "x,x_2,x,x\n1,2,3,4\n")
+    assert [*columns] == ["x", "x_2", "x_3", "x_4"]
+    _, notes, _ = read(path, "5,5,a\n1,2,3\n")
+    assert notes[-1] == "if its first line is a row, write a line of names above the rows"
+
+
+def test_another_encoding_is_told(tmp_path: Path) -> None:
+    columns, notes, _ = read(tmp_path / "a.csv", "ort,x\nKöln,1\n".encode("cp1252"))
+    assert columns["ort"] == ("Köln",)
+    assert notes == ["is not in UTF-8 (byte 8), and is read as Windows-1252"]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("a,b\n1,2,3\n4,5\n", "line 2: has 3 of 2 cells"),
+        ("a,b,c\n1,2\n4,5,6\n", "line 2: has 2 of 3 cells"),
+        ("# only\n", "is empty; its first line must name the columns"),
+        ("a\n1\n", "has only one column, 'a'"),
+        ("", "is empty; its first line must name the columns"),
+        ("a,b\n", "has no row below its header"),
+        ("a,b\n,\n", "has no row below its header"),
+        (PLAIN.encode("utf-16-le"), "most of its bytes are 0"),
+        (gzip.compress(PLAIN.encode(), mtime=0)[:-9], "cannot be unpacked"),
+        (b"\x1f\x8b nothing", "cannot be unpacked"),
+        (gzip.compress(b"a,b\n" + b"1,2\n" * 200_000, mtime=0), "unpacks to more than 100 times its size"),
+        ('a,b\n"1,2\n', "is not a table (unexpected end of data)"),
+    ],
+)
+def test_what_is_no_table(content: bytes | str, told: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError) as caught:
+        read(tmp_path / "a.csv", content)
+    assert str(caught.value).startswith(f"{tmp_path}/a.csv: ")
+    assert told in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_pythons_writer_writes_is_read_back(seed: int, tmp_path: Path) -> None:
+    """With each separator, quoted cells with separators, quotes and line ends among them."""
+    draw = random.Random(seed)
+    letters = 'ab1.,;|\t "\n'
+    names = [f"n{number}" for number in range(draw.randint(2, 6))]
+    rows = [
+        ["".join(draw.choices(letters, k=draw.randint(1, 6))) for _ in names]
+        for _ in range(draw.randint(3, 40))
+    ]
+    file = io.StringIO()
+    csv.writer(file, delimiter=draw.choice(",;|\t")).writerows([names, *rows])
+    columns, _, lines = read(tmp_path / "a.csv", file.getvalue())
+    assert [[*row] for row in zip(*columns.values(), strict=True)] == rows
+    ends = np.cumsum([1 + sum(cell.count("\n") for cell in row) for row in rows]) + 1
+    assert lines == ends.tolist()
