@@ -36,17 +36,17 @@ def test_numbers_with_gaps_get_a_feature_of_absence() -> None:
     found, table, told = learn({"a": with_gaps(NUMBERS), "b": NUMBERS})
     a, b = found.columns
     assert isinstance(a, NumberColumn)
-    assert (a.absent, a.width, b.width) == (True, 2, 1)
+    assert (a.absent, a.width, b.width) == (True, 4, 4)  # with two intervals each
     known = np.array([v for n, v in enumerate(NUMBERS) if n % 10 != 3])
     assert a.fill == np.median(known)
     filled = np.array([np.median(known) if v is None else v for v in with_gaps(NUMBERS)], float)
     features = found.features(table)
     np.testing.assert_allclose(features[:, 0], (filled - filled.mean()) / filled.std(), rtol=1e-5)
-    np.testing.assert_array_equal(features[:, 1], np.arange(ROWS) % 10 == 3)
+    np.testing.assert_array_equal(features[:, 3], np.arange(ROWS) % 10 == 3)
     assert "6 empty cells: filled with the median" in told[0]
-    assert told[1].split() == ["b", "number", "1"]
+    assert told[1].split() == ["b", "number", "4"]
     new = as_table({"a": ["", 0.5], "b": [0, ""]})
-    assert found.features(new)[0, 1] == 1
+    assert found.features(new)[0, 3] == 1
     assert [text for _, text in new.notes] == [
         f"the table: 1 empty cell of column a filled with {a.fill:g}; 1 empty cell of column b "
         f"filled with {np.median(NUMBERS):g}"
@@ -140,9 +140,35 @@ def test_columns_that_are_left_out(columns: dict[str, Any], kind: str, why: str)
         learn(named)
 
 
+@pytest.mark.parametrize("values", [2, 5, 12, 40, 10**6])
+def test_numbers_have_a_feature_for_each_interval(values: int) -> None:
+    """Against NumPy's interpolation, also for numbers beyond those of training."""
+    draw = np.random.default_rng(values)
+    numbers = draw.integers(0, values, 600) * 1.5 - 3
+    numbers[:2] = -3, (values - 1) * 1.5 - 3
+    config = compose("data=csv", "data.path=a.csv", "data.target=y").data
+    assert isinstance(config, Csv)
+    table = as_table({"y": [0, 1] * 300, "a": numbers})
+    found = learn_columns(table, config, np.ones(600, bool))
+    (column,) = found.columns
+    assert isinstance(column, NumberColumn)
+    few = np.unique(numbers)
+    edges = few if values <= 60 else np.unique(np.quantile(numbers, np.linspace(0, 1, 17)))
+    expected = edges.tolist() if values > 2 else []
+    assert column.edges == pytest.approx(expected)
+    new = np.array([*numbers[:50], -100, 1e9, few[0], few[-1]])
+    features = found.features(as_table({"a": new}))
+    assert features.shape[1] == max(1, len(expected))
+    for place in range(len(expected) - 1):
+        pair = edges[place : place + 2]
+        np.testing.assert_allclose(
+            features[:, 1 + place], np.interp(new, pair, [0, 0.3]), rtol=1e-5, atol=1e-6
+        )
+
+
 def test_a_column_that_counts_is_kept_and_told() -> None:
     found, _, told = learn({"year": range(1960, 1960 + ROWS)})
-    assert found.width == 1
+    assert len(found.columns) == 1
     assert "numbers the rows; if the number says nothing, type data.drop=[year]" in told[0]
 
 

@@ -90,7 +90,10 @@ def test_another_encoding_is_told(tmp_path: Path) -> None:
         (PLAIN.encode("utf-16-le"), "most of its bytes are 0"),
         (gzip.compress(PLAIN.encode(), mtime=0)[:-9], "cannot be unpacked"),
         (b"\x1f\x8b nothing", "cannot be unpacked"),
-        (gzip.compress(b"a,b\n" + b"1,2\n" * 200_000, mtime=0), "unpacks to more than 100 times its size"),
+        (
+            gzip.compress(b"a,b\n" + b"1,2\n" * 200_000, mtime=0),
+            "unpacks to more than 100 times its size",
+        ),
         ('a,b\n"1,2\n', "is not a table (unexpected end of data)"),
     ],
 )

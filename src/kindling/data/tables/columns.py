@@ -23,6 +23,7 @@ MOST_TOLD = 8  # columns, in a line about all of them
 ROUNDING = 1e-9  # relative: a number this close to those of training is one of them
 TOO_LARGE = "too large beside the numbers of training"  # infinite in float32
 CORRECT = "correct that, or leave the rows out"
+WITHIN = 0.3  # beside the standardised number: large values let small tables overfit
 DAY, WEEK, YEAR = 86_400.0, 7 * 86_400.0, 365.2425 * 86_400.0  # seconds
 
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
@@ -84,7 +85,9 @@ class _Column(BaseModel):
 
 
 class NumberColumn(_Column):
-    """A feature, (number - mean) / deviation. Empty cells become `fill`; None refuses them.
+    """A feature, (number - mean) / deviation; and one for each interval between two `edges`, from 0
+    below the interval to WITHIN above it (Gorishniy et al., On Embeddings for Numerical Features in
+    Tabular Deep Learning, 2022). Empty cells become `fill`; None refuses them.
 
     Training saw numbers from `low` to `high`; None: of a model that was trained before these were
     stored. `mark`: one of MARKS, which its numbers have. `words` stand for empty cells.
@@ -97,6 +100,11 @@ class NumberColumn(_Column):
     high: FiniteFloat | None = None
     mark: str = ""
     words: list[str] = Field(default_factory=list)
+    edges: list[FiniteFloat] = Field(default_factory=list)
+
+    @property
+    def own(self) -> int:
+        return max(1, len(self.edges))
 
     @property
     def filling(self) -> str:
@@ -112,7 +120,13 @@ class NumberColumn(_Column):
         return cells.fault(texts=False, gaps=self.fill is not None)
 
     def parts(self, cells: Cells) -> Floats:
-        return ((cells.filled(self.fill) - self.mean) / self.deviation)[:, None]
+        numbers = cells.filled(self.fill)[:, None]
+        whole = (numbers - self.mean) / self.deviation
+        if not self.edges:
+            return whole
+        edges = np.array(self.edges)
+        within = ((numbers - edges[:-1]) / np.diff(edges)).clip(0, 1)
+        return np.hstack([whole, WITHIN * within])
 
     def new(self, cells: Cells) -> Mask:
         """The cells with a number beyond all that training saw."""

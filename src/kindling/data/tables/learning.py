@@ -29,6 +29,8 @@ from kindling.system.errors import InputError
 MOST_CATEGORIES = 100  # of a column; of more, the frequent ones
 FEW, DIFFERENT = 20, 0.9  # more texts, in more than this share of rows, name the rows
 MOST_WORDS = 3  # in a column of numbers, which may stand for empty cells
+# Intervals of a number, for tables of so many columns; see docs/results.md for what they bring.
+BINS, ROWS_OF_BIN, FEW_VALUES, ROWS_OF_VALUE, MOST_BINNED = 16, 20, 60, 5, 300
 MOST_ROWS = 40  # of the table about the columns
 # The names of columns that programs write to number the rows.
 UNNAMED = r"column \d+|unnamed: \d+|row_?names?|row_?(id|number|nr)?|index|id|\.\.\.1|x"
@@ -118,7 +120,7 @@ def _take(table: Table, name: str, config: schema.Csv, trained_on: Mask) -> _Tak
             None, "constant", f"left out: always {cells.texts[int(known.argmax())][:40]!r}"
         )
     return (
-        _as_number(cells, config, trained_on)
+        _as_number(table, cells, config, trained_on)
         or _as_date(cells, trained_on)
         or _as_category(table, cells, config, trained_on)
     )
@@ -132,7 +134,7 @@ def _gaps(cells: Cells, fill: str) -> str:
     return f"{counted(int(cells.gaps.sum()), 'empty cell')}{read}: {fill}"
 
 
-def _as_number(cells: Cells, config: schema.Csv, trained_on: Mask) -> _Taken | None:
+def _as_number(table: Table, cells: Cells, config: schema.Csv, trained_on: Mask) -> _Taken | None:
     name, mark, done, words = cells.name, "", list[str](), list[str]()
     if cells.strange.any():
         if mark := cells.mark:
@@ -156,6 +158,10 @@ def _as_number(cells: Cells, config: schema.Csv, trained_on: Mask) -> _Taken | N
         return None
     which = "median" if config.fill == "auto" else config.fill
     column = _number(cells, config, trained_on, which)
+    if len(table.names) <= MOST_BINNED:
+        column = column.model_copy(
+            update={"edges": _edges(cells.numbers[trained_on & ~cells.gaps])}
+        )
     absent = config.fill == "auto" and bool(cells.gaps[trained_on].any())
     column = column.model_copy(update={"mark": mark, "words": words, "absent": absent})
     if fill := _gaps(cells, f"filled with the {str(which).replace('_', ' ')}, {column.filling}"):
@@ -163,6 +169,16 @@ def _as_number(cells: Cells, config: schema.Csv, trained_on: Mask) -> _Taken | N
     if cells.counting:
         done.append(f"numbers the rows; if the number says nothing, {leave_out}")
     return _Taken(column, "number", "; ".join(done))
+
+
+def _edges(numbers: Floats) -> list[float]:
+    """Between the values of a column with few of them, else between equal shares of the numbers;
+    none where there would be one interval."""
+    values = np.unique(numbers)
+    if len(values) > min(FEW_VALUES, len(numbers) / ROWS_OF_VALUE):
+        bins = int(min(BINS, len(numbers) / ROWS_OF_BIN))
+        values = np.unique(np.quantile(numbers, np.linspace(0, 1, bins + 1)))
+    return values.tolist() if len(values) > 2 else []
 
 
 def _as_date(cells: Cells, trained_on: Mask) -> _Taken | None:
