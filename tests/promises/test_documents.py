@@ -361,7 +361,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         f"{','.join(map(str, row))},1,{number},{number // 5},{label}"
         for number, (row, label) in rows
     ]
-    header = "a,b,c,d,name,ticket,patient,COLUMN"
+    header = "a,b,c,year,name,ticket,patient,COLUMN"
     for name, lines in (("FILE.csv", table), ("new.csv", table[::2])):
         (root / name).write_text("\n".join([header, *lines]) + "\n")
     houses = np.random.default_rng(0).normal(size=(60, 4))

@@ -1,6 +1,5 @@
 """What the columns of a table are taken for, by data.encode=auto and data.fill=auto."""
 
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -8,24 +7,11 @@ import pytest
 
 from kindling.config.compose import compose
 from kindling.config.schema import Csv
-from kindling.data.tables.columns import Columns, DateColumn, NumberColumn, TextColumn, as_date
+from kindling.data.tables.columns import Columns, NumberColumn, TextColumn
 from kindling.data.tables.learning import learn_columns
-from kindling.data.tables.table import Table, as_table
+from kindling.data.tables.table import as_table
 from kindling.system.errors import InputError
-
-ROWS = 60
-DRAW = np.random.default_rng(0)
-NUMBERS = DRAW.normal(size=ROWS).round(3)
-
-
-def learn(columns: dict[str, Any], *overrides: str) -> tuple[Columns, Table, list[str]]:
-    """What all rows teach, the table, and the lines about its columns without the header."""
-    config = compose("data=csv", "data.path=a.csv", "data.target=y", *overrides).data
-    assert isinstance(config, Csv)
-    table = as_table({"y": [n % 2 for n in range(ROWS)], **columns})
-    found = learn_columns(table, config, np.ones(ROWS, bool))
-    (told,) = (text for _, text in table.notes if "its columns:" in text)
-    return found, table, told.splitlines()[2:]
+from tests.helpers.tables import NUMBERS, ROWS, learn
 
 
 def with_gaps(values: Any, gap: object = None) -> list[object]:
@@ -148,7 +134,7 @@ def test_numbers_have_a_feature_for_each_interval(values: int) -> None:
     numbers[:2] = -3, (values - 1) * 1.5 - 3
     config = compose("data=csv", "data.path=a.csv", "data.target=y").data
     assert isinstance(config, Csv)
-    table = as_table({"y": [0, 1] * 300, "a": numbers})
+    table = as_table({"y": [0, 1] * 300, "a": numbers.tolist()})
     found = learn_columns(table, config, np.ones(600, bool))
     (column,) = found.columns
     assert isinstance(column, NumberColumn)
@@ -157,7 +143,7 @@ def test_numbers_have_a_feature_for_each_interval(values: int) -> None:
     expected = edges.tolist() if values > 2 else []
     assert column.edges == pytest.approx(expected)
     new = np.array([*numbers[:50], -100, 1e9, few[0], few[-1]])
-    features = found.features(as_table({"a": new}))
+    features = found.features(as_table({"a": new.tolist()}))
     assert features.shape[1] == max(1, len(expected))
     for place in range(len(expected) - 1):
         pair = edges[place : place + 2]
@@ -179,41 +165,6 @@ def test_numbers_may_be_categories() -> None:
         learn({"zip": NUMBERS}, "data.categories=[zup]")
 
 
-FIRST = datetime(2020, 1, 30, tzinfo=UTC)
-DAYS = [FIRST + timedelta(days=11 * n, hours=5 * n) for n in range(ROWS)]
-
-
-@pytest.mark.parametrize(
-    "form",
-    ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%d.%m.%Y", "%m/%d/%Y %I:%M %p",
-     "%b %d, %Y", "%d %B %Y", "%d-%b-%y"],
-)  # fmt: skip
-def test_dates(form: str) -> None:
-    texts = [day.strftime(form) for day in DAYS]
-    found, table, told = learn({"when": texts})
-    (column,) = found.columns
-    assert isinstance(column, DateColumn)
-    timed = "%H" in form or "%I" in form
-    assert (column.timed, column.width) == (timed, 7 if timed else 5)
-    read = [datetime.strptime(text, form).replace(tzinfo=UTC) for text in texts]
-    seconds = np.array([day.timestamp() for day in read])
-    features = found.features(table)
-    np.testing.assert_allclose(
-        features[:, 0], (seconds - seconds.mean()) / seconds.std(), rtol=1e-4, atol=1e-5
-    )
-    days = np.array([day.weekday() + (day.hour + day.minute / 60) / 24 for day in read])
-    angle = 2 * np.pi * (days - 3) / 7  # 1970 began on a Thursday
-    np.testing.assert_allclose(np.hypot(features[:, 3], features[:, 4]), 1, rtol=1e-5)
-    np.testing.assert_allclose(features[:, 3], np.sin(angle), atol=2e-3)
-    assert "date" in told[0]
-    new = as_table({"when": [texts[0], "soon"]})
-    with pytest.raises(InputError, match=r"when: 1 of 2 cells is no date \(line 2: 'soon'\)"):
-        found.features(new)
-    gap = as_table({"when": ["", DAYS[-1].replace(year=2040).strftime(form)]})
-    assert not found.features(gap)[0].any()
-    assert "2020-01-30 to 2021" in gap.notes[-1][1]
-
-
 def test_the_order_of_day_and_month_is_told() -> None:
     texts = [f"{n % 12 + 1:02}/{n % 11 + 1:02}/2024" for n in range(ROWS)]
     _, _, told = learn({"when": texts})
@@ -222,9 +173,3 @@ def test_the_order_of_day_and_month_is_told() -> None:
     found, _, told = learn({"when": texts})
     assert found.columns[0].form == "%d/%m/%Y"  # type: ignore[union-attr]
     assert "could be" not in told[0]
-
-
-def test_no_date_is_read_of_odd_texts() -> None:
-    for text in ("2024-13-01", "20240101", "99999-01-01", "1/1/99999", "2024-01-01Z[x]", ""):
-        assert np.isnan(as_date(text, "iso"))
-    assert as_date("2024-01-01T00:00:00+01:00", "iso") == 1704063600

@@ -1,0 +1,51 @@
+"""How the cells of a column become features."""
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from kindling.data.tables.columns import DateColumn, as_date
+from kindling.data.tables.table import as_table
+from kindling.system.errors import InputError
+from tests.helpers.tables import ROWS, learn
+
+FIRST = datetime(2020, 1, 30, tzinfo=UTC)
+DAYS = [FIRST + timedelta(days=11 * n, hours=5 * n) for n in range(ROWS)]
+
+
+@pytest.mark.parametrize(
+    "form",
+    ["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M", "%d.%m.%Y", "%m/%d/%Y %I:%M %p",
+     "%b %d, %Y", "%d %B %Y", "%d-%b-%y"],
+)  # fmt: skip
+def test_dates(form: str) -> None:
+    texts = [day.strftime(form) for day in DAYS]
+    found, table, told = learn({"when": texts})
+    (column,) = found.columns
+    assert isinstance(column, DateColumn)
+    timed = "%H" in form or "%I" in form
+    assert (column.timed, column.width) == (timed, 7 if timed else 5)
+    read = [datetime.strptime(text, form).replace(tzinfo=UTC) for text in texts]
+    seconds = np.array([day.timestamp() for day in read])
+    features = found.features(table)
+    np.testing.assert_allclose(
+        features[:, 0], (seconds - seconds.mean()) / seconds.std(), rtol=1e-4, atol=1e-5
+    )
+    days = np.array([day.weekday() + (day.hour + day.minute / 60) / 24 for day in read])
+    angle = 2 * np.pi * (days - 3) / 7  # 1970 began on a Thursday
+    np.testing.assert_allclose(np.hypot(features[:, 3], features[:, 4]), 1, rtol=1e-5)
+    np.testing.assert_allclose(features[:, 3], np.sin(angle), atol=2e-3)
+    assert "date" in told[0]
+    new = as_table({"when": [texts[0], "soon"]})
+    with pytest.raises(InputError, match=r"when: 1 of 2 cells is no date \(line 2: 'soon'\)"):
+        found.features(new)
+    gap = as_table({"when": ["", DAYS[-1].replace(year=2040).strftime(form)]})
+    assert not found.features(gap)[0].any()
+    assert "2020-01-30 to 2021" in gap.notes[-1][1]
+
+
+def test_no_date_is_read_of_odd_texts() -> None:
+    for text in ("2024-13-01", "20240101", "99999-01-01", "1/1/99999", "2024-01-01Z[x]", ""):
+        assert np.isnan(as_date(text, "iso"))
+    assert as_date("2024-01-01T00:00:00+01:00", "iso") == 1704063600
