@@ -21,9 +21,11 @@ if TYPE_CHECKING:
     from kindling.inference.model import Model, load
     from kindling.records.folder import Run
     from kindling.sweeps.run_command import sweep
+    from kindling.system.errors import InputError
     from kindling.training.printing_fit import fit
 
 __all__ = [
+    "InputError",
     "KindlingClassifier",
     "KindlingRegressor",
     "Model",
@@ -42,6 +44,7 @@ PLACES = {
     "KindlingClassifier": "kindling.inference.estimator",
     "KindlingRegressor": "kindling.inference.estimator",
     "sweep": "kindling.sweeps.run_command",
+    "InputError": "kindling.system.errors",
 }
 
 lean_imports.install()

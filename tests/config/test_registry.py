@@ -493,6 +493,24 @@ def test_the_module_of_the_documentation_registers_what_it_says(installed: Path)
     assert [*history(installed / "run")[0]][-2:] == ["val/errors", "counted"]
 
 
+def test_the_measure_of_the_documentation(installed: Path) -> None:
+    page = (ROOT / "docs" / "extending.md").read_text()
+    section = page.partition("## A measure of your own")[2].partition("\n## ")[0]
+    for name, text in re.findall(r"^```python\n# (mine/\S+)\n(.*?)^```$", section, re.M | re.S):
+        (installed / name).write_text(text)
+    (words,) = re.findall(r"^```sh\nkindling train (.*)\n```$", section, re.M)
+    common = ("trainer=cpu", "trainer.max_epochs=2", "hydra.run.dir=run")
+    command(installed, "train", *words.split(), *common)
+    for row in history(installed / "run"):
+        assert float(row["val/misses"]) == pytest.approx(1 - float(row["val/acc"]))
+    wrong = (installed / "mine/extension.py").read_text().replace(":MISSES", ":NONE")
+    (installed / "mine/extension.py").write_text(wrong)
+    done = python(installed, "-m", "kindling", "train", *words.split(), *common[:2])
+    assert done.returncode == 2
+    assert "measure misses: mine.measures:NONE cannot be imported (" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 PICTURES = (
     "data=digits", "trainer=cpu", "trainer.max_epochs=3", "model.hidden_sizes=16",
     "checkpoint.every_n_steps=5", "trainer.steps_per_call=5", "trainer.limit_train_batches=10",

@@ -244,8 +244,8 @@ NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a com
         "needs the extension of docs/extending.md; tests/tasks/test_own_outputs.py runs it",
         nothing,
     ),
-    r"kindling train .*\.own=": (
-        "needs an extension; tests/config/test_registry.py runs the logger and the augmentation",
+    r"kindling train .*(\.own=|val/misses)": (
+        "needs an extension; tests/config/test_registry.py runs those of the page",
         nothing,
     ),
     r"kindling ": ("tests/promises/test_wheel.py runs commands of a wheel", is_of_a_wheel),

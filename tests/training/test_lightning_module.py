@@ -7,6 +7,7 @@ of their own, because a process knows the extensions that were installed when it
 import csv
 import json
 import re
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -205,6 +206,19 @@ def test_a_sweep_with_an_executor_and_a_trial_that_raises(installed: Path) -> No
     assert f"best val_loss {float(best['val_loss']):.4f}" in done.stdout
 
 
+def test_commands_about_runs_of_foreign_data(installed: Path) -> None:
+    """What needs a model of Kindling's own steps is refused in a line."""
+    words = (*ODD, "model.kind=words", "data=tokens", *SHORT)
+    assert train(installed, *words, "hydra.run.dir=run").returncode == 0
+    shutil.copytree(installed / "run", installed / "other")
+    done = python(installed, "-m", "src.committee", "run", "other", "--folder", "c")
+    assert done.returncode == 2
+    assert "run: model=odd is a LightningModule; a committee averages" in done.stderr
+    done = python(installed, "-m", "src.report", "run", "--bundle", "run.zip")
+    assert done.returncode == 2
+    assert "run: model=odd is a LightningModule, which no bundle repeats" in done.stderr
+
+
 def test_a_search_over_a_key_of_the_module(installed: Path) -> None:
     done = python(
         installed, "-m", "src.search", *TEMPLATE, *SHORT, "model.lr=interval(0.0001,0.1)",
@@ -303,8 +317,15 @@ def test_lr_find_is_refused(installed: Path) -> None:
 def test_a_name_tells_its_direction() -> None:
     higher = ("val/acc_best", "val_acc", "valid/Accuracy", "test_f1", "val/auroc_macro")
     assert [higher_is_better(name) for name in higher] == [True] * 5
-    lower = ("val_loss", "val/brier_score", "train/loss_epoch", "val-loss")
-    assert [higher_is_better(name) for name in lower] == [False] * 4
+    lower = (
+        "val_mse",
+        "val/error_rate",
+        "val_loss",
+        "val/brier_score",
+        "train/loss_epoch",
+        "val-loss",
+    )
+    assert [higher_is_better(name) for name in lower] == [False] * 6
     assert [known_entry(name) for name in ("val/score", "speed", "lossy")] == [None] * 3
 
 

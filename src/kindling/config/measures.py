@@ -82,6 +82,7 @@ MEASURES = {
 # What LightningModules of extensions log, by its whole name: those whose names do not tell whether
 # more is better.
 LOGGED: dict[str, Measure] = {}
+SYNONYMS = {"accuracy": "acc", "error": "loss", "mse": "rmse", "perplexity": "loss"}
 LOGGED_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_ ./@+:%-]{0,59}")  # no spreadsheet's formula
 
 
@@ -103,7 +104,8 @@ def known_entry(metric: str) -> Measure | None:
     name = metric.rpartition("/")[2]
     if found := LOGGED.get(metric) or MEASURES.get(name):
         return found
-    words = (word.lower().replace("accuracy", "acc") for word in re.split(r"[^A-Za-z0-9]", metric))
+    split = (word.lower() for word in re.split(r"[^A-Za-z0-9]", metric))
+    words = [SYNONYMS.get(word, word) for word in split]
     found = next((MEASURES[word] for word in words if word in MEASURES), None)
     return found and found._replace(words=name, tally=None)
 

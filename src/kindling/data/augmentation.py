@@ -163,7 +163,7 @@ class _Own:
             what = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
             raise InputError(
                 f"{self.where}: returns {what} for pictures {tuple(pictures.shape)}, must return "
-                "the changed pictures"
+                "the changed pictures in the same shape"
             )
         return found
 

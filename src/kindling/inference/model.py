@@ -108,6 +108,8 @@ class Model:
                 "call interval(features, held_out=(x, y)) with samples that it was not trained on"
             )
         if held_out is not None:
+            if not isinstance(held_out, tuple | list) or len(held_out) != 2:
+                raise InputError("held_out: must be features and numbers, held_out=(x, y)")
             x, y = held_out
             known = features_of(trained, "the held-out features", self._prepared(x))
             numbers = _array(y, "the held-out labels")

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 from pydantic import BaseModel, ConfigDict, Field
 
 from kindling.config.faults import check
+from kindling.config.registry import is_lightning
 from kindling.config.schema import UNTRAINED, Config
 from kindling.records.folder import HISTORY_LIMIT, RESULT_LIMIT, Run, parse_result
 from kindling.records.outcome import read_outcome
@@ -73,6 +74,11 @@ def write_bundle(paths: Sequence[Path], target: Path, *, force: bool = False) ->
     outcome = read_outcome(run)
     if not outcome.finished:
         raise InputError(f"{run.folder}: is {outcome.status}, only a finished run can be repeated")
+    if is_lightning("model", name := run.config.model.name):
+        raise InputError(
+            f"{run.folder}: model={name} is a LightningModule, which no bundle repeats; hand on the "
+            "extension with the run folder"
+        )
     for fault in why_not_writable("--bundle", target, f"{run.folder.name}.zip", force=force):
         raise InputError(fault)
     contents = {name: file.read_bytes() for name, file in files.items()}

@@ -140,7 +140,10 @@ def _with_model(
         return config
     call = f"kindling.load({str(path)!r}, model={section.class_name})"
     if own is None:
-        raise OwnModelError(f"{path}: its model was made in a Python program; there, call {call}")
+        raise OwnModelError(
+            f"{path}: its model was made in a Python program; there, call {call}, whose "
+            "trained.model is the torch module. Commands take the models of extensions"
+        )
     model = OwnModel(own)
     try:
         name = type(model.build(shape, config.task.outputs(classes))).__qualname__

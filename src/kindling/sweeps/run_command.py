@@ -316,6 +316,7 @@ def checked_sweep(
 
     own, token = Given.of(*given), from_python.set(True)
     try:
+        overrides = [text for text in overrides if text not in own.overrides()]
         if twice := {key_of(text) for text in own.overrides()} & {*map(key_of, overrides)}:
             raise InputError(f"{', '.join(twice)}: sweep(…) was given others; leave the texts out")
         command = _checked(overrides, [*more, *own.overrides()], timestamped("sweeps"))

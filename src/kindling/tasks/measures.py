@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from kindling.config import registry
 from kindling.config.measures import MEASURES
 from kindling.data.loader import CHUNK, Batch
 from kindling.data.sources.source import as_float
@@ -42,7 +43,10 @@ class Tally(NamedTuple):
 
 
 def _tally_of(measure: str) -> Tally:
-    found: Tally = resolve_name(str(MEASURES[measure].tally))
+    own = registry.place("measure", measure) is not None
+    found: Tally = (
+        registry.resolve("measure", measure) if own else resolve_name(str(MEASURES[measure].tally))
+    )
     return found
 
 

@@ -170,6 +170,9 @@ class LoggedByModule(Logger):
         if best is not None:
             mode = "max" if higher_is_better(best) else "min"
             advice = f"type checkpoint.monitor={best} checkpoint.mode={mode}"
+            if known_entry(best) is None:  # of such a name, the extension must tell the direction
+                told = f'write monitors={{"{best}": "min"}}, or "max", into the extension'
+                advice = f"{told}, and type checkpoint.monitor={best}"
         raise InputError(
             f"checkpoint.monitor={self.monitor}: the module logs {found}; {advice}, or log it"
         )

@@ -70,7 +70,8 @@ class Stopping(RunsLast):
         """Time may be over when a resumed run begins; Lightning then trains no epoch."""
         if not self.history.epochs:
             raise InputError(
-                "a callback has stopped the run before its first step"
+                "no step was taken: a callback has stopped the run before, or its training loader "
+                "has no batch"
                 if module.configs[0].trainer.max_time is None
                 else "trainer.max_time is over before the first step; type a longer time"
             )

@@ -9,7 +9,9 @@ import onnx
 import pytest
 import torch
 from safetensors import safe_open
+from torch import nn
 
+from kindling.inference.export import formats
 from kindling.inference.export.formats import FormatName, open_onnx, plan
 from kindling.records.folder import Run
 from kindling.system import extras
@@ -179,6 +181,26 @@ def test_operators_that_the_export_never_writes(kind: str, tmp_path: Path) -> No
     path.write_bytes(HARMFUL[kind].SerializeToString())
     with pytest.raises(InputError, match=r"model\.onnx: cannot be read as ONNX"):
         open_onnx(path)
+
+
+class Varied(nn.Module):
+    """What modules of users have beside layers of ours."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = x.chunk(2, 1)
+        x = nn.functional.glu(torch.cat([first, second.sin()], 1))
+        x = nn.functional.normalize(x) + nn.functional.softplus(x).cumsum(1)
+        x = torch.where(x > 0.5, x.abs().sqrt(), -x)
+        return x.topk(2, 1).values + x.amin(1, keepdim=True)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::DeprecationWarning")
+def test_operators_of_ordinary_modules_are_trusted() -> None:
+    shapes = {"x": {0: torch.export.Dim("N")}}
+    program = torch.export.export(Varied(), (torch.ones(2, 8),), dynamic_shapes=shapes)
+    exported = torch.onnx.export(program, dynamo=True, verbose=False)
+    assert exported is not None
+    formats._check_graph(exported.model_proto.SerializeToString())
 
 
 def test_a_wrong_input_type_is_an_error(files: dict[FormatName, Path]) -> None:

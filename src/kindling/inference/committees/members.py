@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kindling.config.measures import sort_key
+from kindling.config.registry import is_lightning
 from kindling.config.written import flat
 from kindling.records.folder import MOST_MEMBERS, Run, is_sweep
 from kindling.records.lookup import COMMITTEE, checkpoint_of, timestamped
@@ -116,6 +117,11 @@ def _finished_run(path: Path) -> Outcome:
     if not run.config_file.exists():
         checkpoint_of(path)  # says what it is instead
     outcome = read_outcome(run)
+    if is_lightning("model", name := run.config.model.name):
+        raise InputError(
+            f"{path}: model={name} is a LightningModule; a committee averages what Kindling's own "
+            "tasks say"
+        )
     if not outcome.result:
         raise InputError(
             f"{path}: is still running, or was killed; a member must be finished. Wait for it, or "

@@ -35,12 +35,17 @@ ONNX_LIMIT = 2048 * MIB  # bytes; protobuf has no larger message
 # number from the file.
 OPERATORS = frozenset(
     (
-        "Abs", "Add", "AveragePool", "BatchNormalization", "Cast", "Clip", "Concat", "Conv", "Div",
-        "Elu", "Erf", "Exp", "Flatten", "Gather", "Gelu", "Gemm", "GlobalAveragePool", "Identity",
-        "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Log", "LogSoftmax", "MatMul",
-        "Max", "MaxPool", "Min", "Mul", "Neg", "Pow", "ReduceMax", "ReduceMean", "ReduceSum",
-        "Relu", "Reshape", "Sigmoid", "Slice", "Softmax", "Softplus", "Sqrt", "Squeeze", "Sub",
-        "Tanh", "Transpose", "Unsqueeze",
+        "Abs", "Add", "And", "ArgMax", "ArgMin", "AveragePool", "BatchNormalization", "Cast",
+        "Ceil", "Celu", "Clip", "Concat", "Conv", "Cos", "CumSum", "Div", "Elu", "Equal", "Erf",
+        "Exp", "Expand", "Flatten", "Floor", "Gather", "Gelu", "Gemm", "GlobalAveragePool",
+        "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity",
+        "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log",
+        "LogSoftmax", "MatMul", "Max", "MaxPool", "Mean", "Min", "Mish", "Mul", "Neg", "Not", "Or",
+        "PRelu", "Pow", "Reciprocal", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceMax",
+        "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum", "ReduceSumSquare", "Relu", "Reshape",
+        "Round", "Selu", "Shape", "Sigmoid", "Sign", "Sin", "Slice", "Softmax", "Softplus",
+        "Softsign", "Split", "Sqrt", "Squeeze", "Sub", "Sum", "Tanh", "TopK", "Transpose",
+        "Unsqueeze", "Where",
     )
 )  # fmt: skip
 ELEMENTS = 2**26  # at most, of any value in the graph for one sample
@@ -199,7 +204,9 @@ def _check_graph(content: bytes) -> None:
     graph = model.graph
     for node in graph.node:
         if node.domain or node.op_type not in OPERATORS:
-            raise ValueError(f"it has the operator {node.op_type[:80]}, which no export has")
+            raise ValueError(
+                f"it has the operator {node.op_type[:80]}, which is none of those that are trusted"
+            )
     if model.functions or graph.sparse_initializer:
         raise ValueError("it has functions or sparse weights, which no export has")
     if any(tensor.external_data for tensor in graph.initializer):
