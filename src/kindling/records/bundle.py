@@ -76,8 +76,8 @@ def write_bundle(paths: Sequence[Path], target: Path, *, force: bool = False) ->
         raise InputError(f"{run.folder}: is {outcome.status}, only a finished run can be repeated")
     if is_lightning("model", name := run.config.model.name):
         raise InputError(
-            f"{run.folder}: model={name} is a LightningModule, which no bundle repeats; hand on the "
-            "extension with the run folder"
+            f"{run.folder}: model={name} is a LightningModule, which no bundle repeats; hand "
+            "on the extension with the run folder"
         )
     for fault in why_not_writable("--bundle", target, f"{run.folder.name}.zip", force=force):
         raise InputError(fault)
