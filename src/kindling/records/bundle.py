@@ -74,10 +74,10 @@ def write_bundle(paths: Sequence[Path], target: Path, *, force: bool = False) ->
     outcome = read_outcome(run)
     if not outcome.finished:
         raise InputError(f"{run.folder}: is {outcome.status}, only a finished run can be repeated")
-    if is_lightning("model", name := run.config.model.name):
+    if is_lightning("model", run.config.model.name):
         raise InputError(
-            f"{run.folder}: model={name} is a LightningModule, which no bundle repeats; hand "
-            "on the extension with the run folder"
+            f"{run.folder}: model={run.config.model.name} is a LightningModule, which no bundle "
+            "repeats; hand on the extension with the run folder"
         )
     for fault in why_not_writable("--bundle", target, f"{run.folder.name}.zip", force=force):
         raise InputError(fault)

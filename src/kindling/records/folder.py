@@ -164,7 +164,7 @@ class Member(BaseModel):
     votes: Votes
 
 
-Members = Annotated[list[Member], Field(min_length=2, max_length=MOST_MEMBERS)]
+Members = Annotated[list[Member], Field(min_length=1, max_length=MOST_MEMBERS)]
 
 MemberUsed = TypedDict(
     "MemberUsed",
@@ -189,7 +189,7 @@ class CommitteeUsed(TypedDict):
     differing: Annotated[
         list[str], Field(max_length=1000)
     ]  # keys whose values the members differ in
-    members: Annotated[list[MemberUsed], Field(min_length=2, max_length=MOST_MEMBERS)]
+    members: Annotated[list[MemberUsed], Field(min_length=1, max_length=MOST_MEMBERS)]
 
 
 class Result(_Tested, total=False):

@@ -5,6 +5,7 @@ import errno
 import itertools
 import json
 import math
+import os
 import re
 import shutil
 from pathlib import Path
@@ -152,15 +153,19 @@ def test_a_greedy_committee_is_no_worse_than_its_best_member(train: Train, tmp_p
         assert sum(trained.model.votes) <= 12
 
 
-def test_a_choice_of_one_model_is_refused(train: Train, tmp_path: Path) -> None:
+def test_a_choice_of_one_model_is_a_committee_of_one(train: Train, tmp_path: Path) -> None:
     """The second run has hardly learnt anything."""
     good = train("trainer.max_epochs=10", "optimizer.lr=0.1")
     bad = train("optimizer.lr=1e-6")
     folder = tmp_path / "committee"
     request = read_request([good.folder, bad.folder], greedy=2, by="val/loss", folder=folder)
-    with pytest.raises(InputError, match=rf"chose {good.folder} alone, because no mean"):
-        make_committee(request)
-    assert not folder.exists()
+    made = make_committee(request)
+    (member,) = _members(made)
+    assert member["folder"] == os.path.relpath(good.folder, folder)
+    assert made.result["test/acc"] == good.result["test/acc"]
+    assert made.result["test/loss"] == pytest.approx(good.result["test/loss"], rel=1e-5)
+    assert "\n\n1 member, chosen by val/loss, " in summary(made)
+    assert open_trained(folder).members[0].config == good.config
 
 
 # --- members that do not fit ---------------------------------------------------------------------

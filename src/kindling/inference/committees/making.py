@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from kindling.config.measures import CLASSIFICATION, in_words, score_of, sort_key
-from kindling.config.written import printable
+from kindling.config.written import counted, printable
 from kindling.data.sources.source import Source
 from kindling.data.targets import spread
 from kindling.inference.committees.members import (
@@ -56,9 +56,10 @@ ADDED = ("arrays", "data.empty")  # facts that runs from before them do not have
 
 def make_committee(request: CommitteeRequest) -> Run:
     """Writes the run folder of the requested committee. The test set is used once, at the end.
+    By greedy selection it may have one member, if no mean is better.
 
-    Raises InputError when a checkpoint is damaged or does not fit the others, when the data cannot
-    be loaded, and when greedy selection finds no committee.
+    Raises InputError when a checkpoint is damaged or does not fit the others, and when the data
+    cannot be loaded.
     """
     began = time.perf_counter()
     models = [
@@ -69,11 +70,6 @@ def make_committee(request: CommitteeRequest) -> Run:
     counts = [1] * len(models) if request.greedy is None else _greedy(request, models, source)
     chosen = [each for each in zip(request.candidates, models, counts, strict=True) if each[2]]
     outcomes, members, votes = zip(*chosen, strict=True)
-    if len(members) < 2:
-        raise InputError(
-            f"--greedy {request.greedy}: chose {outcomes[0].run.folder} alone, because no "
-            f"mean with another run has a better {request.by}; use that run, or type --best N"
-        )
     model = Committee([member.model for member in members], votes, models[0].task).eval()
     committee = replace(members[0], model=model, members=members)
     validation = validation_of(committee, source)
@@ -282,7 +278,7 @@ def summary(run: Run) -> str:
     )
     chosen = f" chosen by {made['by']}," if made["best"] or made["greedy"] else ""
     return (
-        f"{table}\n\n{len(names)} members,{chosen} {result['parameters']:,} parameters; "
+        f"{table}\n\n{counted(len(names), 'member')},{chosen} {result['parameters']:,} parameters; "
         f"test {in_words(score)} {tested}{against}, "
         f"loss {format_metric('test/loss', result['test/loss'])}{worse}\n"
         f"folder {run.folder}"
