@@ -182,6 +182,11 @@ def test_a_setting_that_lost_a_trial_comes_last() -> None:
 def test_a_measure_is_followed_and_may_be_missing() -> None:
     """The monitor of a run from a stranger may have neither a column nor a value."""
     assert main_metrics("val/f1") == ("val/f1", "test/f1")
+    # What only a LightningModule logs.
+    logged = ("val_mse", "val/acc_best", "validation/x", "valid-x", "value", "score/val")
+    assert [main_metrics(name)[1] for name in logged] == [
+        "test_mse", "test/acc_best", "test/x", "test-x", "test/value", "test/score/val"
+    ]  # fmt: skip
     assert main_metrics("train/loss") == main_metrics("val/acc") == ("val/acc", "test/acc")
     known: list[Result] = [
         {"status": "finished", "monitor": "val/f1", "best": {"val/f1": value, "val/acc": 1 - value}}

@@ -202,6 +202,10 @@ def test_a_sweep_with_an_executor_and_a_trial_that_raises(installed: Path) -> No
     assert re.search(r"failed\nTraceback .*\n  File .*odd.py.*, in training_step\n", shown)
     rows = [*csv.DictReader((installed / "sweep" / "results.csv").read_text().splitlines())]
     assert [row["status"] for row in rows] == ["finished", "finished", "failed"]
+    assert {"val_loss", "test_loss"} < rows[0].keys()
+    assert not {"val/acc", "test/acc"} & rows[0].keys()
+    first = json.loads((installed / "sweep/0/result.json").read_text())
+    assert float(rows[0]["test_loss"]) == pytest.approx(first["test_loss"], abs=1e-4)
     best = min(rows[:2], key=lambda row: float(row["val_loss"]))
     assert f"best val_loss {float(best['val_loss']):.4f}" in done.stdout
 

@@ -98,6 +98,11 @@ def monitors(task: str | None = None) -> tuple[str, ...]:
     return (*own, *LOGGED)
 
 
+def is_logged(monitor: str) -> bool:
+    """Whether no task of ours has this monitor: a LightningModule logs it."""
+    return monitor in LOGGED or monitor not in monitors()
+
+
 def known_entry(metric: str) -> Measure | None:
     """The entry of a metric such as `val/acc` or `acc`. A LightningModule may log `val_loss` or
     `val/acc_best`: the first word of the name that is a measure tells its direction."""

@@ -4,6 +4,7 @@ Reports, tables and comparisons ask here for status, metrics and rank. Nothing h
 """
 
 import math
+import re
 import statistics
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from kindling.config.measures import (
     LOSSES,
     bounds,
     is_fraction,
+    is_logged,
     measure_of,
     score_of,
     sort_key,
@@ -39,7 +41,10 @@ TYPED_LIMIT = 8  # characters; people rarely type longer numbers
 
 def main_metrics(monitor: str, score: str = "acc") -> tuple[str, str]:
     """The metrics of the validation and of the test that tables show first: the score of the task,
-    or the measures that are monitored."""
+    or the measures that are monitored. Beside `val_mse`, a LightningModule logs `test_mse`."""
+    if is_logged(monitor):
+        split = re.match(r"val(id|idation)?(?=[/_-])", monitor)
+        return monitor, f"test{monitor[split.end() :]}" if split else f"test/{monitor}"
     name = measure_of(monitor) or score
     return f"val/{name}", f"test/{name}"
 
@@ -47,7 +52,8 @@ def main_metrics(monitor: str, score: str = "acc") -> tuple[str, str]:
 def all_metrics(monitor: str, score: str = "acc") -> list[str]:
     """All metrics that a run with this monitor and this score has."""
     own = (f"val/{score}", "val/loss", f"test/{score}", "test/loss")
-    return list(dict.fromkeys([*own, monitor, *main_metrics(monitor, score)]))
+    main = main_metrics(monitor, score)
+    return list(dict.fromkeys(main if is_logged(monitor) else [*own, monitor, *main]))
 
 
 @dataclass(frozen=True)
@@ -121,7 +127,7 @@ class Outcome:
 
     def metric(self, name: str) -> float | None:
         """A test metric, or a metric of the best epoch; without a result, the best so far."""
-        measured = self.result if name.startswith("test/") else self.result.get("best")
+        measured = self.result if name.startswith("test") else self.result.get("best")
         if measured is not None:
             return known_value(cast(Mapping[str, float | None], measured).get(name))
         # A folder from a stranger may lack the column of its monitor.
@@ -179,7 +185,8 @@ def table_metrics(outcomes: Sequence[Outcome]) -> list[str]:
     first, and accuracies last."""
     pairs = dict.fromkeys((outcome.monitor, outcome.score) for outcome in outcomes)
     monitored = (name for pair in pairs for name in (pair[0], *main_metrics(*pair)))
-    own = (main_metrics(f"val/{score}", score) for score in dict.fromkeys(s for _, s in pairs))
+    scored = dict.fromkeys(score for monitor, score in pairs if not is_logged(monitor))
+    own = (main_metrics(f"val/{score}", score) for score in scored)
     scores = [name for names in own for name in names]
     return [*dict.fromkeys(name for name in monitored if name not in scores), *scores]
 

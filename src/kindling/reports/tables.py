@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kindling.config.measures import in_words
+from kindling.config.measures import in_words, is_logged
 from kindling.records.folder import Result
 from kindling.records.outcome import (
     INTERVAL,
@@ -80,7 +80,8 @@ def run_table(name: str, part: Part) -> PageTable:
     ranked = part.ranked
     entries = _first(ranked)
     first = table_metrics(entries)
-    others = [metric for metric in ("val/loss", "test/loss") if metric not in first]
+    known = not all(is_logged(entry.monitor) for entry in entries)
+    others = [m for m in ("val/loss", "test/loss") if known and m not in first]
     reasons = any(entry.reason for entry in entries)
     rows = [
         {
@@ -151,11 +152,15 @@ def key_figures(entry: Reported, name: str | None) -> dict[str, Any] | None:
     """The figures and the command of the best run, called `name`; None without a value."""
     if entry.value is None:
         return None
-    tested = dict.fromkeys([main_metrics(entry.monitor, entry.score)[1], f"test/{entry.score}"])
+    own = [] if is_logged(entry.monitor) else [f"test/{entry.score}"]
+    tested = dict.fromkeys([main_metrics(entry.monitor, entry.score)[1], *own])
     facts = [
         (f"best {entry.monitor}", format_metric(entry.monitor, entry.value)),
         *(
-            (f"test {in_words(metric)}", format_metric(metric, entry.metric(metric)))
+            (
+                metric if is_logged(entry.monitor) else f"test {in_words(metric)}",
+                format_metric(metric, entry.metric(metric)),
+            )
             for metric in tested
         ),
         *_facts(entry.result),
