@@ -61,8 +61,8 @@ Labels = NDArray[np.int64]  # (N,), 0, 1, …
 FOLDS = 5
 RECIPE = (
     "data=csv", "data.target=class", "data.encode=onehot", "data.fill=median",
-    "data.test_fraction=0.02", f"data.folds={FOLDS}", f"data.fold=range({FOLDS})", "trainer=cpu", "trainer.max_epochs=50",
-    "trainer.early_stopping_patience=null", "scheduler=cosine",
+    "data.test_fraction=0.02", f"data.folds={FOLDS}", f"data.fold=range({FOLDS})", "trainer=cpu",
+    "trainer.max_epochs=50", "trainer.early_stopping_patience=null", "scheduler=cosine",
 )  # fmt: skip
 MLP = "Kindling, MLP of 100 units"
 OURS = {

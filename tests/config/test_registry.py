@@ -257,7 +257,7 @@ def test_a_sweep_over_a_model_of_an_extension_has_the_results_of_single_runs(
     alone, fused = (history(installed / name)[-1] for name in ("run", "sweep/1"))
     assert float(alone["val/loss"]) == pytest.approx(float(fused["val/loss"]), rel=1e-4)
     # An optimizer without a class for stacks, and callbacks, which follow one run.
-    for choice, why in (("optimizer=rms", "trains one model"), ("callbacks=[counter]", "follow")):
+    for choice, why in (("optimizer=rms", "trains one model"), ("callbacks=counter", "follow")):
         name = choice.partition("=")[0]
         last = ("optimizer.lr=0.1,0.2", f"hydra.sweep.dir={name}")
         told = command(

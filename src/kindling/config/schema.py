@@ -485,7 +485,7 @@ class Logger(Section):
         ),
     ]
     mlflow_file: str | None  # None: mlflow.db in the run folder
-    own: list[LoggerName] = Field(default=[])
+    own: Annotated[list[LoggerName], BeforeValidator(_as_texts)] = Field(default=[])
 
     @property
     def chosen(self) -> list[str]:
@@ -505,7 +505,7 @@ class Augmentation(Section):
     elastic_sigma: PositiveFloat  # pixels, the smoothness; see data/augmentation.py
     # The last share of the epochs, in which the changes become weaker.
     anneal: Annotated[float, Field(ge=0, le=1)] = 0.0
-    own: list[AugmentationName] = Field(default=[])
+    own: Annotated[list[AugmentationName], BeforeValidator(_as_texts)] = Field(default=[])
 
     @property
     def chosen(self) -> list[str]:
@@ -611,7 +611,7 @@ class Config(Section):
     resume: str | None  # "auto", or the folder of a run or sweep
     start_from: Start | None = None
     freeze: Layers = Field(default=[])
-    callbacks: list[CallbackName] = Field(default=[])
+    callbacks: Annotated[list[CallbackName], BeforeValidator(_as_texts)] = Field(default=[])
     name: Label | None = None
     tags: Tags = Field(default=[])
 
