@@ -1,7 +1,10 @@
 """A tiny run of each suite: it runs the contenders that it names, and reports all of them."""
 
+import hashlib
+import io
 import json
 import subprocess
+import tarfile
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from importlib.util import find_spec
@@ -22,7 +25,17 @@ from benchmarks import peak, questions, run_suite
 from benchmarks.contenders import Contender, can_compile
 from benchmarks.measure import ROOT, few_ticks, time_command
 from benchmarks.settings import SHARED, read_settings
-from benchmarks.suites import augmentation, busy, gpu_check, report, search, sweep, tables, vmap
+from benchmarks.suites import (
+    augmentation,
+    busy,
+    gpu_check,
+    real_tables,
+    report,
+    search,
+    sweep,
+    tables,
+    vmap,
+)
 from benchmarks.suites.search import Outcome
 from kindling.config.compose import compose
 from kindling.data.augmentation import Augmentation
@@ -399,3 +412,46 @@ def test_a_logarithmic_axis_has_ticks_for_all_times(
     shown = [tick for tick in axis.get_yticks() if seconds[0] <= tick <= seconds[1]]
     assert len(shown) >= 2
     assert len(shown) <= ticks
+
+
+def packed(contents: dict[str, str]) -> bytes:
+    body = io.BytesIO()
+    with tarfile.open(fileobj=body, mode="w:gz") as archive:
+        for name, text in contents.items():
+            member = tarfile.TarInfo(f"csv/{name}.csv")
+            member.size = len(text.encode())
+            archive.addfile(member, io.BytesIO(text.encode()))
+    return body.getvalue()
+
+
+def test_real_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the names are test tables, for classes, numbers, or both. The scores are those
+    of a run, and of boosting on the same rows."""
+    draw = np.random.default_rng(0)
+    x = draw.normal(size=(150, 2)).round(4)
+    rows = [f"{n},{a},{b},{'xy'[int(a + b > 0)]}" for n, (a, b) in enumerate(x.tolist(), 1)]
+    text = "\n".join([",a,b,kind", *rows])
+    names = [f"t{number}" for number in range(12)]
+    chosen = [n for n in names if int(hashlib.sha256(n.encode()).hexdigest()[0], 16) % 2]
+    first, second, *_ = chosen
+    contents = dict.fromkeys(names, "a,b\n1,2\n")
+    contents |= {first: text, second: text.replace("\n7,", "\n7,1,"), "._t": text}
+    found = [*real_tables.tables(packed(contents))]
+    assert [(table.name, table.target, table.task) for table in found][:2] == [
+        (first, "kind", "classification"), (first, "a", "regression")
+    ]  # fmt: skip
+    monkeypatch.setattr(real_tables, "archive", lambda: packed(contents))
+    monkeypatch.chdir(tmp_path)
+    shown, line = run_suite(read_settings(["suite=real_tables", "rounds=1"]))
+    result = json.loads(line)
+    (scores,) = result["scores"]["classification"].values()
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    config = compose("data=csv", f"data.path={path}", "data.target=kind", "trainer=cpu", "seed=0")
+    run = fit(config, tmp_path / "run")
+    assert scores[real_tables.OURS] == run.result["test/acc"]
+    assert scores[real_tables.BOOSTING] > 0.8
+    assert [*result["faults"]] == [second]
+    assert "has 5 of 4 cells" in result["faults"][second]
+    assert "2 of 3 tables train as they are" in shown
+    assert (tmp_path / "real_tables.png").stat().st_size > 5000

@@ -257,7 +257,11 @@ def test_the_module_of_the_program_opens_its_run(given: Any, own: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        (None, r"^{}: its model was made in a Python program; there, call {}$"),
+        (
+            None,
+            r"^{}: its model was made in a Python program; there, call {}, whose trained\.model "
+            r"is the torch module\. Commands take the models of extensions$",
+        ),
         (plain, r"^{}: was not trained with a model of class Sequential; call {}$"),
         (Net(4, 3), r"does not fit the given model \(last.weight is \(2, 8\)"),
         (Net(3), r"does not fit the given model \(first.weight is \(8, 4\)"),

@@ -247,7 +247,8 @@ def test_members_that_a_committee_cannot_have(committee: Run, tmp_path: Path) ->
     wide = compose("data=toy", "model.hidden_sizes=[1000000,1000000]").to_primitives()
     unlike = {f"model.members.7.{n}": torch.zeros(1) for n in range(3)}
     told = [
-        ({"members": [first]}, weights, r"wrong: members\)"),
+        ({"members": [first]}, weights, "members.1.layers.0.weight is a weight of no member"),
+        ({"members": []}, {}, r"wrong: members\)"),
         ({"members": [first] * 257}, weights, r"wrong: members\)"),
         ({"members": [first, second, first]}, weights, "has 0 weights, the configuration 1 hidden"),
         ({"members": [second, first]}, weights, r"is \(.*\), the configuration says"),

@@ -36,7 +36,7 @@ def config(*more):
         "task=regression", f"task.loss={loss}", "data=csv", f"data.path=table{labels}.csv",
         f"data.target={TARGETS}", "data.batch_size=64", "data.val_fraction=0.25",
         "data.test_fraction=0.25", "optimizer=sgd", "optimizer.lr=0.05", "scheduler=none",
-        "model.hidden_sizes=[6]",
+        "model.hidden_sizes=[6]", "data.encode=null", "data.fill=null",
         "trainer=cpu", "trainer.max_epochs=4", "trainer.precision=64", *more)
 
 def weights(run):

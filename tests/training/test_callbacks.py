@@ -325,7 +325,7 @@ def test_a_callback_that_stops_before_the_first_step_is_told(tmp_path: Path) -> 
             trainer.should_stop = True
 
     for number, callback in enumerate([Stops(), lightnings.Timer(datetime.timedelta(0))]):
-        with pytest.raises(InputError, match="has stopped the run before its first step"):
+        with pytest.raises(InputError, match="a callback has stopped the run before"):
             fit(config(), tmp_path / str(number), callbacks=[callback])
 
 

@@ -79,7 +79,7 @@ def config_of(folder: Path, loss: str, outputs: int, *overrides: str) -> Config:
         "data=csv", f"data.path={path}", f"data.target={target}", "data.val_fraction=null",
         "data.batch_size=1000", "trainer.max_epochs=12", "model.hidden_sizes=[8]",
         "model.activation=tanh", "trainer.early_stopping_patience=null",
-        "checkpoint.every_n_epochs=1",
+        "checkpoint.every_n_epochs=1", "data.encode=null", "data.fill=null",
         *overrides,
     )  # fmt: skip
 

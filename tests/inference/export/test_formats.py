@@ -189,7 +189,7 @@ class Varied(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         first, second = x.chunk(2, 1)
         x = nn.functional.glu(torch.cat([first, second.sin()], 1))
-        x = nn.functional.normalize(x) + nn.functional.softplus(x).cumsum(1)
+        x = x / x.norm(dim=1, keepdim=True) + nn.functional.softplus(x).cumsum(1)
         x = torch.where(x > 0.5, x.abs().sqrt(), -x)
         return x.topk(2, 1).values + x.amin(1, keepdim=True)
 

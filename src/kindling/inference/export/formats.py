@@ -37,7 +37,7 @@ OPERATORS = frozenset(
     (
         "Abs", "Add", "And", "ArgMax", "ArgMin", "AveragePool", "BatchNormalization", "Cast",
         "Ceil", "Celu", "Clip", "Concat", "Conv", "Cos", "CumSum", "Div", "Elu", "Equal", "Erf",
-        "Exp", "Expand", "Flatten", "Floor", "Gather", "Gelu", "Gemm", "GlobalAveragePool",
+        "Exp", "Flatten", "Floor", "Gather", "Gelu", "Gemm", "GlobalAveragePool",
         "Greater", "GreaterOrEqual", "HardSigmoid", "HardSwish", "Identity",
         "InstanceNormalization", "LayerNormalization", "LeakyRelu", "Less", "LessOrEqual", "Log",
         "LogSoftmax", "MatMul", "Max", "MaxPool", "Mean", "Min", "Mish", "Mul", "Neg", "Not", "Or",
