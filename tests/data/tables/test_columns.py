@@ -1,11 +1,13 @@
 """How the cells of a column become features."""
 
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
-from kindling.data.tables.columns import DateColumn, as_date
+from kindling.data.tables.columns import Columns, DateColumn, as_date
 from kindling.data.tables.table import as_table
 from kindling.system.errors import InputError
 from tests.helpers.tables import ROWS, learn
@@ -49,3 +51,31 @@ def test_no_date_is_read_of_odd_texts() -> None:
     for text in ("2024-13-01", "20240101", "99999-01-01", "1/1/99999", "2024-01-01Z[x]", ""):
         assert np.isnan(as_date(text, "iso"))
     assert as_date("2024-01-01T00:00:00+01:00", "iso") == 1704063600
+
+
+NUMBER = {"name": "a", "fill": 0.0, "mean": 0.0, "deviation": 1.0}
+DATE = {
+    "name": "a", "form": "iso", "mean": 0.0, "deviation": 1.0, "low": 0.0, "high": 1.0,
+    "timed": False,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        NUMBER | {"mark": "foo"},
+        NUMBER | {"edges": [0.0, 0.0, 1.0]},
+        NUMBER | {"edges": [1.0, 0.0]},
+        NUMBER | {"edges": [-1.7e308, 1.7e308]},
+        DATE | {"form": "%M%M"},
+        DATE | {"form": "%Y" * 10},
+        DATE | {"high": 1e300},
+        DATE | {"low": -1e300},
+    ],
+)
+def test_columns_of_a_stranger_are_checked(column: dict[str, Any]) -> None:
+    """Each would end in a traceback, or in features that are no numbers."""
+    for good in (NUMBER, DATE):
+        Columns.model_validate({"columns": [good]})
+    with pytest.raises(ValidationError):
+        Columns.model_validate({"columns": [column]})

@@ -152,6 +152,12 @@ def test_numbers_have_a_feature_for_each_interval(values: int) -> None:
         )
 
 
+def test_a_feature_is_no_index() -> None:
+    """A feature may be called x, and be different whole numbers."""
+    found, *_ = learn({"x": range(ROWS)})
+    assert [column.name for column in found.columns] == ["x"]
+
+
 def test_a_column_that_counts_is_kept_and_told() -> None:
     found, _, told = learn({"year": range(1960, 1960 + ROWS)})
     assert len(found.columns) == 1

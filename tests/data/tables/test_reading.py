@@ -40,8 +40,10 @@ def read(path: Path, content: bytes | str) -> Read:
         (PLAIN.replace(",", "|"), "its cells are separated by |"),
         (PLAIN.replace(",", "  "), "its cells are separated by spaces"),
         ("sep=;\n" + PLAIN.replace(",", ";"), "its cells are separated by semicolons"),
-        ("# made by hand\n# twice\n" + PLAIN, "its first 2 lines are comments or blank"),
-        ("\n" + PLAIN, "its first 1 lines are comments or blank"),
+        ("# made by hand\n# twice\n" + PLAIN, "2 lines are comments or blank, and are left out"),
+        ("\n" + PLAIN, "1 line is a comment or blank, and is left out above the header"),
+        ("# " + PLAIN, "its last comment names the columns"),
+        ("# by hand, twice\n" + PLAIN, "1 line is a comment or blank"),
         (PLAIN.replace("\nB", "\n,\nB"), "1 line has only empty cells, and is left out (line 3)"),
         (PLAIN.replace("\n", ",\n").replace("size,", "size"), "ends with an empty cell more"),
         ('name,"size"\n"A","1.5"\n"B",2\n', ""),
@@ -69,6 +71,26 @@ def test_row_names_columns_without_a_name_and_two_of_one_name(tmp_path: Path) ->
     assert [*columns] == ["x", "x_2", "x_3", "x_4"]
     _, notes, _ = read(path, "5,5,a\n1,2,3\n")
     assert notes[-1] == "if its first line is a row, write a line of names above the rows"
+
+
+def test_the_header_alone_of_a_wide_table(tmp_path: Path) -> None:
+    """However long its line is."""
+    names = [f"column_{number}" for number in range(30_000)]
+    path = tmp_path / "a.csv"
+    path.write_text(",".join(names) + "\n" + ",".join(["1"] * len(names)) + "\n")
+    found = read_table(path, header_alone=True)
+    assert (found.names, len(found.lines)) == (names, 0)
+    endless = gzip.compress(b"a" * 10**7, mtime=0)
+    path.write_bytes(endless)
+    (name,) = _names_alone(path)
+    assert len(name) < 10**7
+
+
+def _names_alone(path: Path) -> list[str]:
+    try:
+        return read_table(path, header_alone=True).names
+    except InputError as error:
+        return [str(error)]
 
 
 def test_another_encoding_is_told(tmp_path: Path) -> None:

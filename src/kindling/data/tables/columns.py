@@ -6,14 +6,14 @@ imputer and encoder of scikit-learn are objects, which it may not.
 
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from kindling.config.written import counted
 from kindling.data.tables.cells import MARKS, Cells, Floats, Mask, listed
@@ -28,6 +28,23 @@ DAY, WEEK, YEAR = 86_400.0, 7 * 86_400.0, 365.2425 * 86_400.0  # seconds
 
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _one_of(allowed: Collection[str]) -> Callable[[str], str]:
+    def check(value: str) -> str:
+        if value not in allowed:
+            raise ValueError("is unknown")
+        return value
+
+    return check
+
+
+def _rising(edges: list[float]) -> list[float]:
+    with np.errstate(over="ignore"):
+        steps = np.diff(edges)
+    if not ((steps > 0) & np.isfinite(steps)).all():
+        raise ValueError("must rise")
+    return edges
 
 
 class _Column(BaseModel):
@@ -98,9 +115,9 @@ class NumberColumn(_Column):
     deviation: Positive
     low: FiniteFloat | None = None
     high: FiniteFloat | None = None
-    mark: str = ""
+    mark: Annotated[str, AfterValidator(_one_of(("", *MARKS)))] = ""
     words: list[str] = Field(default_factory=list)
-    edges: list[FiniteFloat] = Field(default_factory=list)
+    edges: Annotated[list[FiniteFloat], AfterValidator(_rising)] = Field(default_factory=list)
 
     @property
     def own(self) -> int:
@@ -212,7 +229,9 @@ DATE_FORMATS = (
 TIMES = ("", " %H:%M", " %H:%M:%S", " %I:%M %p", " %I:%M:%S %p")
 ISO = re.compile(r"\d{4}-\d\d-\d\d([T ].*)?", re.ASCII)
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-DateFormat = Annotated[str, Field(max_length=30)]
+FORMS = ("iso", *(form + time for form in DATE_FORMATS[1:] for time in TIMES))
+# Seconds of the years 1 and 9999.
+Seconds = Annotated[float, Field(ge=-62_135_596_800, le=253_402_300_799)]
 
 
 def as_date(text: str, form: str) -> float:
@@ -234,11 +253,11 @@ class DateColumn(_Column):
     """The time, standardised; and as sine and cosine the place in the year, in the week, and if
     `timed` in the day. Empty cells have the mean time, and 0 for all others."""
 
-    form: Literal["iso"] | DateFormat
+    form: Annotated[str, AfterValidator(_one_of(FORMS))]
     mean: FiniteFloat
     deviation: Positive
-    low: FiniteFloat
-    high: FiniteFloat
+    low: Seconds
+    high: Seconds
     timed: bool
     takes_texts: ClassVar[bool] = True
     takes_gaps: ClassVar[bool] = True

@@ -12,8 +12,7 @@ from kindling.config import schema
 from kindling.config.written import counted, printable, typed
 from kindling.data.tables.cells import Cells, Floats, Mask, alike, listed
 from kindling.data.tables.columns import (
-    DATE_FORMATS,
-    TIMES,
+    FORMS,
     AnyColumn,
     Columns,
     DateColumn,
@@ -33,7 +32,7 @@ MOST_WORDS = 3  # in a column of numbers, which may stand for empty cells
 BINS, ROWS_OF_BIN, FEW_VALUES, ROWS_OF_VALUE, MOST_BINNED = 16, 20, 60, 5, 300
 MOST_ROWS = 40  # of the table about the columns
 # The names of columns that programs write to number the rows.
-UNNAMED = r"column \d+|unnamed: \d+|row_?names?|row_?(id|number|nr)?|index|id|\.\.\.1|x"
+UNNAMED = r"column \d+|unnamed: \d+|row_?names?|row_?(id|number|nr)?|index|id|\.\.\.1"
 
 
 @dataclass(frozen=True)
@@ -185,10 +184,9 @@ def _as_date(cells: Cells, trained_on: Mask) -> _Taken | None:
     """By the first format that reads all cells."""
     texts = [*cells.counts(~cells.gaps)]
     sample = texts[:50]
-    forms = [form + time for form in DATE_FORMATS for time in (TIMES if form != "iso" else ("",))]
     fitting = [
         form
-        for form in forms
+        for form in FORMS
         if not any(np.isnan(as_date(text, form)) for text in sample)
         and not any(np.isnan(as_date(text, form)) for text in texts[50:])
     ]

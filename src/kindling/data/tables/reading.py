@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -88,7 +89,7 @@ def _text(path: Path, notes: list[str], *, header_alone: bool) -> str:
         most = path.stat().st_size * GROWTH if packed else -1
         try:
             with gzip.open(file) if packed else file as plain:
-                content = plain.read(2**16 if header_alone else most)
+                content = _beginning(plain, most) if header_alone else plain.read(most)
                 if packed and not header_alone and plain.read(1):
                     raise InputError(
                         f"{path}: unpacks to more than {GROWTH} times its size; unpack it yourself"
@@ -96,9 +97,8 @@ def _text(path: Path, notes: list[str], *, header_alone: bool) -> str:
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise InputError(f"{path}: cannot be unpacked ({error})") from None
     encoding = "utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
-    cut = header_alone and len(content) == 2**16
     try:
-        found = content.decode(encoding, errors="ignore" if cut else "strict")
+        found = content.decode(encoding, errors="ignore" if header_alone else "strict")
     except UnicodeDecodeError as error:
         notes.append(f"is not in UTF-8 (byte {error.start + 1:,}), and is read as Windows-1252")
         found = content.decode("cp1252", errors="replace")
@@ -107,10 +107,21 @@ def _text(path: Path, notes: list[str], *, header_alone: bool) -> str:
     return found
 
 
+def _beginning(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
+    """SAMPLED lines, however long they are, or the whole file; at most so many bytes, unless -1."""
+    content = b""
+    while content.count(b"\n") <= SAMPLED and not 0 <= most <= len(content):
+        more = file.read(2**16)
+        if not more:
+            break
+        content += more
+    return content
+
+
 def _skip(text: str, notes: list[str]) -> tuple[int, str, str | None]:
     """The number of lines before the header, the text from there, and the separator that a first
     line such as `sep=;` names."""
-    skipped, separator = 0, None
+    skipped, separator, comment = 0, None, ""
     while True:
         line, end, rest = text.partition("\n")
         plain = line.strip().strip('"')
@@ -118,10 +129,34 @@ def _skip(text: str, notes: list[str]) -> tuple[int, str, str | None]:
             separator = plain[4:5]
         elif not (end and (plain.startswith("#") or not plain)):
             break
+        else:
+            comment = plain
         text, skipped = rest, skipped + 1
-    if skipped - (separator is not None) > 0:
-        notes.append(f"its first {skipped} lines are comments or blank, and are left out")
+    header = comment.lstrip("#").strip()
+    count = skipped - (separator is not None)
+    if header and _names(header, text.partition("\n")[0].strip()):
+        notes.append("its last comment names the columns")
+        text, skipped, count = f"{header}\n{text}", skipped - 1, count - 1
+    if count > 0:
+        told = (
+            "line is a comment or blank, and is"
+            if count == 1
+            else "lines are comments or blank, and are"
+        )
+        notes.append(f"{count} {told} left out above the header")
     return skipped, text, separator
+
+
+def _names(comment: str, row: str) -> bool:
+    """Whether a comment, as numpy.savetxt writes one, has a name for each cell of the first row."""
+    for separator in SEPARATORS:
+        names, cells = (
+            each.split(None if separator == " " else separator) for each in (comment, row)
+        )
+        if len(names) == len(cells) > 1:
+            of_numbers = ~np.isnan([as_numbers([c.strip()])[0] for c in cells])
+            return bool(of_numbers.any() and np.isnan(as_numbers([*map(str.strip, names)])).all())
+    return False
 
 
 def _separator(text: str) -> str:
