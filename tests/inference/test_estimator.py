@@ -1,5 +1,6 @@
 """The classifier and the regressor of scikit-learn."""
 
+import json
 import pickle
 import random
 import re
@@ -23,8 +24,10 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import check_estimator
 
 from kindling.config.compose import compose
+from kindling.config.drawn import draw_settings
 from kindling.inference.estimator import KindlingClassifier, KindlingRegressor
 from kindling.inference.model import load
+from kindling.records.folder import Run
 from kindling.system import resources
 from kindling.training.fit import fit
 
@@ -335,3 +338,36 @@ def test_whole_weights_are_repeated_rows(kind: Any) -> None:
     assert weighted.loss_curve_[-1] != pytest.approx(
         kind((8,), **options).fit(x, y).loss_curve_[-1]
     )
+
+
+@pytest.mark.parametrize("kind", [KindlingClassifier, KindlingRegressor])
+def test_a_pack_is_a_committee_of_drawn_networks(kind: Any, tmp_path: Path) -> None:
+    """Each network is the run of its settings, and members are chosen as by the command."""
+    x, y = (
+        load_iris(return_X_y=True) if kind is KindlingClassifier else load_diabetes(return_X_y=True)
+    )
+    quick = ["trainer.max_epochs=3", "trainer.accelerator=cpu"]
+    model = kind(pack=6, random_state=2, folder=tmp_path / "pack", overrides=quick)
+    model.fit(StandardScaler().fit_transform(x), y)
+    assert model.n_iter_ == 3
+    drawn = draw_settings(6, 2)
+    for number in range(6):
+        config = Run(tmp_path / "pack" / str(number)).config
+        assert config.read("model.hidden_sizes") == json.loads(drawn["model.hidden_sizes"][number])
+        assert config.optimizer.lr == float(drawn["optimizer.lr"][number])
+        assert config.data.val_fraction == 0.2
+    made = Run(tmp_path / "pack" / "committee").result["committee"]
+    assert len(made["members"]) >= 5
+    best = min(Run(tmp_path / "pack" / str(n)).monitored for n in range(6))
+    assert made["members"][0]["val/loss"] == best
+    again = kind(pack=6, random_state=2, overrides=quick).fit(StandardScaler().fit_transform(x), y)
+    scaled = StandardScaler().fit_transform(x)
+    np.testing.assert_array_equal(again.predict(scaled), model.predict(scaled))
+    assert model.score(scaled, y) > (0.8 if kind is KindlingClassifier else 0.2)
+
+
+@pytest.mark.parametrize("pack", [1, 257, "many", 2.5])
+def test_a_pack_has_two_networks_or_more(pack: object) -> None:
+    x, y = load_iris(return_X_y=True)
+    with pytest.raises(ValueError, match=f"pack={pack!r}: must be a number from 2 to 256"):
+        KindlingClassifier(pack=pack).fit(x, y)  # type: ignore[arg-type]

@@ -385,6 +385,8 @@ def tiny(words: Sequence[str]) -> tuple[str, ...]:
     module, *given = words[2:]
     if "new.csv" in given:  # for a model of a table
         return (module, "runs/DATE/TABLE", *given[1:])
+    if module == "src.tables":
+        return (module, *given, "--networks=3", *TINY[:2])
     if module == "src.committee":  # the sweep has two trials
         return (module, *("2" if word in ("5", "10") else word for word in given))
     if module not in ("src.train", "src.search") or "--help" in given:

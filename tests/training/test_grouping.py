@@ -1,11 +1,14 @@
 """Which trials of a sweep train as one stack."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from kindling.config.schema import Config
+from kindling.system.errors import InputError
 from kindling.training import grouping
+from kindling.training.fit import fit_stack
 from kindling.training.grouping import group_trials
 from tests.helpers.grids import SEEDS, WIDTHS, grid
 
@@ -16,16 +19,49 @@ def _sizes(configs: list[Config], most: int | None = None) -> list[int]:
 
 def test_groups_agree_in_all_but_the_fusible_keys() -> None:
     assert _sizes(grid(WIDTHS, SEEDS, ["optimizer.lr=0.1", "optimizer.lr=0.2"])) == [8]
-    assert _sizes(grid(["model.hidden_sizes=[8]", "model.hidden_sizes=[8,8]"], SEEDS)) == [2, 2]
     for axis in (
         ["data.batch_size=10", "data.batch_size=20"],
-        ["model.activation=relu", "model.activation=tanh"],
         ["optimizer=sgd", "optimizer=adam"],
         ["scheduler=none", "scheduler=cosine"],
         ["trainer.max_epochs=2", "trainer.max_epochs=3"],
     ):
         groups = group_trials(grid(axis, SEEDS))
         assert [group.trials for group in groups] == [[0, 1], [2, 3]], axis
+
+
+OF_MODELS = (
+    ["model.hidden_sizes=[8]", "model.hidden_sizes=[8,8]"],
+    ["model.activation=relu", "model.activation=tanh"],
+    ["model.dropout=0.0", "model.dropout=0.5"],
+    ["model.norm=null", "model.norm=batch"],
+    ["model=mlp", "model=logistic_regression"],
+)
+
+
+@pytest.mark.parametrize("axis", OF_MODELS)
+def test_where_the_engine_trains_models_of_a_family_differ_at_will(
+    axis: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configs = grid(axis, SEEDS)
+    one_family = configs[0].model.name == configs[-1].model.name
+    assert _sizes(configs) == ([4] if one_family else [2, 2])
+    assert _sizes(grid(axis, SEEDS, common=("trainer.step=closed_form",))) == [2, 2]
+    assert _sizes(grid(axis, SEEDS, common=("trainer.step=vmap",))) == [2, 2]
+    gpu = grouping.TrainingDevice(10**12, on_cpu=False)
+    assert _on(gpu, configs) == [[0, 1], [2, 3]]
+    monkeypatch.setattr("kindling.native.engine.why_absent", lambda: "there is no engine")
+    assert _sizes(configs) == [2, 2]
+
+
+def test_a_stack_of_several_kinds_is_refused_without_the_engine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its checkpoint may come to a machine that has none. In one product of the closed form, both
+    would have the first activation."""
+    configs = grid(OF_MODELS[1], common=("trainer.max_epochs=1",))
+    monkeypatch.setattr("kindling.native.engine.why_absent", lambda: "there is no engine")
+    with pytest.raises(InputError, match=r"which only the engine trains: there is no engine; to"):
+        fit_stack(configs, [tmp_path / "0", tmp_path / "1"], tmp_path / "stack")
 
 
 @pytest.mark.parametrize(

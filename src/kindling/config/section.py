@@ -137,6 +137,12 @@ class ModelSection(Section):
         found = getattr(self, self.sizes_key) if self.sizes_key else []
         return found if isinstance(found, list) else []
 
+    @property
+    def in_stacks(self) -> dict[str, Any]:
+        """The settings that the trials of a stack share: all, or all but the widths."""
+        count = {str(self.sizes_key): len(self.sizes)} if self.widths_differ_in_stacks else {}
+        return self.model_dump(mode="json") | count
+
     @classmethod
     def weights_between(cls, before: int, after: int, read: Callable[[str], Any]) -> int:
         """The weights of a hidden layer. `read` returns the unchecked value of a key."""

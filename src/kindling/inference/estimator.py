@@ -16,16 +16,19 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted, vali
 
 from kindling.config.compose import compose
 from kindling.data.sources.source import COPIES
+from kindling.inference.committees.packing import fit_pack
 from kindling.inference.model import Model
-from kindling.records.folder import Run
+from kindling.records.folder import MOST_MEMBERS, Run
 from kindling.records.loading import open_trained
 from kindling.system.arguments import as_path
 from kindling.system.errors import InputError, Interrupted
 from kindling.system.resources import require_memory
 from kindling.training import random_state
 from kindling.training.fit import fit
+from kindling.training.own import Given
 
 Inputs: TypeAlias = "ArrayLike | spmatrix | sparray"
+PACK_FRACTION = 0.2  # of the samples choose the members of a pack, if val_fraction is None
 LARGE = 30  # the root of a column's mean square, beyond which training is told to suffer
 WHY_NOT = {  # what other estimators have
     "partial_fit": (
@@ -48,6 +51,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     max_epochs: int
     batch_size: int
     val_fraction: float | None
+    pack: int | None
     random_state: int | np.random.RandomState | None
     overrides: Sequence[str] | str
     folder: str | Path | None
@@ -101,7 +105,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                 own: tuple[NDArray[Any], ...] = (features, labels)
                 if weights is not None:
                     own = (*own, _check_sample_weight(weights, features, ensure_non_negative=True))
-                run = self._run(folder, own)
+                run, best = self._run(folder, own)
                 self.model_ = Model(open_trained(run.folder))
             except (InputError, Interrupted) as error:
                 # The files are gone before anyone could look at them.
@@ -111,20 +115,37 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
                     told = "stopped; nothing was kept" if self.folder is None else text
                     raise Interrupted(error.number, told) from None
                 raise ValueError(text) from None
-            self.history_ = run.history
+            self.history_ = best.history
         self.loss_curve_ = [row["train/loss"] for row in self.history_[1:]]
         self.n_iter_ = len(self.history_) - 1
 
-    def _run(self, folder: Path, own: tuple[NDArray[Any], ...]) -> Run:
-        config, streams = compose(*self._settings()), random_state.capture()  # `fit` seeds them
+    def _run(self, folder: Path, own: tuple[NDArray[Any], ...]) -> tuple[Run, Run]:
+        """The trained run, and that of the best network."""
+        streams = random_state.capture()  # `fit` seeds them
+        test = tuple(part[:1] for part in own[:2])  # a run has one; nobody reads its metrics here
         try:
-            # A run has a test set; nobody reads its metrics here.
-            run = fit(config, folder, data=own, test=tuple(part[:1] for part in own[:2]))
+            if self.pack is not None:
+                given = Given.of(None, own, None, test)
+                made, members = fit_pack(self._settings(), *self._pack(), given, folder)
+                return made, members[0]
+            run = fit(compose(*self._settings()), folder, data=own, test=test)
         finally:
             random_state.restore(streams)
         if not run.best_checkpoint.exists():
             raise InputError(f"lr={self.lr}: training diverged; try a smaller lr, or scale X")
-        return run
+        return run, run
+
+    def _pack(self) -> tuple[int, int]:
+        """The number of networks, and the seed of their settings. Raises InputError."""
+        if not isinstance(self.pack, int | np.integer) or not 2 <= self.pack <= MOST_MEMBERS:
+            raise InputError(f"pack={self.pack!r:.80}: must be a number from 2 to {MOST_MEMBERS}")
+        return int(self.pack), self._seed()
+
+    def _seed(self) -> int:
+        seed = self.random_state
+        if isinstance(seed, int | np.integer):
+            return int(seed)
+        return int(check_random_state(seed).randint(2**31))
 
     def _settings(self) -> list[str]:
         given = self.hidden_sizes
@@ -136,9 +157,13 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             )
         sizes = ",".join(map(str, [given] if isinstance(given, int | np.integer) else given))
         fraction = "null" if self.val_fraction is None else self.val_fraction
-        seed = self.random_state
-        if not isinstance(seed, int | np.integer):
-            seed = check_random_state(seed).randint(2**31)
+        more = [self.overrides] if isinstance(self.overrides, str) else self.overrides
+        if self.pack is not None:
+            fraction = PACK_FRACTION if self.val_fraction is None else fraction
+            return [
+                "experiment=pack", "data=arrays", f"data.val_fraction={fraction}",
+                *self._own_settings(), "checkpoint.monitor=val/loss", "checkpoint.mode=min", *more,
+            ]  # fmt: skip
         return [
             "experiment=few_samples", "data=arrays", f"data.val_fraction={fraction}",
             f"data.batch_size={self.batch_size}",
@@ -146,8 +171,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             f"optimizer={self.optimizer}", f"optimizer.lr={self.lr}",
             f"optimizer.weight_decay={self.weight_decay}",
             *self._own_settings(), "checkpoint.mode=min",
-            f"trainer.max_epochs={self.max_epochs}", f"seed={seed}",
-            *([self.overrides] if isinstance(self.overrides, str) else self.overrides),
+            f"trainer.max_epochs={self.max_epochs}", f"seed={self._seed()}", *more,
         ]  # fmt: skip
 
     def _prepared(self, X: Inputs) -> NDArray[np.float32]:  # noqa: N803
@@ -177,15 +201,19 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         max_epochs: int = 50,
         batch_size: int = 100,
         val_fraction: float | None = None,
+        pack: int | None = None,
         class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
         random_state: int | np.random.RandomState | None = 0,
         overrides: Sequence[str] | str = (),
         folder: str | Path | None = None,
     ) -> None:
         """`val_fraction` of the samples choose the best epoch, by their loss; None: the loss on all
-        samples. `class_weight` has the weight of each class in the training loss, by default 1;
-        `balanced`: as scikit-learn's compute_class_weight gives them for the samples that train.
-        With class weights and without `val_fraction`, the training loss chooses the epoch."""
+        samples. `pack`: so many networks train in place of one, with sizes, rates and decays that
+        are drawn, and `val_fraction` of the samples, by default 0.2, choose a committee of them;
+        `history_` is then that of the best network. `class_weight` has the weight of each class in
+        the training loss, by default 1; `balanced`: as scikit-learn's compute_class_weight gives
+        them for the samples that train. With class weights and without `val_fraction`, the training
+        loss chooses the epoch."""
         self.hidden_sizes = hidden_sizes
         self.lr = lr
         self.optimizer = optimizer
@@ -193,6 +221,7 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         self.max_epochs = max_epochs
         self.batch_size = batch_size
         self.val_fraction = val_fraction
+        self.pack = pack
         self.class_weight = class_weight
         self.random_state = random_state
         self.overrides = overrides
@@ -270,6 +299,7 @@ class KindlingRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         max_epochs: int = 50,
         batch_size: int = 100,
         val_fraction: float | None = None,
+        pack: int | None = None,
         random_state: int | np.random.RandomState | None = 0,
         overrides: Sequence[str] | str = (),
         folder: str | Path | None = None,
@@ -284,6 +314,7 @@ class KindlingRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         self.max_epochs = max_epochs
         self.batch_size = batch_size
         self.val_fraction = val_fraction
+        self.pack = pack
         self.random_state = random_state
         self.overrides = overrides
         self.folder = folder

@@ -192,6 +192,16 @@ class CommitteeUsed(TypedDict):
     members: Annotated[list[MemberUsed], Field(min_length=1, max_length=MOST_MEMBERS)]
 
 
+class ComparedUsed(TypedDict):
+    """A model beside others on the test rows; inference/baselines.py writes and explains it."""
+
+    name: str
+    score: Number
+    low: Number
+    high: Number
+    less: Annotated[list[Number], Field(min_length=3, max_length=3)] | None
+
+
 class Result(_Tested, total=False):
     """result.json, as training/result.py and training/fit.py write it. Only the status is
     always there: the result of an interrupted or failed run has only a few of these fields."""
@@ -213,6 +223,7 @@ class Result(_Tested, total=False):
     parameters: Count
     config_hash: str
     committee: CommitteeUsed
+    compared: Annotated[list[ComparedUsed], Field(max_length=20)]
     seconds: dict[str, Seconds]
     stacked: Annotated[int, Field(ge=1, lt=2**63)]
     step: str

@@ -170,6 +170,7 @@ def _section(name: str, part: Part, folder: Path, *, with_models: bool) -> dict[
         "summary": tables.summary(part),
         "best": tables.setting_figures(part)
         or (best and tables.key_figures(best, None if alone else part.title_of(best))),
+        "compared": tables.compared(name, part),
         "pictures": _draw(figures.pictures(name, part, trained, data), folder),
         "settings": tables.settings_table(name, part),
         "table": tables.run_table(name, part),

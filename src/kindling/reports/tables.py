@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kindling.config.measures import in_words, is_logged
+from kindling.records.compared import compared_rows
 from kindling.records.folder import Result
 from kindling.records.outcome import (
     INTERVAL,
@@ -192,6 +193,17 @@ def _facts(result: Result) -> list[tuple[str, str]]:
     share = result.get("data", {}).get("test_most_frequent_class")
     known = [] if share is None else [("largest class", format_metric("acc", share))]
     return [*known, ("parameters", format_metric("parameters", result.get("parameters")))]
+
+
+def compared(name: str, part: Part) -> PageTable | None:
+    """A single model beside baselines; None where nothing was compared."""
+    (entry, *others) = part.entries
+    rows = [*compared_rows(entry.result.get("task"), entry.result.get("compared", []))]
+    if others or not rows:
+        return None
+    first = next(iter(rows[0]))
+    cells = [{k: Cell(text, text, number=k != first) for k, text in row.items()} for row in rows]
+    return PageTable(f"{name}-compared", cells)
 
 
 def phases(entries: Sequence[Reported]) -> list[tuple[str, float, str]]:

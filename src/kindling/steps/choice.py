@@ -17,6 +17,7 @@ from kindling.steps.kernel import KernelLearner, why_no_kernel
 from kindling.steps.native import NativeLearner, why_not_native
 from kindling.steps.vmap import VmapLearner
 from kindling.system.errors import InputError
+from kindling.system.installation import as_command
 
 LEARNERS: dict[str, type[Learner]] = {
     NATIVE: NativeLearner,
@@ -37,7 +38,25 @@ def choose_step(
 ) -> StepChoice:
     """The fastest way that the models, the configurations of their trials and the devices allow;
     `weighted`: whether samples have weights. Raises InputError if `trainer.step` names one that
-    they do not allow."""
+    they do not allow, and for models that the engine alone can train together."""
+    chosen = _fastest(configs, models, accelerator, world_size, weighted)
+    if chosen.kind != NATIVE and any(
+        c.model.in_stacks != configs[0].model.in_stacks for c in configs
+    ):
+        raise InputError(
+            f"the stack has models of different kinds, which only the engine trains: "
+            f"{chosen.reason}; to have the engine, type {as_command('build')}"
+        )
+    return chosen
+
+
+def _fastest(
+    configs: Sequence[Config],
+    models: Sequence[nn.Module],
+    accelerator: str,
+    world_size: int,
+    weighted: bool,
+) -> StepChoice:
     config, model = configs[0], models[0]
     wanted = config.trainer.step
     if wanted in (VMAP, AUTOGRAD):
@@ -65,7 +84,7 @@ def choose_step(
             "the kernel knows no weights of samples": weighted,
         }
     else:
-        fastest, why_not = NATIVE, partial(why_not_native, model)
+        fastest, why_not = NATIVE, partial(_why_none_native, models)
         obstacles = {
             f"the engine runs on CPUs, this run on {accelerator}": accelerator != "cpu",
             f"the engine does not {ranks}": world_size > 1,
@@ -80,3 +99,7 @@ def choose_step(
     if reason and wanted == NATIVE:
         raise InputError(f"trainer.step=native: {reason}; or type trainer.step=auto")
     return StepChoice(CLOSED_FORM if reason else fastest, reason)
+
+
+def _why_none_native(models: Sequence[nn.Module]) -> str:
+    return next((reason for model in models if (reason := why_not_native(model))), "")

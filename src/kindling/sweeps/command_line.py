@@ -182,7 +182,7 @@ def _checked_points(
         configs += [config] if config is not None else []
     for fault, numbers in faulty.items():
         trials = f"{'trials' if len(numbers) > 1 else 'trial'} {', '.join(numbers)}: "
-        faults.append(trials + fault if len(points) > 1 else fault)
+        faults.append(trials + fault if len(numbers) < len(points) else fault)
     if faults:
         raise config_error(faults)
     return overrides, combinations, configs

@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -81,9 +81,11 @@ def run_command(command: Command) -> None:
             finish_sweep(command.sweep_dir)
 
 
-def train_points(command: Command) -> None:
+def train_points(command: Command, proceed: Callable[[int], bool] | None = None) -> None:
     """Trains the points of a command, perhaps within another program. Raises what goes wrong with a
-    single run, and what goes wrong before the trials of a sweep begin."""
+    single run, and what goes wrong before the trials of a sweep begin. Of a sweep in stacks,
+    `proceed` is asked before each batch of hydra.sweeper.max_batch_size trials, with the number of
+    trials that were trained."""
     section, folder = command.section, command.sweep_dir
     if folder is not None:
         _require_divisible(command.points)
@@ -94,7 +96,7 @@ def train_points(command: Command) -> None:
         with _job_begun(command):
             exit_if_diverged(fit_job(command.points[0], command.run_dir.absolute()))
     elif "max_trials" in section["launcher"]:
-        _train_in_stacks(command, folder)
+        _train_in_stacks(command, folder, proceed)
     else:
         _begin_sweep(command, folder)
         for number, config in enumerate(command.points):
@@ -121,7 +123,7 @@ def _is_of_others(section: Mapping[str, Any]) -> bool:
     )
 
 
-def _train_in_stacks(command: Command, folder: Path) -> None:
+def _train_in_stacks(command: Command, folder: Path, proceed: Callable[[int], bool] | None) -> None:
     settings = stack_settings(command.section["launcher"], command.points)
     if settings.executor == "local":  # its processes import meanwhile
         import_for_stacks()
@@ -129,6 +131,8 @@ def _train_in_stacks(command: Command, folder: Path) -> None:
     count = len(command.points)
     size = command.section["sweeper"]["max_batch_size"] or count
     for first in range(0, count, size):
+        if proceed is not None and not proceed(first):
+            return
         batch = range(count)[first : first + size]
         write_together(write_into_folder, (_files_and_section(command, n)[0] for n in batch))
         _configure_log(command, _files_and_section(command, first)[1], "job_logging")

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from kindling.config.closed_form import not_covered, not_stacked, not_vmapped
+from kindling.config.closed_form import FAMILIES, not_covered, not_stacked, not_vmapped
 from kindling.config.measures import REGRESSION
 from kindling.config.registry import is_lightning
 from kindling.config.schema import Config
@@ -17,14 +17,18 @@ from kindling.data.class_balance import BALANCED
 from kindling.data.loader import CHUNK
 from kindling.data.sources.catalogue import describe
 from kindling.models import construct_model, model_cost, try_model
+from kindling.steps.base import NATIVE
+from kindling.steps.choice import choose_step
 from kindling.steps.kernel import block_memory, is_trained
 from kindling.steps.optimizers import has_stacked
 from kindling.steps.vmap import why_no_vmap
 from kindling.system import machine
+from kindling.system.errors import InputError
 from kindling.system.resources import free_memory
 
 # Keys in which trials of one stack may differ. They may also differ in every number of the
-# scheduler, and if their family can, in the widths of hidden layers but not in their count.
+# scheduler, if their family can, in the widths of hidden layers but not in their count, and where
+# the engine trains them, in all settings of the model.
 FUSIBLE = ("seed", "data.fold", "optimizer.lr", "optimizer.weight_decay", "optimizer.momentum")
 
 
@@ -94,7 +98,7 @@ def group_trials(
         if reason is not None:
             alone.append(Group([trial], reason))
         else:
-            alike.setdefault(_key(config), []).append(trial)
+            alike.setdefault(_key(config, device_of), []).append(trial)
     kinds = list(alike.values())
     if not compared:
         kinds = [part for trials in kinds for part in _by_kernel(trials, configs, device_of)]
@@ -165,7 +169,7 @@ def _described(config: Config) -> tuple[tuple[int, ...], int]:
     return data.shape, config.task.outputs(data.classes)
 
 
-def _key(config: Config) -> str:
+def _key(config: Config, device_of: Callable[[Config], TrainingDevice]) -> str:
     values = config.unlabelled().to_primitives()
     for key in FUSIBLE:
         section, _, name = key.rpartition(".")
@@ -176,9 +180,21 @@ def _key(config: Config) -> str:
     if learnt or config.trainer.class_weights == BALANCED:
         values["data"]["fold"] = config.data.fold
     values["scheduler"] = values["scheduler"]["name"]
-    if config.model.widths_differ_in_stacks:
-        values["model"][config.model.sizes_key] = len(config.model.sizes)
+    values["model"] = config.model.name if _by_engine(config, device_of) else config.model.in_stacks
     return json.dumps(values, sort_keys=True)
+
+
+def _by_engine(config: Config, device_of: Callable[[Config], TrainingDevice]) -> bool:
+    """Whether the engine trains the trial. Each trial is on its own there, also within a stack."""
+    if config.model.name not in FAMILIES or not device_of(config).on_cpu:
+        return False
+    devices = machine.resolve(config.trainer)
+    with torch.device("meta"):
+        model = construct_model(config.model, (1, 8, 8), 2)
+    with suppress(InputError):
+        chosen = choose_step([config], [model], devices.accelerator, devices.world_size)
+        return chosen.kind == NATIVE
+    return False
 
 
 def _by_kernel(

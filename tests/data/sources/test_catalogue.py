@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from kindling.config.compose import compose
+from kindling.data.sources import catalogue
 from kindling.data.sources.catalogue import FAMILIES, describe, open_source
 from kindling.data.sources.source import Description, Source, Split
 from tests.helpers.data_files import ROWS, mnist_files, write_pictures
@@ -65,3 +66,22 @@ def test_a_new_module_needs_no_other_entry(monkeypatch: pytest.MonkeyPatch) -> N
     assert config.name not in FAMILIES
     assert open_source(config).labels == ("a", "b")
     assert describe(config) == Description((7,), 2)
+
+
+def test_a_table_that_is_held_is_not_read_again(tmp_path: Path) -> None:
+    """The stacks of a pack share it. Another file, setting or content is another source."""
+    path = tmp_path / "t.csv"
+    path.write_text(f"a,b,kind\n{ROWS}\n")
+    base = ("data=csv", f"data.path={path}", "data.target=kind")
+    config = compose(*base)
+    source = open_source(config.data)
+    assert open_source(compose(*base).data) is source
+    assert open_source(compose(*base, "data.split_seed=1").data) is not source
+    assert open_source(compose(*base, "data.drop=[a]").data).shape < source.shape
+    digest = source.digest
+    path.write_text(f"a,b,kind\n{ROWS}\n{ROWS}\n")
+    again = open_source(config.data)
+    assert again.digest != digest
+    assert len(again.train) + len(again.test) == 2 * (len(source.train) + len(source.test))
+    del source, again
+    assert not [held for held in catalogue._open.values() if held.digest == digest]

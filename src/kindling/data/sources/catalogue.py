@@ -14,8 +14,10 @@ float32.
 from collections.abc import Iterable
 from dataclasses import replace
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 
@@ -26,15 +28,43 @@ from kindling.config.schema import OLD_TASK, Config
 from kindling.data.sources.folds import training_and_validation
 from kindling.data.sources.source import Description, Source, Split, require_weight
 from kindling.data.targets import Targets
-from kindling.system.errors import InputError
+from kindling.system.errors import InputError, reading
 
 # Data sets that share a module.
 FAMILIES = dict.fromkeys(("mnist", "fashion_mnist", "kmnist", "cifar10", "cifar100"), "published")
 
 
+_open: WeakValueDictionary[object, Source] = WeakValueDictionary()  # those that somebody holds
+
+
 def open_source(config: schema.Data, task: schema.Task = OLD_TASK) -> Source:
     """Loads the configured data set. Labels of a regression are standardised by those of the
-    training samples. Raises InputError for missing, damaged or too large data."""
+    training samples. While somebody holds the source of the same file and settings, returns it.
+    Raises InputError for missing, damaged or too large data."""
+    stamp = _stamp(config)
+    key = stamp and (stamp, config.model_dump_json(), task.model_dump_json())
+    source = _open.get(key) if key else None
+    if source is None:
+        source = _opened(config, task)
+        if key:
+            _open[key] = source
+    return source
+
+
+def _stamp(config: schema.Data) -> object:
+    """What changes with the content of the table of a configuration; None for other data."""
+    if not isinstance(config, schema.Csv):
+        return None
+    found = []
+    for path in (config.path, config.val_path):
+        if path is not None:
+            with reading(path):
+                stat = Path(path).resolve().stat()
+            found.append((stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    return tuple(found)
+
+
+def _opened(config: schema.Data, task: schema.Task) -> Source:
     source: Source = _call("open_source", config, task)
     if task.name != REGRESSION:
         return source

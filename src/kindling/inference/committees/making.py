@@ -54,9 +54,14 @@ ROUNDING = 1e-9  # a smaller improvement by greedy selection is rounding
 ADDED = ("arrays", "data.empty")  # facts that runs from before them do not have
 
 
-def make_committee(request: CommitteeRequest) -> Run:
+def make_committee(
+    request: CommitteeRequest,
+    source: Source | None = None,
+    more: Callable[[Trained, Source], Mapping[str, Any]] | None = None,
+) -> Run:
     """Writes the run folder of the requested committee. The test set is used once, at the end.
-    By greedy selection it may have one member, if no mean is better.
+    By greedy selection it may have one member, if no mean is better. `source` is the data set of
+    the training, by default opened again; `more` returns further entries of the result.
 
     Raises InputError when a checkpoint is damaged or does not fit the others, and when the data
     cannot be loaded.
@@ -66,7 +71,7 @@ def make_committee(request: CommitteeRequest) -> Run:
         open_trained(outcome.run.folder) for outcome in progress(request.candidates, "models read")
     ]
     require_same_task(models)
-    source = source_of(models[0])
+    source = source or source_of(models[0])
     counts = [1] * len(models) if request.greedy is None else _greedy(request, models, source)
     chosen = [each for each in zip(request.candidates, models, counts, strict=True) if each[2]]
     outcomes, members, votes = zip(*chosen, strict=True)
@@ -99,6 +104,7 @@ def make_committee(request: CommitteeRequest) -> Run:
         "hardware": machine.hardware(torch.device("cpu")),
         "versions": versions(),
         "commit": machine.commit(),
+        **(more(committee, source) if more else {}),
     }
     with made_whole(request.folder) as folder:
         run = Run(folder)
@@ -193,36 +199,44 @@ def _greedy(request: CommitteeRequest, models: Sequence[Trained], source: Source
     ]
     if task.section.name == CLASSIFICATION:
         said = torch.stack(outputs).exp_()
-        picks = greedy_selection(said, labels, request.greedy, request.by)
+        picks = greedy_selection(said, labels, request.greedy, request.by, request.start)
     else:
         said = torch.stack(outputs if task.real_scores else list(map(task.probabilities, outputs)))
         badness = partial(_badness_of_mean, task, labels, request.by)
-        picks = select(said, request.greedy, badness)
+        picks = select(said, request.greedy, badness, request.start)
     counts = Counter(picks)
     return [counts[number] for number in range(len(models))]
 
 
-def greedy_selection(probabilities: Tensor, labels: Tensor, most: int, by: str) -> list[int]:
+def greedy_selection(
+    probabilities: Tensor, labels: Tensor, most: int, by: str, start: int = 0
+) -> list[int]:
     """As `select`, for probabilities of classes (models, N, classes) and `labels` (N,); `by` is
     val/acc or val/loss."""
     if by == "val/loss":  # only the probability of the true class matters
         rows = torch.arange(len(labels))
         probabilities = probabilities[:, rows, labels].unsqueeze(-1)
-    return select(probabilities, most, partial(_badness, labels=labels, by=by))
+    return select(probabilities, most, partial(_badness, labels=labels, by=by), start)
 
 
-def select(said: Tensor, most: int, badness: Callable[[Tensor], float]) -> list[int]:
+def select(
+    said: Tensor, most: int, badness: Callable[[Tensor], float], start: int = 0
+) -> list[int]:
     """Numbers of models, perhaps repeated, the mean of whose probabilities, or numbers, is best.
 
     `said` is (models, N, …). Each pick is the model that improves the mean of all picks so far the
     most, or harms it the least; of equal models the first. Of all beginnings of the `most` picks,
-    the best is returned, of equal ones the shortest. After Caruana et al., Ensemble Selection from
-    Libraries of Models, 2004: forward selection with replacement.
+    the best is returned, of equal ones the shortest. The first `start` picks are the best models,
+    each once, and always stay. After Caruana et al., Ensemble Selection from Libraries of Models,
+    2004: forward selection with replacement, and sorted initialization.
     """
+    alone = [badness(each) for each in said] if start else []
+    picks = sorted(range(len(alone)), key=alone.__getitem__)[:start]
     total = torch.zeros_like(said[0])
-    picks: list[int] = []
-    best, length = math.inf, 0
-    for count in range(1, most + 1):
+    for pick in picks:
+        total += said[pick]
+    best, length = badness(total / len(picks)) if picks else math.inf, len(picks)
+    for count in range(len(picks) + 1, most + 1):
         scores = [badness((total + each) / count) for each in said]
         pick = scores.index(min(scores))
         total += said[pick]
@@ -273,7 +287,7 @@ def summary(run: Run) -> str:
     worse = (
         f"\nby {made['by']}, the best member alone is better; with a sweep, --greedy takes only "
         "members that improve the mean"
-        if min(keys) < keys[-1]
+        if min(keys) < keys[-1] and not made["greedy"]
         else ""
     )
     chosen = f" chosen by {made['by']}," if made["best"] or made["greedy"] else ""

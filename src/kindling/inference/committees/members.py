@@ -22,6 +22,7 @@ from kindling.system.installation import as_command
 METRICS = ("val/acc", "val/r2", "val/loss")
 PICKS = 50  # of --greedy without a number
 MOST_PICKS = 1000
+BEST_FIRST = 5  # of a pack: the best networks, which are members in any case
 # Keys of the section `data` that do not change which samples are in the validation set.
 LOADING = (
     "root", "batch_size", "drop_last", "order", "sampler", "loader", "num_workers", "pin_memory",
@@ -40,6 +41,7 @@ class CommitteeRequest:
     best: int | None
     greedy: int | None
     folder: Path
+    start: int = 0  # so many of the best are picked first
 
 
 def read_request(

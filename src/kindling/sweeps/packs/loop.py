@@ -1,0 +1,106 @@
+"""Makes a pack: trains its networks as stacks, chooses a committee on the validation rows, and
+compares the committee with baselines on the test rows."""
+
+import shlex
+import time
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from kindling.config.written import counted
+from kindling.data.sources.catalogue import open_source
+from kindling.data.sources.source import Source
+from kindling.inference.baselines import compare
+from kindling.inference.committees.making import make_committee, summary
+from kindling.inference.committees.members import BEST_FIRST, PICKS, read_request
+from kindling.inference.tables import aligned
+from kindling.records.compared import compared_rows
+from kindling.records.folder import Run
+from kindling.records.loading import Trained
+from kindling.records.lookup import COMMITTEE
+from kindling.records.outcome import format_metric
+from kindling.records.sweep_folder import Sweep
+from kindling.reports.page import write_report
+from kindling.sweeps.packs.command import BATCH, CheckedPack
+from kindling.sweeps.run_command import train_points
+from kindling.system.errors import InputError, Interrupted
+from kindling.system.files import lock_or_fail
+from kindling.system.installation import as_command
+from kindling.system.process import only_errors
+from kindling.system.units import seconds
+
+TRAINING = 0.7  # of the minutes; the others are for the committee and the baselines
+
+
+def make_pack(pack: CheckedPack) -> Run:
+    """Trains what is left of the pack, and returns the run of its committee. Raises InputError if
+    no network could be trained, and Interrupted, which says how to go on, after a signal."""
+    run = Run(pack.folder / COMMITTEE)
+    if run.result_file.exists():
+        print(f"{run.folder}: was made before; another --seed or more --networks make another")
+        return run
+    config = pack.sweep.points[0]
+    try:
+        with lock_or_fail(pack.folder / ".pack.lock"):
+            source = open_source(config.data, config.task)
+            source.tell()
+            with only_errors():
+                train_points(pack.sweep, _Progress(pack))
+            return _committee(pack, source)
+    except Interrupted as interrupted:
+        told = f"stopped; to go on, type\n  {pack.command}"
+        raise Interrupted(interrupted.number, told) from None
+
+
+class _Progress:
+    """Prints a line after each batch of networks. Stops the training when the time is over."""
+
+    def __init__(self, pack: CheckedPack) -> None:
+        self.pack, self.began = pack, time.monotonic()
+        self.before = sum(run.ended for run in Sweep(pack.folder).runs)
+
+    def __call__(self, done: int) -> bool:
+        total, taken = len(self.pack.sweep.points), time.monotonic() - self.began
+        new = done - self.before
+        if new <= 0:
+            return True
+        each, best = taken / new, _best(self.pack.folder)
+        limit = None if self.pack.minutes is None else 60 * TRAINING * self.pack.minutes
+        last = limit is not None and taken + each * BATCH > limit
+        left = "the time is over" if last else f"about {seconds(each * (total - done))} s left"
+        print(f"{done} of {counted(total, 'network')} trained{best}; {left}")
+        return not last
+
+
+def _best(folder: Path) -> str:
+    found = [outcome for outcome in Sweep(folder).ranked() if outcome.finished]
+    if not found:
+        return ""
+    metric = f"val/{found[0].score}"
+    return f", best {metric} {format_metric(metric, found[0].metric(metric))}"
+
+
+def _committee(pack: CheckedPack, source: Source) -> Run:
+    outcomes = Sweep(pack.folder).outcomes()
+    if sum(outcome.finished for outcome in outcomes) < 2:
+        reason = next((o.reason for o in outcomes if o.reason), "no network was trained")
+        raise InputError(f"{pack.folder}: fewer than two networks could be trained: {reason}")
+    request = read_request([pack.folder], greedy=PICKS, by="val/loss")
+    return make_committee(replace(request, start=BEST_FIRST), source, _beside_baselines)
+
+
+def _beside_baselines(committee: Trained, source: Source) -> dict[str, Any]:
+    return {"compared": [asdict(each) for each in compare(committee, source)]}
+
+
+def tell(run: Run) -> str:
+    """The committee as tables for people, its page, and what to do with it."""
+    try:
+        with only_errors():
+            page = f"report: {write_report([run.folder])}"
+    except (InputError, OSError) as error:
+        page = f"no report: {error}"
+    rows = [*compared_rows(run.result["task"], run.result.get("compared", []))]
+    compared = aligned([*rows[0]], *([*row.values()] for row in rows)) if rows else ""
+    predict = f"predict: {as_command('predict')} {shlex.quote(str(run.folder))} ROWS.csv"
+    return "\n".join([summary(run), "", compared, "", page, predict])
