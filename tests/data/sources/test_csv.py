@@ -4,8 +4,9 @@ import csv
 import itertools
 import logging
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -33,6 +34,8 @@ from kindling.records.loading import open_trained
 from kindling.system.errors import InputError
 from kindling.training.fit import fit
 from tests.helpers.data_files import ROWS
+
+DRAWN = np.random.default_rng(11)
 
 
 def table(path: Path, text: str, *overrides: str) -> Source:
@@ -733,3 +736,31 @@ def test_a_run_of_before_learns_as_it_did(tmp_path: Path) -> None:
     old = stored.features(new)
     assert old[0, :2].tolist() == [1, 0]
     assert old[0, 3] == pytest.approx((median - c.mean()) / c.std())
+
+
+@pytest.mark.parametrize(
+    ("task", "column", "tells"),
+    [
+        ("classification", lambda label: label, True),
+        ("classification", lambda label: {"a": 7, "b": 8}[label], True),  # a code
+        ("classification", lambda label: label if DRAWN.random() > 0.1 else "a", False),
+        ("classification", lambda label: f"{label}{DRAWN.integers(3)}", True),  # a finer one
+        ("classification", lambda _: DRAWN.integers(10**6), False),
+        ("regression", lambda label: 3 - 2.5 * label, True),  # another unit
+        ("regression", lambda label: label + DRAWN.normal() / 1000, False),
+        ("regression", lambda label: label**3, False),
+    ],
+)  # fmt: skip
+def test_a_column_that_tells_the_label_is_told(
+    task: str, column: Callable[[Any], object], tells: bool, tmp_path: Path
+) -> None:
+    """As after a join: training on it would give a model that is right only where it knows."""
+    labels = DRAWN.choice(["a", "b"], 60) if task == "classification" else DRAWN.normal(size=60)
+    rows = [f"{DRAWN.normal():.4f},{column(label)},{label}" for label in labels.tolist()]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["x,other,y", *rows]))
+    config = compose("data=csv", f"data.path={path}", "data.target=y", f"task={task}")
+    notes = [text for _, text in open_source(config.data, config.task).notes]
+    told = [text for text in notes if "tells y in every row" in text]
+    assert bool(told) == tells
+    assert all("column other:" in text and "type data.drop=[other]" in text for text in told)

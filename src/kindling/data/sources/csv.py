@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from itertools import chain, compress
 from pathlib import Path
 from typing import Self
 
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from kindling.config import schema
 from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION
+from kindling.config.written import typed
 from kindling.data.sources.folds import training_and_validation
 from kindling.data.sources.source import COPIES, Groups, Source, Split, grouped, split_off_test
 from kindling.data.tables.cells import Floats, Mask, alike, as_numbers, listed
@@ -30,6 +31,7 @@ from kindling.system.resources import require_memory
 
 # More whole numbers than MANY, with fewer than FEW rows each, are rather a quantity than classes.
 MANY, FEW = 20, 10
+ROWS_OF_CODE, SAME = 10, 1e-9  # rows of a text that tells the class; rounding of a correlation
 SHOWN = 5  # names of columns, in a message
 TEXT_COST = 12  # bytes of memory for each byte of a table, while it is read
 
@@ -81,7 +83,11 @@ def open_source(config: schema.Csv, task: schema.Task) -> Source:
     train, test = (
         Split(features[rows.features], rows.labels, rows.groups, rows.weights) for rows in splits
     )
-    doubts = (_class_doubts(table, config, found.texts), _doubts(table, found.texts, columns))
+    doubts = (
+        _class_doubts(table, config, found.texts),
+        _doubts(table, found.texts, columns),
+        _leaks(table, config, found, columns),
+    )
     for doubt in chain(*doubts):
         table.note(doubt)
     source = Source(
@@ -274,6 +280,28 @@ def _class_doubts(table: Table, config: schema.Csv, targets: Sequence[str]) -> I
                 f"{column}: has {len(counts):,} different whole numbers in {len(targets):,} rows, "
                 "which looks like a quantity, not like classes; each number is learned as a class "
                 "of its own. To predict the number, type task=regression"
+            )
+
+
+def _leaks(table: Table, config: schema.Csv, labels: _Labels, columns: Columns) -> Iterator[str]:
+    """Texts about columns that tell the label of every row: a copy, another unit, a finer code."""
+    for column in columns.columns if len(config.targets) == 1 else ():
+        cells = table.cells(column.name, config.empty)
+        if labels.texts:
+            different = len(cells.counts(~cells.gaps))
+            both = zip(cells.texts, labels.texts, strict=True)
+            pairs = set(compress(both, ~cells.gaps))
+            tells = len(pairs) == different > 1 and different * ROWS_OF_CODE <= len(cells.texts)
+        else:
+            known = ~np.isnan(cells.numbers)
+            numbers, other = cells.numbers[known], labels.labels[:, 0].numpy()[known]
+            varied = len(numbers) >= ROWS_OF_CODE and np.ptp(numbers) > 0 < np.ptp(other)
+            tells = varied and abs(np.corrcoef(numbers, other)[0, 1]) > 1 - SAME
+        if tells:
+            yield (
+                f"column {column.name}: tells {config.targets[0]} in every row; unless "
+                f"{column.name} is known before, type "
+                f"{typed('data.drop', [*config.drop, column.name])}"
             )
 
 
