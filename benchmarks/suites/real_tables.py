@@ -39,7 +39,7 @@ from kindling.inference.evaluation import score as measure_score
 from kindling.inference.logits import compute_logits
 from kindling.plots.style import COLOURS, INK, save_png
 from kindling.records.loading import open_trained
-from kindling.sweeps.packs.command import check_command_line
+from kindling.sweeps.packs.command import NETWORKS, check_command_line
 from kindling.sweeps.packs.loop import make_pack
 from kindling.system.errors import InputError
 from kindling.training.fit import fit
@@ -165,7 +165,9 @@ def scores(table: Table, rounds: int) -> dict[str, float]:
             found[OURS].append(result[score])
             texts = [f"task={table.task}", "trainer=cpu", f"data.split_seed={seed}"]
             folder = Path(name) / f"pack{seed}"
-            pack = check_command_line(path, table.target, texts, seed=seed, folder=folder)
+            pack = check_command_line(
+                path, table.target, texts, networks=NETWORKS, seed=seed, folder=folder
+            )
             committee = make_pack(pack)
             tested: Mapping[str, Any] = committee.result
             found[PACK].append(tested[score])

@@ -29,6 +29,7 @@ from benchmarks.suites import (
     augmentation,
     busy,
     gpu_check,
+    pack,
     real_tables,
     report,
     search,
@@ -41,6 +42,7 @@ from kindling.config.compose import compose
 from kindling.data.augmentation import Augmentation
 from kindling.data.loader import Block
 from kindling.data.module import DataModule
+from kindling.inference.evaluation import evaluate_path
 from kindling.models import build_model
 from kindling.records.confidence import t_interval
 from kindling.records.folder import Run
@@ -48,6 +50,8 @@ from kindling.steps.autograd import AutogradLearner
 from kindling.steps.choice import choose_step
 from kindling.steps.vmap import VmapLearner
 from kindling.sweeps.command_line import check_command_line as check_train
+from kindling.sweeps.packs.command import check_command_line as check_pack
+from kindling.sweeps.packs.loop import make_pack
 from kindling.sweeps.search.command import check_command_line as check_search
 from kindling.training.fit import fit
 from tests.helpers.steps import AUTO
@@ -441,6 +445,7 @@ def test_real_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (first, "kind", "classification"), (first, "a", "regression")
     ]  # fmt: skip
     monkeypatch.setattr(real_tables, "archive", lambda: packed(contents))
+    monkeypatch.setattr(real_tables, "NETWORKS", 3)
     monkeypatch.chdir(tmp_path)
     shown, line = run_suite(read_settings(["suite=real_tables", "rounds=1"]))
     result = json.loads(line)
@@ -451,7 +456,40 @@ def test_real_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = fit(config, tmp_path / "run")
     assert scores[real_tables.OURS] == run.result["test/acc"]
     assert scores[real_tables.BOOSTING] > 0.8
+    overrides = ["task=classification", "trainer=cpu", "data.split_seed=0"]
+    checked = check_pack(path, "kind", overrides, networks=3, folder=tmp_path / "pack")
+    made = make_pack(checked)
+    assert scores[real_tables.PACK] == made.result["test/acc"]
+    ece = evaluate_path(made.folder, None, calibrated=True).calibration.before.ece
+    assert scores[f"{real_tables.PACK}: ECE"] == pytest.approx(ece)
+    assert 0 < scores[f"{real_tables.BOOSTING}: ECE"] < 0.3
     assert [*result["faults"]] == [second]
     assert "has 5 of 4 cells" in result["faults"][second]
     assert "2 of 3 tables train as they are" in shown
     assert (tmp_path / "real_tables.png").stat().st_size > 5000
+
+
+def test_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"ROWS": 120, "COLUMNS": 12, "NETWORKS": 2, "HIDDEN": 200, "FEW": 2}.items():
+        monkeypatch.setattr(pack, name, value)
+    shown, line = run_suite(read_settings(["suite=pack", "rounds=2"]))
+    result = json.loads(line)
+    assert all(taken > 0 for taken in result["seconds"])
+    assert [len(found) for found in result["covered"].values()] == [2, 2]
+    assert "a table of 120 rows and 12 columns, a pack of 2:" in shown
+
+
+def test_the_plain_network_is_that_of_the_pack(tmp_path: Path) -> None:
+    """As many parameters, and it learns."""
+    x, y = load_iris(return_X_y=True)
+    pack.write_table(tmp_path / "t.csv", x, y)
+    texts = ["trainer.max_epochs=30", "trainer=cpu", "task=classification"]
+    checked = check_pack(tmp_path / "t.csv", "label", texts, networks=2, folder=tmp_path / "pack")
+    make_pack(checked)
+    run = Run(tmp_path / "pack" / "0")
+    data = DataModule(run.config.data, task=run.config.task)
+    data.setup()
+    model = pack.plain(run, data.train.features, data.train.labels).eval()
+    assert sum(p.numel() for p in model.parameters()) == run.result["parameters"]
+    right = model(data.train.features).argmax(1) == data.train.labels
+    assert right.double().mean() > 0.9

@@ -35,6 +35,10 @@ def main() -> None:
         help=f"N greedy picks with replacement; 2 to {MOST_PICKS:,}, default: {PICKS}",
     )  # fmt: skip
     parser.add_argument(
+        "--start", type=int, default=0, metavar="N",
+        help="with --greedy: the N best are picked first, and stay",
+    )  # fmt: skip
+    parser.add_argument(
         "--by", choices=METRICS, help="how to choose; default: what the runs monitored"
     )
     parser.add_argument(
@@ -44,7 +48,10 @@ def main() -> None:
     arguments = parser.parse_args()
     use = COMBINED if len(arguments.paths) == 1 else FINISHED
     paths = [find(text, use) for text in arguments.paths]
-    request = read_request(paths, arguments.best, arguments.greedy, arguments.by, arguments.folder)
+    request = read_request(
+        paths, arguments.best, arguments.greedy, arguments.by, arguments.folder,
+        start=arguments.start,
+    )  # fmt: skip
     with handled(rank=False):
         with importing():
             from kindling.inference.committees.making import make_committee, summary

@@ -191,15 +191,17 @@ def interval_data(
     return {**names, "samples": [asdict(sample) for sample in samples]}
 
 
-def intervals(samples: Sequence[Sample], quantity: str, value: str, mean: str = MEAN) -> Figure:
+def intervals(
+    samples: Sequence[Sample], quantity: str, value: str, mean: str = MEAN, *, width: float = 9
+) -> Figure:
     """A row for each sample, the first one on top: all points, the mean with its interval, and the
     promised value, if there is one. Long labels have several lines; one that is longer than
     LABEL_LINES ends with "…". `quantity` is the name of the values; fractions are in percent.
-    `value` says what has a value, and `mean` of what the mean is."""
+    `value` says what has a value, and `mean` of what the mean is; `width` is in inches."""
     labels = [textwrap.wrap(each.label, LABEL_WIDTH, max_lines=LABEL_LINES, placeholder=" …",
                             break_on_hyphens=False) for each in samples]  # fmt: skip
     row_height = max(0.5, 0.15 + LINE_HEIGHT * max(map(len, labels), default=1))
-    figure = Figure(figsize=(9, 1.4 + row_height * len(samples)), layout="constrained")
+    figure = Figure(figsize=(width, 1.4 + row_height * len(samples)), layout="constrained")
     axis = figure.subplots()
     for row, sample in enumerate(samples):
         apart = row + np.resize(APART, len(sample.values))

@@ -186,6 +186,7 @@ class CommitteeUsed(TypedDict):
     by: Literal["val/acc", "val/r2", "val/loss"]
     best: Count | None  # of the command's --best
     greedy: Count | None
+    start: NotRequired[Count]  # so many of the best were picked first
     differing: Annotated[
         list[str], Field(max_length=1000)
     ]  # keys whose values the members differ in
@@ -313,7 +314,8 @@ class Run:
         if made is None:
             return self.command_without(())
         paths = [shlex.quote(os.path.normpath(self.folder / path)) for path in made["paths"]]
-        numbers = [f"--{key} {made[key]}" for key in ("best", "greedy") if made[key] is not None]
+        chosen = {key: made.get(key) for key in ("best", "greedy", "start")}
+        numbers = [f"--{key} {value}" for key, value in chosen.items() if value]
         return " ".join([as_command("committee"), *paths, *numbers, f"--by {made['by']}"])
 
     def command_without(self, keys: Sequence[str]) -> str:

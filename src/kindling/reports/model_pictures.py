@@ -9,7 +9,14 @@ import numpy as np
 import torch
 from matplotlib.figure import Figure
 
-from kindling.config.measures import CLASSIFICATION, LEVEL, MULTILABEL, REGRESSION
+from kindling.config.measures import (
+    CLASSIFICATION,
+    LEVEL,
+    MULTILABEL,
+    REGRESSION,
+    in_words,
+    score_of,
+)
 from kindling.config.schema import Config
 from kindling.config.written import printable
 from kindling.data.augmentation import build_augmentation
@@ -23,14 +30,17 @@ from kindling.inference.evaluation import (
     evaluate,
     score,
 )
+from kindling.inference.importance import importances
 from kindling.inference.logits import compute_logits
 from kindling.inference.multilabel import LabelsEvaluation
 from kindling.inference.regression import NumbersEvaluation
 from kindling.inference.samples import source_of
 from kindling.plots.pictures import (
+    Sample,
     bars,
     confusion,
     errors,
+    intervals,
     noun,
     predicted_and_true,
     reliability,
@@ -44,6 +54,7 @@ from kindling.tasks import classification
 from kindling.tasks.measures import BINS
 
 MISTAKES, UNITS, SEEN = 24, 32, 8
+MOST_IMPORTANT = 20
 MOST_DOTS, MOST_PANELS, MOST_BARS = 1000, 6, 40
 MOST_ROWS = 200  # of a table of classes
 GAP = 0.12  # between pictures of a montage, as a share of their width or height
@@ -140,6 +151,27 @@ def _of_labels(
     yield PagePicture(f"{name}-labels", caption, partial(bars, names, values, "F1"))
 
 
+def _of_columns(trained: Trained, source: Source, name: str) -> Iterator[PagePicture]:
+    known = [each for each in importances(trained, source) if math.isfinite(each.mean)]
+    if not known:
+        return
+    score = in_words(score_of(trained.config.task.name))
+    shown = [
+        Sample(printable(each.column), each.lost, each.mean, each.interval)
+        for each in known[:MOST_IMPORTANT]
+    ]
+    most = f"the {MOST_IMPORTANT} columns that it needs most"
+    which = most if known[len(shown) :] else "its columns"
+    yield PagePicture(
+        f"{name}-columns",
+        f"What the model loses of its {score} when the cells of one of {which} are exchanged "
+        "among test rows. Of columns that say the same, each alone seems to matter little",
+        partial(
+            intervals, shown, f"{score} lost", "an exchange", "mean, and its 95% interval", width=6
+        ),
+    )
+
+
 PICTURES: dict[str, Callable[..., Iterator[PagePicture]]] = {
     CLASSIFICATION: _of_classes,
     REGRESSION: _of_numbers,
@@ -153,9 +185,10 @@ def _grey(source: Source) -> bool:
 
 def pictures(trained: Trained, source: Source, found: Any, name: str) -> Iterator[PagePicture]:
     """What a model does on the test set: of classes the confusion matrix, the reliability, and for
-    grey pictures the most confident mistakes. For grey pictures also the weights of the first
-    layer, and augmented samples."""
+    grey pictures the most confident mistakes; of a table the columns that it needs. For grey
+    pictures also the weights of the first layer, and augmented samples."""
     yield from PICTURES[trained.config.task.name](trained, source, found, name)
+    yield from _of_columns(trained, source, name)
     if not _grey(source) or trained.members:  # each has weights and augmentation of its own
         return
     weights = _as_pictures(next(trained.model.parameters()).detach(), source.shape[1:])

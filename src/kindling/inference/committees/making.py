@@ -171,6 +171,7 @@ def _record(
         "by": request.by,
         "best": request.best,
         "greedy": request.greedy,
+        **({"start": request.start} if request.start else {}),
         "differing": differing_keys([outcome.run for outcome in outcomes]),
         "members": [
             {

@@ -50,6 +50,8 @@ def read_request(
     greedy: int | None = None,
     by: str | None = None,
     folder: Path | None = None,
+    *,
+    start: int = 0,
 ) -> CommitteeRequest:
     """Checks the arguments; `paths` are one sweep, or several runs. Raises InputError with all
     faults: of the numbers, of the runs, and for a folder that exists."""
@@ -59,6 +61,8 @@ def read_request(
     for option, number, most in (("--best", best, MOST_MEMBERS), ("--greedy", greedy, MOST_PICKS)):
         if number is not None and not 2 <= number <= most:
             raise InputError(f"{option} {number}: must be from 2 to {most}")
+    if start and not (greedy and 1 <= start <= greedy):
+        raise InputError(f"--start {start}: must be from 1 to the number of --greedy, {greedy}")
     if swept:
         found = [outcome for outcome in Sweep(first).outcomes() if outcome.finished]
     else:
@@ -86,7 +90,7 @@ def read_request(
     folder = folder or (first / COMMITTEE if swept else timestamped("runs"))
     if folder.exists() or folder.is_symlink():
         raise InputError(f"{folder}: exists already; type --folder FOLDER with another name")
-    return CommitteeRequest(paths, found, by, best, greedy, folder)
+    return CommitteeRequest(paths, found, by, best, greedy, folder, start)
 
 
 def _runs(paths: Sequence[Path]) -> list[Outcome]:

@@ -1,7 +1,6 @@
 """A pack within a program: networks with drawn settings, trained on arrays, and their committee."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from kindling.config.compose import check_all, shared_composer
@@ -39,6 +38,8 @@ def fit_pack(
     finished = [run.folder for run in runs if run.best_checkpoint.exists()]
     if len(finished) < 2:
         raise InputError("pack: fewer than two networks could be trained; scale X")
-    request = read_request(finished, greedy=PICKS, by="val/loss", folder=folder / COMMITTEE)
-    made = make_committee(replace(request, start=BEST_FIRST), source)
+    request = read_request(
+        finished, greedy=PICKS, by="val/loss", folder=folder / COMMITTEE, start=BEST_FIRST
+    )
+    made = make_committee(request, source)
     return made, [outcome.run for outcome in request.candidates]

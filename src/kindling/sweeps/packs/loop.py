@@ -3,7 +3,7 @@ compares the committee with baselines on the test rows."""
 
 import shlex
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -85,8 +85,8 @@ def _committee(pack: CheckedPack, source: Source) -> Run:
     if sum(outcome.finished for outcome in outcomes) < 2:
         reason = next((o.reason for o in outcomes if o.reason), "no network was trained")
         raise InputError(f"{pack.folder}: fewer than two networks could be trained: {reason}")
-    request = read_request([pack.folder], greedy=PICKS, by="val/loss")
-    return make_committee(replace(request, start=BEST_FIRST), source, _beside_baselines)
+    request = read_request([pack.folder], greedy=PICKS, by="val/loss", start=BEST_FIRST)
+    return make_committee(request, source, _beside_baselines)
 
 
 def _beside_baselines(committee: Trained, source: Source) -> dict[str, Any]:
