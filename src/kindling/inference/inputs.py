@@ -20,7 +20,7 @@ from kindling.config.section import DRAWING
 from kindling.config.written import printable
 from kindling.data.arrays import as_float32, feature_faults, label_faults, read_arrays, unused_line
 from kindling.data.pictures import SUFFIXES, read_picture
-from kindling.data.tables.reading import read_table
+from kindling.data.tables.reading import is_table, read_table
 from kindling.data.tables.table import Table
 from kindling.inference.pictures import Invert, Picture, PictureReader, reader_of
 from kindling.records.lookup import checkpoint_of, config_of
@@ -121,7 +121,7 @@ def read_request(
     inputs are all drawings of one picture. Raises InputError as `read_inputs`, `read_copies` and
     `require_drawings`, for a path that is not a run, for several pictures with `boxes`, and for
     files that cannot be written."""
-    if run.suffix.lower() in (*SUFFIXES, ".npz", ".csv"):
+    if run.suffix.lower() in (*SUFFIXES, ".npz") or is_table(run):
         raise InputError(
             f"{run}: is not a run; name one before the pictures: {as_command('predict')} RUN {run}"
         )
@@ -197,7 +197,7 @@ def require_labelled(data: str) -> Path | None:
     Raises InputError for an unknown name, and for a path of which no labelled samples are read."""
     names = [name for name in options("data") if name not in OWN]
     path = Path(data)
-    of_samples = path.suffix.lower() in (".csv", ".npz")
+    of_samples = path.suffix.lower() == ".npz" or is_table(path)
     if data in names:
         return None
     if not (path.exists() or of_samples or "/" in data):
@@ -294,11 +294,11 @@ def _read(
 ) -> Input:
     """Raises InputError for a file that is absent, damaged, or of another kind."""
     _require_file(file)
+    if is_table(file):
+        return read_table(file)
     match file.suffix.lower():
         case ".npz":
             return read_samples(file, task, any_arrays=any_arrays)
-        case ".csv":
-            return read_table(file)
         case ".npy":
             raise InputError(f"{file}: is a single array; write it by numpy.savez(FILE, x=…)")
     return reader_of(pictures).read(file, read_picture(file), invert)

@@ -68,12 +68,12 @@ class Model:
             return _array(features, "features")
         if isinstance(features, str | os.PathLike):
             table = read_table(Path(features))
-        elif hasattr(features, "keys"):
+        elif hasattr(features, "keys") or hasattr(features, "to_dict"):  # as DataFrames have
             table = as_table(cast(Mapping[str, Sequence[Any]], features))
         else:
             raise InputError(
                 f"{self.trained.checkpoint}: was trained on a table; give a DataFrame, a "
-                "dictionary of columns, or the path of a .csv file with the columns "
+                "dictionary of columns, or the path of a table with the columns "
                 + ", ".join(column.name for column in columns.columns)[:200]
             )
         prepared = columns.features(table)

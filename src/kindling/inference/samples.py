@@ -20,7 +20,7 @@ from kindling.data.sources.catalogue import open_source
 from kindling.data.sources.csv import numbers_of
 from kindling.data.sources.folds import training_and_validation
 from kindling.data.sources.source import Source, Split
-from kindling.data.tables.reading import read_table
+from kindling.data.tables.reading import is_table, read_table
 from kindling.data.tables.table import Table
 from kindling.inference.inputs import Samples, Unread, read_inputs, read_samples, require_labelled
 from kindling.inference.pictures import Picture, reader_of
@@ -248,13 +248,13 @@ def labelled_source(trained: Trained, path: Path) -> Source:
     if path.is_dir():
         samples = _of_folder(trained, path)
     else:
-        is_table = path.suffix.lower() == ".csv"
+        of_rows = is_table(path)
         samples = samples_of(
-            trained, read_table(path) if is_table else read_samples(path, None, any_arrays=True)
+            trained, read_table(path) if of_rows else read_samples(path, None, any_arrays=True)
         )
         if samples.labels is None:
             targets = getattr(trained.config.data, "targets", [])
-            what = f"no column {', '.join(targets)}" if is_table else "no array y"
+            what = f"no column {', '.join(targets)}" if of_rows else "no array y"
             each = "class" if task == CLASSIFICATION else "label"
             raise InputError(f"{path}: has {what}, the {each} of each sample; add it")
     test = as_split(trained, samples.features, samples.labels)

@@ -22,6 +22,7 @@ from kindling.system.errors import InputError, Interrupted
 from kindling.system.files import lock_or_fail
 from kindling.training.fit import fit
 from tests.helpers.commands import Command
+from tests.helpers.kills import Killed, dead_leave_files_open, die_at_sync
 
 QUICK = ["trainer.max_epochs=3", "trainer=cpu"]
 
@@ -121,6 +122,27 @@ def test_a_stopped_pack_goes_on(
     left, right = (dict(each.result["best"]) for each in (run, undisturbed))
     assert left == right
     assert run.result["test/loss"] == undisturbed.result["test/loss"]
+
+
+@dead_leave_files_open
+@pytest.mark.parametrize("number", [0, 3, 7, 20, 40, 60, 80])
+def test_a_killed_pack_goes_on(
+    tmp_path: Path, number: int, made: tuple[CheckedPack, Run], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed at any sync of a file, it ends as one that was never killed, if it was not made."""
+    _, undisturbed = made
+    (tmp_path / "other").mkdir()
+    pack = _pack(tmp_path / "other")
+    with monkeypatch.context() as patch:
+        die_at_sync(patch, number)
+        try:
+            make_pack(pack)
+        except Killed:
+            assert not (pack.folder / "committee" / "result.json").exists() or number > 40
+    run = make_pack(_pack(tmp_path / "other"))
+    for key in ("best", "test/loss", "test/acc", "compared"):
+        assert run.result[key] == undisturbed.result[key], key
+    assert not (pack.folder / ".stacks").exists()
 
 
 def test_the_time_ends_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

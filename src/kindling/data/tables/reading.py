@@ -5,7 +5,7 @@ import gzip
 import io
 import zlib
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -13,15 +13,22 @@ from typing import IO
 import numpy as np
 
 from kindling.data.tables.cells import as_numbers
+from kindling.data.tables.frames import FRAMES, read_frame
 from kindling.data.tables.table import Table
 from kindling.system.errors import InputError, reading
 from kindling.system.files import open_regular
 
-SUFFIXES = (".csv", ".tsv", ".txt", ".gz")
+PLAIN = (".csv", ".tsv", ".txt")
+SUFFIXES = (*PLAIN, *(f"{suffix}.gz" for suffix in PLAIN), *FRAMES)
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabulators", "|": "|", " ": "spaces"}
 SAMPLED, USUAL = 100, 0.9  # rows to find the separator, and the share that must have one length
 MOST_NOTES = 10
 GROWTH = 100  # a packed file may unpack to so many times its size
+
+
+def is_table(path: Path) -> bool:
+    """By its name."""
+    return path.name.lower().endswith(SUFFIXES)
 
 
 def read_table(path: Path, *, header_alone: bool = False) -> Table:
@@ -30,6 +37,13 @@ def read_table(path: Path, *, header_alone: bool = False) -> Table:
     InputError when the file is not a table, has no row, or rows of another length than the header.
     """
     notes: list[str] = []
+    if path.suffix.lower() in FRAMES:
+        names, cells = read_frame(path, header_alone=header_alone)
+        if len(names) < 2:
+            raise InputError(f"{path}: has {len(names)} columns; a table has two or more")
+        if not (header_alone or cells[0]):
+            raise InputError(f"{path}: has no row below its header")
+        return _noted(path, _named(names, notes), cells, range(2, 2 + len(cells[0])), notes)
     text = _text(path, notes, header_alone=header_alone)
     skipped, text, separator = _skip(text, notes)
     separator = separator or _separator(text)
@@ -73,8 +87,14 @@ def read_table(path: Path, *, header_alone: bool = False) -> Table:
     Table(path, {}, ()).refuse(faults)
     if not rows and not header_alone:
         raise InputError(f"{path}: has no row below its header")
-    names = _named(names, notes)
     columns = zip(*rows, strict=True) if rows else [()] * len(names)
+    return _noted(path, _named(names, notes), columns, lines, notes)
+
+
+def _noted(
+    path: Path, names: Sequence[str], columns: Iterable[Sequence[str]], lines: Sequence[int],
+    notes: Sequence[str],
+) -> Table:  # fmt: skip
     found = Table(path, dict(zip(names, columns, strict=True)), lines)
     for note in notes:
         found.note(note)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -106,9 +106,11 @@ class Table:
 
 
 def as_table(columns: Mapping[str, Sequence[Any]]) -> Table:
-    """The table of a dictionary or a pandas DataFrame: a sequence of values for each column. None,
-    NaN and pandas' NA are empty cells. Raises InputError for anything but sequences of one length.
-    """
+    """The table of a dictionary or a DataFrame of pandas or polars: a sequence of values for each
+    column. None, NaN and pandas' NA are empty cells. Raises InputError for anything but sequences
+    of one length."""
+    if not hasattr(columns, "keys"):  # of polars
+        columns = cast(Any, columns).to_dict(as_series=False)
     name, texts = Path("the table"), dict[str, list[str]]()
     for key in columns.keys():  # noqa: SIM118  # a DataFrame has keys, too
         values = columns[key]

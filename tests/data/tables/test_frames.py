@@ -1,0 +1,186 @@
+"""Tables of .parquet and .xlsx files."""
+
+import datetime
+import sys
+import zipfile
+from pathlib import Path
+
+import polars
+import pytest
+
+from kindling.config.compose import compose
+from kindling.data.tables import frames
+from kindling.data.tables.reading import is_table, read_table
+from kindling.data.tables.table import as_table
+from kindling.inference.evaluation import evaluate_path
+from kindling.inference.model import load
+from kindling.system import resources
+from kindling.system.errors import InputError
+from kindling.training.fit import fit
+
+ROWS = 60
+FRAME = polars.DataFrame({
+    "n": [None if row == 7 else row for row in range(ROWS)],
+    "x": [row / 8 - 3 for row in range(ROWS)],
+    "day": [datetime.date(2024, 1, 1) + datetime.timedelta(row) for row in range(ROWS)],
+    "kind": ["a,b" if row % 3 else 'say "é"' for row in range(ROWS)],
+    "good": [row % 2 == 0 for row in range(ROWS)],
+})  # fmt: skip
+
+
+def write_workbook(path: Path, rows: list[list[object]]) -> None:
+    """The least that a workbook has."""
+
+    def cell(value: object) -> str:
+        if isinstance(value, int | float):
+            return f"<c><v>{value}</v></c>"
+        return f'<c t="inlineStr"><is><t>{value}</t></is></c>' if value is not None else "<c/>"
+
+    main = "http://schemas.openxmlformats.org/spreadsheetml/2006/main"
+    of_documents = "http://schemas.openxmlformats.org/officeDocument/2006/relationships"
+    of_packages = "http://schemas.openxmlformats.org/package/2006"
+    body = "".join(f"<row>{''.join(map(cell, row))}</row>" for row in rows)
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as parts:
+        parts.writestr("[Content_Types].xml", (
+            f'<Types xmlns="{of_packages}/content-types">'
+            '<Default Extension="rels" ContentType="application/vnd.openxmlformats-package.'
+            'relationships+xml"/><Default Extension="xml" ContentType="application/xml"/></Types>'
+        ))  # fmt: skip
+        for name, kind, target in (
+            ("_rels/.rels", "officeDocument", "xl/workbook.xml"),
+            ("xl/_rels/workbook.xml.rels", "worksheet", "worksheets/sheet1.xml"),
+        ):
+            parts.writestr(name, (
+                f'<Relationships xmlns="{of_packages}/relationships"><Relationship Id="rId1" '
+                f'Type="{of_documents}/{kind}" Target="{target}"/></Relationships>'
+            ))  # fmt: skip
+        parts.writestr("xl/workbook.xml", (
+            f'<workbook xmlns="{main}" xmlns:r="{of_documents}"><sheets>'
+            '<sheet name="one" sheetId="1" r:id="rId1"/></sheets></workbook>'
+        ))  # fmt: skip
+        parts.writestr(
+            "xl/worksheets/sheet1.xml",
+            f'<worksheet xmlns="{main}"><sheetData>{body}</sheetData></worksheet>',
+        )
+
+
+def test_a_parquet_file_is_the_table_of_its_csv(tmp_path: Path) -> None:
+    FRAME.write_parquet(tmp_path / "t.parquet")
+    FRAME.write_csv(tmp_path / "t.csv")
+    found, plain = (read_table(tmp_path / f"t.{kind}") for kind in ("parquet", "csv"))
+    assert found.names == plain.names
+    assert list(found.columns["n"]) == ["" if n == 7 else str(n) for n in range(ROWS)]
+    for name in ("n", "x", "day", "kind"):
+        cells = [table.cells(name, []) for table in (found, plain)]
+        assert cells[0].texts == cells[1].texts, name
+    assert set(found.columns["good"]) == {"True", "False"}
+    header = read_table(tmp_path / "t.parquet", header_alone=True)
+    assert header.names == found.names
+    assert len(header.lines) == 0
+
+
+def test_a_frame_of_polars_is_a_table() -> None:
+    found = as_table(FRAME)  # type: ignore[arg-type]
+    assert found.names == FRAME.columns
+    assert found.columns["n"][7] == ""
+    assert found.columns["kind"][0] == 'say "é"'
+
+
+def test_a_model_is_trained_on_one_and_answers_for_it(tmp_path: Path) -> None:
+    path = tmp_path / "t.parquet"
+    FRAME.write_parquet(path)
+    config = compose(
+        "data=csv", f"data.path={path}", "data.target=kind", "trainer=cpu", "trainer.max_epochs=2"
+    )
+    run = fit(config, tmp_path / "run")
+    model = load(run.folder)
+    said = model.predict(path)
+    assert (said == model.predict(FRAME)).all()
+    assert (said == model.predict({name: FRAME[name].to_list() for name in FRAME.columns})).all()
+    FRAME.tail(40).write_parquet(tmp_path / "other.parquet")
+    found = evaluate_path(run.folder, str(tmp_path / "other.parquet"))
+    assert int(found.confusion.sum()) == 40
+
+
+def test_a_workbook(tmp_path: Path) -> None:
+    rows: list[list[object]] = [["x", "kind", "y"], *([n / 4, "ab"[n % 2], n] for n in range(9))]
+    rows[3][0] = None
+    write_workbook(tmp_path / "t.xlsx", rows)
+    found = read_table(tmp_path / "t.xlsx")
+    assert found.names == ["x", "kind", "y"]
+    assert list(found.columns["kind"]) == [*"ababababa"]
+    assert [float(text or "nan") for text in found.columns["x"]][3:5] == [0.75, 1.0]
+    assert found.columns["x"][2] == ""
+    assert found.lines == range(2, 11)
+
+
+@pytest.mark.parametrize("name", ["t.parquet", "t.xlsx"])
+@pytest.mark.parametrize(
+    "content", [b"", b"PAR1" + bytes(80) + b"PAR1", b"x,y\n1,2\n", b"PK\3\4" * 9]
+)
+def test_other_bytes_are_refused(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(InputError, match=f"{name}: (cannot be read as|is not a workbook)"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "xlsx"])
+def test_damaged_bytes_are_refused_or_read(tmp_path: Path, suffix: str) -> None:
+    """Never another error, whatever byte is wrong."""
+    path = tmp_path / f"t.{suffix}"
+    if suffix == "parquet":
+        FRAME.write_parquet(path)
+    else:
+        rows: list[list[object]] = [["x", "y"], *([n, str(n)] for n in range(20))]
+        write_workbook(path, rows)
+    content = path.read_bytes()
+    refused = 0
+    for number in range(60):
+        place = number * len(content) // 60
+        path.write_bytes(content[:place] + bytes([content[place] ^ 0x55]) + content[place + 1 :])
+        try:
+            read_table(path)
+        except InputError:
+            refused += 1
+    assert refused > 5
+
+
+def test_a_small_file_of_many_cells_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A column of one value takes a few bytes, whatever its length."""
+    path = tmp_path / "t.parquet"
+    polars.DataFrame({"a": [0] * 100_000, "b": [0] * 100_000}).write_parquet(path)
+    assert path.stat().st_size < 5000
+    monkeypatch.setattr(resources, "free_memory", lambda: 10**7)
+    with pytest.raises(InputError, match="its 100,000 rows of 2 columns need"):
+        read_table(path)
+    book = tmp_path / "t.xlsx"
+    write_workbook(book, [["x" * 10**6, "y"], [1, 2]])
+    with pytest.raises(InputError, match="unpacks to more than 100 times its size"):
+        read_table(book)
+
+
+def test_what_is_no_table_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "t.parquet"
+    polars.DataFrame({"a": [[1, 2]], "b": [1]}).write_parquet(path)
+    with pytest.raises(InputError, match="column a has lists, and a cell is one text or number"):
+        read_table(path)
+    polars.DataFrame({"a": [1]}).write_parquet(path)
+    with pytest.raises(InputError, match="has 1 columns; a table has two or more"):
+        read_table(path)
+    polars.DataFrame({"a": [], "b": []}).write_parquet(path)
+    with pytest.raises(InputError, match="has no row below its header"):
+        read_table(path)
+    monkeypatch.setattr(frames, "missing", lambda *_: ["t: needs polars; type pip install"])
+    with pytest.raises(InputError, match="needs polars; type pip install"):
+        read_table(path)
+
+
+def test_names_of_tables() -> None:
+    assert all(
+        is_table(Path(name)) for name in ("a.csv", "A.CSV", "b.tsv.gz", "c.parquet", "d.xlsx")
+    )
+    assert not any(is_table(Path(name)) for name in ("a.npz", "b.gz", "c.png", "csv", "d.npz.gz"))
+    assert "polars" in sys.modules  # by this test; the package imports it with such a file alone
