@@ -101,7 +101,6 @@ class Checkpoints(RunsLast):
             due = True  # a finished run can be resumed with a larger trainer.max_epochs
         elif self.is_stack and not module.status.stopped.keys().isdisjoint(module.stacked):
             self._drop_ended(trainer, module)
-            due = True
         self._write_if(due, signal, trainer, module)
 
     def _due(
@@ -198,8 +197,8 @@ class Checkpoints(RunsLast):
     def _drop_ended(self, trainer: Trainer, module: StackModule) -> None:
         """Writes the files of the trials that no longer train, and removes them from the stack.
 
-        The state is built in memory, not written to disk: from such a file, a resumed run would
-        train the removed trials again.
+        No state of the stack is written for that. A stack that is killed before its next one trains
+        the removed trials again, from the state before, to the same files.
         """
         ended = sorted({*module.stacked} - {*module.status.active_trials})
         content = self._capture(trainer)

@@ -103,7 +103,7 @@ def test_a_stopped_pack_goes_on(
     """Stopped after the first batch; the committee is that of a pack that was never stopped."""
     _, undisturbed = made
     (tmp_path / "other").mkdir()
-    monkeypatch.setattr("kindling.sweeps.packs.command.BATCH", 2)
+    monkeypatch.setattr("kindling.sweeps.packs.command.BATCHES", {0: 2})
     pack = _pack(tmp_path / "other")
     progress = loop._Progress.__call__
 
@@ -148,8 +148,8 @@ def test_a_killed_pack_goes_on(
 def test_the_time_ends_the_training(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pack = _pack(tmp_path, networks=40, minutes=0.0001)
     run = make_pack(pack)
-    assert "16 of 40 networks trained" in capsys.readouterr().out
-    assert not (pack.folder / "16").exists()
+    assert "32 of 40 networks trained" in capsys.readouterr().out
+    assert not (pack.folder / "32").exists()
     assert run.result["committee"]["members"]
 
 

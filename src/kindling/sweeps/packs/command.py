@@ -25,7 +25,8 @@ from kindling.system.files import sha256
 from kindling.system.installation import as_command
 
 NETWORKS = 64
-BATCH = 16  # networks that train between two lines of progress
+# Networks that train between two lines of progress, for tables with at least so many rows.
+BATCHES = {0: 32, 5_000: 16, 50_000: 4}
 CLASSES, ROWS_OF_CLASS = 20, 10  # more numbers, with fewer rows each, are a quantity
 SETTLED = ("data", "data.path", "data.target", "resume", "hydra.sweep.dir", "hydra/launcher")
 LARGEST_SEED = 2**31 - 1
@@ -93,7 +94,8 @@ def check_command_line(
         name = "".join(each if each.isalnum() else "-" for each in f"{path.stem}-{target}")[:60]
         folder = Path("sweeps", f"{name}-{digest}")
     resumed = ["resume=auto"] if folder.exists() else []
-    of_hydra = [f"hydra.sweeper.max_batch_size={BATCH}", *resumed]
+    batch = max((least, size) for least, size in BATCHES.items() if len(table.lines) >= least)[1]
+    of_hydra = [f"hydra.sweeper.max_batch_size={batch}", *resumed]
     sweep = checked_sweep([*texts, *of_hydra], folder)
     options = {"--networks": networks, "--seed": seed, "--minutes": minutes}
     typed = [str(path), "--target", target, *overrides]

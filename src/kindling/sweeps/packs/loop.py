@@ -21,7 +21,7 @@ from kindling.records.lookup import COMMITTEE
 from kindling.records.outcome import format_metric
 from kindling.records.sweep_folder import Sweep
 from kindling.reports.page import write_report
-from kindling.sweeps.packs.command import BATCH, CheckedPack
+from kindling.sweeps.packs.command import CheckedPack
 from kindling.sweeps.run_command import train_points
 from kindling.system.errors import InputError, Interrupted
 from kindling.system.files import lock_or_fail
@@ -57,6 +57,7 @@ class _Progress:
 
     def __init__(self, pack: CheckedPack) -> None:
         self.pack, self.began = pack, time.monotonic()
+        self.batch = pack.sweep.section["sweeper"]["max_batch_size"]
         self.before = sum(run.ended for run in Sweep(pack.folder).runs)
 
     def __call__(self, done: int) -> bool:
@@ -66,7 +67,7 @@ class _Progress:
             return True
         each, best = taken / new, _best(self.pack.folder)
         limit = None if self.pack.minutes is None else 60 * TRAINING * self.pack.minutes
-        last = limit is not None and taken + each * BATCH > limit
+        last = limit is not None and taken + each * self.batch > limit
         left = "the time is over" if last else f"about {seconds(each * (total - done))} s left"
         print(f"{done} of {counted(total, 'network')} trained{best}; {left}")
         return not last
