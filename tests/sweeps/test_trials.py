@@ -256,7 +256,7 @@ def test_a_sweep_goes_on_where_it_stood(tmp_path: Path, monkeypatch: pytest.Monk
     configs = grid(
         WIDTHS,
         SEEDS,
-        ["model.dropout=0.0", "model.dropout=0.2"],
+        ["trainer.label_smoothing=0.0", "trainer.label_smoothing=0.2"],
         common=("trainer.max_epochs=4", "optimizer.lr=0.05"),
     )
 

@@ -36,7 +36,7 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument(
         "--start", type=int, default=0, metavar="N",
-        help="with --greedy: the N best are picked first, and stay",
+        help="of --greedy: the N best are picked first, and stay; default: 0",
     )  # fmt: skip
     parser.add_argument(
         "--by", choices=METRICS, help="how to choose; default: what the runs monitored"
