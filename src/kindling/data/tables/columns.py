@@ -23,8 +23,8 @@ MOST_TOLD = 8  # columns, in a line about all of them
 ROUNDING = 1e-9  # relative: a number this close to those of training is one of them
 TOO_LARGE = "too large beside the numbers of training"  # infinite in float32
 CORRECT = "correct that, or leave the rows out"
-# Beside the standardised number: large values let small tables overfit. Models are trained with this
-# value, so another one needs a field of the column.
+# Beside the standardised number: large values let small tables overfit. Models are trained with
+# this value, so another one needs a field of the column.
 WITHIN = 0.3
 DAY, WEEK, YEAR = 86_400.0, 7 * 86_400.0, 365.2425 * 86_400.0  # seconds
 
