@@ -12,18 +12,18 @@ def test_accuracies_are_percent_and_differences_points() -> None:
     own, other = compared_rows("classification", [OWN, OTHER])
     assert own == {
         "on the test rows": "the model", "accuracy": "75.00%", "95% interval": "50.00% to 87.50%",
-        "the model less this": "", "95% interval of that": "",
+        "behind the model, points": "", "its 95% interval": "",
     }  # fmt: skip
     assert other["accuracy"] == "50.00%"
-    assert other["the model less this"] == "+25.0 points"
-    assert other["95% interval of that"] == "-12.5 points to +62.5 points"
+    assert other["behind the model, points"] == "+25.0"
+    assert other["its 95% interval"] == "-12.5 to +62.5"
 
 
 def test_numbers_have_r2() -> None:
     _, other = compared_rows("regression", [OWN, OTHER])
     assert other["R²"] == "0.5000"
-    assert other["the model less this"] == "+0.250"
-    assert other["95% interval of that"] == "-0.125 to +0.625"
+    assert other["behind the model"] == "+0.250"
+    assert other["its 95% interval"] == "-0.125 to +0.625"
 
 
 def test_a_result_from_before_has_none() -> None:

@@ -14,22 +14,17 @@ def compared_rows(task: str | None, found: Iterable[Mapping[str, Any]]) -> Itera
     """A row of texts for each entry of `compared` in result.json."""
     score = score_of(task)
     for each in found:
-        less = each["less"]
+        less = [_signed(score, value) for value in each["less"] or ()]
+        low, high = (format_metric(score, each[end]) for end in ("low", "high"))
         yield {
             "on the test rows": each["name"],
             in_words(score): format_metric(score, each["score"]),
-            INTERVAL: _between(*(format_metric(score, each[end]) for end in ("low", "high"))),
-            "the model less this": "" if less is None else _signed(score, less[0]),
-            f"{INTERVAL} of that": "" if less is None else _between(
-                *(_signed(score, end) for end in less[1:])
-            ),
-        }  # fmt: skip
-
-
-def _between(low: str, high: str) -> str:
-    return f"{low} to {high}"
+            INTERVAL: f"{low} to {high}",
+            f"behind the model{', points' if score == 'acc' else ''}": less[0] if less else "",
+            f"its {INTERVAL}": f"{less[1]} to {less[2]}" if less else "",
+        }
 
 
 def _signed(score: str, value: float) -> str:
     """A difference, of accuracies in points."""
-    return f"{100 * value:+.1f} points" if score == "acc" else f"{value:+.3f}"
+    return f"{100 * value:+.1f}" if score == "acc" else f"{value:+.3f}"
