@@ -109,7 +109,7 @@ def test_each_accuracy_stands_beside_the_share_of_the_largest_class(
 
 
 def _table(folder: Path) -> tuple[list[str], list[str]]:
-    rows = [f"{n % 2 + 1},{'' if n == 3 else n % 7},{n % 2}" for n in range(40)]
+    rows = [f"{n % 3 + 1},{'' if n == 3 else n % 7},{n % 2}" for n in range(40)]
     (folder / "t.csv").write_text("\n".join(["a,b,kind", *rows]))
     keys = [
         "data=csv",
