@@ -367,7 +367,8 @@ def test_a_greedy_committee_is_no_worse_than_its_best_member(
 def test_a_report_shows_numbers_beside_the_true_ones(run: Run, tmp_path: Path) -> None:
     page = write_report([run.folder], tmp_path / "page.html").read_text()
     drawn = sorted(path.name for path in (tmp_path / "page").glob("*model*.png"))
-    assert drawn == ["run-model1-errors.png", "run-model1-predicted.png"]
+    kinds = [*(["columns"] if run.config.data.name == "csv" else []), "errors", "predicted"]
+    assert drawn == [f"run-model1-{kind}.png" for kind in kinds]
     found = evaluate_path(run.folder, None)
     assert "R², errors and interval of each number on the test set" in page
     assert f"± {found.numbers[0].half_width:.5g}" in page

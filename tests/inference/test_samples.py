@@ -224,14 +224,14 @@ def test_a_table_takes_no_folder(on_table: Run, tmp_path: Path) -> None:
         ("csv", "--data csv: must be one of"),
         ("no.csv", "no.csv: there is no such file or folder"),
         ("no/folder", "no/folder: there is no such file or folder"),
-        ("a.txt", "--data a.txt: must be a .csv file, an .npz file, or a folder"),
+        ("a.json", "--data a.json: must be a .csv file, an .npz file, or a folder"),
     ],
 )
 def test_what_cannot_be_tested_on(
     data: str, told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("a.txt").write_text("x")
+    Path("a.json").write_text("x")
     with pytest.raises(InputError) as caught:
         require_labelled(data)
     assert told in str(caught.value)

@@ -121,25 +121,28 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
 
     def _run(self, folder: Path, own: tuple[NDArray[Any], ...]) -> tuple[Run, Run]:
         """The trained run, and that of the best network."""
+        seed = self._seed()  # perhaps from NumPy's global stream, which goes on
         streams = random_state.capture()  # `fit` seeds them
         test = tuple(part[:1] for part in own[:2])  # a run has one; nobody reads its metrics here
         try:
             if self.pack is not None:
                 given = Given.of(None, own, None, test)
-                made, members = fit_pack(self._settings(), *self._pack(), given, folder)
+                made, members = fit_pack(
+                    self._settings(seed), self._networks(), seed, given, folder
+                )
                 return made, members[0]
-            run = fit(compose(*self._settings()), folder, data=own, test=test)
+            run = fit(compose(*self._settings(seed)), folder, data=own, test=test)
         finally:
             random_state.restore(streams)
         if not run.best_checkpoint.exists():
             raise InputError(f"lr={self.lr}: training diverged; try a smaller lr, or scale X")
         return run, run
 
-    def _pack(self) -> tuple[int, int]:
-        """The number of networks, and the seed of their settings. Raises InputError."""
+    def _networks(self) -> int:
+        """Of a pack. Raises InputError."""
         if not isinstance(self.pack, int | np.integer) or not 2 <= self.pack <= MOST_MEMBERS:
             raise InputError(f"pack={self.pack!r:.80}: must be a number from 2 to {MOST_MEMBERS}")
-        return int(self.pack), self._seed()
+        return int(self.pack)
 
     def _seed(self) -> int:
         seed = self.random_state
@@ -147,7 +150,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             return int(seed)
         return int(check_random_state(seed).randint(2**31))
 
-    def _settings(self) -> list[str]:
+    def _settings(self, seed: int) -> list[str]:
         given = self.hidden_sizes
         if not isinstance(given, Iterable | int | np.integer):
             raise InputError(f"hidden_sizes={given!r:.80}: must be a list of numbers, or a number")
@@ -171,7 +174,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             f"optimizer={self.optimizer}", f"optimizer.lr={self.lr}",
             f"optimizer.weight_decay={self.weight_decay}",
             *self._own_settings(), "checkpoint.mode=min",
-            f"trainer.max_epochs={self.max_epochs}", f"seed={self._seed()}", *more,
+            f"trainer.max_epochs={self.max_epochs}", f"seed={seed}", *more,
         ]  # fmt: skip
 
     def _prepared(self, X: Inputs) -> NDArray[np.float32]:  # noqa: N803
