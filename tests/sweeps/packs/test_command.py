@@ -80,8 +80,8 @@ def test_the_task_follows_from_the_labels(tmp_path: Path, labels: list[object], 
         ({"minutes": 0.0}, "--minutes 0: must be above 0"),
         ({"minutes": float("inf")}, "--minutes inf: must be above 0"),
         ({"minutes": float("nan")}, "--minutes nan: must be above 0"),
-        ({"target": None}, "--target is missing; its columns are x, y, label"),
-        ({"target": "lable"}, "--target lable: is no column of table.csv; its columns are x, y"),
+        ({"target": None}, "--target: is missing; table.csv has x, y, label"),
+        ({"target": "lable"}, "--target=lable: there is no such column; did you mean label?"),
         ({"overrides": ["data.path=b.csv"]}, "python -m src.tables sets this key; leave it out"),
         ({"overrides": ["resume=auto"]}, "python -m src.tables sets this key; leave it out"),
         ({"overrides": ["optimizer.lr=0.1,0.2"]}, "networks differ in drawn settings"),
@@ -98,8 +98,8 @@ def test_a_fault_says_what_to_type(table: Path, arguments: dict[str, object], an
 
 def test_faults_are_told_together_and_without_torch(table: Path) -> None:
     with pytest.raises(InputError) as error:
-        check_command_line(table, "label", ["data=mnist"], networks=1, seed=-1)
-    assert str(error.value).count("\n") == 3
+        check_command_line(table, "label", ["data=mnist", "optimizer.lrr=1"], networks=1, seed=-1)
+    assert str(error.value).count("\n") == 4
     data = ROOT / "tests" / "sweeps" / "packs" / "test_command.py"
     told = {
         (str(table), "--target", "label", "--networks", "0"): "",
@@ -117,3 +117,11 @@ def test_many_rows_have_larger_batches(tmp_path: Path) -> None:
     assert check_command_line(path, "label", networks=2).sweep.points[0].data.batch_size == 32
     typed = check_command_line(path, "label", ["data.batch_size=50"], networks=2)
     assert typed.sweep.points[0].data.batch_size == 50
+
+
+def test_of_many_columns_the_last_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "wide.csv"
+    names = [f"x{number}" for number in range(30)]
+    path.write_text("\n".join([",".join([*names, "price"]), *[",".join("1" * 31)] * 3]))
+    with pytest.raises(InputError, match=r"has x0, x1, .*, x12, …, price$"):
+        check_command_line(path)

@@ -12,7 +12,7 @@ import numpy as np
 from kindling.config.drawn import batch_size, draw_settings
 from kindling.config.faults import config_error
 from kindling.config.measures import CLASSIFICATION, REGRESSION
-from kindling.config.overrides import key_of, override_text, parse
+from kindling.config.overrides import key_of, override_fault, override_text, parse
 from kindling.config.schema import Csv
 from kindling.config.written import printable
 from kindling.data.tables.reading import read_table
@@ -27,6 +27,7 @@ from kindling.system.installation import as_command
 NETWORKS = 64
 # Networks that train between two lines of progress, for tables with at least so many rows.
 BATCHES = {0: 32, 5_000: 16, 50_000: 4}
+SHOWN = 15  # names of columns
 CLASSES, ROWS_OF_CLASS = 20, 10  # more numbers, with fewer rows each, are a quantity
 SETTLED = ("data", "data.path", "data.target", "resume", "hydra.sweep.dir", "hydra/launcher")
 LARGEST_SEED = 2**31 - 1
@@ -68,12 +69,9 @@ def check_command_line(
     if faults:
         raise config_error(faults)
     table = read_table(path)
-    if target is None or target not in table.names:
-        given = "is missing" if target is None else f"{printable(target)}: is no column of {path}"
-        names = ", ".join(map(printable, table.names[:20]))
-        raise InputError(
-            f"--target {given}; its columns are {names}{', …' if table.names[20:] else ''}"
-        )
+    if target is None:
+        raise InputError(f"--target: is missing; {path} has {_listed(table.names)}")
+    table.require([target], "--target")
     keys = {key_of(text): text for text in overrides}
     texts = [
         "experiment=pack", "data=csv", override_text("data.path", str(path)),
@@ -105,6 +103,14 @@ def check_command_line(
     return CheckedPack(folder, sweep, minutes, [*typed, "--folder", str(folder)])
 
 
+def _listed(names: Sequence[str]) -> str:
+    """The first names and the last: there the column to predict often is."""
+    shown = [*map(printable, names)]
+    if len(shown) > SHOWN:
+        shown = [*shown[: SHOWN - 2], "…", shown[-1]]
+    return ", ".join(shown)
+
+
 def _override_faults(overrides: Sequence[str]) -> list[str]:
     faults: list[str] = []
     for text in overrides:
@@ -116,6 +122,8 @@ def _override_faults(overrides: Sequence[str]) -> list[str]:
             faults.append(f"{text}: {as_command('tables')} sets this key; leave it out")
         elif override.is_sweep_override():
             faults.append(f"{text}: networks differ in drawn settings; type one value")
+        elif fault := override_fault(override):
+            faults.append(fault)
     return faults
 
 
