@@ -1,4 +1,4 @@
-"""Serves a page on which you draw a digit and watch the predictions of a trained model.
+"""Serves a page on which you draw a digit, or fill in a row, and watch what a trained model says.
 
 python -m src.demo RUN                 http://127.0.0.1:8000; RUN: a run folder or a .ckpt file
 python -m src.demo RUN --port 8080     another port; 0 for a free one
@@ -11,7 +11,7 @@ from kindling.system.signals import handled
 
 
 def main() -> None:
-    from kindling.records.lookup import add_run
+    from kindling.records.lookup import add_run, config_of
 
     parser = command_parser("demo", __doc__)
     add_run(parser)
@@ -21,7 +21,11 @@ def main() -> None:
     parser.add_argument("--no-browser", action="store_true", help="do not open a browser")
     arguments = parser.parse_args()
     with handled(rank=False):
+        config = config_of(arguments.run)
         with importing():
-            from kindling_digits.demo_server import demonstrate
+            if config is not None and config.data.name == "csv":
+                from kindling.inference.form import serve_form as demonstrate
+            else:
+                from kindling_digits.demo_server import demonstrate
 
         demonstrate(arguments.run, arguments.port, browser=not arguments.no_browser)

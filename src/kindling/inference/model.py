@@ -60,9 +60,10 @@ class Model:
                 f"{self.trained.checkpoint}: was trained with task=regression, which has no "
                 "probabilities; call predict"
             )
-        return predict(self.trained, self._prepared(features))
+        return predict(self.trained, self.prepared(features))
 
-    def _prepared(self, features: Features) -> NDArray[Any]:
+    def prepared(self, features: Features) -> NDArray[Any]:
+        """The features (N, …) that the model takes. Raises InputError for what it does not take."""
         columns = self.trained.columns
         if columns is None:
             return _array(features, "features")
@@ -83,7 +84,7 @@ class Model:
     def predict(self, features: Features) -> NDArray[Any]:
         """The most probable class of each sample, (N,); of several labels, 1 for each that the
         sample has, else 0, (N, labels); the numbers of a regression, (N, outputs), of one (N,)."""
-        answers = predict(self.trained, self._prepared(features))
+        answers = predict(self.trained, self.prepared(features))
         return _KINDS[self.trained.config.task.name].decide(answers)
 
     def interval(
@@ -99,7 +100,7 @@ class Model:
             raise InputError(
                 f"{trained.checkpoint}: has classes, and no intervals; call predict_proba"
             )
-        given = features_of(trained, "features", self._prepared(features))
+        given = features_of(trained, "features", self.prepared(features))
         found = regression.said(trained, as_split(trained, given))
         samples = None
         if held_out is None and isinstance(trained.config.data, InMemory):
@@ -111,7 +112,7 @@ class Model:
             if not isinstance(held_out, tuple | list) or len(held_out) != 2:
                 raise InputError("held_out: must be features and numbers, held_out=(x, y)")
             x, y = held_out
-            known = features_of(trained, "the held-out features", self._prepared(x))
+            known = features_of(trained, "the held-out features", self.prepared(x))
             numbers = _array(y, "the held-out labels")
             numbers = labels_of(trained, "the held-out labels", numbers, len(known))
             samples = as_split(trained, known, numbers)
