@@ -184,19 +184,8 @@ class Handler(PageHandler):
                 self.refuse(HTTPStatus.NOT_FOUND, "use GET / or /model, or POST /predict")
 
     def do_POST(self) -> None:  # noqa: N802
-        length = self.headers.get("Content-Length", "")
-        if self.path != "/predict":
-            self.refuse(HTTPStatus.NOT_FOUND, "use POST /predict")
-        elif self.headers.get("Content-Type") != "image/png":
-            self.refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type must be image/png")
-        elif not (length.isascii() and length.isdigit()):
-            self.refuse(HTTPStatus.LENGTH_REQUIRED, "Content-Length is missing")
-        elif len(length) > 9 or int(length) > BODY_LIMIT:
-            self.refuse(
-                HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a picture may have {BODY_LIMIT:,} bytes"
-            )
-        else:
-            body = self.rfile.read(int(length))
+        body = self.body("/predict", "image/png", BODY_LIMIT, "a picture")
+        if body is not None:
             try:
                 self.send_json(HTTPStatus.OK, answer(self.server.model, body))
             except InputError as error:

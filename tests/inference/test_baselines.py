@@ -86,6 +86,16 @@ def test_weights_of_rows_count(tmp_path: Path) -> None:
     assert not np.isclose(own.score, right.mean())  # so that the weights matter here
 
 
+def test_large_numbers_keep_their_differences() -> None:
+    """As of years in seconds: R² is that of the numbers without what they share."""
+    predicted, true = DRAW.normal(size=(2, 50))
+    shares = np.ones((1, 50))
+    (small,) = _scores("regression", predicted, true, shares)
+    (large,) = _scores("regression", predicted + 2**40, true + 2**40, shares)
+    assert large == pytest.approx(small, abs=1e-3)
+    assert small == pytest.approx(r2_score(true, predicted))
+
+
 def test_a_weighting_of_rows_is_as_repeated_rows() -> None:
     predicted, true = DRAW.normal(size=(2, 20))
     counts = DRAW.integers(0, 4, 20)

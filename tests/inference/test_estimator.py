@@ -356,6 +356,7 @@ def test_a_pack_is_a_committee_of_drawn_networks(kind: Any, tmp_path: Path) -> N
         assert config.read("model.hidden_sizes") == json.loads(drawn["model.hidden_sizes"][number])
         assert config.optimizer.lr == float(drawn["optimizer.lr"][number])
         assert config.data.val_fraction == 0.2
+        assert config.data.batch == 16
     made = Run(tmp_path / "pack" / "committee").result["committee"]
     assert len(made["members"]) >= 5
     best = min(Run(tmp_path / "pack" / str(n)).monitored for n in range(6))
@@ -371,3 +372,12 @@ def test_a_pack_has_two_networks_or_more(pack: object) -> None:
     x, y = load_iris(return_X_y=True)
     with pytest.raises(ValueError, match=f"pack={pack!r}: must be a number from 2 to 256"):
         KindlingClassifier(pack=pack).fit(x, y)  # type: ignore[arg-type]
+
+
+def test_a_pack_of_many_samples_has_larger_batches(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(2000, 3))
+    quick = ["trainer.max_epochs=1", "trainer.accelerator=cpu"]
+    for overrides, size in ((quick, 32), ([*quick, "data.batch_size=50"], 50)):
+        folder = tmp_path / str(size)
+        KindlingClassifier(pack=2, folder=folder, overrides=overrides).fit(x, x[:, 0] > 0)
+        assert Run(folder / "0").config.data.batch == size

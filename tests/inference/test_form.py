@@ -109,8 +109,8 @@ def test_fields_are_what_training_saw(model: Model) -> None:
     ("body", "headers", "status", "told"),
     [
         (b"{", {}, 400, "the body is not JSON"),
-        (b"[1]", {}, 400, "must be an object, a text for each column"),
-        (b'{"size": 3}', {}, 400, "each cell must be a text"),
+        (b"[1]", {}, 400, "must be an object with a text for each column"),
+        (b'{"size": 3}', {}, 400, "must be an object with a text for each column"),
         (b'{"size": "3"}', {}, 400, "there is no column colour"),
         (json.dumps(ROW | {"size": "many"}).encode(), {}, 400, "column size"),
         (b"\xff\xfe", {}, 400, "the body is not JSON"),

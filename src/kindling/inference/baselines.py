@@ -14,6 +14,7 @@ from torch import Tensor
 
 from kindling.config.measures import CLASSIFICATION
 from kindling.data.sources.source import Source, Split
+from kindling.data.tables.cells import Floats
 from kindling.inference.logits import answer
 from kindling.records.confidence import LEVEL
 from kindling.records.loading import Trained
@@ -21,7 +22,6 @@ from kindling.system.terminal import progress
 
 DRAWS = 2000  # of the bootstrap
 OWN, BOOSTING, LINEAR = "the model", "gradient boosting", "linear model"
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,8 @@ def _scores(task: str, predicted: NDArray[Any], true: NDArray[Any], rows: Floats
     if task == CLASSIFICATION:
         found: Floats = rows @ (predicted == true) / total
         return found
+    middle = true.mean()  # squares of large numbers would lose their differences
+    true, predicted = true - middle, predicted - middle
     mean = rows @ true / total
     spread = rows @ true**2 - total * mean**2
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -211,9 +211,10 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         folder: str | Path | None = None,
     ) -> None:
         """`val_fraction` of the samples choose the best epoch, by their loss; None: the loss on all
-        samples. `pack`: so many networks train in place of one, with sizes, rates and decays that
-        are drawn, and `val_fraction` of the samples, by default 0.2, choose a committee of them;
-        `history_` is then that of the best network. `class_weight` has the weight of each class in
+        samples. `pack`: so many networks train in place of one. Their sizes, rates and decays are
+        drawn, and their other settings are those of `python -m src.tables`; `overrides` changes
+        them. `val_fraction` of the samples, by default 0.2, choose a committee of the networks, and
+        `history_` is that of the best network. `class_weight` has the weight of each class in
         the training loss, by default 1; `balanced`: as scikit-learn's compute_class_weight gives
         them for the samples that train. With class weights and without `val_fraction`, the training
         loss chooses the epoch."""

@@ -17,7 +17,7 @@ from kindling.inference.model import Model
 from kindling.inference.regression import interval_of, said
 from kindling.inference.samples import as_split
 from kindling.records.loading import open_trained
-from kindling.system.errors import InputError
+from kindling.system.errors import InputError, parsing
 from kindling.system.files import MIB
 from kindling.system.page_server import PageHandler, PageServer, inline_scripts
 
@@ -63,12 +63,12 @@ class Form:
             "fields": [*map(_field, self.columns)],
         }
 
-    def answer(self, row: dict[str, str]) -> dict[str, Any]:
+    def answer(self, row: Any) -> dict[str, Any]:
         """The answer to the cells of a row by the names of columns: `probabilities` of the labels,
         or `numbers` and, where it is known, the ends of their `interval`. Raises InputError for
         cells that the model does not take."""
-        if not all(isinstance(text, str) for text in row.values()):
-            raise InputError("each cell must be a text")
+        if not isinstance(row, dict) or not all(isinstance(text, str) for text in row.values()):
+            raise InputError("the row must be an object with a text for each column")
         columns = {name: [text] for name, text in row.items()}
         trained = self.model.trained
         if trained.config.task.name != REGRESSION:
@@ -124,22 +124,11 @@ class Handler(PageHandler):
                 self.refuse(HTTPStatus.NOT_FOUND, "use GET / or /model, or POST /predict")
 
     def do_POST(self) -> None:  # noqa: N802
-        length = self.headers.get("Content-Length", "")
-        if self.path != "/predict":
-            self.refuse(HTTPStatus.NOT_FOUND, "use POST /predict")
-        elif self.headers.get("Content-Type") != "application/json":
-            self.refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type must be application/json")
-        elif not (length.isascii() and length.isdigit()):
-            self.refuse(HTTPStatus.LENGTH_REQUIRED, "Content-Length is missing")
-        elif len(length) > 9 or int(length) > MIB:
-            self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"a row may have {MIB:,} bytes")
-        else:
+        body = self.body("/predict", "application/json", MIB, "a row")
+        if body is not None:
             try:
-                row = json.loads(self.rfile.read(int(length)))
-                if not isinstance(row, dict):
-                    raise InputError("the body must be an object, a text for each column")
+                with parsing("the body is not JSON"):
+                    row = json.loads(body)
                 self.send_json(HTTPStatus.OK, self.server.form.answer(row))
-            except (ValueError, RecursionError) as error:
-                self.refuse(HTTPStatus.BAD_REQUEST, f"the body is not JSON ({error})"[:200])
             except InputError as error:
-                self.send_json(HTTPStatus.BAD_REQUEST, {"error": str(error)})
+                self.refuse(HTTPStatus.BAD_REQUEST, str(error))

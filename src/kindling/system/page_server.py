@@ -132,6 +132,23 @@ class PageHandler(BaseHTTPRequestHandler):
             return False
         return True
 
+    def body(self, path: str, kind: str, limit: int, what: str) -> bytes | None:
+        """The body of a request to POST `path` of this content type, of at most `limit` bytes; None
+        after any other request was refused. `what` is the body in a message."""
+        length = self.headers.get("Content-Length", "")
+        if self.path != path:
+            self.refuse(HTTPStatus.NOT_FOUND, f"use POST {path}")
+        elif self.headers.get("Content-Type") != kind:
+            self.refuse(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"Content-Type must be {kind}")
+        elif not (length.isascii() and length.isdigit()):
+            self.refuse(HTTPStatus.LENGTH_REQUIRED, "Content-Length is missing")
+        elif len(length) > 9 or int(length) > limit:
+            told = f"{what} may have {limit:,} bytes"
+            self.refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, told)
+        else:
+            return self.rfile.read(int(length))
+        return None
+
     def refuse(self, status: HTTPStatus, reason: str) -> None:
         """Sends an error and ends the connection, because the body may be unread."""
         self.close_connection = True

@@ -746,6 +746,9 @@ def test_a_run_of_before_learns_as_it_did(tmp_path: Path) -> None:
         ("classification", lambda label: label if DRAWN.random() > 0.1 else "a", False),
         ("classification", lambda label: f"{label}{DRAWN.integers(3)}", True),  # a finer one
         ("classification", lambda _: DRAWN.integers(10**6), False),
+        ("classification", lambda label: label if DRAWN.random() > 0.03 else "", True),
+        ("classification", lambda label: label if DRAWN.random() > 0.7 else "", False),
+        ("classification", lambda label: "x" if label == "a" else "", False),
         ("regression", lambda label: 3 - 2.5 * label, True),  # another unit
         ("regression", lambda label: label + DRAWN.normal() / 1000, False),
         ("regression", lambda label: label**3, False),

@@ -115,7 +115,7 @@ def test_a_stopped_pack_goes_on(
     monkeypatch.setattr(loop._Progress, "__call__", stop)
     with pytest.raises(Interrupted) as stopped:
         make_pack(pack)
-    assert f"--folder {tmp_path}/other/pack" in str(stopped.value)
+    assert f"--folder={tmp_path}/other/pack" in str(stopped.value)
     assert "python -m src.tables" in str(stopped.value)
     monkeypatch.setattr(loop._Progress, "__call__", progress)
     run = make_pack(_pack(tmp_path / "other"))
@@ -125,20 +125,17 @@ def test_a_stopped_pack_goes_on(
 
 
 @dead_leave_files_open
-@pytest.mark.parametrize("number", [0, 3, 7, 20, 40, 60, 80])
+@pytest.mark.parametrize("number", [0, 1, 3, 7, 12, 20, 26])
 def test_a_killed_pack_goes_on(
     tmp_path: Path, number: int, made: tuple[CheckedPack, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed at any sync of a file, it ends as one that was never killed, if it was not made."""
+    """Killed at any sync of a file, the pack ends as a pack that was never killed."""
     _, undisturbed = made
     (tmp_path / "other").mkdir()
     pack = _pack(tmp_path / "other")
-    with monkeypatch.context() as patch:
+    with monkeypatch.context() as patch, pytest.raises(Killed):
         die_at_sync(patch, number)
-        try:
-            make_pack(pack)
-        except Killed:
-            assert not (pack.folder / "committee" / "result.json").exists() or number > 40
+        make_pack(pack)
     run = make_pack(_pack(tmp_path / "other"))
     for key in ("best", "test/loss", "test/acc", "compared"):
         assert run.result[key] == undisturbed.result[key], key

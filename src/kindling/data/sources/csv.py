@@ -20,7 +20,7 @@ from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION
 from kindling.config.written import typed
 from kindling.data.sources.folds import training_and_validation
 from kindling.data.sources.source import COPIES, Groups, Source, Split, grouped, split_off_test
-from kindling.data.tables.cells import Floats, Mask, alike, as_numbers, listed
+from kindling.data.tables.cells import Floats, Mask, alike, as_numbers, is_quantity, listed
 from kindling.data.tables.columns import Columns, NumberColumn
 from kindling.data.tables.learning import learn_columns
 from kindling.data.tables.reading import read_table
@@ -29,9 +29,9 @@ from kindling.system.errors import InputError, all_at_once
 from kindling.system.files import sha256
 from kindling.system.resources import require_memory
 
-# More whole numbers than MANY, with fewer than FEW rows each, are rather a quantity than classes.
-MANY, FEW = 20, 10
-ROWS_OF_CODE, SAME = 10, 1e-9  # rows of a text that tells the class; rounding of a correlation
+# Of a column that tells the label: the rows of each text, the share of rows that are not empty, and
+# the rounding of a correlation.
+ROWS_OF_CODE, KNOWN, SAME = 10, 0.9, 1e-9
 SHOWN = 5  # names of columns, in a message
 TEXT_COST = 12  # bytes of memory for each byte of a table, while it is read
 
@@ -273,7 +273,7 @@ def _class_doubts(table: Table, config: schema.Csv, targets: Sequence[str]) -> I
     for name in sorted({text.strip() for text in spaced.keys() - counts.keys()} & spaced.keys()):
         ways = {text: count for text, count in spaced.items() if text.strip() == name}
         yield f"{column}: {listed(ways)} differ only in white space, and are read as {name!r}"
-    if len(counts) > MANY and len(targets) < FEW * len(counts):
+    if is_quantity(len(counts), len(targets)):
         numbers = as_numbers([*counts])
         if not np.isnan(numbers).any():
             yield (
@@ -284,23 +284,28 @@ def _class_doubts(table: Table, config: schema.Csv, targets: Sequence[str]) -> I
 
 
 def _leaks(table: Table, config: schema.Csv, labels: _Labels, columns: Columns) -> Iterator[str]:
-    """Texts about columns that tell the label of every row: a copy, another unit, a finer code."""
+    """Texts about columns that tell the label: a copy, another unit, a finer code. They tell the
+    label of each row where they are not empty, and are empty in a tenth of the rows at most."""
     for column in columns.columns if len(config.targets) == 1 else ():
         cells = table.cells(column.name, config.empty)
+        known = ~cells.gaps if labels.texts else ~np.isnan(cells.numbers)
+        count = int(known.sum())
+        if count < max(ROWS_OF_CODE, KNOWN * len(known)):
+            continue
         if labels.texts:
-            different = len(cells.counts(~cells.gaps))
-            both = zip(cells.texts, labels.texts, strict=True)
-            pairs = set(compress(both, ~cells.gaps))
-            tells = len(pairs) == different > 1 and different * ROWS_OF_CODE <= len(cells.texts)
+            pairs = set(compress(zip(cells.texts, labels.texts, strict=True), known))
+            different = len({text for text, _ in pairs})
+            varied = len({label for _, label in pairs}) > 1
+            tells = varied and len(pairs) == different and different * ROWS_OF_CODE <= count
         else:
-            known = ~np.isnan(cells.numbers)
             numbers, other = cells.numbers[known], labels.labels[:, 0].numpy()[known]
-            varied = len(numbers) >= ROWS_OF_CODE and np.ptp(numbers) > 0 < np.ptp(other)
+            varied = bool(np.ptp(numbers) > 0 < np.ptp(other))
             tells = varied and abs(np.corrcoef(numbers, other)[0, 1]) > 1 - SAME
         if tells:
+            where = "in every row" if count == len(known) else "in every row where it is not empty"
             yield (
-                f"column {column.name}: tells {config.targets[0]} in every row; unless "
-                f"{column.name} is known before, type "
+                f"column {column.name}: tells {config.targets[0]} {where}; if people do not know "
+                f"{column.name} before they know {config.targets[0]}, type "
                 f"{typed('data.drop', [*config.drop, column.name])}"
             )
 

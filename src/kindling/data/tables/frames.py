@@ -55,7 +55,7 @@ def _parquet(path: Path, *, header_alone: bool) -> Any:
     width = len(lazy.collect_schema())
     rows = 0 if header_alone else lazy.select(polars.len()).collect().item()
     require_memory(
-        f"{path}: its {rows:,} rows of {width:,} columns need", CELL * rows * width, "fewer"
+        f"{path}: its {rows:,} rows of {width:,} columns need", CELL * rows * width, "fewer rows"
     )
     return lazy.head(rows).collect()
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kindling.config.compose import check_all, shared_composer
-from kindling.config.drawn import draw_settings
+from kindling.config.drawn import batch_size, draw_settings
 from kindling.config.schema import joint_hash
 from kindling.data.sources.catalogue import open_source
 from kindling.inference.committees.making import make_committee
@@ -22,10 +22,13 @@ def fit_pack(
 ) -> tuple[Run, list[Run]]:
     """Trains `networks` networks into folders 0, 1, … of `folder`, and makes their committee in
     `folder`/committee. Returns the run of the committee and those of its members, the best first.
+    `overrides` may set data.batch_size; by default the size follows from the number of samples.
     Raises InputError for faults of the settings, and if fewer than two networks can be trained."""
     drawn = draw_settings(networks, seed)
+    assert given.arrays is not None
+    size = f"data.batch_size={batch_size(len(given.arrays.arrays['x']))}"
     points = [
-        [*overrides, *(f"{key}={values[number]}" for key, values in drawn.items())]
+        [size, *overrides, *(f"{key}={values[number]}" for key, values in drawn.items())]
         for number in range(networks)
     ]
     configs = [given.hold(config) for config in check_all(*shared_composer().points(points))]

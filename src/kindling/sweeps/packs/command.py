@@ -15,6 +15,7 @@ from kindling.config.measures import CLASSIFICATION, REGRESSION
 from kindling.config.overrides import key_of, override_fault, override_text, parse
 from kindling.config.schema import Csv
 from kindling.config.written import printable
+from kindling.data.tables.cells import is_quantity
 from kindling.data.tables.reading import read_table
 from kindling.data.tables.table import Table
 from kindling.records.folder import MOST_MEMBERS
@@ -28,7 +29,6 @@ NETWORKS = 64
 # Networks that train between two lines of progress, for tables with at least so many rows.
 BATCHES = {0: 32, 5_000: 16, 50_000: 4}
 SHOWN = 15  # names of columns
-CLASSES, ROWS_OF_CLASS = 20, 10  # more numbers, with fewer rows each, are a quantity
 SETTLED = ("data", "data.path", "data.target", "resume", "hydra.sweep.dir", "hydra/launcher")
 LARGEST_SEED = 2**31 - 1
 
@@ -96,11 +96,11 @@ def check_command_line(
     of_hydra = [f"hydra.sweeper.max_batch_size={batch}", *resumed]
     sweep = checked_sweep([*texts, *of_hydra], folder)
     options = {"--networks": networks, "--seed": seed, "--minutes": minutes}
-    typed = [str(path), "--target", target, *overrides]
+    typed = [str(path), f"--target={target}", *overrides]  # a name may begin with -
     for option, value in options.items():
         if value is not None and (option, value) not in (("--networks", NETWORKS), ("--seed", 0)):
-            typed += [option, f"{value:g}"]
-    return CheckedPack(folder, sweep, minutes, [*typed, "--folder", str(folder)])
+            typed += [option, f"{value}"]
+    return CheckedPack(folder, sweep, minutes, [*typed, f"--folder={folder}"])
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -134,6 +134,5 @@ def _task_of(table: Table, target: str) -> str:
     numbers = cells.numbers[~cells.gaps]
     if cells.strange.any() or not len(numbers):
         return CLASSIFICATION
-    different = len(np.unique(numbers))
-    many = different > CLASSES and len(numbers) < ROWS_OF_CLASS * different
+    many = is_quantity(len(np.unique(numbers)), len(numbers))
     return REGRESSION if many or (numbers % 1 != 0).any() else CLASSIFICATION
