@@ -125,7 +125,7 @@ def test_a_stopped_pack_goes_on(
 
 
 @dead_leave_files_open
-@pytest.mark.parametrize("number", [0, 1, 3, 7, 12, 20, 26])
+@pytest.mark.parametrize("number", [0, 1, 3, 7, 20, 45, 70, 88, 93])
 def test_a_killed_pack_goes_on(
     tmp_path: Path, number: int, made: tuple[CheckedPack, Run], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -133,9 +133,10 @@ def test_a_killed_pack_goes_on(
     _, undisturbed = made
     (tmp_path / "other").mkdir()
     pack = _pack(tmp_path / "other")
-    with monkeypatch.context() as patch, pytest.raises(Killed):
+    with monkeypatch.context() as patch:
         die_at_sync(patch, number)
-        make_pack(pack)
+        with pytest.raises(Killed):
+            make_pack(pack)
     run = make_pack(_pack(tmp_path / "other"))
     for key in ("best", "test/loss", "test/acc", "compared"):
         assert run.result[key] == undisturbed.result[key], key

@@ -58,7 +58,7 @@ def as_numbers(texts: Sequence[str]) -> Floats:
 
 
 def is_quantity(different: int, rows: int) -> bool:
-    """Whether so many different whole numbers in so many rows are rather a quantity than classes."""
+    """Whether so many different whole numbers are rather a quantity than classes."""
     return different > MANY and rows < FEW * different
 
 
