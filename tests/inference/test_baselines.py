@@ -1,5 +1,6 @@
 """A model beside baselines, against scikit-learn and SciPy."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +85,18 @@ def test_weights_of_rows_count(tmp_path: Path) -> None:
     right = (said == source.test.labels).numpy()
     assert own.score == pytest.approx(np.average(right, weights=source.test.weights))
     assert not np.isclose(own.score, right.mean())  # so that the weights matter here
+    linear = compare(trained, source)[2]
+    assert source.train.weights is not None
+    model = LogisticRegression(max_iter=1000)
+    # Weights so unequal that the model without them answers otherwise.
+    heavy = replace(source.train, weights=10.0 ** (source.train.labels * 6 - 3))
+    for train, expected in ((source.train, linear), (heavy, None)):
+        model.fit(train.features.numpy(), train.labels.numpy(), sample_weight=train.weights.numpy())
+        answers = model.predict(source.test.features.numpy())
+        share = np.average(answers == source.test.labels.numpy(), weights=source.test.weights)
+        found = expected or compare(trained, replace(source, train=train))[2]
+        assert found.score == pytest.approx(share)
+    assert found.score != linear.score
 
 
 def test_large_numbers_keep_their_differences() -> None:

@@ -747,7 +747,7 @@ def test_a_run_of_before_learns_as_it_did(tmp_path: Path) -> None:
         ("classification", lambda label: f"{label}{DRAWN.integers(3)}", True),  # a finer one
         ("classification", lambda _: DRAWN.integers(10**6), False),
         ("classification", lambda label: label if DRAWN.random() > 0.03 else "", True),
-        ("classification", lambda label: label if DRAWN.random() > 0.7 else "", False),
+        ("classification", lambda label: label if DRAWN.random() > 0.4 else "", False),
         ("classification", lambda label: "x" if label == "a" else "", False),
         ("regression", lambda label: 3 - 2.5 * label, True),  # another unit
         ("regression", lambda label: label + DRAWN.normal() / 1000, False),
@@ -767,3 +767,13 @@ def test_a_column_that_tells_the_label_is_told(
     told = [text for text in notes if "tells y in every row" in text]
     assert bool(told) == tells
     assert all("column other:" in text and "type data.drop=[other]" in text for text in told)
+
+
+def test_a_column_that_knows_one_class_alone_tells_nothing(tmp_path: Path) -> None:
+    """It is empty in the few rows of the other class."""
+    rows = [f"{DRAWN.normal():.4f},{'' if n < 4 else 'pq'[n % 2]},{int(n < 4)}" for n in range(80)]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["x,other,y", *rows]))
+    config = compose("data=csv", f"data.path={path}", "data.target=y")
+    notes = [text for _, text in open_source(config.data, config.task).notes]
+    assert not [text for text in notes if "tells y" in text]
