@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -143,3 +144,16 @@ def test_a_card_decides_what_fits() -> None:
     for memory, expected in ((101_376, [[0], [1, 2]]), (166_912, [[0, 1], [2]])):
         place = replace(GPU, block_memory=memory)
         assert _on(place, configs) == expected
+
+
+def test_the_engine_is_asked_once_for_each_kind_of_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To build a model for each trial of a large sweep would take longer than to train some."""
+    asked, by_engine = [], grouping._by_engine
+
+    def count(config: Config, *others: Any) -> bool:
+        asked.append(config)
+        return by_engine(config, *others)
+
+    monkeypatch.setattr(grouping, "_by_engine", count)
+    assert _sizes(grid(WIDTHS, [f"seed={n}" for n in range(20)], OF_MODELS[1])) == [80]
+    assert len(asked) == 2

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -90,7 +90,7 @@ def group_trials(
     fault here: only the group of such trials fails, when it trains.
     """
     alone: list[Group] = []
-    alike: dict[str, list[int]] = {}
+    alike: dict[tuple[str, str], list[int]] = {}
     for trial, config in enumerate(configs):
         reason = None
         with suppress(Exception):  # unreadable data; training will fail and say why
@@ -98,8 +98,8 @@ def group_trials(
         if reason is not None:
             alone.append(Group([trial], reason))
         else:
-            alike.setdefault(_key(config, device_of), []).append(trial)
-    kinds = list(alike.values())
+            alike.setdefault(_key(config), []).append(trial)
+    kinds = _across_models(alike, configs, device_of)
     if not compared:
         kinds = [part for trials in kinds for part in _by_kernel(trials, configs, device_of)]
     parts = []
@@ -169,7 +169,9 @@ def _described(config: Config) -> tuple[tuple[int, ...], int]:
     return data.shape, config.task.outputs(data.classes)
 
 
-def _key(config: Config, device_of: Callable[[Config], TrainingDevice]) -> str:
+def _key(config: Config) -> tuple[str, str]:
+    """What the trials of a stack share, and what their models share where the engine does not
+    train them."""
     values = config.unlabelled().to_primitives()
     for key in FUSIBLE:
         section, _, name = key.rpartition(".")
@@ -180,8 +182,21 @@ def _key(config: Config, device_of: Callable[[Config], TrainingDevice]) -> str:
     if learnt or config.trainer.class_weights == BALANCED:
         values["data"]["fold"] = config.data.fold
     values["scheduler"] = values["scheduler"]["name"]
-    values["model"] = config.model.name if _by_engine(config, device_of) else config.model.in_stacks
-    return json.dumps(values, sort_keys=True)
+    values["model"] = config.model.name
+    return json.dumps(values, sort_keys=True), json.dumps(config.model.in_stacks, sort_keys=True)
+
+
+def _across_models(
+    alike: Mapping[tuple[str, str], list[int]],
+    configs: Sequence[Config],
+    device_of: Callable[[Config], TrainingDevice],
+) -> list[list[int]]:
+    """The trials that may form a stack; `alike` has them by `_key`."""
+    kinds: dict[tuple[str, str], list[int]] = {}
+    for (shared, model), trials in alike.items():
+        of_engine = _by_engine(configs[trials[0]], device_of)
+        kinds.setdefault((shared, "" if of_engine else model), []).extend(trials)
+    return [sorted(trials) for trials in kinds.values()]
 
 
 def _by_engine(config: Config, device_of: Callable[[Config], TrainingDevice]) -> bool:
