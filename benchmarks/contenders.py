@@ -103,27 +103,35 @@ def tutorial(train: Split, validation: Split) -> Contender:
 
 def bare(features: Tensor, labels: Tensor) -> Contender:
     """Plain torch on tensors in memory, with fused SGD and without any metrics or checkpoints."""
-    model = network()
+    model = network().to(features.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, fused=True)
 
     def epoch() -> float:
         began = time.perf_counter()
-        for batch in torch.split(torch.randperm(len(labels)), BATCH):
+        for batch in torch.split(torch.randperm(len(labels), device=features.device), BATCH):
             loss = F.cross_entropy(
                 model(features.index_select(0, batch)), labels.index_select(0, batch)
             )
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
+        _wait(features)
         return time.perf_counter() - began
 
     return Contender(epoch, torch.no_grad()(model))
 
 
-def compiled(features: Tensor, labels: Tensor) -> Contender:
-    """The same loop; torch.compile makes one function of a step, from gathering the batch to the
-    new weights. The first epoch takes longer, because it compiles."""
-    weights = tuple(parameter.detach() for parameter in network().parameters())
+def _wait(features: Tensor) -> None:
+    if features.device.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def _functions(
+    features: Tensor, labels: Tensor
+) -> tuple[tuple[Tensor, ...], Callable[..., Tensor], Callable[..., None]]:
+    """The weights of a new network, its logits (weights, features), and a step (weights, batch),
+    from gathering the batch to the new weights."""
+    weights = tuple(parameter.detach() for parameter in network().to(features.device).parameters())
 
     def logits(weights: tuple[Tensor, ...], x: Tensor) -> Tensor:
         w1, b1, w2, b2 = weights
@@ -138,6 +146,13 @@ def compiled(features: Tensor, labels: Tensor) -> Contender:
         for weight, gradient in zip(weights, gradients, strict=True):
             weight.sub_(gradient, alpha=RATE)
 
+    return weights, logits, descend
+
+
+def compiled(features: Tensor, labels: Tensor) -> Contender:
+    """The same loop; torch.compile makes one function of a step. The first epoch takes longer,
+    because it compiles."""
+    weights, logits, descend = _functions(features, labels)
     step = torch.compile(descend)
 
     def epoch() -> float:
@@ -146,6 +161,31 @@ def compiled(features: Tensor, labels: Tensor) -> Contender:
             for batch in torch.split(torch.randperm(len(labels)), BATCH):
                 step(weights, batch)
             return time.perf_counter() - began
+
+    return Contender(epoch, partial(logits, weights))
+
+
+def graphed(features: Tensor, labels: Tensor) -> Contender:
+    """The same step on a GPU as a CUDA graph, which each batch replays. The number of samples is a
+    multiple of the batch size."""
+    weights, logits, descend = _functions(features, labels)
+    batch = torch.zeros(BATCH, dtype=torch.int64, device=features.device)
+    step = partial(torch.compile(descend), weights, batch)
+    with quiet(), torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+        for _ in range(3):
+            step()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+
+    def epoch() -> float:
+        began = time.perf_counter()
+        for rows in torch.split(torch.randperm(len(labels), device=features.device), BATCH):
+            batch.copy_(rows)
+            graph.replay()
+        torch.cuda.synchronize()
+        return time.perf_counter() - began
 
     return Contender(epoch, partial(logits, weights))
 

@@ -10,7 +10,7 @@ Weights = dict[str, Tensor]
 
 def weights(run: Any, which: str = "last") -> Weights:
     path = run.last_checkpoint if which == "last" else run.best_checkpoint
-    state: Weights = torch.load(path, weights_only=True)["state_dict"]
+    state: Weights = torch.load(path, map_location="cpu", weights_only=True)["state_dict"]
     return state
 
 

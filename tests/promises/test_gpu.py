@@ -153,14 +153,19 @@ def test_a_graph_draws_random_numbers_anew(
 def test_a_stack_is_its_single_runs(
     optimizer: str, norm: str, here: tuple[str, ...], tmp_path: Path
 ) -> None:
+    """Adam divides by gradients that may be as small as their rounding errors, so its trials are
+    compared in float64; on a GPU, torch computes the corrections of a single run in float32."""
+    precise = optimizer == "adam"
     common = (*here, f"optimizer={optimizer}", f"model.norm={norm}")
+    common = (*common, "trainer.precision=64") if precise else common
     configs = [
         compose(*common, f"optimizer.lr={rate}", f"model.hidden_sizes={width}", f"seed={seed}")
         for rate, width, seed in ((0.005, 16, 0), (0.01, 24, 0), (0.01, 16, 1))
     ]
     runs = fit_stack(configs, [tmp_path / str(n) for n in range(3)], tmp_path / "stack")
     for config, run in zip(configs, runs, strict=True):
-        assert distance(run, fit(config, tmp_path / "solo" / run.folder.name)) < 5e-3
+        alone = fit(config, tmp_path / "solo" / run.folder.name)
+        assert distance(run, alone) < (1e-6 if precise else 5e-3)
 
 
 def test_a_trial_that_diverges_leaves_the_others(here: tuple[str, ...], tmp_path: Path) -> None:
@@ -222,7 +227,9 @@ def test_a_capture_that_fails_changes_nothing(
     monkeypatch.setattr(cuda_graph, "capture", capture)
     run = fit(compose(*dropped), tmp_path / "run")
     assert TOLD in run.log_file.read_text()
-    assert fingerprint(run) == fingerprint(eager)
+    found, expected = fingerprint(run), fingerprint(eager)
+    for part in ("weights", "average", "optimizer", "random", "history"):  # settings differ
+        assert found[part] == expected[part]
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from kindling.steps.closed_form import ClosedFormLearner
 from kindling.steps.cuda_graph import Replay
 from kindling.steps.lanes import Lanes
 from kindling.steps.schedule import Schedule
+from kindling.steps.vmap import VmapLearner
 from tests.helpers.blocks import BATCHES, block, model
 from tests.helpers.tasks import classes
 
@@ -177,6 +178,28 @@ def test_whatever_fails_the_batches_are_trained_once(
     assert ours.why_no_graph is not None
     assert ours.why_no_graph.startswith(reason)
     assert caplog.text.count("batches run without CUDA graphs: ") == 1
+
+
+def test_a_graph_of_any_model_counts_batches_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch norm of torch counts its batches: those of the warm-up and of the check are no
+    batches of the training."""
+    config, finished = compose("optimizer.lr=0.1"), []
+    for use in (False, True):
+        torch.manual_seed(0)
+        networks = [
+            nn.Sequential(nn.Linear(6, 4), nn.BatchNorm1d(4), nn.Linear(4, 3)) for _ in range(2)
+        ]
+        learner = VmapLearner([config] * 2, networks, [0, 0], Lanes(), classes(3))
+        schedule = Schedule(config.scheduler, 0.1, 2, BATCHES)
+        learner.begin([schedule] * 2, StepPlan(BATCHES))
+        if use:
+            graphed(learner, monkeypatch)
+        for epoch in range(2):
+            learner.train(block(epoch), epoch, 0)
+        assert captured(learner) == [4] * use
+        finished.append([tensor.detach().clone() for tensor in learner.stack.changing])
+    assert equal(*finished)
+    assert finished[1][-1].tolist() == [2 * BATCHES] * 2
 
 
 def test_a_trial_that_diverges_ends_no_use_of_graphs(monkeypatch: pytest.MonkeyPatch) -> None:

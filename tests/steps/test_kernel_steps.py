@@ -29,6 +29,7 @@ from kindling.steps.kernel import (
     block_memory,
     is_trained,
     shape_of,
+    warps_of,
     why_no_kernel,
 )
 from kindling.training import building
@@ -101,13 +102,32 @@ def test_every_trial_of_a_stack_counts() -> None:
     overrides = ((), ("optimizer.momentum=0.9",), ("model.hidden_sizes=64",))
     configs, models = [compose(*each) for each in overrides], [model(*each) for each in overrides]
     assert why_no_kernel(configs[:2], models[:2]) == "the kernel has no optimizer.momentum"
-    assert why_no_kernel(configs[::2], models[::2]).startswith("the largest network takes 296,576")
+    assert why_no_kernel(configs[::2], models[::2]).startswith("the largest network takes 291,336")
+
+
+@pytest.mark.parametrize(
+    ("units", "trials", "warps"),
+    [
+        ((64, 32, 10), 132, 16),  # each trial has a multiprocessor
+        ((64, 32, 10), 133, 8),
+        ((784, 32, 10), 1000, 16),  # two do not fit into one
+    ],
+)
+def test_trials_share_a_multiprocessor_where_two_fit(
+    units: tuple[int, ...], trials: int, warps: int,
+    h200: SimpleNamespace, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    h200.multi_processor_count, h200.shared_memory_per_multiprocessor = 132, 233_472
+    shape = Shape(units, 100, True, "relu", 0.0)
+    assert warps_of(shape, trials) == 16  # without a GPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert warps_of(shape, trials) == warps
 
 
 def test_what_the_gpu_lacks(h200: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
     h200.shared_memory_per_block_optin = 101_376
     assert reason() == (
-        "the largest network takes 161,024 bytes of the memory of a thread block with its batch, "
+        "the largest network takes 152,968 bytes of the memory of a thread block with its batch, "
         "and this GPU has 101,376"
     )
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
@@ -120,9 +140,9 @@ def test_the_memory_of_a_block_is_the_gpus(
     h200: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert block_memory() == 232_448 == MOST_BLOCK_MEMORY
-    assert is_trained(compose(), model(), 161_024)
-    assert not is_trained(compose(), model(), 161_023)
-    assert not is_trained(compose("optimizer.momentum=0.9"), model(), 161_024)
+    assert is_trained(compose(), model(), 152_968)
+    assert not is_trained(compose(), model(), 152_967)
+    assert not is_trained(compose("optimizer.momentum=0.9"), model(), 152_968)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
     assert block_memory() == 0
     monkeypatch.setattr(kernel, "why_absent", lambda: "cuda.bindings is not installed")

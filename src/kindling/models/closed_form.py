@@ -123,6 +123,7 @@ class ClosedForm:
     random = False  # whether a step draws random numbers
     generator: torch.Generator | None = None  # draws these numbers; None: torch's global generator
     statistics: Sequence[Tensor] = ()  # tensors that are not trained, such as running means
+    counts: Sequence[Tensor] = ()  # whole numbers that a step changes, such as a count of batches
 
     def __init__(
         self, trials: Sequence[int], models: Sequence[nn.Module], batches: Sequence[int]
@@ -139,8 +140,8 @@ class ClosedForm:
         self.batch_index = torch.tensor(self.batches, device=device)
 
     def stack(self, models: Sequence[nn.Module]) -> Sequence[StackedParameters]:
-        """Stacks the tensors. Sets `classes`, and `random` and `statistics` if they differ from the
-        class's values. Returns the parts in the order of a model's parameters."""
+        """Stacks the tensors. Sets `classes`; also `random`, `statistics` and `counts`, if they
+        differ from the class's values. Returns the parts in the order of a model's parameters."""
         raise NotImplementedError
 
     @classmethod

@@ -21,7 +21,7 @@ from kindling.native.engine import ACTIVATIONS
 from kindling.system.errors import first_line
 
 SOURCE = Path(__file__).parent / "kernel.cu"
-WARPS = 16
+MOST_WARPS = 16
 MOST_FILES = 64  # compiled kernels that are kept
 
 
@@ -39,6 +39,7 @@ class Shape:
     whole_bytes: bool
     activation: str
     smoothing: float
+    warps: int = MOST_WARPS  # of a thread block; the results do not depend on the number
 
     @property
     def layers(self) -> int:
@@ -49,14 +50,16 @@ class Shape:
         """The shared memory of a thread block: weights and biases, outputs and deltas of a batch,
         and its samples; FLOATS in kernel.cu."""
         samples, hidden = _up(self.rows, 16), self.units[1:-1]
-        weights = sum(
-            _up(after, 32 if number else 16) * (_up(before, 32) + 2)
-            for number, (before, after) in enumerate(pairwise(self.units))
-        )
-        per_sample = sum(_up(width, 32) + 2 for width in hidden)
-        per_sample += sum(_up(width, 32) + 8 for width in self.units[1:]) + 6
+        weights = [_up(b, 16) * (_up(a, 32) + 2) for a, b in pairwise(self.units)]
+        deltas = [_up(width, 16) + 8 for width in self.units[1:]]
+        if self.whole_bytes:
+            halves = _up(self.units[0], 64) + 8 + (samples // 16 | 1) * 16
+            weights[0] = _up(self.units[1], 16) * halves
+            if hidden and self.activation != "gelu":
+                deltas[0] = 0
+        per_sample = sum(deltas) + sum(_up(width, 32) + 2 for width in hidden) + 6
         biases = sum(_up(width, 32) for width in self.units[1:])
-        return 4 * (weights + biases + samples * per_sample)
+        return 4 * (sum(weights) + biases + samples * per_sample + 2)
 
     def definitions(self) -> list[str]:
         """The macros that kernel.cu expects, as compilers take them."""
@@ -66,7 +69,7 @@ class Shape:
         return [
             f"-DLAYERS={self.layers}", f"-DUNITS(n)={units}", f"-DROWS={self.rows}",
             f"-DBYTES={int(self.whole_bytes)}", f"-DACTIVATION={activation}",
-            f"-DSMOOTHING={float(self.smoothing)!r}f", f"-DWARPS={WARPS}",
+            f"-DSMOOTHING={float(self.smoothing)!r}f", f"-DWARPS={self.warps}",
         ]  # fmt: skip
 
 
@@ -162,7 +165,7 @@ def load(
         places = (ctypes.c_void_p * 1)(ctypes.addressof(arguments))
         _checked(
             driver.cuLaunchKernel(
-                function, trials, 1, 1, 32 * WARPS, 1, 1, shape.shared_bytes,
+                function, trials, 1, 1, 32 * shape.warps, 1, 1, shape.shared_bytes,
                 driver.CUstream(stream), ctypes.addressof(places), 0,
             )
         )  # fmt: skip

@@ -173,8 +173,7 @@ class ClosedFormLearner(Learner):
             # A replay uses the epoch and the batch of these inputs. This changes nothing: they hold
             # whole steps, and only the moving average, which excludes graphs, counts steps.
             try:
-                weights = [*self.stack.parameters, *self.stack.statistics]
-                self.graphs[shapes] = BatchGraph(train, inputs, weights, self.optimizer)
+                self.graphs[shapes] = BatchGraph(train, inputs, self.stack.changing, self.optimizer)
             except RuntimeError as error:
                 self.graphs.clear()
                 self._use_no_graph(first_line(error))

@@ -16,7 +16,7 @@ from kindling.models.closed_form import ClosedForm, closed_form_of
 from kindling.models.mlp import DenseClosedForm, architecture_of
 from kindling.native import kernel
 from kindling.native.engine import ACTIVATIONS
-from kindling.native.kernel import KernelError, Shape, arguments_type
+from kindling.native.kernel import MOST_WARPS, KernelError, Shape, arguments_type
 from kindling.steps.base import CLOSED_FORM, BatchResults, StepChoice
 from kindling.steps.closed_form import ClosedFormLearner
 from kindling.steps.optimizers import set_rates
@@ -151,7 +151,8 @@ class KernelLearner(ClosedFormLearner):
                 _pointers([part.bias for part in segment.parts if part.bias is not None]),
                 count, orders, size, table.shape[1],
             )  # fmt: skip
-            launch(shape, arguments, len(segment.trials), table.device)
+            trials = len(segment.trials)
+            launch(replace(shape, warps=warps_of(shape, trials)), arguments, trials, table.device)
         return BatchResults(losses, correct)
 
     def _shape(self, segment: ClosedForm, features: Tensor) -> Shape:
@@ -204,6 +205,18 @@ class KernelLearner(ClosedFormLearner):
     def _restore(self, weights: Sequence[Tensor]) -> None:
         for parameter, value in zip(self.stack.parameters, weights, strict=True):
             parameter.data.copy_(value)
+
+
+RESERVED = 1024  # bytes of each thread block's memory that belong to CUDA
+
+
+def warps_of(shape: Shape, trials: int) -> int:
+    """Half of all warps, if a multiprocessor then has two thread blocks where it had one."""
+    if not torch.cuda.is_available():
+        return MOST_WARPS
+    card = torch.cuda.get_device_properties()
+    fits = 2 * (shape.shared_bytes + RESERVED) <= card.shared_memory_per_multiprocessor
+    return MOST_WARPS // 2 if fits and trials > card.multi_processor_count else MOST_WARPS
 
 
 def launch(shape: Shape, arguments: Any, trials: int, device: torch.device) -> None:

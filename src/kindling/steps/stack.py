@@ -76,7 +76,11 @@ class Stack:
         for segment in self.segments:
             segment.task = task or build_task(OLD_TASK, segment.classes)
         self.parameters = [p for segment in self.segments for p in segment.parameters]
-        self.statistics = [value for segment in self.segments for value in segment.statistics]
+        self.changing = [  # what a step changes, besides the state of the optimizer
+            tensor
+            for each in self.segments
+            for tensor in (*each.parameters, *each.statistics, *each.counts)
+        ]
         order = [trial for lane in self.lanes for trial in lane.trials]
         self.trial_order = None  # indices that sort the results of the lanes by trial
         if order != list(range(self.trial_count)):

@@ -50,6 +50,7 @@ class Vmapped(ClosedForm):
             for name, _ in models[0].named_buffers()
         }
         self.statistics = [b for b in self.buffers.values() if b.is_floating_point()]
+        self.counts = [b for b in self.buffers.values() if not b.is_floating_point()]
         parts = []
         for name in self.names:
             own = [model.get_parameter(name) for model in models]
