@@ -116,13 +116,13 @@ def test_what_stays_as_it_is(text: str) -> None:
 def test_the_keys_of_texts() -> None:
     assert keys_of_texts() == {
         "augmentation.own", "callbacks", "data.categories", "data.digest", "data.drop",
-        "data.empty", "data.group", "data.path", "data.root", "data.target", "data.val_path",
+        "data.empty", "data.group", "data.numbers", "data.path", "data.root", "data.target", "data.val_path",
         "data.weights", "freeze", "logger.mlflow_file", "logger.own", "logger.project",
         "model.class_name", "name", "resume", "start_from", "tags", "trainer.max_time",
     }  # fmt: skip
     lists = {
         "augmentation.own", "callbacks", "data.categories", "data.drop", "data.empty",
-        "data.target", "freeze", "logger.own", "tags",
+        "data.numbers", "data.target", "freeze", "logger.own", "tags",
     }  # fmt: skip
     assert keys_of_texts(listed=True) == lists
 

@@ -220,6 +220,12 @@ def _columns(v: Values) -> Iterator[str]:
                 f"{key}={given}: data.target names this column as a label; name another column, or "
                 f"type {key}=null"
             )
+    numbers, categories = ({*map(str, _listed(v[f"data.{k}"]))} for k in ("numbers", "categories"))
+    if both := numbers & categories - {"None"}:
+        yield (
+            f"data.numbers={written(v['data.numbers'])}: data.categories has {min(both)} too; "
+            "leave it out of one"
+        )
 
 
 def _listed(given: Any) -> list[Any]:

@@ -303,8 +303,9 @@ class Csv(_Files):
     group: Named | None = None  # a column
     weights: Named | None = None  # a column
     drop: Annotated[list[str], BeforeValidator(_as_texts)]
-    # Columns of categories, whatever they look like.
+    # Columns of categories or of numbers, whatever they look like.
     categories: Annotated[list[str], BeforeValidator(_as_texts)] = Field(default=[])
+    numbers: Annotated[list[str], BeforeValidator(_as_texts)] = Field(default=[])
     encode: Literal["auto", "onehot"] | None  # what columns are taken for; see data/tables/
     fill: Literal["auto", "mean", "median", "most_frequent"] | None  # for empty cells
     # The texts that count as empty cells. None: columns are learnt as before there was this key.
@@ -584,6 +585,7 @@ YOUNGER: tuple[tuple[str, str, Any], ...] = (
     ("trainer", "class_weights", None), ("data", "sampler", None), ("data", "folds", None),
     ("data", "fold", None), ("data", "group", None), ("data", "kind", None),
     ("data", "val_path", None), ("data", "weights", None), ("data", "categories", []),
+    ("data", "numbers", []),
     ("model", "noise", 0.0), ("augmentation", "anneal", 0.0), ("augmentation", "own", []),
     ("logger", "own", []),
 )  # fmt: skip

@@ -171,6 +171,41 @@ def test_numbers_may_be_categories() -> None:
         learn({"zip": NUMBERS}, "data.categories=[zup]")
 
 
+def test_an_index_may_be_a_number() -> None:
+    left, _, told = learn({"id": range(ROWS), "b": NUMBERS})
+    assert [column.name for column in left.columns] == ["b"]
+    assert told[0].endswith("left out: numbers the rows; to keep it, type data.numbers=[id]")
+    kept, table, _ = learn({"id": range(ROWS), "b": NUMBERS}, "data.numbers=[id]")
+    assert [column.name for column in kept.columns] == ["id", "b"]
+    numbers = np.arange(ROWS)
+    whole = (numbers - numbers.mean()) / numbers.std()
+    np.testing.assert_allclose(kept.features(table)[:, 0], whole, rtol=1e-5)
+
+
+def test_texts_among_numbers_may_be_gaps() -> None:
+    """However many there are; four words make a column of categories otherwise."""
+    texts = [f"sold by {n}" if n % 3 == 0 else str(n * n) for n in range(ROWS)]
+    taken, *_ = learn({"a": texts, "b": NUMBERS}, "data.drop=[b]", "data.categories=[a]")
+    assert isinstance(taken.columns[0], TextColumn)
+    found, table, told = learn({"a": texts, "b": NUMBERS}, "data.numbers=[a]")
+    column = found.columns[0]
+    assert isinstance(column, NumberColumn)
+    assert column.fill == np.median([n * n for n in range(ROWS) if n % 3])
+    assert "20 empty cells" in told[0]
+    np.testing.assert_array_equal(found.features(table)[:, column.own], np.arange(ROWS) % 3 == 0)
+    with pytest.raises(InputError, match=r"data.numbers=c: there is no such column"):
+        learn({"a": texts}, "data.numbers=[c]")
+    with pytest.raises(InputError, match="20 of 60 cells are not numbers .* data.fill=auto"):
+        learn({"a": texts}, "data.numbers=[a]", "data.fill=null")
+    with pytest.raises(InputError, match=r"data.numbers=\[a\]: data.categories has a too"):
+        learn({"a": texts}, "data.numbers=[a]", "data.categories=[a]")
+
+
+def test_a_column_of_words_is_no_column_of_numbers() -> None:
+    with pytest.raises(InputError, match="column a: 60 of 60 cells are not numbers"):
+        learn({"a": ["x", "y"] * 30, "b": NUMBERS}, "data.numbers=[a]")
+
+
 def test_the_order_of_day_and_month_is_told() -> None:
     texts = [f"{n % 12 + 1:02}/{n % 11 + 1:02}/2024" for n in range(ROWS)]
     _, _, told = learn({"when": texts})

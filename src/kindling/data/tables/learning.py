@@ -55,6 +55,7 @@ def learn_columns(table: Table, config: schema.Csv, trained_on: Mask) -> Columns
     others = (*config.targets, config.group, config.weights, *config.drop)
     names = [name for name in table.names if name not in others]
     table.require(config.categories, "data.categories")
+    table.require(config.numbers, "data.numbers")
     if not names:
         raise InputError(f"{table.path}: data.drop leaves no column of features; leave out fewer")
     taken: dict[str, _Taken] = {}
@@ -103,15 +104,22 @@ def _told(taken: dict[str, _Taken]) -> list[str]:
 
 
 def _take(table: Table, name: str, config: schema.Csv, trained_on: Mask) -> _Taken:
-    cells, chosen = table.cells(name, config.empty), name in config.categories
+    cells = table.cells(name, config.empty)
     known = trained_on & ~cells.gaps
     if not known.any():
         return _Taken(None, "nothing", "left out: is empty in all training rows")
-    if chosen:
+    if name in config.categories:
         return _as_category(table, cells, config, trained_on)
+    if name in config.numbers:
+        if found := _as_number(table, cells, config, trained_on):
+            return found
+        fault = cells.fault(texts=False, gaps=config.fill is not None)
+        fill = ", or type data.fill=auto" if config.fill is None else ""
+        raise _UnusableError(f"{fault}; leave it out of data.numbers{fill}")
     if re.fullmatch(UNNAMED, name, re.IGNORECASE) and len({*cells.texts}) == len(cells.texts):
         if cells.whole:
-            return _Taken(None, "index", "left out: numbers the rows")
+            keep = typed("data.numbers", [*config.numbers, name])
+            return _Taken(None, "index", f"left out: numbers the rows; to keep it, type {keep}")
         if cells.strange.all():
             return _Taken(None, "index", "left out: names the rows")
     if len(cells.counts(known)) == 1 and not cells.gaps[trained_on].any():
@@ -142,7 +150,7 @@ def _as_number(table: Table, cells: Cells, config: schema.Csv, trained_on: Mask)
         else:
             words = sorted(cells.counts(cells.strange))
             few = len(words) <= MOST_WORDS and 2 * cells.strange.sum() < (~cells.gaps).sum()
-            if not few or config.fill is None:
+            if config.fill is None or not (few or name in config.numbers):
                 return None
             done.append(f"{listed(cells.counts(cells.strange))} read as empty")
             cells = replace(cells, empty=[*cells.empty, *words])
