@@ -116,7 +116,8 @@ def test_what_stays_as_it_is(text: str) -> None:
 def test_the_keys_of_texts() -> None:
     assert keys_of_texts() == {
         "augmentation.own", "callbacks", "data.categories", "data.digest", "data.drop",
-        "data.empty", "data.group", "data.numbers", "data.path", "data.root", "data.target", "data.val_path",
+        "data.empty", "data.group", "data.numbers", "data.path", "data.root", "data.target",
+        "data.val_path",
         "data.weights", "freeze", "logger.mlflow_file", "logger.own", "logger.project",
         "model.class_name", "name", "resume", "start_from", "tags", "trainer.max_time",
     }  # fmt: skip

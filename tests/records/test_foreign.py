@@ -30,8 +30,8 @@ from tests.helpers.tasks import HISTORY
 
 # Every key with a free text: paths that are written to, paths that are only read, and other texts.
 READ = ("data.path", "data.val_path", "start_from", "resume")
-TEXTS = ("augmentation.own", "callbacks", "data.categories", "data.digest", "data.numbers", "data.target",
-         "data.drop", "data.empty", "data.group", "data.weights",
+TEXTS = ("augmentation.own", "callbacks", "data.categories", "data.digest", "data.numbers",
+         "data.target", "data.drop", "data.empty", "data.group", "data.weights",
          "freeze", "logger.own", "logger.project", "model.class_name", "name", "tags",
          "trainer.max_time")  # fmt: skip
 

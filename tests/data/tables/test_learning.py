@@ -195,7 +195,7 @@ def test_texts_among_numbers_may_be_gaps() -> None:
     np.testing.assert_array_equal(found.features(table)[:, column.own], np.arange(ROWS) % 3 == 0)
     with pytest.raises(InputError, match=r"data.numbers=c: there is no such column"):
         learn({"a": texts}, "data.numbers=[c]")
-    with pytest.raises(InputError, match="20 of 60 cells are not numbers .* data.fill=auto"):
+    with pytest.raises(InputError, match=r"20 of 60 cells are not numbers .* data.fill=auto"):
         learn({"a": texts}, "data.numbers=[a]", "data.fill=null")
     with pytest.raises(InputError, match=r"data.numbers=\[a\]: data.categories has a too"):
         learn({"a": texts}, "data.numbers=[a]", "data.categories=[a]")

@@ -5,6 +5,7 @@ import logging
 import re
 from collections import Counter
 from dataclasses import dataclass, replace
+from typing import NoReturn
 
 import numpy as np
 
@@ -111,11 +112,8 @@ def _take(table: Table, name: str, config: schema.Csv, trained_on: Mask) -> _Tak
     if name in config.categories:
         return _as_category(table, cells, config, trained_on)
     if name in config.numbers:
-        if found := _as_number(table, cells, config, trained_on):
-            return found
-        fault = cells.fault(texts=False, gaps=config.fill is not None)
-        fill = ", or type data.fill=auto" if config.fill is None else ""
-        raise _UnusableError(f"{fault}; leave it out of data.numbers{fill}")
+        found = _as_number(table, cells, config, trained_on)
+        return found or _no_number(cells, config)
     if re.fullmatch(UNNAMED, name, re.IGNORECASE) and len({*cells.texts}) == len(cells.texts):
         if cells.whole:
             keep = typed("data.numbers", [*config.numbers, name])
@@ -131,6 +129,12 @@ def _take(table: Table, name: str, config: schema.Csv, trained_on: Mask) -> _Tak
         or _as_date(cells, trained_on)
         or _as_category(table, cells, config, trained_on)
     )
+
+
+def _no_number(cells: Cells, config: schema.Csv) -> NoReturn:
+    fault = cells.fault(texts=False, gaps=config.fill is not None)
+    fill = ", or type data.fill=auto" if config.fill is None else ""
+    raise _UnusableError(f"{fault}; leave it out of data.numbers{fill}")
 
 
 def _gaps(cells: Cells, fill: str) -> str:
