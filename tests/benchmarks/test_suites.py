@@ -28,6 +28,7 @@ from benchmarks.settings import SHARED, read_settings
 from benchmarks.suites import (
     augmentation,
     busy,
+    commands,
     gpu_check,
     pack,
     real_tables,
@@ -254,6 +255,16 @@ def test_report(monkeypatch: pytest.MonkeyPatch) -> None:
     _, line = run_suite(read_settings(["suite=report", "rounds=1", "data=digits"]))
     rows = {name: row["median"] for name, row in json.loads(line)["rows"].items()}
     assert rows == {"1 run": 1.0, "3 runs": 3.0}
+
+
+@pytest.mark.slow
+def test_commands() -> None:
+    """All train the same network as well."""
+    _, line = run_suite(read_settings(["suite=commands", "rounds=1", "data=digits"]))
+    found = json.loads(line)
+    assert found["data"] == "digits"
+    assert {*found["rows"]} == {*found["test_accuracy"]} == {commands.OURS, *commands.SCRIPTS}
+    assert all(0.85 < accuracy <= 1 for accuracy in found["test_accuracy"].values())
 
 
 def test_sweep(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
