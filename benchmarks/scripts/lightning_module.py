@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 data, model = sys.argv[1:]
+torch.manual_seed(0)
 arrays = np.load(data)
 
 

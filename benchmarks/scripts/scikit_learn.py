@@ -14,7 +14,7 @@ arrays = np.load(data)
 inputs = {part: arrays[f"x_{part}"] / np.float32(255) for part in ("train", "val", "test")}
 classifier = MLPClassifier(
     (32,), solver="sgd", alpha=0, batch_size=100, learning_rate_init=0.1, momentum=0,
-    max_iter=10, n_iter_no_change=10,
+    max_iter=10, n_iter_no_change=10, random_state=0,
 )  # fmt: skip
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", ConvergenceWarning)
