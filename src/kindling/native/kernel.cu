@@ -3,14 +3,14 @@
 //
 // Products run on tensor cores. Two floats are split into two parts of 11 significant bits each
 // (TF32); the product of the lower parts is left out. Bytes are exact in float16, and what they are
-// multiplied by is a pair of float16 numbers, which hold 23 of a float32's 24 bits. So the weights of a
-// first layer that reads bytes are kept as pairs. Tensor cores cut off sums where float32 rounds
-// (docs/devices.md, "One kernel per block").
+// multiplied by is a pair of float16 numbers, which hold 23 of a float32's 24 bits. So the weights
+// of a first layer that reads bytes are kept as pairs. Tensor cores cut off sums where float32
+// rounds (docs/devices.md, "One kernel per block").
 //
 // The same text is compiled as C for tests: SIMULATED then stands for the device. PHASE begins what
 // each warp does after a barrier; a simulation runs the warps of a phase one after the other. LANES
-// begins what a lane does alone; FROM reads a register of another lane of the warp. All threads pass
-// the same phases.
+// begins what a lane does alone; FROM reads a register of another lane of the warp. All threads
+// pass the same phases.
 //
 // The compiler's command line defines:
 //   LAYERS       linear layers
@@ -26,7 +26,6 @@
 #include <string.h>
 #define DEVICE static inline
 #define UNROLL
-#define UNROLL_BY_TWO
 #define UNROLL_BY_EIGHT
 #ifdef REVERSED
 #define PHASE for (int warp = WARPS - 1; warp >= 0; --warp)
@@ -41,7 +40,6 @@
 #else
 #define DEVICE static __device__ __forceinline__
 #define UNROLL _Pragma("unroll")
-#define UNROLL_BY_TWO _Pragma("unroll 2")
 #define UNROLL_BY_EIGHT _Pragma("unroll 8")
 #define PHASE for (int warp = (__syncthreads(), threadIdx.x / 32), once = 1; once; once = 0)
 #define LANES for (int lane = threadIdx.x % 32, once = 1; once; once = 0)
@@ -198,7 +196,7 @@ DEVICE void split_two(const Two *all, Two part[2]) {
 }
 #define PRODUCTS 3  // of the upper parts, and of an upper and a lower part
 
-// --- pairs of float16 ------------------------------------------------------------------------------
+// --- pairs of float16 ----------------------------------------------------------------------------
 
 // What weights and deltas are multiplied by, so that the largest are below 65,504 and the last bits
 // of those that matter are above 2^-24.
@@ -435,8 +433,8 @@ DEVICE void keep(int layer, float *shared, int place, int unit, float value) {
     shared[delta_place(layer) + place * DELTA_STRIDE(units) + unit] = value;
   if (layer < LAYERS) shared[output_place(layer) + place * STRIDE(units) + unit] = activate(value);
 }
-// Adds the biases to a tile of 16 samples and 16 units, and keeps it. Whatever is read is read before
-// something is written: a compiler would let each read wait for the writes before it.
+// Adds the biases to a tile of 16 samples and 16 units, and keeps it. Whatever is read is read
+// before something is written: a compiler would let each read wait for the writes before it.
 DEVICE void keep_tile(int layer, float *shared, int first, int unit, const Four *sum) {
   LANES {
     const float *bias = shared + bias_place(layer) + unit + 2 * T;
@@ -451,9 +449,9 @@ DEVICE void keep_tile(int layer, float *shared, int first, int unit, const Four 
   }
 }
 
-// What a first layer that reads bytes adds up, by tiles of 32 samples and 32 units, or 16, and half of
-// the inputs: a byte is converted once. The sums of the first half lie in the place of the outputs, or
-// of the logits, those of the second half in that of the deltas' pairs.
+// What a first layer that reads bytes adds up, by tiles of 32 samples and 32 units, or 16, and half
+// of the inputs: a byte is converted once. The sums of the first half lie in the place of the
+// outputs, or of the logits, those of the second half in that of the deltas' pairs.
 #define SUM_STRIDE (LAYERS == 1 ? DELTA_STRIDE(UNITS(1)) : STRIDE(UNITS(1)))
 #define SUM_PLACE (LAYERS == 1 ? delta_place(1) : output_place(1))
 #define SUMS (SAMPLES * PAIRED_ROWS)
@@ -604,8 +602,8 @@ DEVICE void keep_pair(float *shared, int place, int unit, float delta) {
   at[PAIRED_ROWS * DELTA_HALVES] = (unsigned short)lower;
 }
 
-// Logits to deltas, the gradients of a sample's loss; losses; correct ones. A warp has eight samples,
-// and a lane has each fourth class. Deltas and losses beyond the batch are zero.
+// Logits to deltas, the gradients of a sample's loss; losses; correct ones. A warp has eight
+// samples, and a lane has each fourth class. Deltas and losses beyond the batch are zero.
 #if CLASSES <= 32
 #define EACH_CLASS UNROLL
 #else
@@ -762,14 +760,12 @@ DEVICE void store_pairs(unsigned short *at, int count, const Pairs *pairs) {
 
 // Subtracts the deltas' products with the inputs, times `step`, from the weights of a first layer
 // that reads bytes, in a tile of 32 units, or 16, and 8 * `each` inputs.
-#define UNIT_TILES (PAIRED_ROWS > 16 ? 2 : 1)
-// Of the sums i the unit, or the last one, and the first input.
-#define PAIR_AT(i)                                                                       \
-  (((unit + (i) / 4 * 16 + (i) / 2 % 2 * 8 + G) * WEIGHT_HALVES) + column + \
-   each * (2 * T + (i) % 2))
+// Where the first weight of the sums i lies.
+#define PAIR_AT(i) \
+  ((unit + (i) / 4 * 16 + (i) / 2 % 2 * 8 + G) * WEIGHT_HALVES + column + each * (2 * T + (i) % 2))
 DEVICE void descend_tile(const struct Arguments *given, float *shared, const int *samples,
                          float step, int unit, int column, const int each) {
-  const int halves = UNIT_TILES;
+  const int halves = TILES_OF_UNITS;
   const unsigned short *delta = (const unsigned short *)(shared + DELTA_PAIRS);
   unsigned short *weight = (unsigned short *)shared;
   Four sum[2][8];  // input each * G + j in tile j
@@ -824,18 +820,18 @@ DEVICE void descend_tile(const struct Arguments *given, float *shared, const int
 #define LEFT (UP(UNITS(0) - 64 * WIDE, 16) / 8)
 DEVICE void descend_bytes(const struct Arguments *given, float *shared, const int *samples,
                           float step, int job) {
-  const int down = UP(UNITS(1), 16 * UNIT_TILES) / (16 * UNIT_TILES);
-  const int unit = job % down * 16 * UNIT_TILES, column = job / down * 64;
+  const int down = UP(UNITS(1), 16 * TILES_OF_UNITS) / (16 * TILES_OF_UNITS);
+  const int unit = job % down * 16 * TILES_OF_UNITS, column = job / down * 64;
   if (column < 64 * WIDE) descend_tile(given, shared, samples, step, unit, column, 8);
   else if (LEFT) descend_tile(given, shared, samples, step, unit, column, LEFT);
 }
 
 // The same for other layers, by tiles of 32 units and 64 inputs, or 32 where there are no more.
 #define EACH(layer) (UNITS((layer) - 1) > 32 ? 8 : 4)  // inputs of a lane
-#define TILES(layer)                                                      \
-  (BYTES && (layer) == 1 ? UP(UNITS(1), 16 * UNIT_TILES) / (16 * UNIT_TILES) * (WIDE + !!LEFT) \
-                         : UP(UNITS(layer), 32) / 32 *                    \
-                               (UP(UNITS((layer) - 1), 8 * EACH(layer)) / (8 * EACH(layer))))
+#define TILES(layer)                                                           \
+  (BYTES && (layer) == 1                                                       \
+       ? UP(UNITS(1), 16 * TILES_OF_UNITS) / (16 * TILES_OF_UNITS) * (WIDE + !!LEFT) \
+       : UP(UNITS(layer), 32) / 32 * (UP(UNITS((layer) - 1), 8 * EACH(layer)) / (8 * EACH(layer))))
 DEVICE void descend(int layer, const struct Arguments *given, float *shared, const int *samples,
                     float step, int job) {
   const int units = UNITS(layer), inputs = UNITS(layer - 1), down = UP(units, 32) / 32;
@@ -911,7 +907,8 @@ DEVICE void descend_biases(int layer, float *shared, float step, int lane) {
     } else {
       const float *delta = shared + delta_place(layer) + unit;
       UNROLL_BY_EIGHT
-      for (int place = 0; place < SAMPLES; ++place) sum += delta[place * DELTA_STRIDE(UNITS(layer))];
+      for (int place = 0; place < SAMPLES; ++place)
+        sum += delta[place * DELTA_STRIDE(UNITS(layer))];
     }
     bias[unit] -= sum * step;
   }
@@ -990,7 +987,8 @@ DEVICE void copy(const struct Arguments *given, float *shared, int trial, int ba
 #ifdef SIMULATED
 void train(struct Arguments arguments, int trial, float *shared)
 #else
-extern "C" __global__ void __launch_bounds__(THREADS, 16 / WARPS) train(const struct Arguments arguments)
+extern "C" __global__ void __launch_bounds__(THREADS, 16 / WARPS)
+train(const struct Arguments arguments)
 #endif
 {
 #ifndef SIMULATED
