@@ -12,6 +12,7 @@ from typing import IO
 
 import numpy as np
 
+from kindling.data.tables import arff
 from kindling.data.tables.cells import as_numbers
 from kindling.data.tables.frames import FRAMES, read_frame
 from kindling.data.tables.table import Table
@@ -19,7 +20,7 @@ from kindling.system.errors import InputError, reading
 from kindling.system.files import open_regular
 
 PLAIN = (".csv", ".tsv", ".txt")
-SUFFIXES = (*PLAIN, *(f"{suffix}.gz" for suffix in PLAIN), *FRAMES)
+SUFFIXES = (*PLAIN, *(f"{suffix}.gz" for suffix in PLAIN), *arff.SUFFIXES, *FRAMES)
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabulators", "|": "|", " ": "spaces"}
 SAMPLED, USUAL = 100, 0.9  # rows to find the separator, and the share that must have one length
 MOST_NOTES = 10
@@ -45,6 +46,9 @@ def read_table(path: Path, *, header_alone: bool = False) -> Table:
             raise InputError(f"{path}: has no row below its header")
         return _noted(path, _named(names, notes), cells, range(2, 2 + len(cells[0])), notes)
     text = _text(path, notes, header_alone=header_alone)
+    if path.name.lower().endswith(arff.SUFFIXES):
+        names, rows, lines = arff.read_arff(path, text, header_alone=header_alone)
+        return _of_rows(path, names, rows, lines, [], notes, header_alone=header_alone)
     skipped, text, separator = _skip(text, notes)
     separator = separator or _separator(text)
     if separator != ",":
@@ -74,6 +78,14 @@ def read_table(path: Path, *, header_alone: bool = False) -> Table:
         place = f"{'the first is ' if empty[1:] else ''}line {empty[0]}"
         notes.append(f"{len(empty):,} {have} only empty cells, and {are} left out ({place})")
     names = _fitting(names, rows, notes)
+    return _of_rows(path, names, rows, lines, faults, notes, header_alone=header_alone)
+
+
+def _of_rows(
+    path: Path, names: list[str], rows: list[list[str]], lines: Sequence[int], faults: list[str],
+    notes: list[str], *, header_alone: bool,
+) -> Table:  # fmt: skip
+    """Raises InputError with all faults, and for rows of another length than the header."""
     faults += [
         f"line {line}: has {len(row)} of {len(names)} cells"
         for row, line in zip(rows, lines, strict=True)
