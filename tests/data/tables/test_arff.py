@@ -24,7 +24,7 @@ HEADER = """% a comment
 """
 ROWS = """1, 2.5, 'Ford, Inc.', usa
 % between
-3\t4\tO\\'Neill\t'western europe'
+3\t4\t'O\\'Neill'\t'western europe'
 ?, 6e2, "say \\"hi\\"", japan
 
 """
@@ -39,8 +39,7 @@ def written(folder: Path, text: str, name: str = "table.arff") -> Path:
 
 @pytest.mark.parametrize("name", ["table.arff", "TABLE.ARFF", "table.arff.gz"])
 def test_names_quotes_and_escapes(tmp_path: Path, name: str) -> None:
-    text = HEADER + ROWS.replace("O\\'Neill", "'O\\'Neill'")
-    table = read_table(written(tmp_path, text, name))
+    table = read_table(written(tmp_path, HEADER + ROWS, name))
     assert table.columns == {
         "weight": ("1", "3", "?"),
         "price, new": ("2.5", "4", "6e2"),
