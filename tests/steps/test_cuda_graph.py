@@ -17,7 +17,7 @@ from kindling.steps.closed_form import ClosedFormLearner
 from kindling.steps.cuda_graph import Replay
 from kindling.steps.lanes import Lanes
 from kindling.steps.schedule import Schedule
-from kindling.steps.vmap import VmapLearner
+from kindling.steps.vmap import VmapLearner, Vmapped
 from tests.helpers.blocks import BATCHES, block, model
 from tests.helpers.tasks import classes
 
@@ -197,9 +197,11 @@ def test_a_graph_of_any_model_counts_batches_once(monkeypatch: pytest.MonkeyPatc
         for epoch in range(2):
             learner.train(block(epoch), epoch, 0)
         assert captured(learner) == [4] * use
+        (segment,) = learner.stack.segments
+        assert isinstance(segment, Vmapped)
+        assert segment.buffers["1.num_batches_tracked"].tolist() == [2 * BATCHES] * 2
         finished.append([tensor.detach().clone() for tensor in learner.stack.changing])
     assert equal(*finished)
-    assert finished[1][-1].tolist() == [2 * BATCHES] * 2
 
 
 def test_a_trial_that_diverges_ends_no_use_of_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
