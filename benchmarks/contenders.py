@@ -32,7 +32,7 @@ from torch.utils.data import (
 )
 from torchvision.transforms import ToTensor
 
-from benchmarks.measure import quiet, seconds_per_epoch
+from benchmarks.measure import quiet, seconds_per_epoch, wait_for_gpu
 from benchmarks.products import BATCH, CLASSES, HIDDEN
 from kindling.config.compose import compose
 from kindling.data.sources.source import Split, as_float
@@ -115,15 +115,10 @@ def bare(features: Tensor, labels: Tensor) -> Contender:
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
-        _wait(features)
+        wait_for_gpu()
         return time.perf_counter() - began
 
     return Contender(epoch, torch.no_grad()(model))
-
-
-def _wait(features: Tensor) -> None:
-    if features.device.type == "cuda":
-        torch.cuda.synchronize()
 
 
 def _functions(
@@ -174,7 +169,7 @@ def graphed(features: Tensor, labels: Tensor) -> Contender:
     with quiet(), torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
         for _ in range(3):
             step()
-    torch.cuda.synchronize()
+    wait_for_gpu()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
@@ -184,7 +179,7 @@ def graphed(features: Tensor, labels: Tensor) -> Contender:
         for rows in torch.split(torch.randperm(len(labels), device=features.device), BATCH):
             batch.copy_(rows)
             graph.replay()
-        torch.cuda.synchronize()
+        wait_for_gpu()
         return time.perf_counter() - began
 
     return Contender(epoch, partial(logits, weights))

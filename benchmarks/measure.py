@@ -15,6 +15,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 from tabulate import tabulate
@@ -52,6 +53,12 @@ def epoch_seconds(config: Config) -> float:
     """Seconds per epoch of a run, without its first epoch."""
     with quiet(), tempfile.TemporaryDirectory() as folder:
         return seconds_per_epoch(fit(config, Path(folder)).history)
+
+
+def wait_for_gpu() -> None:
+    """Until a CUDA GPU has done all that it was told, if there is one."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def time_command(

@@ -1,5 +1,5 @@
-"""Whole commands, from a cold start to the files: the default run beside scripts that train the
-same network on the same samples for as many epochs, by scikit-learn, PyTorch and Lightning."""
+"""Whole commands, from a cold start to the files: a run beside scripts of scikit-learn, PyTorch and
+Lightning, which train the same network on the same samples for as many epochs at the same rate."""
 
 import subprocess
 import sys

@@ -28,7 +28,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from benchmarks import run_suite
 from benchmarks.contenders import bare, by_jax, default_lightning, graphed
-from benchmarks.measure import ROOT, SWEEP, quiet, seconds_per_epoch, time_command
+from benchmarks.measure import ROOT, SWEEP, quiet, seconds_per_epoch, time_command, wait_for_gpu
 from benchmarks.parts import Part, run_part
 from benchmarks.settings import Settings
 from benchmarks.stacks import Training, configure, trials
@@ -165,13 +165,13 @@ def _figures(settings: Settings) -> dict[str, Any]:
         "epoch by autograd": autograd,
         "epoch of Lightning's default loop": lightning,
         "Lightning's default loop/ours": lightning / usual,
-        **{f"epoch of {name}": best_of(other.train) for name, other in others.items()},
+        **{f"epoch of {name}": _best_of(other.train) for name, other in others.items()},
         f"fit of {EPOCHS} epochs": result["seconds"]["fit"],
         "test accuracy": result["test/acc"],
     }
 
 
-def best_of(train: Callable[[], float]) -> float:
+def _best_of(train: Callable[[], float]) -> float:
     """The seconds of the fastest of three epochs after a first one, which may compile."""
     train()
     return min(train() for _ in range(3))
@@ -220,7 +220,7 @@ def _kernels(epoch: Callable[[], object]) -> dict[str, tuple[int, float]]:
         activities.append(ProfilerActivity.CUDA)
     with profile(activities=activities, acc_events=True) as recorded:
         epoch()
-        _wait()
+        wait_for_gpu()
     return {
         event.key: (event.count, event.self_device_time_total)
         for event in recorded.key_averages()
@@ -239,11 +239,11 @@ def _stacks(settings: Settings) -> dict[str, Any]:
                 training = _training(settings, count, own_seeds=own_seeds)
                 training.epoch()
                 training.epoch()
-                _wait()
+                wait_for_gpu()
                 began = time.perf_counter()
                 training.epoch()
                 queued = time.perf_counter() - began
-                _wait()
+                wait_for_gpu()
                 found[f"{name}, epoch"] = time.perf_counter() - began
                 found[f"{name}, until all is queued"] = queued
                 found[f"{name}, step"] = _told(training.step.kind, training.step.reason)
@@ -254,11 +254,6 @@ def _stacks(settings: Settings) -> dict[str, Any]:
                     raise
                 found[name] = "out of memory"
     return found
-
-
-def _wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
 
 
 def _sweep(settings: Settings) -> dict[str, Any]:

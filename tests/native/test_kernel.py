@@ -169,6 +169,17 @@ def test_a_trial_that_diverges_is_no_number() -> None:
 
 
 @needs_compiler
+@pytest.mark.parametrize(("weight", "sound"), [(255.0, True), (257.0, False)])
+def test_weights_of_bytes_have_a_limit(weight: float, sound: bool) -> None:
+    """The limit that the documentation names; only the trial with such a weight is lost."""
+    case = Case(TUTORIAL, seed=0, batches=1)
+    case.weights[0][0, 3, 5] = weight
+    *_, losses, _ = case.trained()
+    assert losses[0, case.column_of[0]].isfinite() == sound
+    assert losses[0, case.column_of[1]].isfinite()
+
+
+@needs_compiler
 def test_of_equal_logits_the_first_class_is_predicted() -> None:
     case = Case(SHAPES[1], seed=0, batches=1)
     case.weights[-1].zero_()

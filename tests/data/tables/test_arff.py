@@ -19,7 +19,7 @@ HEADER = """% a comment
 @ATTRIBUTE weight  real
 @attribute 'price, new'\tNUMERIC
 @attribute "maker's name" string
-@attribute origin {usa, 'western europe', japan}
+@attribute origin{usa, 'western europe', japan}
 @data
 """
 ROWS = """1, 2.5, 'Ford, Inc.', usa

@@ -193,6 +193,8 @@ def test_texts_among_numbers_may_be_gaps() -> None:
     assert column.fill == np.median([n * n for n in range(ROWS) if n % 3])
     assert "20 empty cells" in told[0]
     np.testing.assert_array_equal(found.features(table)[:, column.own], np.arange(ROWS) % 3 == 0)
+    new = as_table({"a": ["sold by nobody", "4", ""], "b": [0, 0, 0]})  # another text
+    np.testing.assert_array_equal(found.features(new)[:, column.own], [1, 0, 1])
     with pytest.raises(InputError, match=r"data.numbers=c: there is no such column"):
         learn({"a": texts}, "data.numbers=[c]")
     with pytest.raises(InputError, match=r"20 of 60 cells are not numbers .* data.fill=auto"):

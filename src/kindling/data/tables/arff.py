@@ -9,7 +9,8 @@ from kindling.system.errors import InputError
 
 SUFFIXES = (".arff", ".arff.gz")
 QUOTED = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
-ATTRIBUTE = re.compile(rf"@attribute\s+({QUOTED}|[^\s'\"]\S*)\s+(\S.*)", re.IGNORECASE)
+NAME = rf"{QUOTED}|[^\s'\"{{][^\s{{]*"
+ATTRIBUTE = re.compile(rf"@attribute\s+({NAME})(?:\s+|(?={{))(\S.*)", re.IGNORECASE)
 # Each in time that grows with the length of the line alone, whatever a stranger has written.
 SPACES, CELL = re.compile(" *"), re.compile(rf"{QUOTED}|[^,\t'\"]*")
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r"}

@@ -109,7 +109,8 @@ class NumberColumn(_Column):
     Tabular Deep Learning, 2022). Empty cells become `fill`; None refuses them.
 
     Training saw numbers from `low` to `high`; None: of a model that was trained before these were
-    stored. `mark`: one of MARKS, which its numbers have. `words` stand for empty cells.
+    stored. `mark`: one of MARKS, which its numbers have. `words` stand for empty cells; if
+    `texts_are_empty`, each text does.
     """
 
     fill: FiniteFloat | None
@@ -119,6 +120,7 @@ class NumberColumn(_Column):
     high: FiniteFloat | None = None
     mark: Annotated[str, AfterValidator(_one_of(("", *MARKS)))] = ""
     words: list[str] = Field(default_factory=list)
+    texts_are_empty: bool = False
     edges: Annotated[list[FiniteFloat], AfterValidator(_rising)] = Field(default_factory=list)
 
     @property
@@ -133,6 +135,8 @@ class NumberColumn(_Column):
         cells = table.cells(self.name, empty)
         if self.words:
             cells = replace(cells, empty=[*cells.empty, *self.words])
+        if self.texts_are_empty:
+            return without_texts(cells)
         return unmarked(cells, self.mark) if self.mark else cells
 
     def fault(self, cells: Cells) -> str:
@@ -160,6 +164,11 @@ class NumberColumn(_Column):
         low, high = self.low or 0, self.high or 0
         varied = high - low > ROUNDING * max(abs(low), abs(high))
         return varied, f"{low:g} to {high:g}" if varied else f"always {low:g}"
+
+
+def without_texts(cells: Cells) -> Cells:
+    """The cells, of which each text counts as empty."""
+    return replace(cells, empty=[*cells.empty, *sorted(cells.counts(cells.strange))])
 
 
 def unmarked(cells: Cells, mark: str) -> Cells:

@@ -4,7 +4,7 @@ no torch."""
 import logging
 import re
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NoReturn
 
 import numpy as np
@@ -22,6 +22,7 @@ from kindling.data.tables.columns import (
     as_date,
     scale,
     unmarked,
+    without_texts,
 )
 from kindling.data.tables.table import Table, as_it_is
 from kindling.system.errors import InputError
@@ -149,17 +150,19 @@ def _gaps(cells: Cells, fill: str) -> str:
 
 def _as_number(table: Table, cells: Cells, config: schema.Csv, trained_on: Mask) -> _Taken | None:
     name, mark, done, words = cells.name, "", list[str](), list[str]()
+    texts_are_empty = False
     if cells.strange.any():
         if mark := cells.mark:
             cells = unmarked(cells, mark)
             done.append(f"read without {mark}" if mark != "decimal commas" else f"read {mark}")
         else:
-            words = sorted(cells.counts(cells.strange))
-            few = len(words) <= MOST_WORDS and 2 * cells.strange.sum() < (~cells.gaps).sum()
-            if config.fill is None or not (few or name in config.numbers):
+            texts_are_empty, texts = name in config.numbers, cells.counts(cells.strange)
+            few = len(texts) <= MOST_WORDS and 2 * cells.strange.sum() < (~cells.gaps).sum()
+            if config.fill is None or not (few or texts_are_empty):
                 return None
-            done.append(f"{listed(cells.counts(cells.strange))} read as empty")
-            cells = replace(cells, empty=[*cells.empty, *words])
+            done.append(f"{listed(texts)} read as empty")
+            words = [] if texts_are_empty else sorted(texts)
+            cells = without_texts(cells)
     leave_out = f"type {typed('data.drop', [*config.drop, name])}"
     if cells.infinite.any() or (cells.gaps.any() and config.fill is None):
         fault = cells.fault(texts=True, gaps=config.fill is not None)
@@ -176,7 +179,9 @@ def _as_number(table: Table, cells: Cells, config: schema.Csv, trained_on: Mask)
             update={"edges": _edges(cells.numbers[trained_on & ~cells.gaps])}
         )
     absent = config.fill == "auto" and bool(cells.gaps[trained_on].any())
-    column = column.model_copy(update={"mark": mark, "words": words, "absent": absent})
+    column = column.model_copy(
+        update={"mark": mark, "words": words, "texts_are_empty": texts_are_empty, "absent": absent}
+    )
     if fill := _gaps(cells, f"filled with the {str(which).replace('_', ' ')}, {column.filling}"):
         done.append(fill + (", and a feature tells them" if absent else ""))
     if cells.counting:
