@@ -180,13 +180,17 @@ def test_weights_of_bytes_have_a_limit(weight: float, sound: bool) -> None:
 
 
 @needs_compiler
-def test_of_equal_logits_the_first_class_is_predicted() -> None:
-    case = Case(SHAPES[1], seed=0, batches=1)
-    case.weights[-1].zero_()
-    case.biases[-1].zero_()
-    *_, expected = case.by_autograd()
-    *_, correct = case.trained()
-    assert correct.equal(expected)
+@pytest.mark.parametrize("shape", [SHAPES[1], TUTORIAL], ids=str)
+def test_of_equal_logits_the_first_class_is_predicted(shape: Shape) -> None:
+    """The first class of all, and the first of those that share the largest logit."""
+    for first in (0, 1):
+        case = Case(shape, seed=0, batches=1)
+        case.weights[-1].zero_()
+        case.biases[-1].fill_(1)
+        case.biases[-1][:, :first] = 0
+        case.labels.fill_(first)
+        *_, correct = case.trained()
+        assert (correct == case.size).all()
 
 
 @needs_compiler
