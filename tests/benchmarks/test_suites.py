@@ -31,6 +31,7 @@ from benchmarks.suites import (
     commands,
     gpu_check,
     pack,
+    pieces,
     real_tables,
     report,
     search,
@@ -452,6 +453,8 @@ def test_real_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     contents = dict.fromkeys(names, "a,b\n1,2\n")
     contents |= {first: text, second: text.replace("\n7,", "\n7,1,"), "._t": text}
     found = [*real_tables.tables(packed(contents))]
+    others = {table.name for table in real_tables.tables(packed(contents), development=True)}
+    assert not others & {*chosen}
     assert [(table.name, table.target, table.task) for table in found][:2] == [
         (first, "kind", "classification"), (first, "a", "regression")
     ]  # fmt: skip
@@ -478,6 +481,30 @@ def test_real_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "has 5 of 4 cells" in result["faults"][second]
     assert "2 of 3 tables train as they are" in shown
     assert (tmp_path / "real_tables.png").stat().st_size > 5000
+
+
+def test_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gain of a piece is the score of a run with this piece less that of a run without."""
+    x = np.random.default_rng(0).normal(size=(150, 2)).round(4).tolist()
+    rows = [f"{n},{a},{b},{'xy'[int(a + b > 0)]}" for n, (a, b) in enumerate(x, 1)]
+    text = "\n".join([",a,b,kind", *rows])
+    names = [f"t{number}" for number in range(12)]
+    name = next(n for n in names if int(hashlib.sha256(n.encode()).hexdigest()[0], 16) % 2 == 0)
+    monkeypatch.setattr(real_tables, "archive", lambda: packed({name: text}))
+    smoothing, rate = ("trainer.label_smoothing=0.1",), ("optimizer.lr=0.0001",)
+    monkeypatch.setattr(pieces, "PIECES", [smoothing, rate])
+    _, line = run_suite(read_settings(["suite=pieces", "rounds=1"]))
+    gains = json.loads(line)["gains"]
+    assert [*gains["regression"]] == [*rate]
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    common = ("data=csv", f"data.path={path}", "data.target=kind", "trainer=cpu", "seed=0")
+    usual, slow = (
+        float(fit(compose(*common, *more), tmp_path / str(len(more))).result["test/acc"] or 0)
+        for more in ((), rate)
+    )
+    assert gains["classification"][rate[0]] == [slow - usual]
+    assert slow < usual
 
 
 def test_pack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -184,7 +184,7 @@ def _as_number(table: Table, cells: Cells, config: schema.Csv, trained_on: Mask)
     )
     if fill := _gaps(cells, f"filled with the {str(which).replace('_', ' ')}, {column.filling}"):
         done.append(fill + (", and a feature tells them" if absent else ""))
-    if cells.counting:
+    if cells.counting and name not in config.numbers:
         done.append(f"numbers the rows; if the number says nothing, {leave_out}")
     return _Taken(column, "number", "; ".join(done))
 
