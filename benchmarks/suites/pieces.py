@@ -65,7 +65,7 @@ def _gains(table: real_tables.Table, rounds: int) -> dict[str, float]:
         def score(seed: int, number: int, *more: str) -> float:
             config = one_run(table, path, seed, *more)
             result: Mapping[str, Any] = fit(config, Path(name) / f"{seed}-{number}").result
-            return max(-1.0, result[TESTED[table.task]])
+            return max(-1.0, float(result[TESTED[table.task]]))
 
         for seed in range(rounds):
             usual = score(seed, 0)
