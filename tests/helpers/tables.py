@@ -6,6 +6,7 @@ import numpy as np
 
 from kindling.config.compose import compose
 from kindling.config.schema import Csv
+from kindling.data.tables.cells import as_text
 from kindling.data.tables.columns import Columns
 from kindling.data.tables.learning import learn_columns
 from kindling.data.tables.table import Table, as_table
@@ -23,3 +24,8 @@ def learn(columns: dict[str, Any], *overrides: str) -> tuple[Columns, Table, lis
     found = learn_columns(table, config, np.ones(ROWS, bool))
     (told,) = (text for _, text in table.notes if "its columns:" in text)
     return found, table, told.splitlines()[2:]
+
+
+def texts_of(table: Table) -> dict[str, list[str]]:
+    """The text of each cell, white space around it included."""
+    return {name: [*map(as_text, column)] for name, column in table.columns.items()}

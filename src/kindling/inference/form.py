@@ -12,7 +12,7 @@ from typing import Any
 
 from kindling.config.measures import CLASSIFICATION, REGRESSION
 from kindling.data.tables.columns import AnyColumn, DateColumn, NumberColumn, TextColumn
-from kindling.data.tables.table import Table
+from kindling.data.tables.table import as_table
 from kindling.inference.model import Model
 from kindling.inference.regression import interval_of, said
 from kindling.inference.samples import as_split
@@ -85,7 +85,7 @@ class Form:
 
 def _field(column: AnyColumn) -> dict[str, Any]:
     """What a field shows, and what is in it at first: what is usual in training."""
-    empty = column.cells(Table(Path("the form"), {column.name: [""]}, [1]), [])
+    empty = column.cells(as_table({column.name: [""]}), [])
     about: dict[str, Any] = {"name": column.name, "gaps": not column.fault(empty)}
     match column:
         case NumberColumn():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kindling.data.tables.cells import FORMERLY_EMPTY, Cells, alike, as_numbers, as_text
+from kindling.data.tables.cells import FORMERLY_EMPTY, Cells, alike, as_column, as_numbers, as_text
 
 DEFAULT = ["?", "NA", "na", "N/A", "n/a", "NaN", "nan", "NULL", "null"]
 CELLS = st.text("0123456789+-.eE_, infaNy\u0663\uff11\u00b2\u00bd\n", max_size=8)
@@ -37,6 +37,8 @@ def test_a_number_is_one_as_spreadsheets_write_it(cells: list[str]) -> None:
     np.testing.assert_array_equal(found, np.array(expected, float))
     alone = [as_numbers([cell])[0] for cell in cells]
     np.testing.assert_array_equal(alone, np.array(expected, float))
+    column = Cells("a", as_column("a", cells), range(len(cells)))  # by polars
+    np.testing.assert_array_equal(column.numbers, np.array(expected, float))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,7 @@ def test_numbers_and_texts(cell: str, value: float | None) -> None:
 
 
 def gaps(texts: list[str], empty: list[str]) -> list[bool]:
-    cells = Cells("a", texts, range(2, 2 + len(texts)), empty)
+    cells = Cells("a", as_column("a", texts), range(2, 2 + len(texts)), empty)
     return [bool(gap) for gap in cells.gaps]
 
 

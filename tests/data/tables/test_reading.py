@@ -5,12 +5,15 @@ import gzip
 import io
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from kindling.data.tables import reading
 from kindling.data.tables.reading import read_table
 from kindling.system.errors import InputError
+from tests.helpers.tables import texts_of
 
 PLAIN = "name,size\nA,1.5\nB,2\n"
 COLUMNS = {"name": ("A", "B"), "size": ("1.5", "2")}
@@ -24,7 +27,8 @@ def read(path: Path, content: bytes | str) -> Read:
     path.write_bytes(content.encode() if isinstance(content, str) else content)
     table = read_table(path)
     notes = [text.removeprefix(f"{path}: ") for _, text in table.notes]
-    return {name: tuple(cells) for name, cells in table.columns.items()}, notes, [*table.lines]
+    columns = {name: tuple(cells) for name, cells in texts_of(table).items()}
+    return columns, notes, [*table.lines]
 
 
 @pytest.mark.parametrize(
@@ -143,3 +147,48 @@ def test_what_pythons_writer_writes_is_read_back(seed: int, tmp_path: Path) -> N
     assert [[*row] for row in zip(*columns.values(), strict=True)] == rows
     ends = np.cumsum([1 + sum(cell.count("\n") for cell in row) for row in rows]) + 1
     assert lines == ends.tolist()
+
+
+def outcome(path: Path) -> object:
+    try:
+        table = read_table(path)
+    except InputError as error:
+        return str(error)
+    return texts_of(table), [*table.lines], table.notes
+
+
+@pytest.mark.parametrize("separator", ",;\t|")
+def test_polars_reads_what_python_reads(
+    separator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Texts, lines, notes and faults of odd files: rows of other lengths, blank lines, quotes in
+    the wrong place, every line end. Polars reads a good part of them itself."""
+    draw = random.Random(ord(separator))
+    path, tables, read = tmp_path / "a.csv", 0, list[bool]()
+    own = reading._plain
+
+    def plain(*each: Any) -> Any:
+        found = own(*each)
+        read.append(found is not None)
+        return found
+
+    cells = ["1", "-2.5", "", " ", "a b", "é", "\0", '"x"', '""', '"a""b"', f'"{separator}"']
+    odd = [
+        'a"b', '"', '"a"b', '"a" ', ' "a"', '"a\nb"', '"a\r\nb"', "\r", '"\r"', "\x1c", '"""',
+        '"a" "b"', '"a"."b"', '"a"""b"', '""b""', '"" "b"', f'"a{separator}""b"', '"" b', 'é"é',
+    ]  # fmt: skip
+    for number in range(600):
+        width, some = draw.randint(2, 4), cells + odd * (number % 3 == 0)
+        rows = [[draw.choice(some) for _ in range(width)] for _ in range(draw.randint(1, 6))]
+        if number % 4 == 1:
+            rows[-1] = rows[-1] + ["9"] if draw.random() < 0.5 else rows[-1][:-1]
+        end = draw.choice(["\n", "\n", "\r\n", "\n\n"])
+        names = [f"n{place}" for place in range(width - (number % 5 == 2))]
+        text = end.join(separator.join(row) for row in [names, *rows])
+        path.write_bytes((text + draw.choice(["", end])).encode())
+        monkeypatch.setattr(reading, "_plain", plain)
+        found = outcome(path)
+        monkeypatch.setattr(reading, "_plain", lambda *_: None)
+        assert outcome(path) == found, text
+        tables += not isinstance(found, str)
+    assert sum(read) > tables // 3 > 30

@@ -5,12 +5,13 @@ import pytest
 
 from kindling.data.tables.table import as_table
 from kindling.system.errors import InputError
+from tests.helpers.tables import texts_of
 
 
 def test_rows_are_taken_with_their_lines() -> None:
     table = as_table({"a": [1, 2, 3], "b": ["x", None, "z"]})
     found = table.take(np.array([True, False, True]))
-    assert found.columns == {"a": ["1", "3"], "b": ["x", "z"]}
+    assert texts_of(found) == {"a": ["1", "3"], "b": ["x", "z"]}
     assert found.lines == [1, 3]
 
 

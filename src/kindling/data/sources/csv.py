@@ -7,12 +7,13 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, compress
+from itertools import chain
 from pathlib import Path
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from kindling.config import schema
@@ -20,7 +21,15 @@ from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION
 from kindling.config.written import typed
 from kindling.data.sources.folds import training_and_validation
 from kindling.data.sources.source import COPIES, Groups, Source, Split, grouped, split_off_test
-from kindling.data.tables.cells import Floats, Mask, alike, as_numbers, is_quantity, listed
+from kindling.data.tables.cells import (
+    Floats,
+    Mask,
+    alike,
+    as_numbers,
+    is_quantity,
+    listed,
+    text_counts,
+)
 from kindling.data.tables.columns import Columns, NumberColumn
 from kindling.data.tables.learning import learn_columns
 from kindling.data.tables.reading import read_table
@@ -29,11 +38,15 @@ from kindling.system.errors import InputError, all_at_once
 from kindling.system.files import sha256
 from kindling.system.resources import require_memory
 
+if TYPE_CHECKING:
+    import polars as pl
+
 # Of a column that tells the label: the rows of each text, the share of rows that are not empty, and
 # the rounding of a correlation.
 ROWS_OF_CODE, KNOWN, SAME = 10, 0.9, 1e-9
+BEGINNING = 10_000  # rows
 SHOWN = 5  # names of columns, in a message
-TEXT_COST = 12  # bytes of memory for each byte of a table, while it is read
+READING = 4  # bytes of memory for each byte of a table, while it is read
 
 
 def open_source(config: schema.Csv, task: schema.Task) -> Source:
@@ -107,7 +120,7 @@ def open_source(config: schema.Csv, task: schema.Task) -> Source:
 def _read(path: Path, key: str) -> Table:
     """The table that the setting `key` names. Raises InputError if it does not fit into memory."""
     size = path.stat().st_size if path.is_file() else 0
-    require_memory(f"{key}={path}: it needs", TEXT_COST * size, "fewer rows")
+    require_memory(f"{key}={path}: it needs", READING * size, "fewer rows")
     return read_table(path)
 
 
@@ -269,7 +282,7 @@ def _class_doubts(table: Table, config: schema.Csv, targets: Sequence[str]) -> I
             f"{column}: {told} look like one class, and are learned as classes of their own; if "
             "they are one, write it in one way"
         )
-    spaced = Counter(table.columns[config.targets[0]] if targets else ())
+    spaced = text_counts(table.columns[config.targets[0]]) if targets else counts
     for name in sorted({text.strip() for text in spaced.keys() - counts.keys()} & spaced.keys()):
         ways = {text: count for text, count in spaced.items() if text.strip() == name}
         yield f"{column}: {listed(ways)} differ only in white space, and are read as {name!r}"
@@ -293,10 +306,7 @@ def _leaks(table: Table, config: schema.Csv, labels: _Labels, columns: Columns) 
         if count < max(ROWS_OF_CODE, KNOWN * len(known)):
             continue
         if labels.texts:
-            pairs = set(compress(zip(cells.texts, labels.texts, strict=True), known))
-            different = len({text for text, _ in pairs})
-            varied = len({label for _, label in pairs}) > 1
-            tells = varied and len(pairs) == different and different * ROWS_OF_CODE <= count
+            tells = _tells_class(cells.column.filter(known), labels.labels.numpy()[known])
         else:
             numbers, other = cells.numbers[known], labels.labels[:, 0].numpy()[known]
             varied = bool(np.ptp(numbers) > 0 < np.ptp(other))
@@ -308,6 +318,18 @@ def _leaks(table: Table, config: schema.Csv, labels: _Labels, columns: Columns) 
                 f"{column.name} before they know {config.targets[0]}, type "
                 f"{typed('data.drop', [*config.drop, column.name])}"
             )
+
+
+def _tells_class(column: "pl.Series", classes: NDArray[np.int64]) -> bool:
+    """Whether each text stands for one class, several classes occur, and each text in ten rows."""
+    import polars as pl
+
+    pairs = pl.DataFrame({"text": column, "class": classes})
+    for rows in (pairs.head(BEGINNING), pairs):  # which is enough to tell most columns
+        different = rows["text"].n_unique()
+        if different * ROWS_OF_CODE > len(pairs) or rows.n_unique() > different:
+            return False
+    return bool(np.ptp(classes) > 0)
 
 
 def _doubts(table: Table, targets: Sequence[str], columns: Columns) -> Iterator[str]:

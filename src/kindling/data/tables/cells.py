@@ -1,4 +1,4 @@
-"""Cells of a table as texts: which are numbers, which are empty, and which look like one text.
+"""Cells of a table: which are numbers, which are empty, and which look like one text.
 Imports no torch.
 
 Files, dictionaries and DataFrames, training and prediction share these rules.
@@ -9,12 +9,16 @@ import itertools
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import polars as pl  # 0.3 s, which only commands with a table wait for
 
 Mask = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -39,6 +43,7 @@ MARKS: dict[str, tuple[re.Pattern[str], Callable[[str], str]]] = {
         lambda text: re.sub("[$€£, ]", "", text),
     ),
 }  # fmt: skip
+WHITE_SPACE = "".join(filter(str.isspace, map(chr, range(0x3001))))  # polars knows fewer
 MANY, FEW = 20, 10  # more whole numbers than MANY, with fewer than FEW rows each, are a quantity
 OTHER_CHARACTER = re.compile("[^0-9eE.+-]")  # `float` takes what is left just as NUMBER does
 # The empty cells of models and runs that were trained before data.empty: these words in any case.
@@ -78,31 +83,88 @@ def _numbers_among(words: frozenset[str]) -> Floats:
     return numbers[~np.isnan(numbers)]
 
 
+def as_column(name: str, values: Iterable[Any]) -> "pl.Series":
+    """A column of numbers as they are, of anything else as texts, "" for a missing value. Lists,
+    arrays and columns of pandas and polars."""
+    import polars as pl
+
+    if not isinstance(values, pl.Series):
+        array = getattr(values, "values", values)  # of pandas
+        if isinstance(array, np.ndarray) and array.dtype in (np.int64, np.float64):
+            return pl.Series(name, array)
+        texts = [as_text(value) for value in values]
+        try:
+            return pl.Series(name, texts, pl.String)
+        except UnicodeEncodeError:  # half of a pair of UTF-16
+            whole = [text.encode(errors="replace").decode() for text in texts]
+            return pl.Series(name, whole, pl.String)
+    if values.dtype == pl.String:
+        return values.fill_null("")
+    if values.dtype.is_integer() or values.dtype.is_float():
+        return values
+    return _replaced(values, as_text, pl.String)
+
+
+def stripped(column: "pl.Series") -> "pl.Series":
+    """Without white space around texts."""
+    import polars as pl
+
+    if column.dtype != pl.String:
+        return column
+    found = column.str.strip_chars(WHITE_SPACE)
+    return column if (found == column).all() else found
+
+
+def _replaced(column: "pl.Series", function: Callable[[Any], Any], dtype: Any) -> "pl.Series":
+    """The column by a function that is called once for each different value."""
+    different = column.unique(maintain_order=True)
+    values = [function(value) for value in different]
+    return column.replace_strict(different, values, return_dtype=dtype)
+
+
+def text_counts(column: "pl.Series") -> Counter[str]:
+    """The number of times each text occurs, by its first row."""
+    texts = map(as_text, column.unique(maintain_order=True))
+    return Counter(dict(zip(texts, column.unique_counts().to_list(), strict=True)))
+
+
 @dataclass(frozen=True)
 class Cells:
-    """The cells of one column as texts, with the line number of each row. `empty` are the words
-    that count as empty; a word that is a number stands for all spellings of the number."""
+    """The cells of one column, texts without white space around them or numbers, with the line
+    number of each row. `empty` are the words that count as empty; a word that is a number stands
+    for all spellings of the number."""
 
     name: str
-    texts: Sequence[str]
+    column: "pl.Series"
     lines: Sequence[int]
     empty: Collection[str] = ()
+
+    def __len__(self) -> int:
+        return len(self.column)
+
+    @functools.cached_property
+    def read(self) -> Floats:
+        """The cells that are numbers, also those that count as empty; NaN for others."""
+        import polars as pl
+
+        # Takes just the texts that NUMBER does, and "nan"; "" is none.
+        return self.column.cast(pl.Float64, strict=False).to_numpy()
 
     @functools.cached_property
     def gaps(self) -> Mask:
         words = frozenset(self.empty)
-        gaps: Mask = np.array([not text or text in words for text in self.texts], bool)
+        gaps: Mask = np.isnan(self.read)
+        if not self.column.dtype.is_numeric() and gaps.any():
+            gaps &= self.column.is_in(["", *words]).to_numpy()
         numbers = _numbers_among(words)
         if len(numbers):
-            gaps |= np.isin(as_numbers(self.texts), numbers)
+            gaps |= np.isin(self.read, numbers)
         return gaps
 
     @functools.cached_property
     def numbers(self) -> Floats:
         """The cells as numbers; NaN for empty cells and texts."""
-        numbers = np.full(len(self.texts), np.nan)
-        numbers[~self.gaps] = as_numbers([*itertools.compress(self.texts, ~self.gaps)])
-        return numbers
+        return np.where(self.gaps, np.nan, self.read) if self.gaps.any() else self.read
 
     @functools.cached_property
     def strange(self) -> Mask:
@@ -125,7 +187,7 @@ class Cells:
     def counting(self) -> bool:
         """Whether the cells are consecutive whole numbers, as an index of the rows is."""
         return (
-            len(self.texts) > 1
+            len(self) > 1
             and float(self.numbers[0]).is_integer()
             and bool((np.diff(self.numbers) == 1).all())
         )
@@ -139,9 +201,34 @@ class Cells:
         """The numbers, with `value` in place of empty cells."""
         return self.numbers if value is None else np.where(self.gaps, value, self.numbers)
 
+    @property
+    def texts(self) -> list[str]:
+        return [*map(as_text, self.column)]
+
+    def text(self, row: int) -> str:
+        return as_text(self.column[row])
+
+    def varies(self, chosen: Mask) -> bool:
+        """Whether the chosen cells, one or more, have different texts."""
+        some = self.column.filter(chosen)
+        return bool((some != some[0]).any())
+
     def counts(self, chosen: Mask) -> Counter[str]:
-        """The number of times each text occurs in the chosen cells."""
-        return Counter(itertools.compress(self.texts, chosen))
+        """The number of times each text occurs in the chosen cells, by its first row."""
+        return text_counts(self.column.filter(chosen))
+
+    def mapped(self, function: Callable[[str], float]) -> Floats:
+        """The numbers of a function that is called once for each different text."""
+        import polars as pl
+
+        return _replaced(self.column, lambda value: function(as_text(value)), pl.Float64).to_numpy()
+
+    def rewritten(self, function: Callable[[str], str]) -> "Cells":
+        """The cells with the texts of such a function."""
+        import polars as pl
+
+        column = _replaced(self.column, lambda value: function(as_text(value)), pl.String)
+        return replace(self, column=column)
 
     @property
     def empty_words(self) -> list[str]:
@@ -153,9 +240,9 @@ class Cells:
         first of them."""
         first, count = int(chosen.argmax()), int(chosen.sum())
         place = f"{'the first in ' if count > 1 else ''}line {self.lines[first]}"
-        if self.texts[first]:
-            place += f": {self.texts[first][:40]!r}"
-        total = len(self.texts) if among is None else int(among.sum())
+        if text := self.text(first):
+            place += f": {text[:40]!r}"
+        total = len(self) if among is None else int(among.sum())
         return f"{count:,} of {total:,} cells {several if count > 1 else one} ({place})"
 
     def fault(self, *, texts: bool, gaps: bool) -> str:

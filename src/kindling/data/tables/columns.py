@@ -26,8 +26,10 @@ CORRECT = "correct that, or leave the rows out"
 # Beside the standardised number: large values let small tables overfit. Models are trained with
 # this value, so another one needs a field of the column.
 WITHIN = 0.3
+IN_CACHE = 2**14  # rows
 DAY, WEEK, YEAR = 86_400.0, 7 * 86_400.0, 365.2425 * 86_400.0  # seconds
 
+Features = NDArray[Any]  # float64 or float32
 FiniteFloat = Annotated[float, Field(allow_inf_nan=False)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
@@ -73,12 +75,14 @@ class _Column(BaseModel):
         """The cells of this column; `empty` is data.empty."""
         return table.cells(self.name, empty)
 
-    def features(self, cells: Cells) -> Floats:
+    def features(self, cells: Cells) -> Features:
         """(rows, width). The cells must have no fault."""
         found = self.parts(cells)
-        return np.hstack([found, cells.gaps[:, None]]) if self.absent else found
+        if not self.absent:
+            return found
+        return np.hstack([found, cells.gaps[:, None].astype(found.dtype)])
 
-    def parts(self, cells: Cells) -> Floats:
+    def parts(self, cells: Cells) -> Features:
         """(rows, own)."""
         raise NotImplementedError
 
@@ -142,19 +146,21 @@ class NumberColumn(_Column):
     def fault(self, cells: Cells) -> str:
         return cells.fault(texts=False, gaps=self.fill is not None)
 
-    def parts(self, cells: Cells) -> Floats:
-        numbers = cells.filled(self.fill)[:, None]
-        whole = (numbers - self.mean) / self.deviation
-        if not self.edges:
-            return whole
-        edges = np.array(self.edges)
-        within = ((numbers - edges[:-1]) / np.diff(edges)).clip(0, 1)
-        return np.hstack([whole, WITHIN * within])
+    def parts(self, cells: Cells) -> Features:
+        numbers, edges = cells.filled(self.fill)[:, None], np.array(self.edges)
+        found = np.empty((len(numbers), self.own), np.float32)
+        for start in range(0, len(numbers), IN_CACHE):
+            some, place = numbers[start : start + IN_CACHE], slice(start, start + IN_CACHE)
+            found[place, :1] = (some - self.mean) / self.deviation
+            if self.edges:
+                within = ((some - edges[:-1]) / np.diff(edges)).clip(0, 1)
+                found[place, 1:] = WITHIN * within
+        return found
 
     def new(self, cells: Cells) -> Mask:
         """The cells with a number beyond all that training saw."""
         if self.low is None or self.high is None:
-            return np.zeros(len(cells.texts), bool)
+            return np.zeros(len(cells), bool)
         near = ROUNDING * max(abs(self.low), abs(self.high))
         return (cells.numbers < self.low - near) | (cells.numbers > self.high + near)
 
@@ -174,7 +180,7 @@ def without_texts(cells: Cells) -> Cells:
 def unmarked(cells: Cells, mark: str) -> Cells:
     """The cells with numbers that lack the marks."""
     shape, plain = MARKS[mark]
-    return replace(cells, texts=[plain(t) if shape.fullmatch(t) else t for t in cells.texts])
+    return cells.rewritten(lambda text: plain(text) if shape.fullmatch(text) else text)
 
 
 class TextColumn(_Column):
@@ -201,7 +207,7 @@ class TextColumn(_Column):
     def fault(self, cells: Cells) -> str:
         return cells.fault(texts=True, gaps=self.others or self.fill is not None)
 
-    def parts(self, cells: Cells) -> Floats:
+    def parts(self, cells: Cells) -> Features:
         found: Mask = self._numbers(cells)[:, None] == np.arange(self.own)
         return found.astype(np.float64)
 
@@ -218,7 +224,7 @@ class TextColumn(_Column):
         why = "that is no category" if self.others else "that training did not see"
         return f"{texts} {why}: {listed(cells.counts(new))}"
 
-    def _numbers(self, cells: Cells) -> NDArray[np.int64]:
+    def _numbers(self, cells: Cells) -> Floats:
         """The place of each cell's category, -1 for none. A truth value is written as `true` by
         some programs, `True` by pandas and `TRUE` by spreadsheets."""
         number_of = {text: number for number, text in enumerate(self.categories)}
@@ -227,9 +233,9 @@ class TextColumn(_Column):
             if len(spelled) == 1:
                 same = dict.fromkeys((word, word.title(), word.upper()), number_of[spelled[0]])
                 number_of = same | number_of
-        texts = zip(cells.texts, cells.gaps, strict=True)
         gap = -1 if self.fill is None else number_of.get(self.fill, -1)
-        return np.array([gap if empty else number_of.get(t, -1) for t, empty in texts], np.int64)
+        numbers = cells.mapped(lambda text: number_of.get(text, -1))
+        return np.where(cells.gaps, gap, numbers)
 
 
 DATE_FORMATS = (
@@ -296,11 +302,9 @@ class DateColumn(_Column):
         return datetime.fromtimestamp(self.high, UTC).strftime(form)
 
     def _times(self, cells: Cells) -> Floats:
-        known = {text: as_date(text, self.form) for text in {*cells.texts}}
-        found = np.array([known[text] for text in cells.texts], np.float64)
-        return np.where(cells.gaps, np.nan, found)
+        return np.where(cells.gaps, np.nan, cells.mapped(lambda text: as_date(text, self.form)))
 
-    def parts(self, cells: Cells) -> Floats:
+    def parts(self, cells: Cells) -> Features:
         times = self._times(cells)
         angles = [2 * np.pi * times / cycle for cycle in self.cycles]
         waves = [wave(angle) for angle in angles for wave in (np.sin, np.cos)]
@@ -365,8 +369,9 @@ class Columns(BaseModel):
                 continue
             part = slice(first, first := first + column.width)
             with np.errstate(over="ignore"):
-                features[:, part] = column.features(cells)
-            far = np.asarray(np.isinf(features[:, part]).any(1))
+                own = column.features(cells).astype(np.float32, copy=False)
+            features[:, part] = own
+            far = np.asarray(np.isinf(own).any(1))
             if far.any():
                 told = cells.counted(far, f"is {TOO_LARGE}", f"are {TOO_LARGE}")
                 faults.append(f"column {column.name}: {told}; {CORRECT}")

@@ -2,26 +2,28 @@
 
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from kindling.data.tables.cells import as_text
+from kindling.data.tables.cells import as_column
 from kindling.system.errors import InputError, parsing, reading
 from kindling.system.extras import missing
 from kindling.system.files import open_regular
 from kindling.system.resources import require_memory
 
+if TYPE_CHECKING:
+    import polars as pl
+
 FRAMES = (".parquet", ".xlsx")
-CELL = 60  # bytes of memory of a cell as a text
+CELL = 16  # bytes of memory of a cell; a longer text takes more
 GROWTH = 100  # a workbook may unpack to so many times its size
 
 
-def read_frame(path: Path, *, header_alone: bool) -> tuple[list[str], list[tuple[str, ...]]]:
-    """The names of the columns, and of each column its cells as texts, none of them if
-    `header_alone`. Raises InputError for other files, for columns of lists, without polars, and if
-    the table does not fit into memory."""
+def read_frame(path: Path, *, header_alone: bool) -> tuple[list[str], list["pl.Series"]]:
+    """The names of the columns, and the columns, without rows if `header_alone`. Raises InputError
+    for other files, for columns of lists, without the reader of workbooks, and if the table does
+    not fit into memory."""
     workbook = path.suffix.lower() == ".xlsx"
-    packages = ("polars", "fastexcel") if workbook else ("polars",)
-    for fault in missing(str(path), "tables", packages):
+    for fault in missing(str(path), "tables", ("fastexcel",)) if workbook else ():
         raise InputError(fault)
     with reading(path), open_regular(path) as file:  # polars would wait for a pipe
         size = path.stat().st_size
@@ -44,8 +46,8 @@ def read_frame(path: Path, *, header_alone: bool) -> tuple[list[str], list[tuple
             f"{path}: column {nested[0]} has lists, and a cell is one text or number; write the "
             "parts as columns of their own, or leave the column out"
         )
-    cells = [() if header_alone else tuple(map(as_text, column)) for column in frame]
-    return frame.columns, cells
+    columns = frame.clear() if header_alone else frame
+    return frame.columns, [as_column(column.name, column) for column in columns]
 
 
 def _parquet(path: Path, *, header_alone: bool) -> Any:

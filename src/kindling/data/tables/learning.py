@@ -3,7 +3,6 @@ no torch."""
 
 import logging
 import re
-from collections import Counter
 from dataclasses import dataclass
 from typing import NoReturn
 
@@ -32,6 +31,7 @@ FEW, DIFFERENT = 20, 0.9  # more texts, in more than this share of rows, name th
 MOST_WORDS = 3  # in a column of numbers, which may stand for empty cells
 # Intervals of a number, for tables of so many columns; see docs/results.md for what they bring.
 BINS, ROWS_OF_BIN, FEW_VALUES, ROWS_OF_VALUE, MOST_BINNED = 16, 20, 60, 5, 300
+FIRST = 1000  # rows
 MOST_ROWS = 40  # of the table about the columns
 # The names of columns that programs write to number the rows.
 UNNAMED = r"column \d+|unnamed: \d+|row_?names?|row_?(id|number|nr)?|index|id|\.\.\.1"
@@ -117,16 +117,15 @@ def _take(  # noqa: PLR0911, a way out for each kind
     if name in config.numbers:
         found = _as_number(table, cells, config, trained_on)
         return found or _no_number(cells, config)
-    if re.fullmatch(UNNAMED, name, re.IGNORECASE) and len({*cells.texts}) == len(cells.texts):
+    if re.fullmatch(UNNAMED, name, re.IGNORECASE) and cells.column.is_unique().all():
         if cells.whole:
             keep = typed("data.numbers", [*config.numbers, name])
             return _Taken(None, "index", f"left out: numbers the rows; to keep it, type {keep}")
         if cells.strange.all():
             return _Taken(None, "index", "left out: names the rows")
-    if len(cells.counts(known)) == 1 and not cells.gaps[trained_on].any():
-        return _Taken(
-            None, "constant", f"left out: always {cells.texts[int(known.argmax())][:40]!r}"
-        )
+    if not (cells.varies(known) or cells.gaps[trained_on].any()):
+        text = cells.text(int(known.argmax()))
+        return _Taken(None, "constant", f"left out: always {text[:40]!r}")
     return (
         _as_number(table, cells, config, trained_on)
         or _as_date(cells, trained_on)
@@ -192,8 +191,11 @@ def _as_number(table: Table, cells: Cells, config: schema.Csv, trained_on: Mask)
 def _edges(numbers: Floats) -> list[float]:
     """Between the values of a column with few of them, else between equal shares of the numbers;
     none where there would be one interval."""
-    values = np.unique(numbers)
-    if len(values) > min(FEW_VALUES, len(numbers) / ROWS_OF_VALUE):
+    most = min(FEW_VALUES, len(numbers) / ROWS_OF_VALUE)
+    values = np.unique(numbers[:FIRST])  # enough to tell most columns with many values
+    if len(values) <= most:
+        values = np.unique(numbers)
+    if len(values) > most:
         bins = int(min(BINS, len(numbers) / ROWS_OF_BIN))
         values = np.unique(np.quantile(numbers, np.linspace(0, 1, bins + 1)))
     return values.tolist() if len(values) > 2 else []
@@ -212,8 +214,7 @@ def _as_date(cells: Cells, trained_on: Mask) -> _Taken | None:
     if not fitting:
         return None
     form = fitting[0]
-    times = np.array([as_date(t, form) for t in cells.texts])
-    known = times[trained_on & ~cells.gaps]
+    known = cells.mapped(lambda text: as_date(text, form))[trained_on & ~cells.gaps]
     mean, deviation, constant = scale(known)
     if constant:
         return None
@@ -279,7 +280,8 @@ def _learn(
         frequent = min(counts, key=lambda text: (-counts[text], text))
         fill = None if config.fill is None else frequent
         if cells.empty_words:
-            words = Counter({word: cells.texts.count(word) for word in cells.empty_words})
+            words = cells.counts(cells.gaps)
+            del words[""]
             kept = as_it_is(cells, config, "text")
             table.note(f"column {name}: {listed(words)} counts as empty{kept}")
         for told in alike(cells.counts(~cells.gaps)):

@@ -1,29 +1,38 @@
 """Reads a table from a file: its encoding, its separator, its header. Imports no torch."""
 
+import codecs
 import csv
 import gzip
 import io
+import re
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import compress
 from pathlib import Path
-from typing import IO
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kindling.data.tables import arff
-from kindling.data.tables.cells import as_numbers
+from kindling.data.tables.cells import as_column, as_numbers, stripped
 from kindling.data.tables.frames import FRAMES, read_frame
 from kindling.data.tables.table import Table
 from kindling.system.errors import InputError, reading
 from kindling.system.files import open_regular
+from kindling.system.resources import require_memory
+
+if TYPE_CHECKING:
+    import polars as pl
 
 PLAIN = (".csv", ".tsv", ".txt")
 SUFFIXES = (*PLAIN, *(f"{suffix}.gz" for suffix in PLAIN), *arff.SUFFIXES, *FRAMES)
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabulators", "|": "|", " ": "spaces"}
 SAMPLED, USUAL = 100, 0.9  # rows to find the separator, and the share that must have one length
 MOST_NOTES = 10
+TEXTS = 12  # bytes of memory for each byte of a table, while its cells are texts of Python
 GROWTH = 100  # a packed file may unpack to so many times its size
 
 
@@ -38,83 +47,156 @@ def read_table(path: Path, *, header_alone: bool = False) -> Table:
     InputError when the file is not a table, has no row, or rows of another length than the header.
     """
     notes: list[str] = []
+    lines: Sequence[int] = ()
     if path.suffix.lower() in FRAMES:
-        names, cells = read_frame(path, header_alone=header_alone)
-        if len(names) < 2:
-            raise InputError(f"{path}: has {len(names)} columns; a table has two or more")
-        if not (header_alone or cells[0]):
-            raise InputError(f"{path}: has no row below its header")
-        return _noted(path, _named(names, notes), cells, range(2, 2 + len(cells[0])), notes)
-    text = _text(path, notes, header_alone=header_alone)
-    if path.name.lower().endswith(arff.SUFFIXES):
+        names, columns = read_frame(path, header_alone=header_alone)
+        lines = range(2, 2 + len(columns[0])) if columns else ()
+    elif path.name.lower().endswith(arff.SUFFIXES):
+        text = _content(path, notes, header_alone=header_alone).decode()
         names, rows, lines = arff.read_arff(path, text, header_alone=header_alone)
-        return _of_rows(path, names, rows, lines, [], notes, header_alone=header_alone)
-    skipped, text, separator = _skip(text, notes)
-    separator = separator or _separator(text)
-    if separator != ",":
-        notes.append(f"its cells are separated by {SEPARATORS[separator]}")
-    rows, lines, faults, empty = [], [], [], list[int]()
-    try:
-        reader = csv.reader(
-            io.StringIO(text, newline=""), delimiter=separator, strict=True,
-            skipinitialspace=separator == " ",
-        )  # fmt: skip
-        names = [name.strip() for name in next(reader, [])]
-        if not names:
-            faults.append("is empty; its first line must name the columns")
-        for row in reader if not (faults or header_alone) else ():
-            if any(row):
-                rows.append(row)
-                lines.append(reader.line_num + skipped)
-            elif len(row) > 1:
-                empty.append(reader.line_num + skipped)
-    except (ValueError, csv.Error) as error:
+        columns = _columns(path, len(names), rows, lines)
+    else:
+        content = _content(path, notes, header_alone=header_alone)
+        names, columns, lines = _separated(path, content, notes, header_alone=header_alone)
+    if len(names) < 2 and path.suffix.lower() in FRAMES:
+        raise InputError(f"{path}: has {len(names)} columns; a table has two or more")
+    if len(names) == 1:
         raise InputError(
-            f"{path}: is not a table ({error}); a table has a line for each row, and cells "
-            "separated by commas, semicolons or tabulators"
-        ) from None
-    if empty:
-        have, are = ("lines have", "are") if empty[1:] else ("line has", "is")
-        place = f"{'the first is ' if empty[1:] else ''}line {empty[0]}"
-        notes.append(f"{len(empty):,} {have} only empty cells, and {are} left out ({place})")
-    names = _fitting(names, rows, notes)
-    return _of_rows(path, names, rows, lines, faults, notes, header_alone=header_alone)
-
-
-def _of_rows(
-    path: Path, names: list[str], rows: list[list[str]], lines: Sequence[int], faults: list[str],
-    notes: list[str], *, header_alone: bool,
-) -> Table:  # fmt: skip
-    """Raises InputError with all faults, and for rows of another length than the header."""
-    faults += [
-        f"line {line}: has {len(row)} of {len(names)} cells"
-        for row, line in zip(rows, lines, strict=True)
-        if len(row) != len(names)
-    ]
-    if len(names) == 1 and not faults:
-        faults.append(
-            f"has only one column, {names[0][:80]!r}; a table has columns separated by commas, "
-            "semicolons or tabulators"
+            f"{path}: has only one column, {names[0][:80]!r}; a table has columns separated by "
+            "commas, semicolons or tabulators"
         )
-    Table(path, {}, ()).refuse(faults)
-    if not rows and not header_alone:
+    if not (lines or header_alone):
         raise InputError(f"{path}: has no row below its header")
-    columns = zip(*rows, strict=True) if rows else [()] * len(names)
-    return _noted(path, _named(names, notes), columns, lines, notes)
-
-
-def _noted(
-    path: Path, names: Sequence[str], columns: Iterable[Sequence[str]], lines: Sequence[int],
-    notes: Sequence[str],
-) -> Table:  # fmt: skip
-    found = Table(path, dict(zip(names, columns, strict=True)), lines)
+    found = Table(path, dict(zip(_named(names, notes), columns, strict=True)), lines)
     for note in notes:
         found.note(note)
     return found
 
 
-def _text(path: Path, notes: list[str], *, header_alone: bool) -> str:
-    """The text of the file, or its beginning."""
+def _separated(
+    path: Path, content: bytes, notes: list[str], *, header_alone: bool
+) -> tuple[list[str], list["pl.Series"], Sequence[int]]:
+    """The names, the columns and the lines of a file with separated cells."""
+    skipped, content, separator = _skip(content, notes)
+    sample = _first_lines(content).decode(errors="ignore")
+    separator = separator or _separator(sample)
+    if separator != ",":
+        notes.append(f"its cells are separated by {SEPARATORS[separator]}")
+    try:
+        reader = _reader(sample, separator)
+        names, header = [name.strip() for name in next(reader, [])], reader.line_num
+        if not names:
+            raise InputError(f"{path}: is empty; its first line must name the columns")
+        if header_alone:
+            return names, _columns(path, len(names), [], []), []
+        width = len(next(reader, []))
+        plain = _plain(content, separator, header, width if width - len(names) in (0, 1) else 0)
+        columns, lines, blank = plain or _row_by_row(path, content.decode(), separator)
+    except (ValueError, csv.Error) as error:
+        raise InputError(
+            f"{path}: is not a table ({error}); a table has a line for each row, and cells "
+            "separated by commas, semicolons or tabulators"
+        ) from None
+    if blank:
+        have, are = ("lines have", "are") if blank[1:] else ("line has", "is")
+        place = f"{'the first is ' if blank[1:] else ''}line {blank[0] + skipped}"
+        notes.append(f"{len(blank):,} {have} only empty cells, and {are} left out ({place})")
+    if isinstance(lines, range):
+        lines = range(lines.start + skipped, lines.stop + skipped)
+    else:
+        lines = [line + skipped for line in lines]
+    return _fitting(names, columns, notes), columns, lines
+
+
+def _reader(text: str, separator: str) -> Any:
+    return csv.reader(
+        io.StringIO(text, newline=""), delimiter=separator, strict=True,
+        skipinitialspace=separator == " ",
+    )  # fmt: skip
+
+
+# The columns, the lines where the rows end, and those of rows with only empty cells, which are
+# left out.
+Rows = tuple[list["pl.Series"], Sequence[int], list[int]]
+
+
+def _plain(content: bytes, separator: str, header: int, width: int) -> Rows | None:
+    """The rows below so many lines of header, by polars; None for what polars reads otherwise than
+    Python, and for rows of another length, which polars fills: then there are less separators."""
+    import polars as pl
+
+    if width < 2 or separator == " " or content.count(b"\r") != content.count(b"\r\n"):
+        return None
+    start = 0
+    for _ in range(header):
+        start = content.find(b"\n", start) + 1
+    try:
+        frame = pl.read_csv(
+            content, has_header=False, skip_lines=header, separator=separator,
+            schema={str(place): pl.String for place in range(width)}, empty_string_is_null=False,
+        )  # fmt: skip
+    except pl.exceptions.PolarsError:
+        return None
+    lines: Sequence[int] = range(header + 1, header + 1 + len(frame))
+    separators, ends = len(frame) * (width - 1), len(frame) - (not content.endswith(b"\n"))
+    if content.find(b'"', start) >= 0:
+        inner = rf'[^"\n\r{re.escape(separator)}]'
+        if re.search(rf'"(?:(?<={inner}")(?:"")*|(?<!["\w]")(?:"")*"){inner}'.encode(), content):
+            return None  # perhaps a cell that goes on after its quotes
+        separators += int(_within(frame, separator).sum())
+        inside = _within(frame, "\n")
+        if inside.any():
+            ends += int(inside.sum())
+            lines = (header + np.arange(1, 1 + len(frame)) + inside.cumsum()).tolist()
+    marks = {separator.encode(): separators, b"\n": ends}
+    if any(content.count(mark, start) != count for mark, count in marks.items()):
+        return None
+    empty = frame.select(pl.all_horizontal(pl.all() == "")).to_series()
+    if not empty.any():
+        return frame.get_columns(), lines, []
+    blank = [*compress(lines, empty)]
+    return frame.filter(~empty).get_columns(), [*compress(lines, ~empty)], blank
+
+
+def _within(frame: "pl.DataFrame", mark: str) -> NDArray[np.int64]:
+    """The number of such marks in the cells of each row."""
+    found: NDArray[np.int64] = np.zeros(len(frame), np.int64)
+    for column in frame:
+        found += column.str.count_matches(mark, literal=True).to_numpy()
+    return found
+
+
+def _row_by_row(path: Path, text: str, separator: str) -> Rows:
+    """By Python: slower, and with the faults of each row."""
+    require_memory(f"{path}: row by row it needs", TEXTS * len(text), "fewer rows")
+    reader = _reader(text, separator)
+    names, rows, lines, blank = next(reader), list[list[str]](), list[int](), list[int]()
+    for row in reader:
+        if any(row):
+            rows.append(row)
+            lines.append(reader.line_num)
+        elif len(row) > 1:
+            blank.append(reader.line_num)
+    extra = bool(rows) and all(len(row) == len(names) + 1 for row in rows)
+    return _columns(path, len(names) + extra, rows, lines), lines, blank
+
+
+def _columns(
+    path: Path, width: int, rows: Sequence[Sequence[str]], lines: Sequence[int]
+) -> list["pl.Series"]:
+    """Raises InputError for rows of another length."""
+    faults = [
+        f"line {line}: has {len(row)} of {width} cells"
+        for row, line in zip(rows, lines, strict=True)
+        if len(row) != width
+    ]
+    Table(path, {}, ()).refuse(faults)
+    columns = zip(*rows, strict=True) if rows else [()] * width
+    return [as_column("", column) for column in columns]
+
+
+def _content(path: Path, notes: list[str], *, header_alone: bool) -> bytes:
+    """The file, or its beginning, in UTF-8."""
     with reading(path), open_regular(path) as file:
         packed = file.read(2) == b"\x1f\x8b"
         file.seek(0)
@@ -128,15 +210,29 @@ def _text(path: Path, notes: list[str], *, header_alone: bool) -> str:
                     )
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise InputError(f"{path}: cannot be unpacked ({error})") from None
-    encoding = "utf-16" if content.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8-sig"
+    errors = "ignore" if header_alone else "strict"
     try:
-        found = content.decode(encoding, errors="ignore" if header_alone else "strict")
+        if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            content = content.decode("utf-16", errors).encode()
+        else:
+            content = content.removeprefix(codecs.BOM_UTF8)
+            content.decode(errors=errors)
     except UnicodeDecodeError as error:
         notes.append(f"is not in UTF-8 (byte {error.start + 1:,}), and is read as Windows-1252")
-        found = content.decode("cp1252", errors="replace")
-    if found.count("\0") > len(found) // 4:  # UTF-16 or UTF-32 without a mark, or no text at all
+        content = content.decode("cp1252", "replace").encode()
+    if content.count(0) > len(content) // 4:  # UTF-16 or UTF-32 without a mark, or no text at all
         raise InputError(f"{path}: is not a table (most of its bytes are 0); save it in UTF-8")
-    return found
+    return content
+
+
+def _first_lines(content: bytes) -> bytes:
+    """SAMPLED lines, however long they are, or all."""
+    end = -1
+    for _ in range(SAMPLED):
+        end = content.find(b"\n", end + 1)
+        if end < 0:
+            return content
+    return content[: end + 1]
 
 
 def _beginning(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
@@ -150,25 +246,28 @@ def _beginning(file: IO[bytes] | gzip.GzipFile, most: int) -> bytes:
     return content
 
 
-def _skip(text: str, notes: list[str]) -> tuple[int, str, str | None]:
-    """The number of lines before the header, the text from there, and the separator that a first
+def _skip(content: bytes, notes: list[str]) -> tuple[int, bytes, str | None]:
+    """The number of lines before the header, the content from there, and the separator that a first
     line such as `sep=;` names."""
-    skipped, separator, comment = 0, None, ""
+    skipped, start, separator, comment = 0, 0, None, ""
     while True:
-        line, end, rest = text.partition("\n")
-        plain = line.strip().strip('"')
+        end = content.find(b"\n", start)
+        plain = (
+            content[start : end if end >= 0 else None].decode(errors="ignore").strip().strip('"')
+        )
         if skipped == 0 and plain.startswith("sep=") and plain[4:5] in SEPARATORS:
             separator = plain[4:5]
-        elif not (end and (plain.startswith("#") or not plain)):
+        elif end < 0 or not (plain.startswith("#") or not plain):
             break
         else:
             comment = plain
-        text, skipped = rest, skipped + 1
+        start, skipped = end + 1 if end >= 0 else len(content), skipped + 1
     header = comment.lstrip("#").strip()
     count = skipped - (separator is not None)
-    if header and _names(header, text.partition("\n")[0].strip()):
+    content = content[start:] if start else content
+    if header and _names(header, plain):
         notes.append("its last comment names the columns")
-        text, skipped, count = f"{header}\n{text}", skipped - 1, count - 1
+        content, skipped, count = f"{header}\n".encode() + content, skipped - 1, count - 1
     if count > 0:
         told = (
             "line is a comment or blank, and is"
@@ -176,7 +275,7 @@ def _skip(text: str, notes: list[str]) -> tuple[int, str, str | None]:
             else "lines are comments or blank, and are"
         )
         notes.append(f"{count} {told} left out above the header")
-    return skipped, text, separator
+    return skipped, content, separator
 
 
 def _names(comment: str, row: str) -> bool:
@@ -197,10 +296,7 @@ def _separator(text: str) -> str:
     for separator in SEPARATORS:
         lengths = []
         with suppress(csv.Error):  # perhaps in the last sampled row of a long text
-            for row in csv.reader(
-                io.StringIO(text, newline=""), delimiter=separator, strict=True,
-                skipinitialspace=separator == " ",
-            ):  # fmt: skip
+            for row in _reader(text, separator):
                 lengths += [len(row)] if row else []
                 if len(lengths) > SAMPLED:
                     break
@@ -211,14 +307,13 @@ def _separator(text: str) -> str:
     return ","
 
 
-def _fitting(names: list[str], rows: list[list[str]], notes: list[str]) -> list[str]:
+def _fitting(names: list[str], columns: list["pl.Series"], notes: list[str]) -> list[str]:
     """The header, with a name for the row names that R writes without one. An empty last cell of
     each row is left out."""
-    if not rows or any(len(row) != len(names) + 1 for row in rows):
+    if len(columns) == len(names):
         return names
-    if all(not row[-1].strip() for row in rows):
-        for row in rows:
-            row.pop()
+    if (stripped(columns[-1]) == "").all():
+        columns.pop()
         notes.append("each row ends with an empty cell more than the header has, which is left out")
         return names
     notes.append("the header has one name less than the rows have cells; their first names the row")

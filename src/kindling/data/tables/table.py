@@ -1,11 +1,11 @@
-"""A table in memory: the cells of each column as they are written. Imports no torch."""
+"""A table in memory. Imports no torch."""
 
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import compress
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 from kindling.config import schema
 from kindling.config.faults import did_you_mean
 from kindling.config.written import printable, typed
-from kindling.data.tables.cells import FORMERLY_EMPTY, Cells, as_numbers, as_text
+from kindling.data.tables.cells import FORMERLY_EMPTY, Cells, as_column, as_numbers, stripped
 from kindling.system.errors import FAULTS_SHOWN, InputError, shortened
+
+if TYPE_CHECKING:
+    import polars as pl
 
 log = logging.getLogger(__name__)
 
@@ -33,13 +36,16 @@ def as_it_is(cells: Cells, config: schema.Csv, kind: str) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """The cells of each column as they are written, and the line of the file where each row ends.
-    `notes` are levels of logging and texts about what was done with the table."""
+    """The columns, by `as_column`, and the line of the file where each row ends. `notes` are levels
+    of logging and texts about what was done with the table."""
 
     path: Path
-    columns: Mapping[str, Sequence[str]]
+    columns: Mapping[str, "pl.Series"]
     lines: Sequence[int]
     notes: list[tuple[int, str]] = field(default_factory=list, compare=False)
+    _cells: dict[tuple[str, frozenset[str]], Cells] = field(
+        default_factory=dict, compare=False, repr=False, init=False
+    )
 
     @property
     def names(self) -> list[str]:
@@ -57,12 +63,17 @@ class Table:
 
     def cells(self, name: str, empty: Collection[str] | None) -> Cells:
         """The cells of a column without white space around them; `empty` is data.empty."""
-        words = FORMERLY_EMPTY if empty is None else empty
-        return Cells(name, [text.strip() for text in self.columns[name]], self.lines, words)
+        words = frozenset(FORMERLY_EMPTY if empty is None else empty)
+        if (name, words) not in self._cells:
+            cells = Cells(name, self.columns[name], self.lines, words)
+            if np.isnan(cells.read).any():  # a number has no white space around
+                cells = replace(cells, column=stripped(self.columns[name]))
+            self._cells[name, words] = cells
+        return self._cells[name, words]
 
     def take(self, rows: NDArray[np.bool_]) -> "Table":
         """The table of the chosen rows."""
-        columns = {name: [*compress(texts, rows)] for name, texts in self.columns.items()}
+        columns = {name: column.filter(rows) for name, column in self.columns.items()}
         return replace(self, columns=columns, lines=[*compress(self.lines, rows)])
 
     def texts(self, name: str, kind: str, config: schema.Csv) -> Sequence[str]:
@@ -110,18 +121,18 @@ def as_table(columns: Mapping[str, Sequence[Any]]) -> Table:
     column. None, NaN and pandas' NA are empty cells. Raises InputError for anything but sequences
     of one length."""
     if not hasattr(columns, "keys"):  # of polars
-        columns = cast(Any, columns).to_dict(as_series=False)
-    name, texts = Path("the table"), dict[str, list[str]]()
+        columns = cast(Any, columns).to_dict()
+    name, found = Path("the table"), dict[str, Any]()
     for key in columns.keys():  # noqa: SIM118  # a DataFrame has keys, too
         values = columns[key]
         if isinstance(values, str) or not isinstance(values, Iterable):
             raise InputError(f"{name}: column {key} is {values!r}, must be a list of values")
-        texts[str(key)] = [*map(as_text, values)]
-    lengths = {key: len(cells) for key, cells in texts.items()}
+        found[str(key)] = as_column(str(key), values)
+    lengths = {key: len(column) for key, column in found.items()}
     if len(set(lengths.values())) != 1 or not any(lengths.values()):
         told = ", ".join(f"{key} {length}" for key, length in lengths.items())[:200]
         raise InputError(
             f"{name}: its columns must have the same number of values, one or more; they have "
             f"{told or 'none'}"
         )
-    return Table(name, texts, range(1, 1 + len(next(iter(texts.values())))))
+    return Table(name, found, range(1, 1 + len(next(iter(found.values())))))
