@@ -32,6 +32,7 @@ SUFFIXES = (*PLAIN, *(f"{suffix}.gz" for suffix in PLAIN), *arff.SUFFIXES, *FRAM
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabulators", "|": "|", " ": "spaces"}
 SAMPLED, USUAL = 100, 0.9  # rows to find the separator, and the share that must have one length
 MOST_NOTES = 10
+WIDE = 10_000  # columns; polars takes some kilobytes for each, however few the rows
 TEXTS = 12  # bytes of memory for each byte of a table, while its cells are texts of Python
 GROWTH = 100  # a packed file may unpack to so many times its size
 
@@ -125,7 +126,7 @@ def _plain(content: bytes, separator: str, header: int, width: int) -> Rows | No
     Python, and for rows of another length, which polars fills: then there are less separators."""
     import polars as pl
 
-    if width < 2 or separator == " " or content.count(b"\r") != content.count(b"\r\n"):
+    if not 2 <= width <= WIDE or separator == " " or content.count(b"\r") != content.count(b"\r\n"):
         return None
     start = 0
     for _ in range(header):
