@@ -192,3 +192,23 @@ def test_polars_reads_what_python_reads(
         assert outcome(path) == found, text
         tables += not isinstance(found, str)
     assert sum(read) > tables // 3 > 30
+
+
+def test_long_files_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Polars reads parts of a file at once, and must not begin one within a cell."""
+    draw, path = random.Random(0), tmp_path / "a.csv"
+    cells = ["1.5", "", "two\nlines", 'a "b", c', "," * 9, "x" * 200, "\n" * 150]
+    rows = [[draw.choice(cells) for _ in range(4)] + [str(row)] for row in range(20_000)]
+    with path.open("w", newline="") as file:
+        csv.writer(file, lineterminator="\n").writerows(
+            [["a\nb", *"cdef"], ["\n" * 150] * 5, *rows]
+        )
+    assert path.stat().st_size > 4 * 10**6
+    monkeypatch.setattr(reading, "_row_by_row", None)
+    read = read_table(path)
+    monkeypatch.undo()
+    monkeypatch.setattr(reading, "_plain", lambda *_: None)
+    slow = read_table(path)
+    assert texts_of(read) == texts_of(slow)
+    assert [*read.lines] == [*slow.lines]
+    assert [*zip(*texts_of(read).values(), strict=True)][1:] == [*map(tuple, rows)]

@@ -59,13 +59,11 @@ def read_table(path: Path, *, header_alone: bool = False) -> Table:
     else:
         content = _content(path, notes, header_alone=header_alone)
         names, columns, lines = _separated(path, content, notes, header_alone=header_alone)
-    if len(names) < 2 and path.suffix.lower() in FRAMES:
-        raise InputError(f"{path}: has {len(names)} columns; a table has two or more")
-    if len(names) == 1:
-        raise InputError(
-            f"{path}: has only one column, {names[0][:80]!r}; a table has columns separated by "
-            "commas, semicolons or tabulators"
-        )
+    if len(names) < 2:
+        only = f"only one column, {names[0][:80]!r}" if names else "no column"
+        apart = "separated by commas, semicolons or tabulators"
+        more = "two or more" if path.suffix.lower() in FRAMES else f"columns {apart}"
+        raise InputError(f"{path}: has {only}; a table has {more}")
     if not (lines or header_alone):
         raise InputError(f"{path}: has no row below its header")
     found = Table(path, dict(zip(_named(names, notes), columns, strict=True)), lines)
@@ -84,13 +82,14 @@ def _separated(
     if separator != ",":
         notes.append(f"its cells are separated by {SEPARATORS[separator]}")
     try:
-        reader = _reader(sample, separator)
-        names, header = [name.strip() for name in next(reader, [])], reader.line_num
+        try:
+            names, header, width = _begun(sample, separator)
+        except csv.Error:  # perhaps of a cell with more lines than the sample
+            names, header, width = _begun(content.decode(), separator)
         if not names:
             raise InputError(f"{path}: is empty; its first line must name the columns")
         if header_alone:
             return names, _columns(path, len(names), [], []), []
-        width = len(next(reader, []))
         plain = _plain(content, separator, header, width if width - len(names) in (0, 1) else 0)
         columns, lines, blank = plain or _row_by_row(path, content.decode(), separator)
     except (ValueError, csv.Error) as error:
@@ -107,6 +106,13 @@ def _separated(
     else:
         lines = [line + skipped for line in lines]
     return _fitting(names, columns, notes), columns, lines
+
+
+def _begun(text: str, separator: str) -> tuple[list[str], int, int]:
+    """The names, the lines that they take, and the cells of the first row."""
+    reader = _reader(text, separator)
+    names, lines = [name.strip() for name in next(reader, [])], reader.line_num
+    return names, lines, len(next(reader, []))
 
 
 def _reader(text: str, separator: str) -> Any:
@@ -136,13 +142,14 @@ def _plain(content: bytes, separator: str, header: int, width: int) -> Rows | No
             content, has_header=False, skip_lines=header, separator=separator,
             schema={str(place): pl.String for place in range(width)}, empty_string_is_null=False,
         )  # fmt: skip
-    except pl.exceptions.PolarsError:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
     lines: Sequence[int] = range(header + 1, header + 1 + len(frame))
     separators, ends = len(frame) * (width - 1), len(frame) - (not content.endswith(b"\n"))
     if content.find(b'"', start) >= 0:
-        inner = rf'[^"\n\r{re.escape(separator)}]'
-        if re.search(rf'"(?:(?<={inner}")(?:"")*|(?<!["\w]")(?:"")*"){inner}'.encode(), content):
+        end = rf"\n\r{re.escape(separator)}"
+        odd = rf'"(?:(?<=[^"{end}]")(?:"")*|(?<=[{end}]")(?:"")*")[^"{end}]'
+        if re.search(odd.encode(), content):
             return None  # perhaps a cell that goes on after its quotes
         separators += int(_within(frame, separator).sum())
         inside = _within(frame, "\n")
