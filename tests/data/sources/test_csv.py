@@ -21,9 +21,11 @@ from kindling.config.compose import compose
 from kindling.config.faults import check
 from kindling.config.written import written
 from kindling.data.module import DataModule
+from kindling.data.sources import csv as source
 from kindling.data.sources.catalogue import open_source
 from kindling.data.sources.folds import training_and_validation
 from kindling.data.sources.source import Source, Split, split_off_test, split_off_validation
+from kindling.data.tables.cells import as_column
 from kindling.data.tables.columns import Columns, NumberColumn, TextColumn
 from kindling.data.tables.reading import read_table
 from kindling.data.tables.table import Table, as_table
@@ -777,3 +779,18 @@ def test_a_column_that_knows_one_class_alone_tells_nothing(tmp_path: Path) -> No
     config = compose("data=csv", f"data.path={path}", "data.target=y")
     notes = [text for _, text in open_source(config.data, config.task).notes]
     assert not [text for text in notes if "tells y" in text]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_first_rows_spare_only_work(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a column tells the class, by sets of all pairs."""
+    draw = np.random.default_rng(seed)
+    monkeypatch.setattr(source, "BEGINNING", 20)
+    texts = draw.choice([*"abcdefgh"], draw.integers(30, 120))
+    texts[: draw.integers(0, 60)] = "a"
+    classes = np.isin(texts, [*"abc"]).astype(np.int64)
+    if seed % 2:
+        classes[draw.integers(len(classes))] ^= 1
+    pairs = {*zip(texts.tolist(), classes.tolist(), strict=True)}
+    tells = len(pairs) == len({*texts.tolist()}) <= len(texts) / 10 and len({*classes}) > 1
+    assert source._tells_class(as_column("a", texts), classes) == tells

@@ -123,3 +123,12 @@ def test_it_trains(tmp_path: Path) -> None:
     assert source.columns is not None
     assert [column.name for column in source.columns.columns] == ["x", "y"]
     assert len(source.train) + len(source.test) == 60
+
+
+def test_the_header_alone_in_another_encoding(tmp_path: Path) -> None:
+    path = tmp_path / "table.arff"
+    path.write_bytes(("% Köln\n" + HEADER + ROWS).encode("cp1252"))
+    assert read_table(path, header_alone=True).names == read_table(path).names
+    for more in ("", "x"):  # one of the two is cut within a letter
+        path.write_bytes((f"%{more}\n" + HEADER + "%" + "é" * 2**16).encode())
+        assert len(read_table(path, header_alone=True).names) == 4

@@ -1,6 +1,8 @@
 """The rules of cells: numbers, empty cells, and texts that look like one."""
 
+import itertools
 import unicodedata
+from collections import Counter
 from decimal import Decimal
 
 import numpy as np
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kindling.data.tables.cells import FORMERLY_EMPTY, Cells, alike, as_column, as_numbers, as_text
+from kindling.data.tables.table import as_table
 
 DEFAULT = ["?", "NA", "na", "N/A", "n/a", "NaN", "nan", "NULL", "null"]
 CELLS = st.text("0123456789+-.eE_, infaNy\u0663\uff11\u00b2\u00bd\n", max_size=8)
@@ -146,3 +149,28 @@ def test_names_that_do_not_look_like_one() -> None:
     assert alike({"Yes": 1, "yes": 2, "YES": 3, "x": 1}) == [
         "'YES' (3) and 'Yes' (1) and 'yes' (2)"
     ]
+
+
+WORDS = st.sampled_from(["NA", "nan", "-99", "1e2", "?", "a", "0"])
+
+
+@given(
+    st.lists(WORDS | CELLS | st.text(" \t\x1c\x85\u200a\u3000ab", max_size=3), min_size=1),
+    st.lists(WORDS, max_size=3),
+)
+def test_gaps_numbers_and_texts_of_random_cells(texts: list[str], empty: list[str]) -> None:
+    """By Python alone: stripped, a word of `empty`, or another spelling of such a number."""
+    cells = as_table({"a": texts, "b": texts}).cells("a", empty)
+    plain = [text.strip() for text in texts]
+    numbers = [float(text) if is_number(text) else np.nan for text in plain]
+    words = [float(word) for word in empty if is_number(word)]
+    gaps = [
+        not text or text in empty or number in words
+        for text, number in zip(plain, numbers, strict=True)
+    ]
+    assert cells.texts == plain
+    assert cells.gaps.tolist() == gaps
+    np.testing.assert_array_equal(cells.numbers, np.where(gaps, np.nan, numbers))
+    strange = [not gap and np.isnan(number) for gap, number in zip(gaps, numbers, strict=True)]
+    assert cells.strange.tolist() == strange
+    assert cells.counts(cells.strange) == Counter(itertools.compress(plain, strange))

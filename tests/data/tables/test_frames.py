@@ -3,8 +3,10 @@
 import csv
 import datetime
 import zipfile
+from collections import Counter
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars
@@ -12,6 +14,7 @@ import pytest
 
 from kindling.config.compose import compose
 from kindling.data.tables import frames
+from kindling.data.tables.cells import as_numbers, as_text
 from kindling.data.tables.reading import is_table, read_table
 from kindling.data.tables.table import as_table
 from kindling.inference.evaluation import evaluate_path
@@ -191,7 +194,7 @@ def test_names_of_tables() -> None:
 
 
 def test_columns_of_arrays_and_of_python_are_those_of_a_file(tmp_path: Path) -> None:
-    """Numbers stay numbers, with the features and the texts that their text has in a file."""
+    """Each column has the numbers, gaps, counts and texts of the same column in a file."""
     draw = np.random.default_rng(0)
     whole, real = draw.integers(-(2**60), 2**60, ROWS), draw.normal(size=ROWS)
     real[3] = np.nan
@@ -208,6 +211,7 @@ def test_columns_of_arrays_and_of_python_are_those_of_a_file(tmp_path: Path) -> 
     table = as_table(columns)  # type: ignore[arg-type]
     assert table.columns["whole"].dtype == polars.Int64
     assert table.columns["real"].dtype == polars.Float64
+    assert table.columns["real"].null_count() == 1
     texts = {
         "whole": [*map(str, whole.tolist())],
         "real": ["" if row == 3 else repr(real[row].item()) for row in range(ROWS)],
@@ -235,3 +239,37 @@ def test_columns_of_arrays_and_of_python_are_those_of_a_file(tmp_path: Path) -> 
         assert found.texts == other.texts == cells
         assert found.varies(everywhere)
         assert not found.varies(np.arange(ROWS) == 5)
+
+
+DATE = datetime.datetime(2020, 1, 2, 3, tzinfo=datetime.UTC)
+TYPED: list[tuple[list[Any], Any]] = [
+    (["a", "b", None], polars.Categorical), (["a", "b", None], polars.Enum(["a", "b"])),
+    ([[1, 2], [3], None], None), ([{"a": 1}, {"a": 2}, None], None),
+    ([None, None, None], None), ([Decimal("1.50"), None, Decimal(2)], None),
+    ([DATE.time(), None, DATE.time()], None), ([DATE, None, DATE], None),
+    ([DATE - DATE, None, DATE - DATE], None), ([b"a", None, b"b"], None),
+    ([2**64 - 1, 0, None], polars.UInt64), ([1, 2, None], polars.Int128),
+    ([0.1, None, float("nan")], polars.Float32), ([0.1, None, float("nan")], None),
+    ([DATE, None, 3], polars.Object),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.zeros((3, 2)), np.array([0.1, 0.2, 0.3], np.float16), np.array([1.0, 2.0, 3.0], ">f8"),
+        np.array([1, "a", None], object), np.array(["2020-01-01", "NaT", ""], "datetime64[D]"),
+        np.array([1.5, np.nan, 2]), np.array([True, False, True]), [10**30, None, 1], range(3),
+        *(polars.Series(each, dtype=dtype, strict=False) for each, dtype in TYPED),
+    ],
+)  # fmt: skip
+def test_columns_of_every_type_have_the_texts_of_their_values(values: Any) -> None:
+    table = as_table({"a": values, "b": [1, 2, 3]})
+    listed = values.to_list() if isinstance(values, polars.Series) else values
+    texts = [as_text(value) for value in listed]
+    cells = table.cells("a", [])
+    assert cells.texts == texts
+    assert cells.counts(np.ones(3, bool)) == Counter(texts)
+    assert cells.gaps.tolist() == [text == "" for text in texts]
+    assert cells.mapped(len).tolist() == [*map(len, texts)]
+    np.testing.assert_array_equal(cells.numbers, as_numbers(texts))

@@ -7,8 +7,9 @@ import pytest
 
 from kindling.config.compose import compose
 from kindling.config.schema import Csv
+from kindling.data.tables import columns
 from kindling.data.tables.columns import Columns, NumberColumn, TextColumn
-from kindling.data.tables.learning import learn_columns
+from kindling.data.tables.learning import _edges, learn_columns
 from kindling.data.tables.table import as_table
 from kindling.system.errors import InputError
 from tests.helpers.tables import NUMBERS, ROWS, learn
@@ -217,3 +218,21 @@ def test_the_order_of_day_and_month_is_told() -> None:
     found, _, told = learn({"when": texts})
     assert found.columns[0].form == "%d/%m/%Y"  # type: ignore[union-attr]
     assert "could be" not in told[0]
+
+
+@pytest.mark.parametrize("first", [0, 900, 1500, 2999])
+def test_intervals_follow_from_all_rows(first: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the first rows have few values; and the features of many rows are those of one."""
+    numbers = np.random.default_rng(0).normal(size=3000)
+    numbers[:first] = 0.5
+    values = np.unique(numbers)
+    expected = (
+        values if len(values) <= 60 else np.unique(np.quantile(numbers, np.linspace(0, 1, 17)))
+    )
+    assert _edges(numbers) == (expected.tolist() if len(expected) > 2 else [])
+    monkeypatch.setattr(columns, "IN_CACHE", 7)
+    number = NumberColumn(name="a", fill=0, mean=0.1, deviation=2, edges=[-1, 0, 0.5, 1])
+    cells = as_table({"a": numbers}).cells("a", [])
+    within = np.clip((numbers[:, None] - [-1, 0, 0.5]) / [1, 0.5, 0.5], 0, 1)
+    whole = np.hstack([(numbers[:, None] - 0.1) / 2, 0.3 * within])
+    np.testing.assert_array_equal(number.features(cells), whole.astype(np.float32))

@@ -84,25 +84,26 @@ def _numbers_among(words: frozenset[str]) -> Floats:
 
 
 def as_column(name: str, values: Iterable[Any]) -> "pl.Series":
-    """A column of numbers as they are, of anything else as texts, "" for a missing value. Lists,
-    arrays and columns of pandas and polars."""
+    """A column of numbers as they are, null for a missing one; of anything else as texts, "" for a
+    missing one. Lists, arrays and columns of pandas and polars."""
     import polars as pl
 
-    if not isinstance(values, pl.Series):
-        array = getattr(values, "values", values)  # of pandas
-        if isinstance(array, np.ndarray) and array.dtype in (np.int64, np.float64):
-            return pl.Series(name, array)
-        texts = [as_text(value) for value in values]
-        try:
-            return pl.Series(name, texts, pl.String)
-        except UnicodeEncodeError:  # half of a pair of UTF-16
-            whole = [text.encode(errors="replace").decode() for text in texts]
-            return pl.Series(name, whole, pl.String)
-    if values.dtype == pl.String:
-        return values.fill_null("")
-    if values.dtype.is_integer() or values.dtype.is_float():
-        return values
-    return _replaced(values, as_text, pl.String)
+    if isinstance(values, pl.Series):
+        if values.dtype == pl.String:
+            return values.fill_null("")
+        if values.dtype.is_float():
+            return values.fill_nan(None)
+        if values.dtype.is_integer():
+            return values
+        values = values.to_list()
+    array = getattr(values, "values", values)  # of pandas
+    if isinstance(array, np.ndarray) and array.ndim == 1 and array.dtype in (np.int64, np.float64):
+        return pl.Series(name, array, nan_to_null=True)
+    texts = [as_text(value) for value in values]
+    try:
+        return pl.Series(name, texts, pl.String)
+    except UnicodeEncodeError:  # half of a pair of UTF-16
+        return pl.Series(name, [t.encode(errors="replace").decode() for t in texts], pl.String)
 
 
 def stripped(column: "pl.Series") -> "pl.Series":
@@ -123,7 +124,7 @@ def _replaced(column: "pl.Series", function: Callable[[Any], Any], dtype: Any) -
 
 
 def text_counts(column: "pl.Series") -> Counter[str]:
-    """The number of times each text occurs, by its first row."""
+    """The number of times each text occurs, in the order of their first rows."""
     texts = map(as_text, column.unique(maintain_order=True))
     return Counter(dict(zip(texts, column.unique_counts().to_list(), strict=True)))
 
@@ -147,7 +148,7 @@ class Cells:
         """The cells that are numbers, also those that count as empty; NaN for others."""
         import polars as pl
 
-        # Takes just the texts that NUMBER does, and "nan"; "" is none.
+        # Polars takes the texts that NUMBER takes, and "nan".
         return self.column.cast(pl.Float64, strict=False).to_numpy()
 
     @functools.cached_property
@@ -214,7 +215,7 @@ class Cells:
         return bool((some != some[0]).any())
 
     def counts(self, chosen: Mask) -> Counter[str]:
-        """The number of times each text occurs in the chosen cells, by its first row."""
+        """The number of times each text occurs in the chosen cells, in the order of first rows."""
         return text_counts(self.column.filter(chosen))
 
     def mapped(self, function: Callable[[str], float]) -> Floats:
@@ -224,7 +225,7 @@ class Cells:
         return _replaced(self.column, lambda value: function(as_text(value)), pl.Float64).to_numpy()
 
     def rewritten(self, function: Callable[[str], str]) -> "Cells":
-        """The cells with the texts of such a function."""
+        """The cells with other texts, by a function that is called once for each different text."""
         import polars as pl
 
         column = _replaced(self.column, lambda value: function(as_text(value)), pl.String)

@@ -128,8 +128,8 @@ Rows = tuple[list["pl.Series"], Sequence[int], list[int]]
 
 
 def _plain(content: bytes, separator: str, header: int, width: int) -> Rows | None:
-    """The rows below so many lines of header, by polars; None for what polars reads otherwise than
-    Python, and for rows of another length, which polars fills: then there are less separators."""
+    """The rows below so many lines of header, by polars; None for content that polars reads
+    otherwise than Python. Polars fills short rows, so their missing separators are counted."""
     import polars as pl
 
     if not 2 <= width <= WIDE or separator == " " or content.count(b"\r") != content.count(b"\r\n"):
@@ -145,7 +145,7 @@ def _plain(content: bytes, separator: str, header: int, width: int) -> Rows | No
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
         return None
     lines: Sequence[int] = range(header + 1, header + 1 + len(frame))
-    separators, ends = len(frame) * (width - 1), len(frame) - (not content.endswith(b"\n"))
+    separators = len(frame) * (width - 1)
     if content.find(b'"', start) >= 0:
         end = rf"\n\r{re.escape(separator)}"
         odd = rf'"(?:(?<=[^"{end}]")(?:"")*|(?<=[{end}]")(?:"")*")[^"{end}]'
@@ -154,10 +154,8 @@ def _plain(content: bytes, separator: str, header: int, width: int) -> Rows | No
         separators += int(_within(frame, separator).sum())
         inside = _within(frame, "\n")
         if inside.any():
-            ends += int(inside.sum())
             lines = (header + np.arange(1, 1 + len(frame)) + inside.cumsum()).tolist()
-    marks = {separator.encode(): separators, b"\n": ends}
-    if any(content.count(mark, start) != count for mark, count in marks.items()):
+    if content.count(separator.encode(), start) != separators:
         return None
     empty = frame.select(pl.all_horizontal(pl.all() == "")).to_series()
     if not empty.any():
@@ -218,16 +216,14 @@ def _content(path: Path, notes: list[str], *, header_alone: bool) -> bytes:
                     )
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise InputError(f"{path}: cannot be unpacked ({error})") from None
-    errors = "ignore" if header_alone else "strict"
+    marks = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+    encoding = "utf-16" if content.startswith(marks) else "utf-8-sig"
     try:
-        if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            content = content.decode("utf-16", errors).encode()
-        else:
-            content = content.removeprefix(codecs.BOM_UTF8)
-            content.decode(errors=errors)
+        text = content.decode(encoding, "ignore" if header_alone else "strict")
     except UnicodeDecodeError as error:
         notes.append(f"is not in UTF-8 (byte {error.start + 1:,}), and is read as Windows-1252")
-        content = content.decode("cp1252", "replace").encode()
+        text = content.decode("cp1252", "replace")
+    content = text.encode()
     if content.count(0) > len(content) // 4:  # UTF-16 or UTF-32 without a mark, or no text at all
         raise InputError(f"{path}: is not a table (most of its bytes are 0); save it in UTF-8")
     return content

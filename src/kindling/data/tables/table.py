@@ -116,7 +116,7 @@ class Table:
         raise InputError("\n  ".join([count, *shortened(faults), *([instead] if instead else [])]))
 
 
-def as_table(columns: Mapping[str, Sequence[Any]]) -> Table:
+def as_table(columns: Mapping[str, Iterable[Any]]) -> Table:
     """The table of a dictionary or a DataFrame of pandas or polars: a sequence of values for each
     column. None, NaN and pandas' NA are empty cells. Raises InputError for anything but sequences
     of one length."""
