@@ -17,6 +17,8 @@ from sklearn.datasets import load_digits, load_iris
 from benchmarks.settings import read_settings
 from benchmarks.torture import NAMES
 from kindling.config.compose import compose
+from kindling.inference.export.export import export
+from kindling.inference.export.formats import plan
 from kindling.records.bundle import write_bundle
 from kindling.records.folder import Run
 from kindling.records.labels import write_labels
@@ -383,7 +385,7 @@ def tiny(words: Sequence[str]) -> tuple[str, ...]:
     """The module and its arguments: few epochs, few trials, small data, and the folders that stand
     for placeholders."""
     module, *given = words[2:]
-    if "new.csv" in given:  # for a model of a table
+    if "new.csv" in given or "--columns" in given:  # for a model of a table
         return (module, "runs/DATE/TABLE", *given[1:])
     if module == "src.tables":
         return (module, *given, "--networks=3", *TINY[:2])
@@ -481,11 +483,15 @@ def test_examples_of_faults_are_what_is_printed(command: Command) -> None:
     ids=lambda page: page.name,
 )
 def test_python_runs(
-    page: Path, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    page: Path, files: Path, train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     shutil.copytree(train(*TINY).folder, "runs/DATE/TIME")
     draw(3, (40, 40), (8, 8, 32, 32), 4).save("three.png")
+    if "new.csv" in "".join(blocks(page, "python")):
+        shutil.copy(files / "new.csv", "new.csv")
+        table = train("data=csv", "data.path=new.csv", "data.target=COLUMN", *TINY)
+        export(plan(table.folder, "onnx", Path("model.onnx"), columns=True))
     settings = ", ".join(repr(text) for text in DIGITS)
     for block in blocks(page, "python"):
         own = "data=(x, y)" in block  # has small data already

@@ -1,6 +1,7 @@
 """Exports a trained model for other programs, and compares the exported file with the model.
 
 python -m src.export RUN                          RUN/model.onnx; RUN: a run folder or a .ckpt file
+python -m src.export RUN --columns                of a table: the file takes its columns as they are
 python -m src.export RUN --format torch           RUN/model.pt2, for torch.export.load
 python -m src.export RUN --format safetensors     RUN/model.safetensors, weights and configuration
 python -m src.export RUN --output FILE --force    another name; replace an existing file
@@ -21,10 +22,14 @@ def main() -> None:
     add_run(parser)
     parser.add_argument("--format", choices=FORMATS, default="onnx", help="default: onnx")
     parser.add_argument("--output", metavar="FILE", type=Path, help="default: in RUN, model.*")
+    parser.flag("--columns", "of a table: ONNX with the preparation, an input for each column")
     parser.flag("--force", "replace an existing file")
     arguments = parser.parse_args()
     with handled(rank=False):
-        planned = plan(arguments.run, arguments.format, arguments.output, force=arguments.force)
+        planned = plan(
+            arguments.run, arguments.format, arguments.output,
+            force=arguments.force, columns=arguments.columns,
+        )  # fmt: skip
         with importing():
             from kindling.inference.export.export import export, report
 

@@ -43,6 +43,7 @@ def test_the_metadata_of_a_file(run: Run, files: dict[FormatName, Path]) -> None
         "quantiles": "null",
         "shape": "[1, 28, 28]",
         "columns": "null",
+        "raw_columns": "false",
         "input_shape": "[28, 28]",
         "input_dtype": "float32",
         "dtype": "float32",

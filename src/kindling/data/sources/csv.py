@@ -5,7 +5,7 @@ data/tables/ reads the file and turns its columns into features.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -54,47 +54,20 @@ def open_source(config: schema.Csv, task: schema.Task) -> Source:
     notes say what was done with the table, and what is doubtful. Raises InputError with all faults
     of the table."""
     path = Path(config.path)
-    table = _read(path, "data.path")
-    table.require(config.targets, "data.target")
-    table.require(config.drop, "data.drop")
-    _require_columns(table, config)
-    table = _labelled(table, config)
-    try:
-        found = _Labels.of(table, config, task, path)
-        every = torch.arange(len(table.lines))
-        rows = Split(every, found.labels, _groups(table, config), _weights(table, config))
-        # Splits of row numbers: the columns are learned from the training rows alone.
-        splits = split_off_test(rows, config.test_fraction, config.split_seed)
-        training = splits[0]
-        held_out = {"test part: ": splits[1]}
-        if config.val_path is None:
-            training, held_out["validation part: "] = training_and_validation(
-                training, config, found.names
-            )
-    except InputError as error:
-        faults = [str(error)]
-        try:
-            learn_columns(table, config, np.ones(len(table.lines), bool))
-        except InputError as more:
-            faults.append(str(more))
-        raise all_at_once(faults, "nothing was read") from None
-
-    def mask(part: Split) -> Mask:
-        chosen = np.zeros(len(rows), bool)
-        chosen[part.features.numpy()] = True
-        return chosen
-
-    columns = learn_columns(table, config, mask(training))
+    divided = _Divided.of(config, task)
+    table, found, rows = divided.table, divided.labels, divided.rows
+    columns = learn_columns(table, config, divided.mask(divided.training))
     require_memory(
         f"data.path={path}: as {columns.width:,} features of each row it needs",
         4 * COPIES * len(rows) * columns.width,
         "fewer rows, or leave out columns of text by data.drop",
     )
-    parts = {name: mask(part) for name, part in held_out.items()}
+    parts = {name: divided.mask(part) for name, part in divided.held_out.items()}
     told = config.encode == "auto"  # by learn_columns
     features = torch.from_numpy(columns.features(table, parts, tell_gaps=not told))
     train, test = (
-        Split(features[rows.features], rows.labels, rows.groups, rows.weights) for rows in splits
+        Split(features[part.features], part.labels, part.groups, part.weights)
+        for part in divided.splits
     )
     doubts = (
         _class_doubts(table, config, found.texts),
@@ -115,6 +88,12 @@ def open_source(config: schema.Csv, task: schema.Task) -> Source:
         source, validation=validation, validation_digest=sha256(other.path),
         notes=[*table.notes, *other.notes],
     )  # fmt: skip
+
+
+def rows_of_test(config: schema.Csv, task: schema.Task) -> Table:
+    """The rows of the test set, as the file has them. Raises as `open_source`."""
+    divided = _Divided.of(config, task)
+    return divided.table.take(divided.mask(divided.splits[1]))
 
 
 def _read(path: Path, key: str) -> Table:
@@ -162,6 +141,51 @@ class _Labels:
             return cls(torch.tensor([number_of[text] for text in texts]), names, texts)
         numbers = torch.from_numpy(numbers_of(table, config, task))
         return cls(numbers.float() if task.name == MULTILABEL else numbers, config.targets)
+
+
+@dataclass(frozen=True)
+class _Divided:
+    """A table, its labels, and which of its rows belong to which part. The splits have row numbers
+    in place of features: columns are learned from the training rows alone."""
+
+    table: Table
+    labels: _Labels
+    rows: Split
+    splits: Sequence[Split]  # training with validation, and test
+    training: Split
+    held_out: Mapping[str, Split]  # the other parts, by how a note about them begins
+
+    @classmethod
+    def of(cls, config: schema.Csv, task: schema.Task) -> Self:
+        path = Path(config.path)
+        table = _read(path, "data.path")
+        table.require(config.targets, "data.target")
+        table.require(config.drop, "data.drop")
+        _require_columns(table, config)
+        table = _labelled(table, config)
+        try:
+            found = _Labels.of(table, config, task, path)
+            every = torch.arange(len(table.lines))
+            rows = Split(every, found.labels, _groups(table, config), _weights(table, config))
+            splits = split_off_test(rows, config.test_fraction, config.split_seed)
+            training, held_out = splits[0], {"test part: ": splits[1]}
+            if config.val_path is None:
+                training, held_out["validation part: "] = training_and_validation(
+                    training, config, found.names
+                )
+        except InputError as error:
+            faults = [str(error)]
+            try:
+                learn_columns(table, config, np.ones(len(table.lines), bool))
+            except InputError as more:
+                faults.append(str(more))
+            raise all_at_once(faults, "nothing was read") from None
+        return cls(table, found, rows, splits, training, held_out)
+
+    def mask(self, part: Split) -> Mask:
+        chosen = np.zeros(len(self.rows), bool)
+        chosen[part.features.numpy()] = True
+        return chosen
 
 
 def numbers_of(table: Table, config: schema.Csv, task: schema.Task) -> Floats:

@@ -78,7 +78,8 @@ def as_text(value: object) -> str:
 
 
 @functools.lru_cache  # the words are the same for all columns, of which a table may have many
-def _numbers_among(words: frozenset[str]) -> Floats:
+def numbers_among(words: frozenset[str]) -> Floats:
+    """The words that are numbers."""
     numbers = as_numbers([*words])
     return numbers[~np.isnan(numbers)]
 
@@ -157,7 +158,7 @@ class Cells:
         gaps: Mask = np.isnan(self.read)
         if not self.column.dtype.is_numeric() and gaps.any():
             gaps &= self.column.is_in(["", *words]).to_numpy()
-        numbers = _numbers_among(words)
+        numbers = numbers_among(words)
         if len(numbers):
             gaps |= np.isin(self.read, numbers)
         return gaps

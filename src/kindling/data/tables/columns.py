@@ -4,6 +4,7 @@ What is learnt from a column is stored as numbers and texts, which a checkpoint 
 imputer and encoder of scikit-learn are objects, which it may not.
 """
 
+import functools
 import logging
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -224,18 +225,23 @@ class TextColumn(_Column):
         why = "that is no category" if self.others else "that training did not see"
         return f"{texts} {why}: {listed(cells.counts(new))}"
 
-    def _numbers(self, cells: Cells) -> Floats:
-        """The place of each cell's category, -1 for none. A truth value is written as `true` by
-        some programs, `True` by pandas and `TRUE` by spreadsheets."""
+    @functools.cached_property
+    def number_of(self) -> dict[str, int]:
+        """The place of each category. A truth value is written as `true` by some programs, `True`
+        by pandas and `TRUE` by spreadsheets."""
         number_of = {text: number for number, text in enumerate(self.categories)}
         for word in ("true", "false"):
             spelled = [text for text in self.categories if text.lower() == word]
             if len(spelled) == 1:
                 same = dict.fromkeys((word, word.title(), word.upper()), number_of[spelled[0]])
                 number_of = same | number_of
-        gap = -1 if self.fill is None else number_of.get(self.fill, -1)
-        numbers = cells.mapped(lambda text: number_of.get(text, -1))
-        return np.where(cells.gaps, gap, numbers)
+        return number_of
+
+    def _numbers(self, cells: Cells) -> Floats:
+        """The place of each cell's category, -1 for none."""
+        known = self.number_of
+        gap = -1 if self.fill is None else known.get(self.fill, -1)
+        return np.where(cells.gaps, gap, cells.mapped(lambda text: known.get(text, -1)))
 
 
 DATE_FORMATS = (
@@ -292,7 +298,7 @@ class DateColumn(_Column):
         return "the mean"
 
     def fault(self, cells: Cells) -> str:
-        wrong = np.isnan(self._times(cells)) & ~cells.gaps
+        wrong = np.isnan(self.times(cells)) & ~cells.gaps
         told = cells.counted(wrong, "is no date", "are no dates") if wrong.any() else ""
         return told and f"column {self.name}: {told}, as {self.example}"
 
@@ -301,18 +307,19 @@ class DateColumn(_Column):
         form = "%Y-%m-%d" if self.form == "iso" else self.form
         return datetime.fromtimestamp(self.high, UTC).strftime(form)
 
-    def _times(self, cells: Cells) -> Floats:
+    def times(self, cells: Cells) -> Floats:
+        """Seconds since 1970; NaN for empty cells and other texts."""
         return np.where(cells.gaps, np.nan, cells.mapped(lambda text: as_date(text, self.form)))
 
     def parts(self, cells: Cells) -> Features:
-        times = self._times(cells)
+        times = self.times(cells)
         angles = [2 * np.pi * times / cycle for cycle in self.cycles]
         waves = [wave(angle) for angle in angles for wave in (np.sin, np.cos)]
         found: Floats = np.stack([(times - self.mean) / self.deviation, *waves], 1)
         return np.nan_to_num(found)
 
     def new(self, cells: Cells) -> Mask:
-        times = self._times(cells)
+        times = self.times(cells)
         return (times < self.low) | (times > self.high)
 
     @property

@@ -7,20 +7,23 @@ a regression in their own unit. Of classes, a model gives logits; of several lab
 
 import io
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from kindling.config import registry
+from kindling.config import registry, schema
 from kindling.config.faults import check
 from kindling.config.measures import QUANTILES, in_words, score_of
 from kindling.data.loader import CHUNK
+from kindling.data.sources.csv import rows_of_test
 from kindling.data.sources.source import Split, as_float
+from kindling.data.tables.columns import DateColumn, NumberColumn, TextColumn
 from kindling.data.targets import Targets, require_scaling, spread
 from kindling.inference.export.formats import (
     ANOTHER,
@@ -31,8 +34,11 @@ from kindling.inference.export.formats import (
     FormatName,
     Metadata,
     input_shape,
+    no_columns,
     open_onnx,
+    session_of,
 )
+from kindling.inference.export.raw_columns import input_names, raw_inputs, with_columns
 from kindling.inference.samples import source_of
 from kindling.models.committee import Committee, logits_dtype
 from kindling.records.loading import Trained, open_trained, rebuild, rebuild_committee
@@ -53,10 +59,17 @@ TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-12}
 DTYPES = {torch.uint8: "uint8", torch.float32: "float32", torch.float64: "float64"}
 SAFETENSORS_LIMIT = 16 * 1024 * MIB  # bytes
 HEADER_LIMIT = MIB  # bytes of a safetensors file's own description
+INPUTS_SHOWN = 8  # names, in a line about them
+INPUTS_IN_WORDS = {
+    NumberColumn: "numbers double, NaN where empty",
+    TextColumn: 'texts string, "" where empty',
+    DateColumn: "dates double, seconds since 1970, NaN where empty",
+}
 ARCHIVE_NOTE = "kindling.json"  # the metadata, within torch.export's archive
 
 Outputs = Tensor | tuple[Tensor, Tensor]  # a committee has a second output, of its members
 Runner = Callable[[Tensor], Outputs]
+Asked = Callable[[slice], Outputs]  # what an exported model says of some samples of the test set
 
 
 @dataclass(frozen=True)
@@ -87,16 +100,21 @@ def export(plan: ExportPlan) -> Exported:
         )
     test = source.test
     metadata = metadata_of(trained, test, digest)
+    rows = _test_rows(trained, metadata) if plan.columns else None
+    metadata = metadata.model_copy(update={"raw_columns": plan.columns})
     write, load = WRITERS[plan.format]
     with replacing(plan.output) as temporary:
         with status_line(f"writing {plan.output} ..."):
             write(trained, metadata, temporary)
         try:
-            run = load(temporary)
+            if rows is None:
+                asked = _of_features(load(temporary), test, metadata)
+            else:
+                asked = _of_rows(temporary, rows, metadata)
         except InputError as error:
             reason = str(error).removeprefix(f"{temporary}: ")
             raise InputError(f"{plan.output}: was not written: {reason}{ANOTHER}") from None
-        difference, allowed, score = compare(trained, test, run)
+        difference, allowed, score = compare(trained, test, asked)
         if not difference <= allowed:  # also for NaN
             raise InputError(
                 f"{plan.output}: was not written: the {metadata.output} of --format {plan.format} "
@@ -140,9 +158,9 @@ def facts_of(trained: Trained) -> dict[str, Any]:
     }
 
 
-def compare(trained: Trained, test: Split, run: Runner) -> tuple[float, float, float]:
+def compare(trained: Trained, test: Split, asked: Asked) -> tuple[float, float, float]:
     """The largest difference of what the model says, the allowed difference, and the score of
-    `run`. Numbers are compared in their deviations.
+    the exported model. Numbers are compared in their deviations.
 
     The model computes in the precision of its weights. The first batch has one sample, so that two
     batch sizes are tried. Raises InputError for infinite or NaN logits, and for another shape.
@@ -160,7 +178,7 @@ def compare(trained: Trained, test: Split, run: Runner) -> tuple[float, float, f
                     f"{trained.checkpoint}: its logits on {trained.data} are not all finite, the "
                     "run diverged; name another run"
                 )
-            outputs = run(batch.features.reshape(-1, *input_shape(trained.shape)))
+            outputs = asked(slice(first, last))
             actual = outputs[0] if isinstance(outputs, tuple) else outputs
             if actual.shape != expected.shape or actual.dtype != expected.dtype:
                 raise InputError(
@@ -183,6 +201,30 @@ def compare(trained: Trained, test: Split, run: Runner) -> tuple[float, float, f
     return difference, TOLERANCE[dtype] * largest, score
 
 
+def _of_features(run: Runner, test: Split, metadata: Metadata) -> Asked:
+    return lambda part: run(test.features[part].reshape(-1, *metadata.input_shape))
+
+
+def _test_rows(trained: Trained, metadata: Metadata) -> dict[str, NDArray[Any]]:
+    """The columns of the test set, by the names of the inputs. Raises InputError without them."""
+    section, columns = trained.config.data, trained.columns
+    if not isinstance(section, schema.Csv) or columns is None:
+        raise InputError(no_columns(trained.checkpoint, trained.data))
+    table = rows_of_test(section, trained.config.task)
+    return raw_inputs(columns, input_names(columns, metadata.output_names), table)
+
+
+def _of_rows(path: Path, rows: Mapping[str, NDArray[Any]], metadata: Metadata) -> Asked:
+    session = session_of(path.read_bytes(), path)
+
+    def asked(part: slice) -> Tensor:
+        inputs = {name: values[part] for name, values in rows.items()}
+        (found,) = session.run([metadata.output], inputs)
+        return torch.from_numpy(found)
+
+    return asked
+
+
 def _answers(task: Task, targets: Targets | None, outputs: Tensor) -> Tensor:
     """What an exported model says; numbers in their unit, in float64."""
     found = task.answers(outputs)
@@ -197,17 +239,30 @@ def report(exported: Exported) -> str:
     second = ""
     if about.members is not None and exported.output.suffix != FORMATS["safetensors"].suffix:
         second = f"; {MEMBERS} {about.output_dtype} (N, {len(about.members)}, {about.outputs})"
-    scaled = "0 to 255" if about.input_dtype == "uint8" else "as in the data set"
-    if about.columns is not None:
-        scaled = "the table's columns prepared as the metadata `columns` say"
+    takes = f"{INPUT} {about.input_dtype} (N, {sizes}), "
+    if about.columns is None:
+        takes += "0 to 255" if about.input_dtype == "uint8" else "as in the data set"
+    elif about.raw_columns:
+        takes = f"an input (N, 1) for {_inputs_in_words(about)}"
+    else:
+        takes += "the columns prepared as the metadata `columns` say; with --columns, as they are"
     return (
         f"{exported.output}: {size(exported.bytes)}\n"
-        f"{INPUT} {about.input_dtype} (N, {sizes}), {scaled}; "
+        f"{takes}; "
         f"{about.output} {about.output_dtype} (N, {about.outputs}){second}\n"
         f"equal to the model on {exported.samples:,} test samples of {about.data}: {about.output} "
         f"differ by at most {exported.difference:.2g}{unit} (allowed {exported.allowed:.2g}), "
         f"{in_words(score)} {format_metric(score, exported.score)}"
     )
+
+
+def _inputs_in_words(about: Metadata) -> str:
+    assert about.columns is not None
+    names = input_names(about.columns, about.output_names)
+    shown = ", ".join(names[:INPUTS_SHOWN]) + (", …" if names[INPUTS_SHOWN:] else "")
+    kinds = {type(column) for column in about.columns.columns}
+    told = [words for kind, words in INPUTS_IN_WORDS.items() if kind in kinds]
+    return f"each column ({shown}): {'; '.join(told)}"
 
 
 # --- the formats ---------------------------------------------------------------------------------
@@ -272,7 +327,7 @@ def _write_onnx(trained: Trained, metadata: Metadata, path: Path) -> None:
         dynamo=True,
         verbose=False,
         input_names=[INPUT],
-        output_names=[metadata.output, *[MEMBERS] * (metadata.members is not None)],
+        output_names=metadata.output_names,
         dynamic_shapes={INPUT: {0: torch.export.Dim("N")}},
     )
     assert program is not None
@@ -280,6 +335,9 @@ def _write_onnx(trained: Trained, metadata: Metadata, path: Path) -> None:
     for node in model.graph.node:
         del node.metadata_props[:]  # torch's own notes, longer than the graph itself
     del model.metadata_props[:]
+    if metadata.raw_columns:
+        assert trained.columns is not None
+        model = with_columns(model, trained.columns, INPUT)
     for key, value in metadata.to_texts().items():
         model.metadata_props.add(key=key, value=value)
     path.write_bytes(model.SerializeToString())

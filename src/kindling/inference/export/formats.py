@@ -15,10 +15,11 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
+from kindling.config import schema
 from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION
 from kindling.data.tables.columns import Columns
 from kindling.records.folder import Members, Size
-from kindling.records.lookup import checkpoint_of
+from kindling.records.lookup import checkpoint_of, config_of
 from kindling.system.errors import InputError, all_at_once, parsing
 from kindling.system.extras import missing
 from kindling.system.files import MIB, read_bounded, why_not_writable
@@ -72,13 +73,22 @@ class ExportPlan:
     checkpoint: Path
     format: FormatName
     output: Path
+    columns: bool = False  # whether the model takes a table's columns as they are
 
 
-def plan(path: Path, format_: FormatName, output: Path | None, *, force: bool) -> ExportPlan:
+def plan(
+    path: Path,
+    format_: FormatName,
+    output: Path | None,
+    *,
+    force: bool = False,
+    columns: bool = False,
+) -> ExportPlan:
     """Checks the arguments; `path` is a run folder or a checkpoint file.
 
     Raises InputError with all faults: no model in the path, an existing file without `force`, a
-    suffix of another format, missing packages.
+    suffix of another format, missing packages; `columns` with another format than ONNX or without a
+    table.
     """
     faults: list[str] = []
     checkpoint = None
@@ -97,9 +107,19 @@ def plan(path: Path, format_: FormatName, output: Path | None, *, force: bool) -
                 f"--output {output.with_suffix(suffix)}"
             )
         faults += why_not_writable("--output", output, f"model{suffix}", force=force)
+    if columns and format_ != "onnx":
+        faults.append(f"--columns: works with --format onnx, not {format_}; leave one of them out")
+    config = config_of(path) if checkpoint else None
+    if columns and config and not isinstance(config.data, schema.Csv):
+        faults.append(no_columns(path, config.data.name))
     if faults or checkpoint is None or output is None:
         raise all_at_once(faults, "nothing was exported")
-    return ExportPlan(checkpoint, format_, output)
+    return ExportPlan(checkpoint, format_, output, columns)
+
+
+def no_columns(path: Path, data: str) -> str:
+    """The fault of --columns for a model that was not trained on a table."""
+    return f"--columns: {path} was trained on data={data}, not on a table; leave --columns out"
 
 
 def default_output(path: Path, format_: FormatName) -> Path:
@@ -125,6 +145,8 @@ class Metadata(BaseModel):
     input_dtype: Literal["uint8", "float32"]  # the exported model divides uint8 by 255
     dtype: Literal["float32", "float64"]  # of weights and logits; numbers are float64
     columns: Columns | None  # of a table: how its rows become inputs
+    # Whether the model contains `columns`, so that each column is an input of its own.
+    raw_columns: bool = False
     config: dict[str, Any]
     # Of a regression. The exported model contains them: its numbers are in their own unit.
     targets: dict[str, list[float] | bool] | None = None
@@ -140,6 +162,10 @@ class Metadata(BaseModel):
     def output(self) -> str:
         """The name of the first output."""
         return OUTPUTS[self.task]
+
+    @property
+    def output_names(self) -> list[str]:
+        return [self.output, *[MEMBERS] * (self.members is not None)]
 
     @property
     def output_dtype(self) -> str:
@@ -227,27 +253,35 @@ def _check_graph(content: bytes) -> None:
             raise ValueError(f"the size of its value {name[:80]} is not known, or too large")
 
 
-def open_onnx(path: Path, *, threads: int = 0) -> OnnxModel:
-    """Opens an exported model; `threads` 0 means one per core.
-
-    Raises InputError when the file is not an ONNX model of this project, when inputs or outputs
-    differ from its metadata, and when onnxruntime lacks an operation in its precision. onnxruntime
-    gets the content, not the path, so that it cannot open files that the content names.
-    """
+def session_of(content: bytes, path: Path, threads: int = 0) -> Any:
+    """onnxruntime's session, for the CPU, of a model that is trusted; `path` is for messages.
+    `threads` 0 means one per core. Raises InputError when onnxruntime lacks an operation in its
+    precision."""
     os.environ["ORT_DISABLE_TELEMETRY"] = "1"  # onnxruntime reports home, and warns if it cannot
     import onnxruntime
 
-    content = read_bounded(path, ONNX_LIMIT)
-    with parsing(f"{path}: cannot be read as ONNX"):
-        _check_graph(content)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4  # the exceptions say the same
     options.intra_op_num_threads = threads
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     with parsing(f"{path}: onnxruntime cannot run it"):
-        session = onnxruntime.InferenceSession(
+        return onnxruntime.InferenceSession(
             content, options, ["CPUExecutionProvider"], enable_fallback=0
         )
+
+
+def open_onnx(path: Path, *, threads: int = 0) -> OnnxModel:
+    """Opens an exported model that takes prepared features; `threads` as in `session_of`.
+
+    Raises InputError when the file is not an ONNX model of this project, when inputs or outputs
+    differ from its metadata, and as `session_of`. onnxruntime gets the content, not the path, so
+    that it cannot open files that the content names.
+    """
+    content = read_bounded(path, ONNX_LIMIT)
+    with parsing(f"{path}: cannot be read as ONNX"):
+        _check_graph(content)
+    session = session_of(content, path, threads)
+    with parsing(f"{path}: onnxruntime cannot run it"):
         texts = session.get_modelmeta().custom_metadata_map
         actual = [
             (value.name, value.type, value.shape[1:])
