@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 import pytest
 import torch
+from numpy.typing import NDArray
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_iris, load_wine
@@ -25,6 +27,9 @@ from sklearn.utils.estimator_checks import check_estimator
 
 from kindling.config.compose import compose
 from kindling.config.drawn import draw_settings
+from kindling.config.schema import Csv
+from kindling.data.tables.learning import learn_columns
+from kindling.data.tables.table import as_table
 from kindling.inference.estimator import KindlingClassifier, KindlingRegressor
 from kindling.inference.model import load
 from kindling.records.folder import Run
@@ -381,3 +386,79 @@ def test_a_pack_of_many_samples_has_larger_batches(tmp_path: Path) -> None:
         folder = tmp_path / str(size)
         KindlingClassifier(pack=2, folder=folder, overrides=overrides).fit(x, x[:, 0] > 0)
         assert Run(folder / "0").config.data.batch == size
+
+
+# --- tables with texts, dates and gaps ------------------------------------------------------------
+
+
+def people(rows: int = 200) -> tuple[pl.DataFrame, NDArray[Any]]:
+    """Texts, numbers with gaps and dates, and classes that need the texts and the numbers."""
+    draw = np.random.default_rng(0)
+    town, age = draw.choice(["Rom", "Bern", "Köln"], rows), draw.uniform(18, 90, rows).round(1)
+    classes = np.where((town == "Rom") ^ (age > 50), "old", "young")
+    since = [f"20{draw.integers(10, 22)}-0{draw.integers(1, 9)}-13" for _ in range(rows)]
+    ages = pl.Series(age).to_list()
+    ages[::9] = [None] * len(ages[::9])
+    return pl.DataFrame({"y": town, "age": ages, "since": since}), classes
+
+
+def test_encode_prepares_columns_as_a_table_is_prepared() -> None:
+    frame, classes = people()
+    settings: dict[str, Any] = {"max_epochs": 20, "lr": 0.03}
+    fitted = KindlingClassifier(encode="auto", **settings).fit(frame, classes)
+    assert [type(column).__name__ for column in fitted.columns_.columns] == [
+        "TextColumn", "NumberColumn", "DateColumn",
+    ]  # fmt: skip
+    # The features of a run on the file of the same table, whose column of labels is `class`.
+    config = compose("data=csv", "data.path=a.csv", "data.target=class").data
+    assert isinstance(config, Csv)
+    table = as_table(frame.to_dict())
+    features = learn_columns(table, config, np.ones(len(classes), bool)).features(table)
+    alone = KindlingClassifier(**settings).fit(features, classes)
+    np.testing.assert_array_equal(fitted.predict_proba(frame), alone.predict_proba(features))
+    assert fitted.score(frame, classes) > 0.9
+    # An array of objects has the same cells, and names of its own.
+    array = frame.to_numpy()
+    other = KindlingClassifier(encode="auto", **settings).fit(array, classes)
+    np.testing.assert_array_equal(fitted.predict_proba(frame), other.predict_proba(array))
+    copy = pickle.loads(pickle.dumps(fitted))
+    strange = pl.DataFrame(
+        {"y": ["Ulm", None], "age": [500.0, None], "since": [None, "2031-01-02"]}
+    )
+    np.testing.assert_array_equal(copy.predict_proba(strange), fitted.predict_proba(strange))
+    with pytest.raises(ValueError, match="feature names should match"):
+        fitted.predict(frame.drop("since"))
+    with pytest.raises(ValueError, match=r"column age: 1 of 1 cells is not a number .*'old'"):
+        fitted.predict(frame[:1].with_columns(pl.lit("old").alias("age")))
+
+
+def test_encode_in_searches_packs_and_regressors() -> None:
+    frame, classes = people()
+    search = GridSearchCV(
+        KindlingClassifier(encode="auto", max_epochs=10), {"lr": [0.0001, 0.03]}, cv=2
+    )
+    assert search.fit(frame, classes).best_params_ == {"lr": 0.03}
+    pack = KindlingClassifier(encode="auto", pack=3, overrides="trainer.max_epochs=5")
+    assert pack.fit(frame, classes).score(frame, classes) > 0.7
+    dropped = KindlingClassifier(encode=["data.drop=[y,since]"], max_epochs=5)
+    assert [each.name for each in dropped.fit(frame, classes).columns_.columns] == ["age"]
+    numbers = np.where(classes == "old", 7.0, -3.0)
+    regressor = KindlingRegressor(encode="auto", max_epochs=30, lr=0.03).fit(frame, numbers)
+    assert regressor.score(frame, numbers) > 0.8
+
+
+@pytest.mark.parametrize(
+    ("encode", "X", "told"),
+    [
+        ("onehot", [[1.0]], "encode='onehot': must be 'auto', a list of texts or None"),
+        ("auto", {"a": [1]}, r"encode='auto': X is \(\), must have two dimensions"),
+        ("auto", sparse.csr_array([[1.0], [2.0]]), "encode='auto': X is sparse"),
+        ("auto", [["a"], ["b"]], "X: no column is left to learn from .column 0: left out: names"),
+        (["data.dorp=[y]"], [["a"], ["b"]], "data.dorp"),
+        (["data.drop=[y]"], [["a"], ["b"]], "data.drop=y: there is no such column"),
+        (None, [["a"], ["b"]], "could not convert string to float: 'a'; encode='auto' takes texts"),
+    ],
+)
+def test_faults_of_encode(encode: Any, X: Any, told: str) -> None:  # noqa: N803
+    with pytest.raises(ValueError, match=told):
+        KindlingClassifier(encode=encode).fit(X, [0, 1])

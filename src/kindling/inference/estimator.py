@@ -2,7 +2,8 @@
 
 import tempfile
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, cast
 
@@ -12,10 +13,19 @@ from scipy.sparse import issparse, sparray, spmatrix
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_is_fitted,
+    check_X_y,
+    validate_data,
+)
 
 from kindling.config.compose import compose
+from kindling.config.schema import Csv
 from kindling.data.sources.source import COPIES
+from kindling.data.tables.columns import Columns
+from kindling.data.tables.learning import learn_columns
+from kindling.data.tables.table import Table, as_table
 from kindling.inference.committees.packing import fit_pack
 from kindling.inference.model import Model
 from kindling.records.folder import MOST_MEMBERS, Run
@@ -52,13 +62,16 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     batch_size: int
     val_fraction: float | None
     pack: int | None
+    encode: Literal["auto"] | Sequence[str] | None
     random_state: int | np.random.RandomState | None
     overrides: Sequence[str] | str
     folder: str | Path | None
+    columns_: Columns
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
+        tags.input_tags.sparse = self.encode is None
+        tags.input_tags.string = tags.input_tags.allow_nan = self.encode is not None
         return tags
 
     def __getattr__(self, name: str) -> Any:
@@ -80,9 +93,53 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         settings."""
         for name in others:
             raise TypeError(f"{type(self).__name__}.fit takes no {name}{WHY_NOT.get(name, '')}")
+        if not (self.encode in (None, "auto") or isinstance(self.encode, list | tuple)):
+            raise ValueError(f"encode={self.encode!r:.80}: must be 'auto', a list of texts or None")
         features, labels = self._checked(X, y)
         self._train(_dense(features), labels, sample_weight)
         return self
+
+    def _validated(self, X: Inputs, y: ArrayLike, **how: Any) -> tuple[Any, NDArray[Any]]:  # noqa: N803
+        """Features, perhaps sparse, and labels, by scikit-learn's own checks. Learns the columns
+        of X if `encode` says so. Raises ValueError."""
+        found: tuple[Any, NDArray[Any]]
+        if self.encode is None:
+            try:
+                found = validate_data(
+                    self, X, y, dtype=np.float32, accept_sparse="csr", accept_large_sparse=False,
+                    **how,
+                )  # fmt: skip
+            except ValueError as error:
+                if "could not convert string" not in str(error):
+                    raise
+                raise ValueError(f"{error}; encode='auto' takes texts") from error
+            return found
+        table = self._table(X)
+        validate_data(self, X, y, skip_check_array=True)  # keeps the names of the columns
+        target = "__labels__"  # not among the columns
+        while target in table.names:
+            target += "_"
+        with _as_value_errors():
+            settings = () if self.encode == "auto" else self.encode
+            config = compose("data=csv", "data.path=X", f"data.target={target}", *settings).data
+            assert isinstance(config, Csv)
+            table.require(config.drop, "data.drop")
+            self.columns_ = learn_columns(table, config, np.ones(len(table.lines), bool))
+            features = self.columns_.features(table)
+        found = check_X_y(features, y, dtype=np.float32, estimator=self, **how)
+        return found
+
+    def _table(self, X: Any) -> Table:  # noqa: N803
+        """Raises ValueError unless X is a DataFrame or an array of two dimensions."""
+        if issparse(X):
+            raise ValueError("encode='auto': X is sparse; give a DataFrame or an array")
+        if not hasattr(X, "columns"):
+            array = np.asarray(X, None if hasattr(X, "dtype") else object)
+            if array.ndim != 2:
+                raise ValueError(f"encode='auto': X is {array.shape}, must have two dimensions")
+            X = {f"column {number}": values for number, values in enumerate(array.T)}  # noqa: N806
+        with _as_value_errors():
+            return as_table(X)
 
     def _checked(self, X: Inputs, y: ArrayLike) -> tuple[Any, NDArray[Any]]:  # noqa: N803
         """Features, perhaps sparse, and labels. Raises ValueError."""
@@ -179,7 +236,14 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
 
     def _prepared(self, X: Inputs) -> NDArray[np.float32]:  # noqa: N803
         check_is_fitted(self)
-        return _dense(validate_data(self, X, dtype=np.float32, reset=False, accept_sparse="csr"))
+        if self.encode is None:
+            return _dense(
+                validate_data(self, X, dtype=np.float32, reset=False, accept_sparse="csr")
+            )
+        table = self._table(X)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        with _as_value_errors():
+            return self.columns_.features(table)
 
 
 class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
@@ -205,6 +269,7 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         batch_size: int = 100,
         val_fraction: float | None = None,
         pack: int | None = None,
+        encode: Literal["auto"] | Sequence[str] | None = None,
         class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
         random_state: int | np.random.RandomState | None = 0,
         overrides: Sequence[str] | str = (),
@@ -214,7 +279,11 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         samples. `pack`: so many networks train in place of one. Their sizes, rates and decays are
         drawn, and their other settings are those of `python -m src.tables`; `overrides` changes
         them. `val_fraction` of the samples, by default 0.2, choose a committee of the networks, and
-        `history_` is that of the best network. `class_weight` has the weight of each class in
+        `history_` is that of the best network. `encode`: `auto` takes X as a table of numbers,
+        texts, dates and gaps, a DataFrame or an array, and prepares its columns as `data=csv` does;
+        `columns_` has how. A list has settings of `data=csv`, such as `["data.drop=[id]"]`. A text
+        that `fit` did not see has 0 in all its features.
+        `class_weight` has the weight of each class in
         the training loss, by default 1; `balanced`: as scikit-learn's compute_class_weight gives
         them for the samples that train. With class weights and without `val_fraction`, the training
         loss chooses the epoch."""
@@ -226,15 +295,14 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         self.batch_size = batch_size
         self.val_fraction = val_fraction
         self.pack = pack
+        self.encode = encode
         self.class_weight = class_weight
         self.random_state = random_state
         self.overrides = overrides
         self.folder = folder
 
     def _checked(self, X: Inputs, y: ArrayLike) -> tuple[Any, NDArray[Any]]:  # noqa: N803
-        features, classes = validate_data(
-            self, X, y, dtype=np.float32, accept_sparse="csr", accept_large_sparse=False
-        )
+        features, classes = self._validated(X, y)
         check_classification_targets(classes)
         self.classes_, numbers = np.unique(classes, return_inverse=True)
         if len(self.classes_) < 2:
@@ -304,6 +372,7 @@ class KindlingRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         batch_size: int = 100,
         val_fraction: float | None = None,
         pack: int | None = None,
+        encode: Literal["auto"] | Sequence[str] | None = None,
         random_state: int | np.random.RandomState | None = 0,
         overrides: Sequence[str] | str = (),
         folder: str | Path | None = None,
@@ -319,6 +388,7 @@ class KindlingRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         self.batch_size = batch_size
         self.val_fraction = val_fraction
         self.pack = pack
+        self.encode = encode
         self.random_state = random_state
         self.overrides = overrides
         self.folder = folder
@@ -329,10 +399,9 @@ class KindlingRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         return tags
 
     def _checked(self, X: Inputs, y: ArrayLike) -> tuple[Any, NDArray[Any]]:  # noqa: N803
-        features, numbers = validate_data(
-            self, X, y, dtype=np.float32, accept_sparse="csr", accept_large_sparse=False,
-            multi_output=True, y_numeric=True, ensure_min_samples=2,
-        )  # fmt: skip
+        features, numbers = self._validated(
+            X, y, multi_output=True, y_numeric=True, ensure_min_samples=2
+        )
         self._shape = numbers.shape[1:]
         return features, numbers
 
@@ -343,6 +412,15 @@ class KindlingRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
         """The numbers of each sample, of the shape of y in `fit`."""
         features = self._prepared(X)
         return self.model_.predict(features).reshape(len(features), *self._shape)
+
+
+@contextmanager
+def _as_value_errors() -> Iterator[None]:
+    """As scikit-learn expects faults of arguments."""
+    try:
+        yield
+    except InputError as error:
+        raise ValueError(str(error).replace("the table", "X", 1)) from None
 
 
 def _dense(features: Any) -> NDArray[np.float32]:
