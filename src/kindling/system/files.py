@@ -92,6 +92,7 @@ def made_whole(folder: Path) -> Iterator[Path]:
     new = folder.with_name(f"{DISCARDED}0-{uuid.uuid4().hex[:8]}")
     new.mkdir()
     new = new.rename(discarded_name(new))
+    sync(folder.parent)  # so that no file in `new` outlives its name
     try:
         with lock_or_fail(new / ".lock"):
             yield new
@@ -182,12 +183,13 @@ def discarded_name(folder: Path) -> Path:
 
 
 def is_discarded(path: Path) -> bool:
-    """Whether a path is a folder, not a link, that `discarded_name` has named."""
+    """Whether a path is a folder, not a link, that `discarded_name` has named, or an empty one that
+    `made_whole` was about to rename."""
     named = re.fullmatch(rf"{re.escape(DISCARDED)}([0-9]+)-[0-9a-f]{{8}}", path.name)
     with suppress(OSError):
         status = path.lstat()
-        own = named is not None and int(named[1]) == status.st_ino
-        return own and stat.S_ISDIR(status.st_mode)
+        if named is not None and stat.S_ISDIR(status.st_mode):
+            return int(named[1]) == status.st_ino or (named[1] == "0" and not any(path.iterdir()))
     return False
 
 
