@@ -32,9 +32,11 @@ LIBRARIES = (
 class Warm:
     """Runs commands, one at a time, in children of a process that waits beside the tests."""
 
-    def __init__(self, *modules: str, root: Path = ROOT) -> None:
+    def __init__(self, *modules: str, root: Path = ROOT, preload: Path | None = None) -> None:
         """`modules` are imported once for all commands. Without them, these are the libraries: each
-        command imports the project's own modules for itself. `root` holds src and this module."""
+        command imports the project's own modules for itself. `root` holds src and this module;
+        `preload` is a library for LD_PRELOAD."""
+        self.preload = {} if preload is None else {"LD_PRELOAD": str(preload)}
         self.modules, self.root = modules or LIBRARIES, root
         self.process: subprocess.Popen[str] | None = None
 
@@ -78,7 +80,11 @@ class Warm:
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.helpers.warm", *self.modules],
             cwd=self.root,
-            env={**os.environ, "PYTHONPATH": f"{self.root / 'src'}{os.pathsep}{self.root}"},
+            env={
+                **os.environ,
+                **self.preload,
+                "PYTHONPATH": f"{self.root / 'src'}{os.pathsep}{self.root}",
+            },
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -5,16 +5,17 @@ the disk, one after the other, and the operation is repeated on each. The defaul
 states, `make torture` more: POWER_CUTS=N tries N of each operation, POWER_CUTS=all every one.
 """
 
+import errno
 import json
 import os
 import random
 import shutil
-import sys
+import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from safetensors.torch import load_file
@@ -24,8 +25,16 @@ from kindling.records import checkpoint
 from kindling.records.folder import Run
 from kindling.records.sweep_folder import Sweep
 from kindling.system.errors import InputError
-from tests.helpers.commands import ROOT
-from tests.helpers.power.cuts import Call, Cut, after, build, compile_recorder, cuts, recorded
+from tests.helpers.power.cuts import (
+    Call,
+    Cut,
+    after,
+    build,
+    calls_of,
+    compile_recorder,
+    cuts,
+    log_of,
+)
 from tests.helpers.warm import Warm
 
 TINY = (
@@ -33,6 +42,7 @@ TINY = (
     "trainer.progress_bar=false",
 )  # fmt: skip
 Command = tuple[str, ...]
+T = TypeVar("T")
 RUN, OTHER, SWEEP, SEARCH = "runs/a/run", "runs/a/other", "sweeps/a/sweep", "searches/a"
 TRAIN: Command = ("src.train", *TINY, f"hydra.run.dir={RUN}")
 SWEPT: Command = (
@@ -124,10 +134,9 @@ class Recorded:
     calls: Sequence[Call]
     expected: Any
 
-    def fault(self, cut: Cut, warm: Warm) -> str:
-        """What is wrong after the cut and the same command; "" if nothing is."""
+    def fault(self, warm: Warm) -> str:
+        """What is wrong after the same command in the root as it is now; "" if nothing is."""
         operation = self.operation
-        build(cut.tree, self.root)
         done = warm(self.root, *operation.command)
         told = bool(operation.says and operation.says in done.stderr)
         if told and operation.then:
@@ -147,32 +156,42 @@ class Recorded:
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Warm]:
+    """Runs commands in processes that record, if their environment says so."""
     if shutil.which("cc") is None:
         pytest.skip("there is no C compiler for the recorder")
-    return compile_recorder(tmp_path_factory.mktemp("recorder"))
-
-
-@pytest.fixture(scope="module")
-def warm() -> Iterator[Warm]:
-    runner = Warm("kindling.training.fit", "kindling.reports.page")
+    library = compile_recorder(tmp_path_factory.mktemp("recorder"))
+    runner = Warm("kindling.training.fit", "kindling.reports.page", preload=library)
     yield runner
     runner.stop()
 
 
-def record(operation: Operation, library: Path, warm: Warm, folder: Path) -> Recorded:
+def run_recorded(
+    warm: Warm, root: Path, command: Command, *, fails: int = 0, error: int = 0, full: bool = False
+) -> "subprocess.CompletedProcess[str]":
+    """Runs a command with the recorder. Call number `fails`, from 1, gets this error; with `full`,
+    so does each later one that needs space."""
+    log_of(root).unlink(missing_ok=True)
+    module, *arguments = command
+    return warm(
+        root, module, *arguments,
+        RECORDER_LOG=str(log_of(root)), RECORDER_ROOT=str(root), RECORDER_FAIL=str(fails),
+        RECORDER_ERRNO=str(error), RECORDER_FULL=str(int(full)),
+    )  # fmt: skip
+
+
+def record(operation: Operation, warm: Warm, folder: Path) -> Recorded:
     root, start = folder / "root", folder / "start"
     root.mkdir()
     for earlier in operation.before:
         assert warm(root, *earlier).returncode == 0
     shutil.copytree(root, start)
-    command = [sys.executable, "-m", *operation.command]
-    path = os.pathsep.join([str(ROOT), str(ROOT / "src")])
-    calls = recorded(library, command, root, PYTHONPATH=path)
-    return Recorded(operation, root, start, calls, operation.outcome(root))
+    done = run_recorded(warm, root, operation.command)
+    assert done.returncode == 0, done.stderr
+    return Recorded(operation, root, start, calls_of(root), operation.outcome(root))
 
 
-def chosen(found: Sequence[Cut], number: int, seed: int = 0) -> list[Cut]:
+def chosen(found: Sequence[T], number: int, seed: int = 0) -> list[T]:
     """As many states as wanted, drawn at random."""
     wanted = os.environ.get("POWER_CUTS", str(number))
     count = len(found) if wanted == "all" else min(int(wanted), len(found))
@@ -180,18 +199,19 @@ def chosen(found: Sequence[Cut], number: int, seed: int = 0) -> list[Cut]:
 
 
 def faults(done: Recorded, tried: Sequence[Cut], warm: Warm) -> list[str]:
-    return [
-        f"{cut.rule} after call {cut.calls}, {done.calls[cut.calls - 1]}: {fault}"
-        for cut in tried
-        if (fault := done.fault(cut, warm))
-    ]
+    found = []
+    for cut in tried:
+        build(cut.tree, done.root)
+        if fault := done.fault(warm):
+            found.append(f"{cut.rule} after call {cut.calls}, {done.calls[cut.calls - 1]}: {fault}")
+    return found
 
 
 @pytest.mark.parametrize("name", [pytest.param("a run", marks=pytest.mark.slow), "a label"])
-def test_the_record_is_what_happened(name: str, library: Path, warm: Warm, tmp_path: Path) -> None:
+def test_the_record_is_what_happened(name: str, warm: Warm, tmp_path: Path) -> None:
     """The simulated disk holds what the real one does, and from some of its states the operation
     goes on as if nothing had happened."""
-    done = record(OPERATIONS[name], library, warm, tmp_path)
+    done = record(OPERATIONS[name], warm, tmp_path)
     real = {
         str(path.relative_to(done.root)): None if path.is_dir() else path.read_bytes()
         for path in done.root.rglob("*")
@@ -203,9 +223,9 @@ def test_the_record_is_what_happened(name: str, library: Path, warm: Warm, tmp_p
 @pytest.mark.torture
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_after_a_power_cut_the_same_command_ends_as_undisturbed(
-    name: str, library: Path, warm: Warm, tmp_path: Path
+    name: str, warm: Warm, tmp_path: Path
 ) -> None:
-    done = record(OPERATIONS[name], library, warm, tmp_path)
+    done = record(OPERATIONS[name], warm, tmp_path)
     found = cuts(done.calls, done.start, any_order=1)
     tried = chosen(found, 40)
     told = faults(done, tried, warm)
@@ -217,10 +237,10 @@ def test_after_a_power_cut_the_same_command_ends_as_undisturbed(
 
 @pytest.mark.torture
 @pytest.mark.parametrize("name", ["a run", "a label", "a committee"])
-def test_each_sync_is_needed(name: str, library: Path, warm: Warm, tmp_path: Path) -> None:
+def test_each_sync_is_needed(name: str, warm: Warm, tmp_path: Path) -> None:
     """Without one of the syncs there is a state that the same command does not mend, or the sync is
     in the list of those that only narrow what is lost."""
-    done = record(OPERATIONS[name], library, warm, tmp_path)
+    done = record(OPERATIONS[name], warm, tmp_path)
     usual = {frozenset(cut.tree.items()) for cut in cuts(done.calls, done.start)}
     needless = []
     for number, call in enumerate(done.calls):
@@ -233,3 +253,40 @@ def test_each_sync_is_needed(name: str, library: Path, warm: Warm, tmp_path: Pat
         print(json.dumps({"call": str(call), "new states": len(more), "noticed": noticed}))
         needless += [] if noticed else [str(call)]
     print(json.dumps({"operation": name, "needless": needless}))
+
+
+# --- disks that fail ------------------------------------------------------------------------------
+
+
+def failing(done: Recorded, number: int, warm: Warm, *, full: bool) -> str:
+    """What is wrong when this call fails, once or because the disk is full from there on, and the
+    same command is typed again; "" if nothing is."""
+    shutil.rmtree(done.root)
+    shutil.copytree(done.start, done.root)
+    error = errno.ENOSPC if full else errno.EIO
+    ended = run_recorded(
+        warm, done.root, done.operation.command, fails=number, error=error, full=full
+    )
+    if "Traceback" in ended.stderr or (ended.returncode not in (0, 1, 2)):
+        return f"status {ended.returncode}: {ended.stderr[-700:]}"
+    if ended.returncode and os.strerror(error) not in ended.stderr:
+        return f"no reason: {ended.stderr[-300:]}"
+    return done.fault(warm)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("full", [False, True], ids=["an error once", "a full disk"])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_a_call_that_fails_is_told_and_nothing_is_lost(
+    name: str, full: bool, warm: Warm, tmp_path: Path
+) -> None:
+    done = record(OPERATIONS[name], warm, tmp_path)
+    numbers = chosen(range(1, len(done.calls) + 1), 40)
+    told = [
+        f"call {number}, {done.calls[number - 1]}: {fault}"
+        for number in numbers
+        if (fault := failing(done, number, warm, full=full))
+    ]
+    row = {"operation": name, "full": full, "calls": len(done.calls), "tried": len(numbers)}
+    print(json.dumps(row | {"faults": told}))
+    assert told == []

@@ -41,18 +41,14 @@ def compile_recorder(folder: Path) -> Path:
     return library
 
 
-def recorded(library: Path, command: Sequence[str], root: Path, **environment: str) -> list[Call]:
-    """The calls of a command that is run in `root`, on files below it."""
-    log = root.with_name(f"{root.name}.calls")
-    log.unlink(missing_ok=True)
-    subprocess.run(
-        command, cwd=root, check=True, capture_output=True,
-        env={
-            **os.environ, **environment, "LD_PRELOAD": str(library), "RECORDER_LOG": str(log),
-            "RECORDER_ROOT": str(root),
-        },
-    )  # fmt: skip
-    return [*_read(log.read_bytes(), str(root))]
+def log_of(root: Path) -> Path:
+    """Where the calls below `root` are recorded."""
+    return root.with_name(f"{root.name}.calls")
+
+
+def calls_of(root: Path) -> list[Call]:
+    """Those that were recorded."""
+    return [*_read(log_of(root).read_bytes(), str(root))]
 
 
 def _read(content: bytes, root: str) -> Iterator[Call]:

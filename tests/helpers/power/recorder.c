@@ -1,7 +1,10 @@
 /* Records what a process does to the files below a folder, and in which order: for LD_PRELOAD.
 
-   RECORDER_ROOT is the folder, RECORDER_LOG the file that gets the records (tests/helpers/power/cuts.py
-   reads them). A record is written after its call has succeeded; one call is made at a time. */
+   RECORDER_ROOT is the folder, RECORDER_LOG the file that gets the records, which cuts.py reads. A
+   record is written after its call has succeeded; one call is made at a time. With RECORDER_FAIL=N,
+   call number N, from 1, fails with RECORDER_ERRNO; with RECORDER_FULL too, so does each later call
+   that needs space. The variables are read when a process first changes a file, so that a child of
+   a waiting process can have its own. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -27,20 +30,41 @@ static size_t root_length;
 static int log_descriptor = -1;
 static pthread_mutex_t one = PTHREAD_MUTEX_INITIALIZER;
 
-__attribute__((constructor)) static void begin(void) {
+static long number, fail_at, full;
+static int fail_with;
+
+static long setting(const char *name) {
+    const char *value = getenv(name);
+    return value ? atol(value) : 0;
+}
+
+static void begin(void) {
     const char *folder = getenv("RECORDER_ROOT"), *log = getenv("RECORDER_LOG");
-    if (!folder || !log) return;
+    if (log_descriptor >= 0 || !folder || !log) return;
     REAL(int, "open", const char *, int, ...);
     int descriptor = real(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0600);
+    snprintf(root, sizeof root, "%s/", folder);
+    root_length = strlen(root);
+    fail_at = setting("RECORDER_FAIL");
+    fail_with = setting("RECORDER_ERRNO");
+    full = setting("RECORDER_FULL");
     /* A high number, which no program takes for one of its own. */
     log_descriptor = fcntl(descriptor, F_DUPFD_CLOEXEC, 900);
     close(descriptor);
-    snprintf(root, sizeof root, "%s/", folder);
-    root_length = strlen(root);
+}
+
+/* Whether the next call, of this kind, is to fail. */
+static int fails(char kind) {
+    number++;
+    int chosen = number == fail_at || (full && number > fail_at && strchr("cwml", kind));
+    if (!fail_at || !chosen || (full && !strchr("cwml", kind))) return 0;
+    errno = fail_with;
+    return 1;
 }
 
 /* The path of a file that a call names, from the root folder; NULL if it lies elsewhere. */
 static const char *inside(char *whole) {
+    begin();
     if (log_descriptor < 0) return NULL;
     char trailed[PATH_MAX + 2];
     snprintf(trailed, sizeof trailed, "%s/", whole);
@@ -69,6 +93,7 @@ static const char *named(int folder, const char *path, char *whole) {
 /* The path of an open file or folder as it is named now. */
 static const char *opened(int descriptor, char *whole) {
     char link[64];
+    begin();
     if (log_descriptor < 0 || descriptor == log_descriptor) return NULL;
     snprintf(link, sizeof link, "/proc/self/fd/%d", descriptor);
     ssize_t size = readlink(link, whole, PATH_MAX - 1);
@@ -118,7 +143,9 @@ static int open_any(int folder, const char *path, int flags, mode_t mode) {
     if (!known) return real(folder, path, flags, mode);
     pthread_mutex_lock(&one);
     struct stat before;
-    int existed = !fstatat(folder, path, &before, 0), descriptor = real(folder, path, flags, mode);
+    int existed = !fstatat(folder, path, &before, 0);
+    int changes = !existed || ((flags & O_TRUNC) && before.st_size);
+    int descriptor = changes && fails(existed ? 't' : 'c') ? -1 : real(folder, path, flags, mode);
     if (descriptor >= 0 && !existed) record('c', known, "", 0, NULL, 0, 0);
     if (descriptor >= 0 && existed && (flags & O_TRUNC) && before.st_size)
         record('t', known, "", 0, NULL, 0, 0);
@@ -146,7 +173,7 @@ int creat(const char *path, mode_t mode) { return open_any(AT_FDCWD, path, O_CRE
     if (!known) return call; \
     pthread_mutex_lock(&one); \
     off_t from = place; \
-    ssize_t written = call; \
+    ssize_t written = fails('w') ? -1 : call; \
     record_write(descriptor, known, from, parts, count, written); \
     pthread_mutex_unlock(&one); \
     return written;
@@ -189,7 +216,7 @@ ssize_t sendfile(int descriptor, int source, off_t *offset, size_t size) {
     if (!known) return real(descriptor, source, offset, size);
     pthread_mutex_lock(&one);
     off_t from = place_of(descriptor);
-    ssize_t written = real(descriptor, source, offset, size);
+    ssize_t written = fails('w') ? -1 : real(descriptor, source, offset, size);
     record_copied(descriptor, known, from, written);
     pthread_mutex_unlock(&one);
     return written;
@@ -197,15 +224,15 @@ ssize_t sendfile(int descriptor, int source, off_t *offset, size_t size) {
 ssize_t sendfile64(int descriptor, int source, off_t *offset, size_t size) {
     return sendfile(descriptor, source, offset, size);
 }
-ssize_t copy_file_range(int source, off64_t *begin, int descriptor, off64_t *place, size_t size,
+ssize_t copy_file_range(int source, off64_t *first, int descriptor, off64_t *place, size_t size,
                         unsigned flags) {
     REAL(ssize_t, "copy_file_range", int, off64_t *, int, off64_t *, size_t, unsigned);
     char whole[PATH_MAX];
     const char *known = opened(descriptor, whole);
-    if (!known) return real(source, begin, descriptor, place, size, flags);
+    if (!known) return real(source, first, descriptor, place, size, flags);
     pthread_mutex_lock(&one);
     off_t from = place ? *place : place_of(descriptor);
-    ssize_t written = real(source, begin, descriptor, place, size, flags);
+    ssize_t written = fails('w') ? -1 : real(source, first, descriptor, place, size, flags);
     record_copied(descriptor, known, from, written);
     pthread_mutex_unlock(&one);
     return written;
@@ -216,7 +243,7 @@ ssize_t copy_file_range(int source, off64_t *begin, int descriptor, off64_t *pla
     const char *known = opened(descriptor, whole); \
     if (!known) return call; \
     pthread_mutex_lock(&one); \
-    int status = call; \
+    int status = fails(kind) ? -1 : call; \
     if (!status) record(kind, known, "", place, NULL, 0, 0); \
     pthread_mutex_unlock(&one); \
     return status;
@@ -230,7 +257,7 @@ int ftruncate64(int descriptor, off_t size) { return ftruncate(descriptor, size)
     const char *known = named(folder, path, whole); \
     if (!known) return call; \
     pthread_mutex_lock(&one); \
-    int status = call; \
+    int status = fails(kind) ? -1 : call; \
     if (!status) record(kind, known, "", 0, NULL, 0, 0); \
     pthread_mutex_unlock(&one); \
     return status;
@@ -255,7 +282,7 @@ static int two_names(char kind, int from, const char *path, int to, const char *
     const char *old = named(from, path, first), *new = named(to, other, second);
     if (!old && !new) return call(from, path, to, other);
     pthread_mutex_lock(&one);
-    int status = call(from, path, to, other);
+    int status = fails(kind) ? -1 : call(from, path, to, other);
     if (!status) record(kind, old ? old : "", new ? new : "", 0, NULL, 0, 0);
     pthread_mutex_unlock(&one);
     return status;
@@ -278,7 +305,7 @@ int symlink(const char *target, const char *path) {
     const char *known = named(AT_FDCWD, path, whole);
     if (!known) return real(target, path);
     pthread_mutex_lock(&one);
-    int status = real(target, path);
+    int status = fails('y') ? -1 : real(target, path);
     if (!status) record('y', known, target, 0, NULL, 0, 0);
     pthread_mutex_unlock(&one);
     return status;
