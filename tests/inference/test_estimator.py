@@ -440,6 +440,9 @@ def test_encode_in_searches_packs_and_regressors() -> None:
     assert search.fit(frame, classes).best_params_ == {"lr": 0.03}
     pack = KindlingClassifier(encode="auto", pack=3, overrides="trainer.max_epochs=5")
     assert pack.fit(frame, classes).score(frame, classes) > 0.7
+    named = frame.rename({"age": "__labels__"})  # the name that stands for the labels inside
+    fitted = KindlingClassifier(encode="auto", max_epochs=1).fit(named, classes)
+    assert [each.name for each in fitted.columns_.columns] == named.columns
     dropped = KindlingClassifier(encode=["data.drop=[y,since]"], max_epochs=5)
     assert [each.name for each in dropped.fit(frame, classes).columns_.columns] == ["age"]
     numbers = np.where(classes == "old", 7.0, -3.0)

@@ -18,7 +18,7 @@ from kindling.records.folder import has_checkpoint, runs_of
 from kindling.records.groups import NAME, read_progress
 from kindling.records.lookup import BASES, TRAINED, began, kind_of, units, walk
 from kindling.system.errors import InputError
-from kindling.system.files import DISCARDED, discarded_name, is_discarded, read_bounded
+from kindling.system.files import DISCARDED, discarded_name, is_discarded, read_bounded, sync
 from kindling.system.units import size
 
 LEFT = "left by a killed command"
@@ -86,8 +86,10 @@ def _fault(folder: Path) -> str | None:
 
 def remove(folder: Path) -> None:
     """Removes a run or a sweep, and the folder of its date if that becomes empty. If this process
-    is killed, `leftovers` finds the rest."""
-    shutil.rmtree(folder.rename(discarded_name(folder)))
+    is killed, or the power is cut, `leftovers` finds the rest."""
+    discarded = folder.rename(discarded_name(folder))
+    sync(folder.parent)  # no half of the folder may come back under its name
+    shutil.rmtree(discarded)
     if re.fullmatch(r"\d{4}-\d\d-\d\d", folder.parent.name):
         with suppress(OSError):
             folder.parent.rmdir()

@@ -295,16 +295,28 @@ def cuts(calls: Sequence[Call], start: Path | None = None, *, any_order: int = 0
     for number, call in enumerate([None, *calls]):
         if call is not None:
             disk.apply(call)
-        last = max((n + 1 for n, each in enumerate(disk.namings) if each.durable), default=0)
-        for rule, (named, content) in ORDERED.items():
-            namings = disk.namings if named else disk.namings[:last]
-            add(number, rule, tree(disk, namings, content))
+        for rule, state in _in_order(disk):
+            add(number, rule, state)
         for seed in range(any_order):
             draw = random.Random(f"{number} {seed}")
             kept = [each for each in disk.namings if each.durable or draw.random() < 0.5]
             chosen = draw.choice([nothing, everything, zeros, torn])
             add(number, f"any order {seed}", tree(disk, kept, chosen))
     return found
+
+
+def _in_order(disk: Disk) -> Iterator[tuple[str, Tree]]:
+    last = max((n + 1 for n, each in enumerate(disk.namings) if each.durable), default=0)
+    for rule, (named, content) in ORDERED.items():
+        yield rule, tree(disk, disk.namings if named else disk.namings[:last], content)
+
+
+def ends(calls: Sequence[Call], start: Path | None = None) -> list[Cut]:
+    """The states after a cut when all calls were made, in the order of names."""
+    disk = Disk(start)
+    for call in calls:
+        disk.apply(call)
+    return [Cut(len(calls), rule, state) for rule, state in _in_order(disk)]
 
 
 def build(state: Tree, root: Path) -> None:

@@ -123,7 +123,7 @@ class _Builder:
         elif isinstance(column, DateColumn):
             gaps, parts = self._dates(name, column)
         else:
-            gaps, parts = self._numbers(name, column, words | {*column.words})
+            gaps, parts = self._numbers(name, column, words)
         yield from map(self.as_float32, parts)
         if column.absent:
             yield self.as_float32(gaps)
