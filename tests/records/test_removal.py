@@ -222,6 +222,15 @@ def test_killed_while_it_removes(
     assert remove_all({}, ask=True) == "nothing to remove"
 
 
+def test_a_new_folder_that_was_not_yet_renamed_is_removed_if_it_is_empty() -> None:
+    """A process was killed before it wrote anything into the folder."""
+    empty, full = Path("runs/.discarded-0-0123abcd"), Path("runs/.discarded-0-0123abce")
+    empty.mkdir(parents=True)
+    full.mkdir()
+    (full / "mine").touch()
+    assert leftovers() == [empty]
+
+
 NAMES = (".removed-mybackup", ".removed-0123abcd", ".discarded-backup", ".discarded-1-0123abcd",
          "mine", ".hidden", "2026-01-02", "3", "-rf", "a\nb", ".discarded-{}-x")  # fmt: skip
 

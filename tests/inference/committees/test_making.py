@@ -360,9 +360,7 @@ def test_killed_at_every_call_that_writes(
     assert number > 15
     remove_all({}, ask=False)
     assert leftovers() == []
-    left = {path.name for path in request.folder.parent.iterdir()} - {"c"}
-    assert all(re.fullmatch(r"\.discarded-0-[0-9a-f]{8}", name) for name in left)  # empty ones
-    assert len(left) <= 1
+    assert {path.name for path in request.folder.parent.iterdir()} <= {"c"}
 
 
 def fingerprint(run: Run) -> dict[str, Any]:

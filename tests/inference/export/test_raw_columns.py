@@ -119,6 +119,9 @@ def test_columns_as_a_stranger_writes_them() -> None:
     number = NumberColumn(name="logits", fill=None, mean=2, deviation=4)
     text = TextColumn(name="model/inputs", fill="b", categories=["a", "b", "NA"], absent=True)
     empty = TextColumn(name="", fill=None, categories=["true"])
+    taken = TextColumn(name="column logits", fill=None, categories=["x"])
+    named = Columns(columns=[number, taken])
+    assert input_names(named, ["logits"]) == ["column column logits", "column logits"]
     columns = Columns(columns=[number, text, empty], empty=["NA", "-1"])
     model = only_preparation(columns)
     assert [value.name for value in model.graph.input] == [

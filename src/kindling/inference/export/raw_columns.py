@@ -33,7 +33,13 @@ ML_VERSION = 3
 
 def input_names(columns: Columns, outputs: Sequence[str]) -> list[str]:
     """A name for the input of each column: its own, unless it is empty or that of an output."""
-    return [f"column {c.name}" if c.name in (*outputs, "") else c.name for c in columns.columns]
+    own, found = {column.name for column in columns.columns}, []
+    for column in columns.columns:
+        name = column.name
+        while name in (*outputs, "") or (name != column.name and name in own):
+            name = f"column {name}"
+        found.append(name)
+    return found
 
 
 def raw_inputs(columns: Columns, names: Sequence[str], table: Table) -> dict[str, NDArray[Any]]:
