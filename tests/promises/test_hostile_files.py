@@ -104,19 +104,19 @@ def little_memory(share: int) -> Iterator[None]:
 
 
 @contextmanager
-def little_time(seconds: int = 60) -> Iterator[None]:
-    """Raises in a body that does not end in time."""
+def little_time(seconds: int = 120) -> Iterator[None]:
+    """Raises in a body that takes more time of the processor. Other programs may run."""
 
     def end(number: int, frame: Any) -> None:
         raise TimeoutError
 
-    before = signal.signal(signal.SIGALRM, end)
-    signal.alarm(seconds)
+    before = signal.signal(signal.SIGPROF, end)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
     try:
         yield
     finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 @pytest.fixture(autouse=True)

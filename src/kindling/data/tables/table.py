@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -98,9 +99,13 @@ class Table:
     def _unknown(self, name: str, others: Sequence[str], key: str) -> str:
         """With the most similar of the `others`, the columns that are not wanted anyway."""
         given = f"{key}={name}: there is no such column" if key else f"there is no column {name}"
-        listed = ", ".join(self.names[:ALIKE])
+        alike = did_you_mean(name, others[:ALIKE])
+        return f"{given}{alike or f'; it has {self._names_in_words}'}"
+
+    @cached_property
+    def _names_in_words(self) -> str:
         row = "" if np.isnan(as_numbers(self.names)).all() else "; the first line must name columns"
-        return f"{given}{did_you_mean(name, others[:ALIKE]) or f'; it has {listed[:200]}{row}'}"
+        return f"{', '.join(self.names[:ALIKE])[:200]}{row}"
 
     def require(self, names: Sequence[str], key: str = "") -> None:
         """Raises InputError with the columns that the table lacks. `key`: see `missing`."""
