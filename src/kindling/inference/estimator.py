@@ -282,11 +282,10 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         `history_` is that of the best network. `encode`: `auto` takes X as a table of numbers,
         texts, dates and gaps, a DataFrame or an array, and prepares its columns as `data=csv` does;
         `columns_` has how. A list has settings of `data=csv`, such as `["data.drop=[id]"]`. A text
-        that `fit` did not see has 0 in all its features.
-        `class_weight` has the weight of each class in
-        the training loss, by default 1; `balanced`: as scikit-learn's compute_class_weight gives
-        them for the samples that train. With class weights and without `val_fraction`, the training
-        loss chooses the epoch."""
+        that `fit` did not see has 0 in all its features. `class_weight` has the weight of each
+        class in the training loss, by default 1; `balanced`: as scikit-learn's compute_class_weight
+        gives them for the samples that train. With class weights and without `val_fraction`, the
+        training loss chooses the epoch."""
         self.hidden_sizes = hidden_sizes
         self.lr = lr
         self.optimizer = optimizer

@@ -202,7 +202,7 @@ def compare(trained: Trained, test: Split, asked: Asked) -> tuple[float, float, 
 
 
 def _of_features(run: Runner, test: Split, metadata: Metadata) -> Asked:
-    return lambda part: run(test.features[part].reshape(-1, *metadata.input_shape))
+    return lambda part: run(test.take(part).features.reshape(-1, *metadata.input_shape))
 
 
 def _test_rows(trained: Trained, metadata: Metadata) -> dict[str, NDArray[Any]]:
@@ -245,7 +245,7 @@ def report(exported: Exported) -> str:
     elif about.raw_columns:
         takes = f"an input (N, 1) for {_inputs_in_words(about)}"
     else:
-        takes += "the columns prepared as the metadata `columns` say; with --columns, as they are"
+        takes += "the table's columns prepared as the metadata `columns` say"
     return (
         f"{exported.output}: {size(exported.bytes)}\n"
         f"{takes}; "

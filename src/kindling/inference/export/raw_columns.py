@@ -77,8 +77,9 @@ def with_columns(model: "onnx.ModelProto", columns: Columns, own_input: str) -> 
         for part in builder.features(name, column, columns.empty)
     ]
     builder.add("Concat", features, f"{prefix}{own_input}", axis=1)
-    for node in reversed(builder.nodes):
-        graph.node.insert(0, node)
+    nodes = [*builder.nodes, *graph.node]
+    del graph.node[:]
+    graph.node.extend(nodes)
     graph.initializer.extend(builder.constants)
     del graph.input[:]
     for name, column in zip(names, columns.columns, strict=True):
