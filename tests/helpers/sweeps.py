@@ -18,7 +18,8 @@ COMMON = ("data=digits", "trainer=cpu", "data.batch_size=5", "trainer.max_epochs
 POINTS = [(width, seed) for width in (128, 512) for seed in (0, 1)]
 
 
-def until(condition: Callable[[], object], seconds: float = 120) -> None:
+def until(condition: Callable[[], object], seconds: float = 600) -> None:
+    """`seconds`: so many that a busy machine reaches the condition."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end
@@ -75,7 +76,7 @@ class SweepCommand:
         return [int(match[1]) for match in found if match]
 
     def wait(self) -> int:
-        return self.process.wait(timeout=300)
+        return self.process.wait(timeout=900)
 
 
 class ClusterCommand(SweepCommand):

@@ -134,10 +134,10 @@ def gone_on_from(folder: Path) -> list[int]:
     return [int(number) for number in re.findall(r"going on from epoch (\d+)", told)]
 
 
-def test_submit_leave_and_come_back(cluster: Path, tmp_path: Path, expected: list[Run]) -> None:
+def test_submit_leave_and_come_back(cluster: Path, tmp_path: Path) -> None:
     """The folder is complete before anybody comes back."""
-    sweep = tmp_path / "sweep"
-    left = ClusterCommand(sweep, *SLURM, "hydra.launcher.wait=false")
+    sweep, short = tmp_path / "sweep", "trainer.max_epochs=20"
+    left = ClusterCommand(sweep, *SLURM, short, "hydra.launcher.wait=false")
     assert left.wait() == 0
     told = left.log.read_text()
     assert "2 groups: 2 submitted to Slurm, 0 submitted before" in told
@@ -148,7 +148,7 @@ def test_submit_leave_and_come_back(cluster: Path, tmp_path: Path, expected: lis
     left.resume()
     assert left.wait() == 0
     assert "best trial, to train it alone:" in left.log.read_text()
-    require_same(sweep, expected)
+    require_same(sweep, trained_here(tmp_path / "expected", *LONG, short))
 
 
 def test_a_killed_driver_and_a_killed_job(
