@@ -25,9 +25,11 @@ from kindling.data.sources.published import MNIST_FILES
 from kindling.records.folder import Run
 from kindling.system import machine
 from kindling.system.resources import cpu_count
+from kindling.system.warm import asked
 from kindling.training.fit import fit
 from tests.helpers.browser import launched
 from tests.helpers.once import made_once
+from tests.helpers.sweeps import until
 from tests.helpers.warm import Warm, shared
 
 if TYPE_CHECKING:
@@ -45,9 +47,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--accelerator", choices=["cuda", "cpu"], default="cuda",
         help="where the tests marked gpu train; cpu: a rehearsal of all that needs no GPU",
     )  # fmt: skip
+    parser.addoption(
+        "--warm", action="store_true", help="every command goes through a warm process",
+    )  # fmt: skip
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ["KINDLING_WARM"] = "on" if config.getoption("--warm") else "off"
     signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup ignores it
     for name in ("NO_COLOR", "FORCE_COLOR"):  # services that run tests may set them
         os.environ.pop(name, None)
@@ -82,6 +88,24 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
 def warm() -> Iterator[Warm]:
     yield shared()
     shared().stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _warm_process(
+    pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """With --warm, a warm process for the commands of all tests that are started as users do."""
+    if not pytestconfig.getoption("--warm"):
+        yield
+        return
+    folder = tmp_path_factory.mktemp("runtime")
+    os.environ["XDG_RUNTIME_DIR"] = str(folder)
+    run_command(folder, "src.warm", "--for", "2h").check_returncode()
+    until(lambda: asked(b"s"))
+    yield
+    state = asked(b"q")
+    assert state is not None
+    assert state["commands"], state["refused"]
 
 
 @pytest.fixture

@@ -1,10 +1,15 @@
-"""Whole commands, from a cold start to the files: a run beside scripts of scikit-learn, PyTorch and
-Lightning, which train the same network on the same samples for as many epochs at the same rate."""
+"""Whole commands, to the files: a run from a cold start and through the warm process beside scripts
+of scikit-learn, PyTorch and Lightning, which train the same network on the same samples for as many
+epochs at the same rate."""
 
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +21,7 @@ from kindling.config.compose import compose
 from kindling.data.module import DataModule
 from kindling.data.sources.source import Split
 from kindling.records.folder import Run
+from kindling.system import warm
 
 EPOCHS = 10
 SCRIPTS = {
@@ -23,7 +29,7 @@ SCRIPTS = {
     "a script of PyTorch": "plain_torch",
     "a script of Lightning": "lightning_module",
 }
-OURS = "python -m src.train"
+OURS, WARM, EVALUATION = "python -m src.train", "the same, warm", "python -m src.evaluate, warm"
 
 
 def run(settings: Settings) -> tuple[str, str]:
@@ -33,10 +39,17 @@ def run(settings: Settings) -> tuple[str, str]:
         ours = [f"data={data}", f"trainer.max_epochs={EPOCHS}", "optimizer.lr=0.1",
                 "scheduler=none", "trainer.accelerator=cpu"]  # fmt: skip
         reached: dict[str, float] = {}
-        contenders = {OURS: partial(_ours, folder, ours, reached)}
+        contenders = {
+            told: partial(_ours, told, folder, ours, reached)
+            for told in (OURS, *([WARM] if warm.available() else []))
+        }
+        if warm.available():
+            contenders[EVALUATION] = partial(_evaluated, folder)
         contenders |= {told: partial(_time_script, told, folder, reached) for told in SCRIPTS}
-        seconds = interleave(contenders, settings.rounds)
-    ratios = {f"{told}/{OURS}": ratio(seconds, told, OURS) for told in SCRIPTS}
+        with _warm_process(folder):
+            seconds = interleave(contenders, settings.rounds)
+    others = [told for told in contenders if told != OURS]
+    ratios = {f"{told}/{OURS}": ratio(seconds, told, OURS) for told in others}
     return report("commands", seconds, ratios, data=data, epochs=EPOCHS, test_accuracy=reached)
 
 
@@ -57,11 +70,41 @@ def _bytes(split: Split) -> np.ndarray:
     return found if found.dtype == np.uint8 else (found * 255).round().astype(np.uint8)
 
 
-def _ours(folder: Path, overrides: list[str], reached: dict[str, float]) -> float:
-    with tempfile.TemporaryDirectory(dir=folder) as run:
-        seconds = time_command(ROOT, "src.train", *overrides, f"hydra.run.dir={run}/run")
-        reached[OURS] = float(Run(Path(run) / "run").result["test/acc"] or 0)
-        return seconds
+@contextmanager
+def _warm_process(folder: Path) -> Iterator[None]:
+    """A warm process whose socket lies in the folder."""
+    if not warm.available():
+        yield
+        return
+    time_command(ROOT, "src.warm", environment=_environment(folder, WARM))
+    try:
+        while subprocess.run(
+            [sys.executable, "-m", "src.warm", "--status"],
+            cwd=ROOT, env={**os.environ, **_environment(folder, WARM)},
+            check=False, capture_output=True,
+        ).returncode:  # fmt: skip
+            time.sleep(0.1)
+        yield
+    finally:
+        time_command(ROOT, "src.warm", "--stop", environment=_environment(folder, WARM))
+
+
+def _environment(folder: Path, told: str) -> dict[str, str]:
+    return {"XDG_RUNTIME_DIR": str(folder), warm.SWITCH: "off" if told == OURS else "on"}
+
+
+def _ours(told: str, folder: Path, overrides: list[str], reached: dict[str, float]) -> float:
+    run = folder / "run"
+    shutil.rmtree(run, ignore_errors=True)
+    command = ("src.train", *overrides, f"hydra.run.dir={run}")
+    seconds = time_command(ROOT, *command, environment=_environment(folder, told))
+    reached[told] = float(Run(run).result["test/acc"] or 0)
+    return seconds
+
+
+def _evaluated(folder: Path) -> float:
+    command = ("src.evaluate", str(folder / "run"))
+    return time_command(ROOT, *command, environment=_environment(folder, WARM))
 
 
 def _time_script(told: str, folder: Path, reached: dict[str, float]) -> float:

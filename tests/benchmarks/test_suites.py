@@ -264,7 +264,10 @@ def test_commands() -> None:
     _, line = run_suite(read_settings(["suite=commands", "rounds=1", "data=digits"]))
     found = json.loads(line)
     assert found["data"] == "digits"
-    assert {*found["rows"]} == {*found["test_accuracy"]} == {commands.OURS, *commands.SCRIPTS}
+    trained = {commands.OURS, commands.WARM, *commands.SCRIPTS}
+    assert {*found["rows"]} == {*trained, commands.EVALUATION}
+    assert {*found["test_accuracy"]} == trained
+    assert found["test_accuracy"][commands.OURS] == found["test_accuracy"][commands.WARM]
     assert all(0.85 < accuracy <= 1 for accuracy in found["test_accuracy"].values())
 
 

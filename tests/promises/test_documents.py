@@ -264,6 +264,10 @@ NOT_RUN: dict[str, tuple[str, Callable[[Sequence[str]], None]]] = {  # how a com
         "serves until it is stopped; tests/digits/test_demo_server.py draws on it",
         has_right_arguments,
     ),
+    r"python -m src\.warm": (
+        "leaves a process behind; tests/system/test_warm.py starts some",
+        has_right_arguments,
+    ),
     r"python -m src\.committee .*--greedy": (
         "of two trials, one may be chosen; committees/test_making.py chooses of three",
         has_right_arguments,

@@ -19,6 +19,7 @@ from kindling.system.colour import RED, YELLOW, cleaned, is_terminal, paint, tel
 from kindling.system.errors import exit_on_error
 from kindling.system.installation import PATHS
 from kindling.system.launch import launch_info
+from kindling.system.warm import hand_over
 
 STDIN, STDOUT, STDERR = range(3)
 
@@ -221,12 +222,13 @@ def note_output_fault(fault: OSError | None) -> None:
 
 
 def run(main: Callable[[], None]) -> None:
-    """Runs a command's main function and exits with its status, or with 1 when the status is 0 and
-    the standard output could not be written.
+    """Runs a command's main function, in the warm process if there is one. Exits with its status,
+    or with 1 when the status is 0 and the standard output could not be written.
 
     Skips the interpreter's clean-up, which takes a second after Lightning was imported, except
     after an exception and with threads still running.
     """
+    hand_over(main)
     output = open_outputs()
     try:
         with exit_on_error():

@@ -105,6 +105,11 @@ def _free_in_groups() -> Iterator[int]:
                 yield max(0, int(most) - int(used) + int(statistics.get(dropped, 0)))
 
 
+def is_limited() -> bool:
+    """Whether a control group limits the cores or the memory of this process."""
+    return cpu_quota() is not None or any(True for _ in _free_in_groups())
+
+
 def require_memory(what: str, needed: int, remedy: str) -> None:
     """Raises InputError when fewer bytes are free. `what` begins the message, with its verb."""
     free = free_memory()

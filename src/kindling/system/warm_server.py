@@ -1,0 +1,444 @@
+"""The warm process: it has imported the libraries, and forks for each command (warm.py).
+
+It has one thread, and nothing of CUDA is initialised in it, so that a fork is a whole process. It
+serves its user alone. It refuses what its child could not run as a process of its own: then the
+command starts for itself.
+"""
+
+import ctypes
+import fcntl
+import functools
+import importlib
+import io
+import json
+import os
+import random
+import resource
+import selectors
+import signal
+import socket
+import struct
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TextIO
+
+from kindling.system import process, warm
+from kindling.system.errors import InputError
+from kindling.system.installation import as_command
+
+TICK = 0.2  # seconds between two looks at the processes that wait for commands
+LARGEST = 16 * 2**20  # bytes of an order
+DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl
+# These go through all names of the environment and keep those that begin with their own.
+LOOK_AT_ALL = ("fsspec", "tqdm")
+# What they keep, and what C libraries ask for. The other names that Python code asks for are
+# recorded.
+READ_WHEN_LOADED = (
+    "ACC_", "AS_", "ATEN_", "BLIS_", "CASK_", "CU", "DNNL_", "FREETYPE_", "FSSPEC_", "GFORTRAN_",
+    "GLIBC", "GOMP_", "GOTO_", "INTEL_", "I_MPI_", "KINETO_", "KMP_", "LANG", "LC_", "LD_",
+    "LIBNVVM_", "LLVM_", "LOCPATH", "MALLOC_", "MKL", "MPI_", "NPY_", "NUMPY_", "NV", "OMP",
+    "ONEDNN_", "OPENBLAS_", "OPENSSL_", "PSUTIL_", "PYTHON", "PYTORCH_", "TORCH", "TQDM_",
+)  # fmt: skip
+
+
+@dataclass
+class Running:
+    """A command: its process here, and the process that waits for it."""
+
+    child: int
+    waiting: int
+    connection: socket.socket
+    stopped: bool = False
+
+
+class Server:
+    """Accepts commands until it is told to stop, has waited `idle` seconds without a command, or
+    finds a file changed that it has imported."""
+
+    def __init__(
+        self,
+        listener: socket.socket,
+        lock: int,
+        idle: float,
+        environment: dict[str, str],
+        read: set[str],
+    ) -> None:
+        """`lock`: a descriptor, closed when no further command is accepted; `environment`: that in
+        which the libraries were imported; `read`: the names of its variables that Python code
+        asked for."""
+        self.listener, self.lock, self.idle, self.read = listener, lock, idle, read
+        self.began = self.last = time.time()
+        self.commands, self.refused = 0, ""
+        self.running: dict[int, Running] = {}  # by the descriptor of the child
+        self.identity = json.loads(json.dumps(warm.identity()))
+        self.environment, self.path = environment, sys.path[1:]
+        self.stamps = dict(_stamps())
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(listener, selectors.EVENT_READ)
+        self.accepts = True
+
+    def serve(self) -> Callable[[], None] | None:
+        """Returns None at the end. In the child, returns the main function of a command."""
+        while self.accepts or self.running:
+            for key, _ in self.selector.select(self._patience()):
+                if key.fileobj is self.listener:
+                    main = self._accept()
+                    if main is not None:
+                        return main
+                elif key.fd in self.running:
+                    self._ended(key.fd)
+            self._follow()
+            if self.accepts and not self.running and time.time() > self.last + self.idle:
+                self.stop()
+        return None
+
+    def _patience(self) -> float:
+        return TICK if self.running else max(0.0, self.last + self.idle - time.time()) + TICK
+
+    def stop(self) -> None:
+        """Accepts no further command. Those that run end undisturbed."""
+        if self.accepts:
+            self.accepts = False
+            self.selector.unregister(self.listener)
+            warm.socket_file().unlink(missing_ok=True)
+            self.listener.close()
+            os.close(self.lock)
+
+    def _accept(self) -> Callable[[], None] | None:
+        connection, _ = self.listener.accept()
+        connection.settimeout(warm.PATIENCE)
+        descriptors: list[int] = []
+        forked = False
+        try:
+            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+            client, user, _ = struct.unpack("3i", credentials)
+            if user != os.getuid():
+                return None
+            message, descriptors, *_ = socket.recv_fds(connection, 32, warm.MOST_DESCRIPTORS)
+            if message != b"r":
+                self._answer(connection, message)
+                return None
+            order = _read(descriptors[0]) if len(descriptors) > 1 else {}
+            self.refused = next(self._refusals(order, descriptors), "")
+            if self.refused:
+                return None
+            connection.sendall(b"y")
+            if connection.recv(1) != b"g":  # its command runs without this process meanwhile
+                return None
+            main = self._fork(connection, client, order, descriptors)
+            forked = True
+            if main is not None:  # in the child, which moves the descriptors
+                descriptors = []
+            return main
+        except (OSError, ValueError, LookupError, TypeError):  # broken off, or not an order
+            return None
+        finally:
+            if not forked:
+                connection.close()
+            for each in descriptors:
+                os.close(each)
+
+    def _answer(self, connection: socket.socket, message: bytes) -> None:
+        if message == b"q":
+            self.stop()
+        elif message.startswith(b"i"):
+            self.idle, self.last = float(message[1:]), time.time()
+        state = {
+            "process": os.getpid(), "began": self.began, "idle": self.idle,
+            "commands": self.commands, "running": len(self.running), "refused": self.refused,
+        }  # fmt: skip
+        connection.sendall(json.dumps(state).encode() + b"\n")
+
+    def _refusals(self, order: Any, descriptors: Sequence[int]) -> Iterator[str]:
+        """Why this process does not take a command."""
+        if any(self.stamps[name] != stamp for name, stamp in _stamps(self.stamps)):
+            self.stop()
+            yield "code or packages have changed"
+        if not isinstance(order, dict) or len(order["descriptors"]) + 2 != len(descriptors):
+            yield "the order is incomplete"
+        for name, own in self.identity.items():
+            if order["identity"].get(name) != own:
+                yield f"another {name}"
+        own, given = self.environment, order["environment"]
+        for name in sorted({*own, *given}):
+            if own.get(name) != given.get(name) and self._matters(name):
+                yield f"another value of {name} in the environment"
+        if order["path"][1:] != self.path:
+            yield "other folders on Python's path"
+        first = order["path"][0] or str(Path(f"/proc/self/fd/{descriptors[1]}").readlink())
+        if name := _hidden_by(first):
+            yield f"{first} has a module {name}, which hides an installed one"
+
+    def _matters(self, name: str) -> bool:
+        return name in self.read or name.startswith(READ_WHEN_LOADED)
+
+    def _fork(
+        self, connection: socket.socket, client: int, order: dict[str, Any], given: list[int]
+    ) -> Callable[[], None] | None:
+        parent, child = os.getpid(), os.fork()
+        if not child:
+            return functools.partial(_become, parent, order, [*given])
+        self.commands += 1
+        descriptor = os.pidfd_open(child)
+        self.running[descriptor] = Running(child, client, connection)
+        self.selector.register(descriptor, selectors.EVENT_READ)
+        with suppress(OSError):  # of a process that was killed meanwhile
+            connection.sendall(warm.NUMBER.pack(child))
+        connection.setblocking(False)
+        return None
+
+    def _follow(self) -> None:
+        """A command stops, goes on and is killed with the process that waits for it."""
+        for each in self.running.values():
+            with suppress(ProcessLookupError):
+                if _is_closed(each.connection):
+                    os.kill(each.child, signal.SIGKILL)
+                elif (_state(each.waiting) == "T") != each.stopped:
+                    each.stopped = not each.stopped
+                    os.killpg(each.child, signal.SIGSTOP if each.stopped else signal.SIGCONT)
+
+    def _ended(self, descriptor: int) -> None:
+        each = self.running.pop(descriptor)
+        self.selector.unregister(descriptor)
+        os.close(descriptor)
+        _, status = os.waitpid(each.child, 0)
+        self.last = time.time()
+        with each.connection, suppress(OSError):
+            each.connection.sendall(warm.NUMBER.pack(os.waitstatus_to_exitcode(status)))
+
+
+def _read(descriptor: int) -> Any:
+    if os.fstat(descriptor).st_size > LARGEST:
+        raise ValueError("too large")
+    return json.loads(os.pread(descriptor, LARGEST, 0))
+
+
+def _stamps(names: Any = None) -> Iterator[tuple[str, Any]]:
+    """Size and time of each file that was imported, and of each folder that packages lie in."""
+    if names is None:
+        files = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
+        names = {*filter(None, files), *sys.path[1:]}
+    for name in names:
+        try:
+            found = os.stat(name)  # noqa: PTH116  # of thousands, for each command
+        except OSError:
+            yield name, None
+        else:
+            yield name, [found.st_size, found.st_mtime_ns]
+
+
+def _hidden_by(folder: str) -> str:
+    """A module of this process in whose place Python would import a file of the folder."""
+    try:
+        entries = [*os.scandir(folder)] if folder not in sys.path[1:] else []
+    except OSError:
+        return ""
+    for entry in entries:
+        name, _, ending = entry.name.partition(".")
+        module = sys.modules.get(name)
+        if module is None or not (ending in ("py", "pyc") or ending.endswith("so") or not ending):
+            continue
+        if not ending and not Path(entry.path, "__init__.py").exists():
+            continue
+        if not Path(getattr(module, "__file__", None) or "/").is_relative_to(folder):
+            return str(name)
+    return ""
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    try:
+        return not connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+
+
+def _state(number: int) -> str:
+    """The letter that the kernel gives to the state of a process; "" without the process."""
+    try:
+        return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return ""
+
+
+def _become(parent: int, order: dict[str, Any], given: list[int]) -> None:
+    """Makes this process the one that the user has started, and runs its command."""
+    os.setsid()
+    ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        os._exit(1)
+    _place_descriptors(given[1], given[2:], order["descriptors"])
+    os.umask(order["umask"])
+    for name, limit in order["limits"].items():
+        resource.setrlimit(getattr(resource, name), tuple(limit))
+    os.environ.clear()
+    os.environ.update(order["environment"])
+    time.tzset()
+    for number in warm.SENT_ON:
+        usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, signal.SIG_IGN if number in order["ignored"] else usual)
+    random.seed()
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed()
+    sys.argv[:], sys.path[:] = order["argv"], order["path"]
+    importlib.invalidate_caches()
+    _stand_for(*order["main"])
+    if order["typed"].startswith("python"):
+        importlib.import_module("src")
+    else:
+        sys.modules.pop("src", None)
+    signal.pthread_sigmask(signal.SIG_SETMASK, order["blocked"])
+    warm.taken = True
+    process.run(importlib.import_module(order["module"]).main)
+
+
+def _place_descriptors(here: int, given: Sequence[int], wanted: Sequence[int]) -> None:
+    """Opens the descriptors of the process that the user has started under their numbers, closes
+    all others, and enters its folder."""
+    os.fchdir(here)
+    above = max([*wanted, process.STDERR]) + 1
+    moved = [fcntl.fcntl(each, fcntl.F_DUPFD_CLOEXEC, above) for each in given]
+    for number, each in zip(wanted, moved, strict=True):
+        os.dup2(each, number)
+    _close_all_but(*wanted)
+    for name, number, mode in (("stdin", 0, "r"), ("stdout", 1, "w"), ("stderr", 2, "w")):
+        setattr(sys, name, _stream(number, mode) if number in wanted else None)
+
+
+def _close_all_but(*kept: int) -> None:
+    for entry in [*Path("/proc/self/fd").iterdir()]:
+        if int(entry.name) not in kept:
+            with suppress(OSError):  # that of the listing
+                os.close(int(entry.name))
+
+
+def _stream(number: int, mode: str) -> TextIO:
+    raw = io.FileIO(number, mode, closefd=False)
+    buffer = io.BufferedReader(raw) if mode == "r" else io.BufferedWriter(raw)
+    own = [each for each in (sys.__stdin__, sys.__stdout__, sys.__stderr__) if each is not None]
+    return io.TextIOWrapper(buffer, own[0].encoding if own else None)
+
+
+def _stand_for(name: str | None, file: str | None) -> None:
+    """Puts a module into the place of the one that the user has started, so that processes that
+    are started anew can import it."""
+    module = ModuleType("__main__")
+    module.__spec__ = None if name is None else find_spec(name)
+    if file is not None:
+        module.__file__ = file
+    sys.modules["__main__"] = module
+
+
+@contextmanager
+def recorded() -> Iterator[set[str]]:
+    """Yields the names of the variables of the environment that Python code asks for meanwhile."""
+    for name in LOOK_AT_ALL:
+        importlib.import_module(name)
+    names = set[str]()
+    usual = type(os.environ)
+
+    class Recording(usual):  # type: ignore[misc, valid-type]
+        def __getitem__(self, name: str) -> str:
+            names.add(name)
+            return str(super().__getitem__(name))
+
+        def __contains__(self, name: object) -> bool:
+            names.add(str(name))
+            return bool(super().__contains__(name))
+
+    os.environ.__class__ = Recording
+    try:
+        yield names
+    finally:
+        os.environ.__class__ = usual
+
+
+def start(idle: float, libraries: Sequence[str]) -> Callable[[], Callable[[], None] | None] | None:
+    """Starts the warm process. Returns None, and within the warm process the function that serves:
+    that one returns None at the end, and within a child the function that runs a command.
+
+    Raises InputError where no socket can be made, and where a warm process is starting already.
+    """
+    lock = _locked()
+    if lock is None:
+        raise InputError(f"the warm process is still loading; {as_command('warm')} --status tells")
+    listener = _bound()
+    sys.stdout.flush()
+    if os.fork():
+        return None
+    os.setsid()
+    os.chdir("/")
+    log = os.open(_file(".log"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for number, each in ((process.STDIN, null), (process.STDOUT, log), (process.STDERR, log)):
+        os.dup2(each, number)
+    _close_all_but(0, 1, 2, lock, listener.fileno())  # somebody may wait for the end of a pipe
+
+    def serve() -> Callable[[], None] | None:
+        environment = dict(os.environ)  # importing() changes it
+        with process.importing(), recorded() as read:
+            for name in libraries:
+                importlib.import_module(name)
+        listener.listen(128)
+        return Server(listener, lock, idle, environment, read).serve()
+
+    return serve
+
+
+def is_starting() -> bool:
+    """Whether a warm process lives that does not answer yet."""
+    with suppress(OSError):
+        lock = _locked()
+        if lock is not None:
+            os.close(lock)
+        return lock is None
+    return False
+
+
+def _file(ending: str) -> Path:
+    """A file beside the socket. Raises InputError where this user has no folder for it."""
+    file = warm.socket_file().with_suffix(ending)
+    remedy = "set XDG_RUNTIME_DIR to a folder of your own"
+    try:
+        file.parent.mkdir(mode=0o700, exist_ok=True)
+        private = warm.is_private(file.parent)
+    except OSError as error:
+        raise InputError(f"{file.parent}: cannot be made ({error.strerror}); {remedy}") from None
+    if not private:
+        raise InputError(
+            f"{file.parent}: is no folder of yours alone; {remedy}, or remove this one"
+        )
+    return file
+
+
+def _locked() -> int | None:
+    """The descriptor of a lock that ends with its last process; None if another one has it."""
+    lock = os.open(_file(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def _bound() -> socket.socket:
+    """A socket under the name that commands look for. Until it listens, they find nobody."""
+    file = _file("")
+    file.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(file))
+    except OSError as error:  # a long path, or a file system without sockets
+        raise InputError(
+            f"{file}: no socket can be made ({error.strerror or error}); set XDG_RUNTIME_DIR to a "
+            "short folder of your own"
+        ) from None
+    return listener
