@@ -1,5 +1,6 @@
-# make train   sets everything up and trains the default model: make train ARGS="optimizer.lr=0.1"
-# make test    sets everything up and runs the tests
+# make train   installs what training needs, and trains the default model: make train ARGS="optimizer.lr=0.1"
+# make         installs all optional packages too
+# make test    the same, and runs the tests
 # make quick   runs the tests that a new Python or machine would fail first
 # make hydra   runs the tests of configurations and of commands with the next Hydra
 # make slow    runs the tests that start many processes
@@ -7,6 +8,7 @@
 # make torture kills runs, mutates files and draws configurations, for two hours
 PYTHON ?= python3
 VENV := .venv
+BASE := $(VENV)/.base
 READY := $(VENV)/.ready
 ENGINE := $(VENV)/.engine
 ARGS ?=
@@ -24,18 +26,23 @@ OF_CLUSTERS := tests/sweeps/executors/test_slurm.py tests/sweeps/executors/test_
 .PHONY: setup train test quick hydra slow clusters torture gpu-check lint bench pictures constraints
 .DEFAULT_GOAL := setup
 
-setup: $(ENGINE)
+setup: $(READY) $(ENGINE)
 
-$(READY): pyproject.toml constraints.txt
+$(BASE): pyproject.toml constraints.txt
 	test -x $(VENV)/bin/python || $(PYTHON) -m venv $(VENV)
 	$(VENV)/bin/python -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or later is needed: make setup PYTHON=python3.11")'
-	@echo "installing into $(VENV): some minutes, up to 7 GB"
+	@echo "installing into $(VENV): some minutes, up to 6 GB"
+	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	touch $(BASE)
+
+$(READY): $(BASE)
+	@echo "installing the optional packages into $(VENV): a minute, 1 GB"
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $(READY)
 
 # The engine for CPUs, by this machine's C compiler, else by the one that PyPI has. Without either,
 # everything works more slowly, and python -m src.devices says why.
-$(ENGINE): $(READY) $(wildcard src/kindling/native/*.[ch]) src/kindling/native/compiler.py
+$(ENGINE): $(BASE) $(wildcard src/kindling/native/*.[ch]) src/kindling/native/compiler.py
 	$(VENV)/bin/python -m src.build || { $(VENV)/bin/python -m pip install --quiet \
 		--disable-pip-version-check -c constraints.txt ziglang && $(VENV)/bin/python -m src.build; } \
 		|| echo "training goes on without the engine"
@@ -44,14 +51,14 @@ $(ENGINE): $(READY) $(wildcard src/kindling/native/*.[ch]) src/kindling/native/c
 train: $(ENGINE)
 	$(VENV)/bin/python -m src.train $(ARGS)
 
-test: $(ENGINE)
+test: setup
 	$(VENV)/bin/python -m pytest $(ARGS)
 
-quick: $(ENGINE)
+quick: setup
 	$(VENV)/bin/python -m pytest $(QUICK) $(ARGS)
 
 # An environment with the packages of $(VENV), but with the next Hydra and its OmegaConf.
-hydra: $(ENGINE)
+hydra: setup
 	$(VENV)/bin/python -m venv --without-pip $(VENV)-hydra
 	$(VENV)/bin/python -m pip --python $(VENV)-hydra/bin/python install --quiet --no-deps \
 		--disable-pip-version-check $(NEXT_HYDRA)
@@ -59,22 +66,22 @@ hydra: $(ENGINE)
 		> "$$($(VENV)-hydra/bin/python -c 'from sysconfig import get_path; print(get_path("purelib"))')/zz_$(VENV).pth"
 	$(VENV)-hydra/bin/python -m pytest $(OF_HYDRA) $(ARGS)
 
-slow: $(ENGINE)
+slow: setup
 	$(VENV)/bin/python -m pytest -n3 -m slow $(OF_CLUSTERS:%=--ignore %) $(ARGS)
 
-clusters: $(ENGINE)
+clusters: setup
 	$(VENV)/bin/python -m pytest -n2 --dist loadfile -m slow $(OF_CLUSTERS) $(ARGS)
 
 # Two hundred kills, power cuts, a hundred thousand mutated files, a thousand random configurations, a
 # rehearsal of the tests for GPUs.
-torture: $(ENGINE)
+torture: setup
 	TORTURE=1 $(VENV)/bin/python -m pytest -n0 -m "torture or not torture" \
 		tests/benchmarks/test_crashes.py tests/benchmarks/test_gpu_check.py tests/promises/test_hostile_files.py \
 		tests/promises/test_power_cuts.py tests/promises/test_properties.py $(ARGS)
 
 # What needs a CUDA GPU: tests, benchmarks, a sweep; writes gpu_check.json and gpu_check.log into OUT.
 # PACKAGES=python3 uses the packages of that interpreter and installs nothing.
-gpu-check: $(if $(PACKAGES),,$(ENGINE))
+gpu-check: $(if $(PACKAGES),,setup)
 	$(or $(PACKAGES),$(VENV)/bin/python) -m src.benchmark suite=gpu_check out=$(or $(OUT),gpu_check) $(ARGS)
 
 lint: $(READY)
@@ -83,11 +90,11 @@ lint: $(READY)
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports --no-logo
 
-bench: $(ENGINE)
+bench: setup
 	$(VENV)/bin/python -m src.benchmark suite=loops $(ARGS)
 
 # The pictures of a report in docs/pictures; needs MNIST and Chromium.
-pictures: $(ENGINE)
+pictures: setup
 	$(VENV)/bin/python -m tests.helpers.pictures
 
 # After an upgrade that was tested: pins what the environment holds.

@@ -1,4 +1,5 @@
-"""An epoch of a large network on one rank and on two of one thread each, and their start."""
+"""An epoch of a large and of a small network on one rank and on two of one thread each, and the
+start of ranks."""
 
 import subprocess
 import sys
@@ -35,16 +36,29 @@ def run(settings: Settings) -> tuple[str, str]:
         trained: float = seconds["fit"] + seconds["test"]
         return time.perf_counter() - began - trained
 
+    small = ("trainer.accelerator=cpu", "data.batch_size=100")
     contenders: dict[str, Callable[[], float]] = {
         "1 rank": partial(
             epoch, *RANKS, "data.batch_size=512", samples=samples, epochs=2, threads=1
         ),
         "2 ranks": partial(epoch, *RANKS, *both, samples=samples, epochs=2),
+        "784-32-10 on 1 rank": partial(
+            epoch, small[0], "data.batch_size=200", samples=48_000, epochs=5, threads=1
+        ),
+        "784-32-10 on 2 ranks": partial(epoch, *small, *both[:2], samples=48_000, epochs=5),
+        "784-32-10 on 2 ranks, closed form": partial(
+            epoch, *small, *both[:2], "trainer.step=closed_form", samples=48_000, epochs=5
+        ),
         "imports": imports,
         "start of 2 ranks": start,
     }
     ratios = {
         "1 rank/2 ranks": ("1 rank", "2 ranks"),
+        "784-32-10: 2 ranks/1 rank": ("784-32-10 on 2 ranks", "784-32-10 on 1 rank"),
+        "784-32-10: closed form/engine": (
+            "784-32-10 on 2 ranks, closed form",
+            "784-32-10 on 2 ranks",
+        ),
         "start/imports": ("start of 2 ranks", "imports"),
     }
     return answer(

@@ -44,16 +44,23 @@ class Case:
     def scratch(self, by: engine.Engine, samples: int) -> Array:
         return np.full(by.scratch_bytes(self.network, samples), self.fill, np.uint8)
 
-    def train(self, by: engine.Engine, blocks: int = 0, threads: int = 1) -> tuple[Array, Array]:
+    def train(
+        self,
+        by: engine.Engine,
+        blocks: int = 0,
+        threads: int = 1,
+        exchange: engine.Exchange | None = None,
+    ) -> tuple[Array, Array]:
         """Trains in calls of so many batches, by default in one. Returns losses and scores."""
         gradient, first, second = (np.zeros_like(self.weights) for _ in range(3))
         adam = self.optimizer.kind > 0
         model = engine.Model(
             self.weights.ctypes.data,
-            gradient.ctypes.data if self.stores_gradient else None,
+            gradient.ctypes.data if self.stores_gradient or exchange else None,
             first.ctypes.data if adam or self.optimizer.momentum else None,
             second.ctypes.data if adam else None,
             self.average.ctypes.data if self.plan.ema_decay else None,
+            ctypes.addressof(exchange) if exchange else None,
             self.seed,
             0,
         )

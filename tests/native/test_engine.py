@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -261,6 +262,73 @@ def test_blocks_of_any_size_give_the_same_bits(number: int) -> None:
     whole = results(draw(number), engine.engine())
     accumulate = draw(number).plan.accumulate
     assert results(draw(number), engine.engine(), blocks=accumulate) == whole
+
+
+def _exchanges(ranks: int, size: int, ended: int = 0) -> tuple[list[engine.Exchange], list[Array]]:
+    """One for each of so many processes, and the arrays that they share."""
+    slots, written = np.zeros(2 * ranks * size), np.zeros((ranks, 8), np.int64)
+    flag = np.array([ended], np.int32)
+    places = (slots.ctypes.data, written.ctypes.data, flag.ctypes.data)
+    return [engine.Exchange(ranks, rank, *places, 0, 0) for rank in range(ranks)], [
+        slots, written, flag,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("number", range(60))
+def test_processes_that_share_memory_train_one_model(number: int, threads: int) -> None:
+    """Each has every second or third sample of a batch. All get the same bits, and those of one
+    process up to rounding, unless each divides by the weights of its own samples or has a batch
+    norm of its own."""
+    ranks, by = 2 + number % 2, engine.engine()
+    whole = draw(number, bits=64)
+    batch = whole.rows.shape[1]
+    rows = whole.rows[:, [n % batch for n in range(-(-batch // ranks) * ranks)]]
+    whole.rows = np.ascontiguousarray(rows)
+    parts = [draw(number, bits=64) for _ in range(ranks)]
+    exchanges, kept = _exchanges(ranks, whole.network.size)
+    for rank, part in enumerate(parts):
+        part.rows = np.ascontiguousarray(rows[:, rank::ranks])
+    with ThreadPoolExecutor(ranks) as pool:
+        jobs = [
+            pool.submit(part.train, by, 1 + number % 3, threads, exchange)
+            for part, exchange in zip(parts, exchanges, strict=True)
+        ]
+        losses = [job.result()[0] for job in jobs]
+    for part in parts[1:]:
+        for values, others in zip(trained(part), trained(parts[0]), strict=True):
+            assert np.array_equal(values, others, equal_nan=True)
+    assert [exchange.round for exchange in exchanges] == [int(kept[1][0, 0])] * ranks
+    weighted = whole.class_weights is not None or whole.sample_weights is not None
+    if not weighted and whole.network.norm != "batch":
+        expected, _ = whole.train(by)
+        tolerance = 1e-5 if _ill_conditioned(whole) else 1e-9
+        assert np.allclose(np.mean(losses, 0), expected, tolerance, tolerance)
+        assert np.allclose(parts[0].weights, whole.weights, tolerance, tolerance)
+        assert np.allclose(parts[0].average, whole.average, tolerance, tolerance)
+
+
+def trained(case: Case) -> Iterator[Array]:
+    """The weights and biases of a case, without the statistics of its norms."""
+    for place in case.network.layers:
+        yield weight_of(place, case.weights)
+        for name in ("bias", "scale", "shift"):
+            vector = vector_of(place, name, case.weights)
+            if vector is not None:
+                yield vector
+
+
+def test_a_process_does_not_wait_for_one_that_has_ended() -> None:
+    """It waits while the other lives, even long."""
+    case, by = draw(1, bits=64), engine.engine()
+    exchanges, kept = _exchanges(2, case.network.size)
+    with ThreadPoolExecutor(1) as pool:
+        job = pool.submit(case.train, by, 0, 1, exchanges[0])
+        with pytest.raises(TimeoutError):
+            job.result(0.3)
+        kept[2][0] = 1
+        with pytest.raises(ConnectionError, match="closed by peer"):
+            job.result(60)
 
 
 def _gelu(x: float) -> float:

@@ -62,7 +62,28 @@ def test_two_ranks_are_one(measure: str, train: Train) -> None:
     assert torch.equal(b["model.layers.0.bias"], weights(two)["model.layers.0.bias"])
 
 
-@pytest.mark.parametrize("step", ["closed_form", "autograd"])
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("optimizer=adam", "model.dropout=0.3", "model.noise=0.2", "trainer.ema_decay=0.9"),
+        ("trainer.precision=64", "trainer.gradient_clip_val=0.1", "model.norm=layer"),
+        ("trainer.accumulate_grad_batches=2", "optimizer.momentum=0.9", "model.input_dropout=0.2"),
+    ],
+)
+def test_the_engine_trains_two_ranks_as_one(overrides: tuple[str, ...], train: Train) -> None:
+    """Also with the same random numbers for each sample."""
+    common = ("data.drop_last=true", "optimizer.lr=0.01", *overrides)
+    one, two = train("data.batch_size=100", *common), train("data.batch_size=50", *common, *BOTH)
+    assert (one.result["step"], two.result["step"]) == ("native", "native")
+    assert two.result["ranks"] == 2
+    a, b = weights(one), weights(two)
+    assert max((a[name] - b[name]).abs().max().item() for name in a) < 1e-5
+    for row, other in zip(one.history, two.history, strict=True):
+        assert other["val/loss"] == pytest.approx(row["val/loss"], abs=1e-5)
+        assert other["train/loss"] == pytest.approx(row["train/loss"], abs=1e-5)
+
+
+@pytest.mark.parametrize("step", ["native", "closed_form", "autograd"])
 def test_each_rank_divides_by_the_weights_of_its_own_samples(step: str, tmp_path: Path) -> None:
     """As DistributedDataParallel with torch's CrossEntropyLoss(weight)."""
     weights_of_classes = [1.0, 0.1, 2.0, 5.0, 1.0, 0.5, 1.0, 30.0, 1.0, 4.0]

@@ -28,8 +28,11 @@ def test_the_reason_names_what_stands_in_the_way(monkeypatch: pytest.MonkeyPatch
     assert bf16 == StepChoice("closed_form", "the engine has no trainer.precision=bf16-mixed")
     ranks = choose_step([compose()], [MLP], world_size=2)
     assert ranks == StepChoice(
-        "closed_form", "the engine does not exchange gradients, and there are 2 ranks"
+        "closed_form",
+        "the engine exchanges gradients by shared memory, and there are 2 ranks of another "
+        "launcher",
     )
+    assert choose_step([compose()], [MLP], world_size=2, shared=True) == StepChoice("native")
     half = choose_step([compose("trainer.precision=16-mixed")], [MLP])
     assert half == StepChoice(
         "autograd", "trainer.precision=16-mixed: the closed form has no gradient scaling"
@@ -62,7 +65,7 @@ def test_a_closed_form_of_others_is_not_the_engines(monkeypatch: pytest.MonkeyPa
     [
         ("trainer.precision=bf16-mixed", "has no 16-bit products"),
         ("trainer.accelerator=cuda", "trains on a CPU"),
-        ("trainer.devices=2", "exchanges no gradients"),
+        ("trainer.num_nodes=2", "exchanges gradients within one machine alone"),
         ("trainer.compile=true", "is not compiled by torch"),
     ],
 )

@@ -392,9 +392,10 @@ def _not_native(v: Values) -> dict[str, str]:
         found[f"trainer.accelerator={accelerator}"] = "trains on a CPU"
     if precision == "bf16-mixed":
         found[f"trainer.precision={precision}"] = "has no 16-bit products"
-    for key in ("trainer.devices", "trainer.num_nodes"):
-        if v.number(key) > 1:
-            found[f"{key}={v[key]}"] = "exchanges no gradients"
+    if v.number("trainer.num_nodes") > 1:
+        found[f"trainer.num_nodes={v['trainer.num_nodes']}"] = (
+            "exchanges gradients within one machine alone"
+        )
     return found
 
 

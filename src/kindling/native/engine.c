@@ -7,7 +7,19 @@
 
    Weights lie input-major, weight[input * stride + unit], so that a product reads whole vectors of
    units. Columns from `units` to `stride` are zero and stay zero. */
+#include <sched.h>
+#include <time.h>
+
 #include "engine.h"
+
+static void pause_briefly(void)
+{
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
 
 void meet(const Member *member)
 {
@@ -24,11 +36,7 @@ void meet(const Member *member)
     }
     for (int spin = 0; spin < 2000; spin++) {
         if (atomic_load_explicit(&team->round, memory_order_acquire) != round) return;
-#if defined(__x86_64__)
-        __builtin_ia32_pause();
-#elif defined(__aarch64__)
-        __asm__ volatile("yield");
-#endif
+        pause_briefly();
     }
     pthread_mutex_lock(&team->mutex);
     while (atomic_load_explicit(&team->round, memory_order_acquire) == round)
@@ -36,11 +44,37 @@ void meet(const Member *member)
     pthread_mutex_unlock(&team->mutex);
 }
 
+/* Tells the other processes that this one has written its gradient, and waits for theirs. Fails if one
+   of them ends before. */
+void meet_ranks(Exchange *exchange)
+{
+    enum { EVERY = 8, SPINS = 2000, YIELDS = 2100 };
+    const long long round = exchange->round + 1;
+    atomic_store_explicit(exchange->written + exchange->rank * EVERY, round, memory_order_release);
+    for (int64_t rank = 0; rank < exchange->ranks; rank++) {
+        const atomic_llong *theirs = exchange->written + rank * EVERY;
+        for (int waited = 0; atomic_load_explicit(theirs, memory_order_acquire) < round;) {
+            if (waited < SPINS) {
+                pause_briefly();
+            } else if (atomic_load(exchange->ended) && atomic_load(theirs) < round) {
+                exchange->failed = 1;
+                return;
+            } else if (waited < YIELDS) {
+                sched_yield();
+            } else {
+                nanosleep(&(struct timespec){.tv_nsec = 50000}, 0);
+            }
+            waited += waited < YIELDS;
+        }
+    }
+    exchange->round = round;
+}
+
 /* The sizes of all structures, so that a caller can compare them with its own. */
 void sizes(int64_t *out)
 {
     const int64_t all[] = {sizeof(Layer), sizeof(Network), sizeof(Optimizer), sizeof(Plan),
-                           sizeof(Model), sizeof(Block), sizeof(Samples), sizeof(Member), sizeof(Team)};
+                           sizeof(Exchange), sizeof(Model), sizeof(Block), sizeof(Samples), sizeof(Member), sizeof(Team)};
     memcpy(out, all, sizeof all);
 }
 

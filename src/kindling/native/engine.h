@@ -47,10 +47,21 @@ typedef struct {
     const double *class_weights;       /* of the losses; 0: all are 1 */
 } Plan;
 
+/* How the processes of a run on this machine sum their gradients: in memory that they share. Each has
+   every `ranks`-th sample of a batch, from number `rank` on. */
+typedef struct {
+    int64_t ranks, rank;
+    void *slots;               /* (2, ranks, size): gradients of even and of odd rounds */
+    atomic_llong *written;     /* the round of each process, every eighth number */
+    const atomic_int *ended;   /* whether another process has ended */
+    int64_t round, failed;
+} Exchange;
+
 /* Flat vectors of one model, aligned to 64 bytes. `first` and `second` are the moments of the
    optimizer. All but `weights` may be 0 if nothing needs them. */
 typedef struct {
     void *weights, *gradient, *first, *second, *average;
+    Exchange *exchange; /* 0: this process trains alone */
     int64_t seed;  /* of dropout and noise */
     int64_t steps; /* that the optimizer has taken */
 } Model;
@@ -118,3 +129,4 @@ static inline Share share(const Member *member, ptrdiff_t total, ptrdiff_t grain
 }
 
 void meet(const Member *member);
+void meet_ranks(Exchange *exchange);

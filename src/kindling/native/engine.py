@@ -66,12 +66,26 @@ class Plan(ctypes.Structure):
     ]
 
 
+class Exchange(ctypes.Structure):
+    """How the processes of a run sum their gradients, which the model then stores: `slots` is the
+    address of 2 x ranks flat vectors and `written` that of 8 int64 for each rank, both 0 at first
+    and shared by all. `ended` is the address of an int32, 1 once another process has ended."""
+
+    _fields_ = [
+        *((name, c_int64) for name in ("ranks", "rank")),
+        *((name, c_void_p) for name in ("slots", "written", "ended")),
+        *((name, c_int64) for name in ("round", "failed")),
+    ]
+
+
 class Model(ctypes.Structure):
-    """The addresses of a model's flat vectors. Without a gradient, SGD adds each gradient times the
-    rate to the weights at once. `steps` counts the optimizer's steps; `train` increases it."""
+    """The addresses of a model's flat vectors, and of an Exchange. Without a gradient, SGD adds
+    each gradient times the rate to the weights at once. `steps` counts the optimizer's steps;
+    `train` increases it."""
 
     _fields_ = [
         *((name, c_void_p) for name in ("weights", "gradient", "first", "second", "average")),
+        ("exchange", c_void_p),
         ("seed", c_int64),
         ("steps", c_int64),
     ]
@@ -122,7 +136,7 @@ class Member(ctypes.Structure):
     _fields_ = [("team", c_void_p), ("number", c_int64)]
 
 
-STRUCTURES = (Layer, _Network, Optimizer, Plan, Model, Block, Samples, Member)
+STRUCTURES = (Layer, _Network, Optimizer, Plan, Exchange, Model, Block, Samples, Member)
 
 
 @dataclass(eq=False)
@@ -202,7 +216,7 @@ class Engine:
         for bits in (32, 64):
             for name, types in arguments.items():
                 function = self._functions[name, bits] = library[f"{name}_{bits}"]
-                function.restype = c_int64 if name == "scratch_bytes" else None
+                function.restype = c_int64 if name in ("scratch_bytes", "train") else None
                 function.argtypes = (c_void_p, *types)
         self.alone = self.team(1)[0]
 
@@ -232,8 +246,10 @@ class Engine:
         member: Member | None = None,
     ) -> None:
         """Trains a model on a block. `scratch` is the address of working memory that no other call
-        uses now. Each `member` of a team needs a thread and the same arguments."""
-        self._call("train", network, *settings, model, block, member or self.alone, scratch)
+        uses now. Each `member` of a team needs a thread and the same arguments. Raises
+        ConnectionError if another process of the run has ended."""
+        if not self._call("train", network, *settings, model, block, member or self.alone, scratch):
+            raise ConnectionError("gradients: connection closed by peer")
 
     def evaluate(
         self,

@@ -4,6 +4,12 @@
 
 /* --- inputs ----------------------------------------------------------------------------------- */
 
+/* The number of sample b of the batch among the random numbers of all processes. */
+static inline uint32_t stream(const Work *work, ptrdiff_t b)
+{
+    return (uint32_t)(b * work->ranks + work->rank);
+}
+
 /* Makes sample b of the batch ready for the first layer: copies it, because the samples themselves
    lie on more pages of memory than the processor remembers. A wide layer reads each input often, and
    gets numbers; a narrow one gets the bytes. To convert bytes by vectors, or to fetch the samples of
@@ -21,11 +27,11 @@ static void prepare_input(Work *work, ptrdiff_t b, int64_t source, int64_t seed,
             to[i] = source == BYTES    ? SCALED[bytes[i]]
                     : source == FLOATS ? (REAL)floats[i]
                                        : (REAL)doubles[i];
-        if (network->noise > 0) add_noise(to, inputs, network->noise, seed, batch, (uint32_t)b, 0);
+        if (network->noise > 0) add_noise(to, inputs, network->noise, seed, batch, stream(work, b), 0);
         for (ptrdiff_t i = 0; network->input_dropout > 0 && i < inputs; i += MASK_CHUNK) {
             const ptrdiff_t count = least(MASK_CHUNK, inputs - i);
             REAL mask[MASK_CHUNK];
-            draw_mask(mask, i, count, network->input_dropout, seed, batch, (uint32_t)b, 0);
+            draw_mask(mask, i, count, network->input_dropout, seed, batch, stream(work, b), 0);
             for (ptrdiff_t j = 0; j < count; j++) to[i + j] *= mask[j];
         }
         work->inputs[b] = to;
@@ -50,7 +56,7 @@ static void draw_noise(const Work *work, ptrdiff_t l, Share samples, int64_t see
     for (ptrdiff_t b = samples.begin; b < samples.end; b++) {
         REAL *row = (own->noise ? own->noise : own->output) + b * layer->stride;
         if (own->noise) memset(row, 0, layer->stride * sizeof(REAL));
-        add_noise(row, layer->units, work->network->noise, seed, batch, (uint32_t)b, (uint32_t)l + 1);
+        add_noise(row, layer->units, work->network->noise, seed, batch, stream(work, b), (uint32_t)l + 1);
     }
 }
 

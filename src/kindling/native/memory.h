@@ -20,6 +20,7 @@ typedef struct {
 typedef struct {
     const Network *network;
     ptrdiff_t batch, width; /* samples, and their number rounded up to whole lines */
+    ptrdiff_t ranks, rank;  /* sample b has the random numbers of sample b * ranks + rank */
     LayerWork *layers;
     const void **inputs;          /* each sample of the batch */
     int64_t *labels;              /* the class of each sample */
@@ -82,6 +83,8 @@ static char *arrange(Work *work, const Network *network, ptrdiff_t batch, char *
     work->network = network;
     work->batch = batch;
     work->width = width;
+    work->ranks = 1;
+    work->rank = 0;
     work->layers = layers;
     work->inputs = take(&next, batch * sizeof(void *));
     work->labels = take(&next, batch * sizeof(int64_t));

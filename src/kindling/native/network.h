@@ -60,8 +60,8 @@ static void forward(const Work *work, REAL *weights, int64_t source, const Membe
             REAL *row = mask + b * layer->stride;
             for (ptrdiff_t u = 0; u < layer->stride; u++) row[u] = 1;
             if (training)
-                draw_mask(row, 0, layer->units, layer->dropout, seed, number, (uint32_t)b,
-                                (uint32_t)l + 1);
+                draw_mask(row, 0, layer->units, layer->dropout, seed, number, stream(work, b),
+                          (uint32_t)l + 1);
         }
         activate(work, l, samples);
     }

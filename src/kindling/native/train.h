@@ -195,14 +195,38 @@ static double batch_weight(const Plan *plan, const Block *block, int64_t k)
     return sum ? sum : 1;
 }
 
+/* Makes the gradient the sum of those of all processes, each sum in the order of the ranks. Returns 0 if
+   one has ended before. */
+static int exchanged(const Network *network, REAL *gradient, Exchange *exchange, const Member *member)
+{
+    REAL *slots = (REAL *)exchange->slots + (exchange->round & 1) * exchange->ranks * network->size;
+    REAL *own = slots + exchange->rank * network->size;
+#define COPY(begin, end, row) memcpy(own + (begin), gradient + (begin), ((end) - (begin)) * sizeof(REAL));
+    EACH_RANGE(COPY)
+    meet(member);
+    if (member->number == 0) meet_ranks(exchange);
+    meet(member);
+    if (exchange->failed) return 0;
+#define SUM(begin, end, row) \
+    for (ptrdiff_t i_ = (begin); i_ < (end); i_++) { \
+        REAL sum_ = slots[i_]; \
+        for (int64_t r_ = 1; r_ < exchange->ranks; r_++) sum_ += slots[r_ * network->size + i_]; \
+        gradient[i_] = sum_; \
+    }
+    EACH_RANGE(SUM)
+    return 1;
+}
+
 /* --- the interface ---------------------------------------------------------------------------- */
 
-/* Trains a model on the batches of a block from `begin` to `end`. Every member of a team calls it. */
-void EXPORTED(train)(const Network *network, const Optimizer *optimizer, const Plan *plan,
+/* Trains a model on the batches of a block from `begin` to `end`. Every member of a team calls it.
+   Returns 0 if another process of the run has ended, else 1. */
+int64_t EXPORTED(train)(const Network *network, const Optimizer *optimizer, const Plan *plan,
                         Model *model, const Block *block, const Member *member, void *scratch)
 {
     Work *work = scratch;
     REAL *weights = model->weights, *gradient = model->gradient;
+    Exchange *exchange = model->exchange;
     const ptrdiff_t batch = block->batch, inputs = network->layers[0].inputs;
     const ptrdiff_t width = inputs * bytes_of(block->source);
     const int64_t steps_per_epoch = (plan->batches_per_epoch + plan->accumulate - 1) / plan->accumulate;
@@ -212,6 +236,10 @@ void EXPORTED(train)(const Network *network, const Optimizer *optimizer, const P
     if (member->number == 0) {
         prepare(network, weights, batch, scratch);
         if (block->weights) work->weights = work->room;
+        if (exchange) {
+            work->ranks = exchange->ranks;
+            work->rank = exchange->rank;
+        }
     }
     meet(member);
     for (int64_t k = block->begin; k < block->end; k++) {
@@ -228,7 +256,8 @@ void EXPORTED(train)(const Network *network, const Optimizer *optimizer, const P
         }
         forward(work, weights, block->source, member, 1, model->seed, drawn);
         const double divisor = batch_weight(plan, block, k);
-        const double share_of_step = 1.0 / (divisor * (double)plan->accumulate);
+        const double share_of_step =
+            1.0 / (divisor * (double)plan->accumulate * (double)work->ranks);
         const REAL factor = (REAL)(gradient ? share_of_step : -block->rates[k] * share_of_step);
         judge(work, plan->smoothing, plan->class_weights, factor, samples);
         backward(work, weights, member);
@@ -253,6 +282,7 @@ void EXPORTED(train)(const Network *network, const Optimizer *optimizer, const P
         }
         if (completes) {
             taken++;
+            if (exchange && !exchanged(network, gradient, exchange, member)) return 0;
             if (gradient) {
                 Update update = update_of(optimizer, model, block->rates[k], taken);
                 if (plan->clip > 0) update.clip = clipped(work, gradient, plan->clip, member);
@@ -277,6 +307,7 @@ void EXPORTED(train)(const Network *network, const Optimizer *optimizer, const P
         meet(member);
     }
     if (member->number == 0) model->steps = taken;
+    return 1;
 }
 
 static const Member ALONE = {&(Team){.threads = 1}, 0};

@@ -6,17 +6,21 @@ networks of the machine, for messages that may run code. So the processes of tor
 are started here without its agent.
 """
 
+import ctypes
 import io
 import json
 import logging
+import mmap
 import multiprocessing
 import os
+import select
 import signal
 import socket
 import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from ctypes import c_char, c_int32
 from datetime import timedelta
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -55,6 +59,7 @@ from kindling.system.resources import cpu_count
 from kindling.system.signals import HANDLED, heeded
 
 INPUT_ERROR = "InputError: "  # prefix of the message in torch's error file
+OWN_ID = "kindling"  # of torch's elastic package, for ranks that `launch` starts
 LOST = 2  # see `_precedence`
 PASSED_ON = ("OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
 POLL_SECONDS = 0.1  # between two looks at the processes
@@ -157,7 +162,7 @@ def _environment(rank: int, ranks: int, attempt: int) -> dict[str, str]:
         "RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0,
         "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks,
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0,  # `RanksStrategy.meeting` is used instead
-        "TORCHELASTIC_RUN_ID": "kindling", "TORCHELASTIC_RESTART_COUNT": attempt,
+        "TORCHELASTIC_RUN_ID": OWN_ID, "TORCHELASTIC_RESTART_COUNT": attempt,
     }  # fmt: skip
     passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     return {name: str(value) for name, value in environment.items()} | passed_on
@@ -309,6 +314,53 @@ def gather(value: dict[str, Any]) -> list[dict[str, Any]]:
         torch.load(io.BytesIO(part[:length].cpu().numpy().tobytes()), weights_only=True)
         for part, length in zip(parts, lengths, strict=True)
     ]
+
+
+class SharedMemory:
+    """Memory of all ranks of a run on this machine, all 0 at first. It has no name by which others
+    could open it. All ranks make it together."""
+
+    # An int32: whether another rank has ended.
+    _ended: c_int32 | None = None
+
+    def __init__(self, size: int) -> None:
+        self.rank, ranks = dist.get_rank(), dist.get_world_size()
+        descriptor = -1
+        if self.rank == 0:
+            descriptor = os.memfd_create("kindling-gradients")
+            os.ftruncate(descriptor, size)
+        told = [torch.zeros(2, dtype=torch.int64) for _ in range(ranks)]
+        dist.all_gather(told, torch.tensor([os.getpid(), descriptor]))
+        processes = [int(process) for process, _ in told]
+        if self.rank > 0:
+            file = f"/proc/{processes[0]}/fd/{int(told[0][1])}"
+            descriptor = os.open(file, os.O_RDWR | os.O_CLOEXEC)
+        self.memory = mmap.mmap(descriptor, size)
+        dist.barrier()  # rank 0 keeps the descriptor until all have opened it
+        os.close(descriptor)
+        self.address = ctypes.addressof(c_char.from_buffer(self.memory))
+        if SharedMemory._ended is None:
+            SharedMemory._ended = c_int32(0)
+            others = [os.pidfd_open(each) for each in processes if each != os.getpid()]
+            threading.Thread(target=self._watch, args=(others,), daemon=True).start()
+        self.ended = ctypes.addressof(SharedMemory._ended)
+
+    @staticmethod
+    def _watch(others: list[int]) -> None:
+        """Notes the end of the first of these processes."""
+        poll = select.poll()
+        for each in others:
+            poll.register(each, select.POLLIN)
+        poll.poll()
+        assert SharedMemory._ended is not None
+        SharedMemory._ended.value = 1
+
+
+def share_memory() -> bool:
+    """Whether the ranks that `launch` starts can share memory. False in ranks of other launchers,
+    which may be in other containers."""
+    own = os.environ.get("TORCHELASTIC_RUN_ID") == OWN_ID
+    return sys.platform == "linux" and (own or launch_info().launched_by is None)
 
 
 def all_max(numbers: list[int], device: torch.device) -> list[int]:

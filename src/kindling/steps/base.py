@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -49,6 +49,15 @@ class BatchResults(NamedTuple):
         return parts[0] if len(parts) == 1 else cls(*map(torch.cat, zip(*parts, strict=True)))
 
 
+class SharedMemory(Protocol):
+    """Memory of several ranks, all 0 at first: its address, the rank of this process, and the
+    address of an int32 that is 1 once another rank has ended."""
+
+    address: int
+    rank: int
+    ended: int
+
+
 @dataclass(frozen=True)
 class StepPlan:
     """Defines after which batches `optimizer.step()` is called, and how gradients are accumulated,
@@ -56,7 +65,8 @@ class StepPlan:
 
     The loss of each batch is divided by `accumulate` and `ranks`. The last batch of an epoch always
     completes a step. `all_reduce` begins to sum a gradient over ranks, in place, and returns a
-    function that waits for the sum. Then `clip` bounds the joint 2-norm of the gradients of each
+    function that waits for the sum; `shared_memory` gives so many bytes that the ranks of this
+    machine share. Then `clip` bounds the joint 2-norm of the gradients of each
     trial, or with `clip_values`, in autograd alone, each of their numbers. With `class_weights`,
     the loss of a batch is a weighted mean over the samples of the batch on this rank.
     """
@@ -68,6 +78,7 @@ class StepPlan:
     class_weights: tuple[float, ...] | None = None
     ranks: int = 1
     all_reduce: Callable[[Tensor], Callable[[], object]] | None = None
+    shared_memory: Callable[[int], SharedMemory] | None = None
     clip_values: bool = False
 
     def weights_like(self, like: Tensor) -> Tensor | None:

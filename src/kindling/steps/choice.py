@@ -35,11 +35,13 @@ def choose_step(
     world_size: int = 1,
     *,
     weighted: bool = False,
+    shared: bool = False,
 ) -> StepChoice:
     """The fastest way that the models, the configurations of their trials and the devices allow;
-    `weighted`: whether samples have weights. Raises InputError if `trainer.step` names one that
-    they do not allow, and for models that the engine alone can train together."""
-    chosen = _fastest(configs, models, accelerator, world_size, weighted)
+    `weighted`: whether samples have weights; `shared`: whether ranks share memory. Raises
+    InputError if `trainer.step` names one that they do not allow, and for models that the engine
+    alone can train together."""
+    chosen = _fastest(configs, models, accelerator, world_size, weighted, shared)
     if chosen.kind != NATIVE and any(
         c.model.in_stacks != configs[0].model.in_stacks for c in configs
     ):
@@ -56,6 +58,7 @@ def _fastest(
     accelerator: str,
     world_size: int,
     weighted: bool,
+    shared: bool,
 ) -> StepChoice:
     config, model = configs[0], models[0]
     wanted = config.trainer.step
@@ -75,19 +78,21 @@ def _fastest(
         return StepChoice(AUTOGRAD, refused)
     if wanted == CLOSED_FORM:
         return StepChoice(CLOSED_FORM)
-    trainer, ranks = config.trainer, f"exchange gradients, and there are {world_size} ranks"
+    trainer, several = config.trainer, f"and there are {world_size} ranks"
     if wanted != NATIVE and accelerator != "cpu":
         fastest, why_not = KERNEL, partial(why_no_kernel, configs, models)
         obstacles = {
             f"the kernel runs on CUDA GPUs, this run on {accelerator}": accelerator != "cuda",
-            f"the kernel and CUDA graphs do not {ranks}": world_size > 1,
+            f"the kernel and CUDA graphs do not exchange gradients, {several}": world_size > 1,
             "the kernel knows no weights of samples": weighted,
         }
     else:
         fastest, why_not = NATIVE, partial(_why_none_native, models)
         obstacles = {
             f"the engine runs on CPUs, this run on {accelerator}": accelerator != "cpu",
-            f"the engine does not {ranks}": world_size > 1,
+            f"the engine exchanges gradients by shared memory, {several} of another launcher": (
+                world_size > 1 and not shared
+            ),
             f"the engine has no trainer.precision={trainer.precision}": (
                 trainer.precision not in ("32", "64")
             ),

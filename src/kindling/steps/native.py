@@ -4,6 +4,7 @@ The numbers of a trial depend on the trial alone: not on other trials, threads, 
 an epoch into blocks.
 """
 
+import ctypes
 import threading
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
@@ -21,7 +22,7 @@ from kindling.data.loader import CHUNK, OPERATIONS, Batch, Block, Rows
 from kindling.models.closed_form import closed_form_of
 from kindling.models.mlp import DenseClosedForm, architecture_of
 from kindling.native import engine
-from kindling.steps.base import BatchResults, Learner, contiguous
+from kindling.steps.base import BatchResults, Learner, StepPlan, contiguous
 from kindling.steps.lanes import TeamSize
 from kindling.steps.optimizers import ADAM_BETAS, ADAM_EPS, build_optimizer, is_plain_sgd
 from kindling.tasks.measures import Evaluated, joined, tally
@@ -163,13 +164,25 @@ class NativeTrial:
         )  # fmt: skip
         vectors = [vector.data_ptr() for vector in self.moments.values()]
         self.pointers = engine.Model(
-            model.weights.data_ptr(), None, *(*vectors, None, None)[:2], None, seed, 0
+            model.weights.data_ptr(), None, *(*vectors, None, None)[:2], None, None, seed, 0
         )
         self.adopt()
 
     def store_gradients(self) -> None:
         self.gradient = self.model.new_vector()
         self.pointers.gradient = self.gradient.data_ptr()
+
+    def exchange_gradients(self, plan: StepPlan) -> None:
+        """With the other ranks of the run, after each step. All ranks call this together."""
+        assert plan.shared_memory is not None
+        numbers = 2 * plan.ranks * self.model.network.size
+        slots = numbers * self.model.weights.element_size()
+        self.shared = plan.shared_memory(slots + plan.ranks * engine.LINE)
+        place = self.shared.address
+        self.exchange = engine.Exchange(
+            plan.ranks, self.shared.rank, place, place + slots, self.shared.ended, 0, 0
+        )
+        self.pointers.exchange = ctypes.addressof(self.exchange)
 
     def adopt(self) -> None:
         """Takes over the state that was loaded into torch's optimizer, and makes it views."""
@@ -225,10 +238,12 @@ class NativeLearner(Learner):
             decay = average.decay
             for trial, values in zip(trials, average.values[0], strict=True):
                 trial.pointers.average = values.data_ptr()
-        whole_steps = step_plan.accumulate == 1 and step_plan.clip is None
+        one = step_plan.accumulate == step_plan.ranks == 1 and step_plan.clip is None
         for trial in trials:
-            if not (whole_steps and is_plain_sgd(trial.optimizer)):
+            if not (one and is_plain_sgd(trial.optimizer)):
                 trial.store_gradients()
+            if step_plan.ranks > 1:
+                trial.exchange_gradients(step_plan)
         weights = step_plan.class_weights
         self.class_weights = None if weights is None else np.array(weights, np.float64)
         self.plan = engine.Plan(

@@ -104,7 +104,7 @@ def build_module(
     threads = available() if devices.accelerator == "cpu" else 1
     step = choose_step(
         configs, models, devices.accelerator, devices.world_size,
-        weighted=data.train.weights is not None,
+        weighted=data.train.weights is not None, shared=ranks.share_memory(),
     )  # fmt: skip
     section, outputs = configs[0].model, configs[0].task.outputs(data.source.classes)
     if step.kind == VMAP and (reason := why_no_vmap(section, data.source.shape, outputs)):

@@ -17,6 +17,7 @@ from kindling.data.class_balance import BALANCED
 from kindling.data.loader import CHUNK
 from kindling.data.sources.catalogue import describe
 from kindling.models import construct_model, model_cost, try_model
+from kindling.ranks.processes import share_memory
 from kindling.steps.base import NATIVE
 from kindling.steps.choice import choose_step
 from kindling.steps.kernel import block_memory, is_trained
@@ -207,7 +208,9 @@ def _by_engine(config: Config, device_of: Callable[[Config], TrainingDevice]) ->
     with torch.device("meta"):
         model = construct_model(config.model, (1, 8, 8), 2)
     with suppress(InputError):
-        chosen = choose_step([config], [model], devices.accelerator, devices.world_size)
+        chosen = choose_step(
+            [config], [model], devices.accelerator, devices.world_size, shared=share_memory()
+        )
         return chosen.kind == NATIVE
     return False
 

@@ -281,7 +281,10 @@ class StackModule(LightningModule):
         world_size, config = self.trainer.world_size, self.trainer_config
         # FSDP averages the gradients itself.
         if world_size > 1 and config.strategy != "fsdp":
-            self.step_plan = replace(self.step_plan, ranks=world_size, all_reduce=ranks.all_reduce)
+            self.step_plan = replace(
+                self.step_plan, ranks=world_size, all_reduce=ranks.all_reduce,
+                shared_memory=ranks.SharedMemory,
+            )  # fmt: skip
         if config.ema_decay is not None:
             self.average = Average(config.ema_decay, *self.learner.averaged_tensors())
         if self.step.kind == ways.AUTOGRAD and self.device.type == "cuda" and config.cuda_graph:
