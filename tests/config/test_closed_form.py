@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from kindling.config import schema
-from kindling.config.closed_form import NOT_COVERED, not_covered
+from kindling.config.closed_form import NOT_COVERED, needed_by_ranks, not_covered
 from kindling.config.compose import compose
 from kindling.config.faults import options
 from kindling.models import construct_model
@@ -38,3 +38,18 @@ def test_sections_and_models_agree_on_who_has_a_closed_form() -> None:
         config = compose(f"model={name}")
         found = closed_form_of(construct_model(config.model, (1, 8, 8), 3))
         assert (found is not None) == (not not_covered(config.read))
+
+
+@pytest.mark.parametrize(
+    ("setting", "needed"),
+    [
+        ("optimizer=adam", []),
+        ("trainer.precision=64", []),
+        ("trainer.step=autograd", ["torch._dynamo"]),
+        ("trainer.precision=bf16-mixed", ["torch._dynamo"]),
+        ("trainer.accelerator=cuda", ["torch._dynamo"]),
+        ("model=cnn", ["torch._dynamo"]),
+    ],
+)
+def test_ranks_of_the_engine_import_no_compiler(setting: str, needed: list[str]) -> None:
+    assert needed_by_ranks(compose(setting).read) == needed

@@ -97,7 +97,7 @@ UNUSED = {
             "kindling.inference.prediction, kindling.inference.export.export",
             TORCH - {"torch"} | HEAVY | OPTIONAL | {"hydra"},
         ),
-        ("kindling.training.preload", {"optuna", "pandas", "sklearn"} | OPTIONAL | UNUSED),
+        ("kindling.training.preload", {"optuna", "torch._dynamo", "sklearn"} | OPTIONAL | UNUSED),
         ("kindling.sweeps.preload", {"optuna", "pandas", "sklearn"} | OPTIONAL),
     ],
 )

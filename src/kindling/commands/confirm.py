@@ -12,6 +12,7 @@ report, confirm.html.
 import sys
 from pathlib import Path
 
+from kindling.config.closed_form import needed_by_ranks
 from kindling.system.arguments import command_parser
 from kindling.system.process import import_for_ranks, importing, log_to
 from kindling.system.signals import handled
@@ -39,8 +40,9 @@ def main() -> None:
     given = parser.parse_args()
     with handled(rank=False):
         command = check_command_line(given.sweep, given.top, given.seeds, given.output)
-        if any(c.config.trainer.devices not in (1, "auto") for c in command.record.settings):
-            import_for_ranks()
+        configs = [setting.config for setting in command.record.settings]
+        if any(config.trainer.devices not in (1, "auto") for config in configs):
+            import_for_ranks(*needed_by_ranks(configs[0].read))
         log_to(sys.stderr if given.json else sys.stdout)
         with importing():
             from kindling.sweeps.confirmation.loop import confirm, show

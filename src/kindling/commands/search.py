@@ -23,6 +23,7 @@ Keys of the search, with their defaults, their ranges and their meaning:
 
 import sys
 
+from kindling.config.closed_form import needed_by_ranks
 from kindling.system.arguments import command_parser
 from kindling.system.process import import_for_ranks, import_for_stacks, importing, log_to
 from kindling.system.signals import handled
@@ -44,7 +45,7 @@ def main() -> None:
         if command.settings.executor == "local":
             import_for_stacks()
         elif command.corner.trainer.devices not in (1, "auto"):
-            import_for_ranks()
+            import_for_ranks(*needed_by_ranks(command.corner.read))
         log_to(sys.stdout)
         with importing():
             from kindling.sweeps.search.study import open_study

@@ -41,6 +41,22 @@ def not_covered(read: Read) -> dict[str, str]:
     return reasons
 
 
+def needed_by_ranks(read: Read) -> list[str]:
+    """The modules that ranks need beyond those of all runs, as far as anybody can tell without
+    torch: its optimizers import the compiler, for two seconds; the engine needs no optimizer."""
+    from kindling.native.engine import OPTIMIZERS  # by way of a tenth of a second of others
+
+    by_engine = (
+        not not_covered(read)
+        and read("trainer.step") in ("auto", "native")
+        and read("trainer.accelerator") in ("auto", "cpu")
+        and read("trainer.precision") in ("32", "64")
+        and read("trainer.num_nodes") == 1
+        and read("optimizer.name") in OPTIMIZERS
+    )
+    return [] if by_engine else ["torch._dynamo"]
+
+
 def not_vmapped(read: Read) -> dict[str, str]:
     """The settings that steps by torch.func.vmap do not cover."""
     reasons = not_stacked(read)

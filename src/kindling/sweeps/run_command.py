@@ -21,6 +21,7 @@ from typing import Any
 
 from hydra.core.utils import env_override
 
+from kindling.config.closed_form import needed_by_ranks
 from kindling.config.overrides import key_of, parsed, task_of, with_folder
 from kindling.config.schema import Config
 from kindling.config.written import counted
@@ -69,7 +70,7 @@ LOGS_NOTHING = ("hydra/job_logging=none", "hydra/hydra_logging=none")
 def run_command(command: Command) -> None:
     """Trains everything that the command asks for. A sweep ends with its table and report."""
     if command.launches_ranks:
-        import_for_ranks()
+        import_for_ranks(*needed_by_ranks(command.configs[0].read))
     _warn_of_same_name(command)
     if command.resumes is not None:
         _resume(*command.resumes)
