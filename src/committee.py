@@ -5,4 +5,4 @@ from kindling.commands.committee import main
 from kindling.system.process import run
 
 if __name__ == "__main__":
-    run(main)
+    run(main, plain=True)

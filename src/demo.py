@@ -5,4 +5,4 @@ from kindling.system.process import run
 from kindling_digits.demo import main
 
 if __name__ == "__main__":
-    run(main)
+    run(main, plain=True)

@@ -45,7 +45,7 @@ def main() -> None:
         )
         run(lambda: parser.parse_args(sys.argv[1:2]))
     del sys.argv[1]
-    run(import_module(modules[name]).main)
+    run(import_module(modules[name]).main, plain=name != "warm")
 
 
 def _purpose(module: str) -> str:

@@ -221,14 +221,16 @@ def note_output_fault(fault: OSError | None) -> None:
         output.fault = output.fault or fault
 
 
-def run(main: Callable[[], None]) -> None:
-    """Runs a command's main function, in the warm process if there is one. Exits with its status,
-    or with 1 when the status is 0 and the standard output could not be written.
+def run(main: Callable[[], None], *, plain: bool = False) -> None:
+    """Runs a command's main function and exits with its status, or with 1 when the status is 0 and
+    the standard output could not be written. `plain`: this process has done nothing else, so the
+    warm process may run the command.
 
     Skips the interpreter's clean-up, which takes a second after Lightning was imported, except
     after an exception and with threads still running.
     """
-    hand_over(main)
+    if plain:
+        hand_over(main)
     output = open_outputs()
     try:
         with exit_on_error():

@@ -30,8 +30,6 @@ MOST_DESCRIPTORS = 253  # the kernel's limit for one message
 NAMESPACES = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")
 # Lines of /proc/self/status: rights that a process gets when it is started.
 RIGHTS = ("Uid", "Gid", "Groups", "NoNewPrivs", "Seccomp", "CapPrm", "CapEff", "CapBnd", "CapAmb")
-# Modules whose commands start for themselves.
-COLD = ("kindling.commands.warm", "benchmarks")
 # What a scheduler or a terminal may send. The other signals tell a process of its own faults.
 SENT_ON = {
     signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGALRM,
@@ -154,11 +152,9 @@ def hand_over(main: Callable[[], None]) -> None:
     Returns where no warm process takes the command: there is none, its code is older, or it has
     other rights, limits or variables of the environment that libraries read when they are imported.
     """
-    if taken or not available() or os.environ.get(SWITCH) == "off" or main.__name__ != "main":
+    if taken or not available() or os.environ.get(SWITCH) == "off":
         return
-    if main.__module__.startswith(COLD):
-        return
-    if sys.gettrace() or sys.getprofile() or "torch" in sys.modules or _in_background():
+    if sys.gettrace() or sys.getprofile() or _in_background():
         return
     connection = connected()
     if connection is None:
