@@ -131,6 +131,9 @@ def test_the_limits_of_containers(
     try:
         assert resources.cpu_quota() == cores
         assert resources.cpu_count() == (cores or 64)
+        limited = cores is not None or free is not None
+        huge = case == "version 1 without limits"  # which says so by a number
+        assert resources.is_limited() == (limited or huge)
         assert resources.free_memory() == (123456789 * 1024 if free is None else free)
         threads = torch.get_num_threads()
         with machine.torch_threads(16):
