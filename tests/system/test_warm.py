@@ -23,7 +23,7 @@ from kindling.commands.warm import seconds
 from kindling.records.folder import Run
 from kindling.system import warm
 from kindling.system.errors import InputError
-from kindling.system.warm_server import READ_WHEN_LOADED
+from kindling.system.warm_server import READ_WHEN_LOADED, needs_rights
 from tests.helpers.commands import LONG, PYTHONPATH, ROOT, SMALL
 from tests.helpers.sweeps import lived, until
 from tests.helpers.weights import same
@@ -362,6 +362,7 @@ def test_a_module_in_the_folder_hides_an_installed_one(place: Place, tmp_path: P
     assert "has a module omegaconf, which hides an installed one" in state["refused"]
 
 
+@pytest.mark.slow
 def test_changed_packages_end_it(tmp_path: Path) -> None:
     packages = tmp_path / "packages"
     packages.mkdir()
@@ -369,13 +370,16 @@ def test_changed_packages_end_it(tmp_path: Path) -> None:
     place = Place(tmp_path / "place", PYTHONPATH=f"{PYTHONPATH}:{packages}")
     place.start()
     assert place.run("src.runs").returncode == 0
-    assert place.commands() == 1
+    (packages / "a_folder").mkdir()  # as runs/ in a checkout
+    assert place.run("src.runs").returncode == 0
+    assert place.commands() == 2
     (packages / "new-1.0.dist-info").mkdir()
     assert place.run("src.runs").returncode == 0
     until(lambda: place.state() is None)
     assert place.run("src.warm", "--status").returncode == 1
 
 
+@pytest.mark.slow
 def test_it_ends_when_nobody_needs_it(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.start("--for", "3s")
@@ -387,6 +391,7 @@ def test_it_ends_when_nobody_needs_it(tmp_path: Path) -> None:
     assert told.stdout == "no warm process; python -m src.warm starts one\n"
 
 
+@pytest.mark.slow
 def test_a_second_one_and_the_end(own_place: Place) -> None:
     """A second `warm` changes the time; `--stop` leaves commands alone that run."""
     told = own_place.run("src.warm", "--for", "2h").stdout
@@ -400,6 +405,7 @@ def test_a_second_one_and_the_end(own_place: Place) -> None:
         assert process.wait(timeout=60) == 143
 
 
+@pytest.mark.slow
 def test_a_killed_warm_process(own_place: Place) -> None:
     """Its commands write a checkpoint, and those that come later start for themselves."""
     with trains(own_place, "run") as (process, child):
@@ -417,6 +423,7 @@ def test_a_killed_warm_process(own_place: Place) -> None:
         assert own_place.commands() == 1
 
 
+@pytest.mark.slow
 def test_many_at_once_and_hostile_bytes(own_place: Place) -> None:
     file = next(each for each in (own_place.folder / "runtime").rglob("*") if each.is_socket())
     draw = random.Random(0)
@@ -458,6 +465,18 @@ def test_a_folder_that_others_can_write_into(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_limits_that_a_child_could_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    infinite = resource.RLIM_INFINITY
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert needs_rights({"RLIMIT_NOFILE": (soft, hard)}) == ""
+    assert needs_rights({"RLIMIT_NOFILE": (soft, hard - 1)}) == ""
+    for higher in (hard + 1, infinite):
+        assert needs_rights({"RLIMIT_NOFILE": (soft, higher)}) == "RLIMIT_NOFILE"
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert needs_rights({"RLIMIT_NOFILE": (soft, infinite)}) == ""
+
+
 def test_durations() -> None:
     assert [seconds(text) for text in ("45s", "1.5m", "8h", "30d")] == [45, 90, 28800, 2592000]
     for text in ("", "5", "0s", "31d", "-1h", "1e3s", "nan", "5 m"):
@@ -465,6 +484,7 @@ def test_durations() -> None:
             seconds(text)
 
 
+@pytest.mark.slow
 def test_what_libraries_ask_for_when_they_are_loaded(tmp_path: Path) -> None:
     """Each variable that C code asks for makes a difference, or is read again by each command."""
     source, library = tmp_path / "asked.c", tmp_path / "asked.so"

@@ -183,9 +183,10 @@ def _asked(connection: socket.socket, main: Callable[[], None], blocked: set[int
         if connection.recv(1) != b"y":
             return None
         connection.settimeout(None)
-        connection.sendall(b"g")  # from here on the command is run there, or not at all
-        answer = connection.recv(NUMBER.size, socket.MSG_WAITALL)
-        return NUMBER.unpack(answer)[0] if answer else 0
+        connection.sendall(b"g")
+        if connection.recv(1) == b"f":  # from here on the command is run there, or not at all
+            answer = connection.recv(NUMBER.size, socket.MSG_WAITALL)
+            return NUMBER.unpack(answer)[0] if answer else 0
     return None
 
 

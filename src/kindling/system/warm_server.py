@@ -25,6 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from stat import S_ISDIR
 from types import ModuleType
 from typing import Any, TextIO
 
@@ -32,6 +33,7 @@ from kindling.system import process, warm
 from kindling.system.errors import InputError
 from kindling.system.installation import as_command
 
+PACKAGES = (".dist-info", ".egg-info", ".pth")  # what an installation leaves beside the modules
 TICK = 0.2  # seconds between two looks at the processes that wait for commands
 LARGEST = 16 * 2**20  # bytes of an order
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG of prctl
@@ -111,38 +113,44 @@ class Server:
             os.close(self.lock)
 
     def _accept(self) -> Callable[[], None] | None:
-        connection, _ = self.listener.accept()
+        """In the child, returns the main function of a command."""
+        try:
+            connection, _ = self.listener.accept()
+        except OSError:  # too many commands run for another descriptor
+            time.sleep(TICK)
+            return None
         connection.settimeout(warm.PATIENCE)
         descriptors: list[int] = []
-        forked = False
+        main, forked = None, False
         try:
-            credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-            client, user, _ = struct.unpack("3i", credentials)
-            if user != os.getuid():
-                return None
-            message, descriptors, *_ = socket.recv_fds(connection, 32, warm.MOST_DESCRIPTORS)
+            client, message, descriptors = _received(connection)
             if message != b"r":
                 self._answer(connection, message)
-                return None
-            order = _read(descriptors[0]) if len(descriptors) > 1 else {}
-            self.refused = next(self._refusals(order, descriptors), "")
-            if self.refused:
-                return None
-            connection.sendall(b"y")
-            if connection.recv(1) != b"g":  # its command runs without this process meanwhile
-                return None
-            main = self._fork(connection, client, order, descriptors)
-            forked = True
-            if main is not None:  # in the child, which moves the descriptors
-                descriptors = []
-            return main
+            elif (order := self._taken(connection, descriptors)) is not None:
+                main = self._fork(connection, client, order, descriptors)
+                forked = True
         except (OSError, ValueError, LookupError, TypeError):  # broken off, or not an order
-            return None
-        finally:
-            if not forked:
-                connection.close()
+            pass
+        if not forked:
+            connection.close()
+        if main is None:  # the child moves them
             for each in descriptors:
                 os.close(each)
+        return main
+
+    def _taken(
+        self, connection: socket.socket, descriptors: Sequence[int]
+    ) -> dict[str, Any] | None:
+        """The order of a command that this process takes, and that waits for it."""
+        order = _read(descriptors[0]) if len(descriptors) > 1 else {}
+        self.refused = next(self._refusals(order, descriptors), "")
+        if self.refused:
+            return None
+        connection.sendall(b"y")
+        if connection.recv(1) != b"g":  # the command starts for itself meanwhile
+            return None
+        connection.sendall(b"f")
+        return order
 
     def _answer(self, connection: socket.socket, message: bytes) -> None:
         if message == b"q":
@@ -169,6 +177,8 @@ class Server:
         for name in sorted({*own, *given}):
             if own.get(name) != given.get(name) and self._matters(name):
                 yield f"another value of {name} in the environment"
+        if name := needs_rights(order["limits"]):
+            yield f"a higher {name}"
         if order["path"][1:] != self.path:
             yield "other folders on Python's path"
         first = order["path"][0] or str(Path(f"/proc/self/fd/{descriptors[1]}").readlink())
@@ -213,14 +223,39 @@ class Server:
             each.connection.sendall(warm.NUMBER.pack(os.waitstatus_to_exitcode(status)))
 
 
+def _received(connection: socket.socket) -> tuple[int, bytes, list[int]]:
+    """The process that connects, its message and descriptors. Raises ValueError for the process of
+    another user."""
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+    client, user, _ = struct.unpack("3i", credentials)
+    if user != os.getuid():
+        raise ValueError("another user")
+    message, descriptors, *_ = socket.recv_fds(connection, 32, warm.MOST_DESCRIPTORS)
+    return client, message, descriptors
+
+
 def _read(descriptor: int) -> Any:
     if os.fstat(descriptor).st_size > LARGEST:
         raise ValueError("too large")
     return json.loads(os.pread(descriptor, LARGEST, 0))
 
 
+def needs_rights(limits: dict[str, Sequence[int]]) -> str:
+    """The first of these limits that a child of this process could not set; "" without one."""
+
+    def number(limit: int) -> float:
+        return float("inf") if limit == resource.RLIM_INFINITY else limit
+
+    for name, (_, hard) in limits.items():
+        own = resource.getrlimit(getattr(resource, name))[1]
+        if os.geteuid() and number(hard) > number(own):
+            return name
+    return ""
+
+
 def _stamps(names: Any = None) -> Iterator[tuple[str, Any]]:
-    """Size and time of each file that was imported, and of each folder that packages lie in."""
+    """Size and time of each file that was imported, and the times of the packages in each folder of
+    Python's path. Other files may come and go there."""
     if names is None:
         files = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
         names = {*filter(None, files), *sys.path[1:]}
@@ -230,7 +265,18 @@ def _stamps(names: Any = None) -> Iterator[tuple[str, Any]]:
         except OSError:
             yield name, None
         else:
-            yield name, [found.st_size, found.st_mtime_ns]
+            stamp = [found.st_size, found.st_mtime_ns]
+            yield name, _packages(name) if S_ISDIR(found.st_mode) else stamp
+
+
+def _packages(folder: str) -> list[Any]:
+    with suppress(OSError), os.scandir(folder) as entries:
+        return sorted(
+            [entry.name, entry.stat().st_mtime_ns]
+            for entry in entries
+            if entry.name.endswith(PACKAGES)
+        )
+    return []
 
 
 def _hidden_by(folder: str) -> str:
