@@ -227,13 +227,20 @@ def own_ranks(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return fit(config, tmp_path_factory.mktemp("own") / "run")
 
 
+@pytest.fixture(scope="module")
+def ranks_by_gloo(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """The same of ranks that share no memory."""
+    config = compose(*DROPPED, "trainer.devices=2", "trainer.step=closed_form")
+    return fit(config, tmp_path_factory.mktemp("gloo") / "run")
+
+
 def same_weights(run: Run, other: Run) -> bool:
     a, b = weights(run), weights(other)
     return all(torch.equal(a[name], b[name]) for name in a)
 
 
 @pytest.mark.slow
-def test_two_agents_finish_a_run_as_one(tmp_path: Path, own_ranks: Run) -> None:
+def test_two_agents_finish_a_run_as_one(tmp_path: Path, ranks_by_gloo: Run) -> None:
     port = free_port()
     agent = [
         *TORCHRUN, "--nnodes=2", "--nproc-per-node=1", f"--rdzv-endpoint=localhost:{port}",
@@ -241,7 +248,7 @@ def test_two_agents_finish_a_run_as_one(tmp_path: Path, own_ranks: Run) -> None:
     ]  # fmt: skip
     outputs = processes(tmp_path, (agent, {}), (agent, {}))
     (result,) = tmp_path.glob("runs/*/*/result.json")
-    assert same_weights(Run(result.parent), own_ranks)
+    assert same_weights(Run(result.parent), ranks_by_gloo)
     assert sum(output.count("epoch 2/2") for output in outputs) == 1
     assert (
         sum(output.count("effective batch size 200: 100 on each of 2") for output in outputs) == 1
@@ -262,7 +269,7 @@ def test_torchrun_in_a_sweep(tmp_path: Path, own_ranks: Run) -> None:
 
 
 @pytest.mark.slow
-def test_srun(tmp_path: Path, own_ranks: Run) -> None:
+def test_srun(tmp_path: Path, ranks_by_gloo: Run) -> None:
     """As `srun --ntasks=2` starts two tasks, by the variables that it sets."""
     command = ["-m", "src.train", *DROPPED, "trainer.devices=2", "hydra.run.dir=run", "resume=auto"]
     slurm = {
@@ -275,7 +282,7 @@ def test_srun(tmp_path: Path, own_ranks: Run) -> None:
         for number in range(2)
     ]
     processes(tmp_path, *tasks)
-    assert same_weights(Run(tmp_path / "run"), own_ranks)
+    assert same_weights(Run(tmp_path / "run"), ranks_by_gloo)
 
 
 def test_what_started_the_ranks_must_suit_the_configuration(

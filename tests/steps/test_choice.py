@@ -29,8 +29,7 @@ def test_the_reason_names_what_stands_in_the_way(monkeypatch: pytest.MonkeyPatch
     ranks = choose_step([compose()], [MLP], world_size=2)
     assert ranks == StepChoice(
         "closed_form",
-        "the engine exchanges gradients by shared memory, and there are 2 ranks of another "
-        "launcher",
+        "the engine needs memory that ranks share, and these 2 share none",
     )
     assert choose_step([compose()], [MLP], world_size=2, shared=True) == StepChoice("native")
     half = choose_step([compose("trainer.precision=16-mixed")], [MLP])

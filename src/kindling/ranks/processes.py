@@ -59,7 +59,6 @@ from kindling.system.resources import cpu_count
 from kindling.system.signals import HANDLED, heeded
 
 INPUT_ERROR = "InputError: "  # prefix of the message in torch's error file
-OWN_ID = "kindling"  # of torch's elastic package, for ranks that `launch` starts
 LOST = 2  # see `_precedence`
 PASSED_ON = ("OMP_NUM_THREADS", "TORCH_NCCL_ASYNC_ERROR_HANDLING")
 POLL_SECONDS = 0.1  # between two looks at the processes
@@ -162,7 +161,7 @@ def _environment(rank: int, ranks: int, attempt: int) -> dict[str, str]:
         "RANK": rank, "LOCAL_RANK": rank, "GROUP_RANK": 0,
         "WORLD_SIZE": ranks, "LOCAL_WORLD_SIZE": ranks,
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": 0,  # `RanksStrategy.meeting` is used instead
-        "TORCHELASTIC_RUN_ID": OWN_ID, "TORCHELASTIC_RESTART_COUNT": attempt,
+        "TORCHELASTIC_RUN_ID": "kindling", "TORCHELASTIC_RESTART_COUNT": attempt,
     }  # fmt: skip
     passed_on = {name: os.environ[name] for name in PASSED_ON if name in os.environ}
     return {name: str(value) for name, value in environment.items()} | passed_on
@@ -357,10 +356,11 @@ class SharedMemory:
 
 
 def share_memory() -> bool:
-    """Whether the ranks that `launch` starts can share memory. False in ranks of other launchers,
-    which may be in other containers."""
-    own = os.environ.get("TORCHELASTIC_RUN_ID") == OWN_ID
-    return sys.platform == "linux" and (own or launch_info().launched_by is None)
+    """Whether the ranks of this run can share memory: those that `launch` or one torchrun starts.
+    Those of srun may be in several containers."""
+    found = launch_info()
+    together = found.local_world_size == found.world_size and found.launched_by != "srun"
+    return sys.platform == "linux" and together
 
 
 def all_max(numbers: list[int], device: torch.device) -> list[int]:

@@ -90,7 +90,7 @@ def _fastest(
         fastest, why_not = NATIVE, partial(_why_none_native, models)
         obstacles = {
             f"the engine runs on CPUs, this run on {accelerator}": accelerator != "cpu",
-            f"the engine exchanges gradients by shared memory, {several} of another launcher": (
+            f"the engine needs memory that ranks share, and these {world_size} share none": (
                 world_size > 1 and not shared
             ),
             f"the engine has no trainer.precision={trainer.precision}": (

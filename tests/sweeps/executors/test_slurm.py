@@ -284,12 +284,14 @@ def test_other_code_is_refused(cluster: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("devices", ["trainer.devices=2", "trainer.num_nodes=2"])
 def test_a_group_of_two_ranks(devices: str, cluster: Path, tmp_path: Path) -> None:
     """On one node the run starts its ranks; on two nodes srun does."""
-    common = (
+    common: tuple[str, ...] = (
         "data=digits", "trainer=ddp", "trainer.accelerator=cpu", "trainer.max_epochs=3", "seed=3",
     )  # fmt: skip
     # The two nodes have names that only Slurm knows.
     setup = "hydra.launcher.setup=['export MASTER_ADDR=127.0.0.1']"
-    one = ["trainer.devices=1"] if devices == "trainer.num_nodes=2" else []
+    one: list[str] = []
+    if devices == "trainer.num_nodes=2":  # two machines share no memory
+        one, common = ["trainer.devices=1"], (*common, "trainer.step=closed_form")
     there = run_command(
         tmp_path, "src.train", "-m", "hydra/launcher=fused", *common, *one, devices,
         "hydra.launcher.executor=slurm", setup, "hydra.sweep.dir=there",
