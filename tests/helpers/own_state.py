@@ -58,6 +58,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    from tests.helpers.own_state import main as imported  # a command's function is in a module
-
-    run(imported, plain=True)
+    run(main, plain=True)

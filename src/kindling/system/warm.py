@@ -104,13 +104,19 @@ def limits() -> dict[str, tuple[int, int]]:
     return {name: resource.getrlimit(getattr(resource, name)) for name in names}
 
 
+def _module_of(main: Callable[[], None]) -> str:
+    """The module from which the function can be imported; "" for that of a file without a name."""
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    return getattr(spec, "name", "") if main.__module__ == "__main__" else main.__module__
+
+
 def _order(main: Callable[[], None], descriptors: list[int], blocked: set[int]) -> dict[str, Any]:
     module = sys.modules["__main__"]
     umask = os.umask(0o77)
     os.umask(umask)
     return {
         "identity": json.loads(json.dumps(identity())),
-        "module": main.__module__,
+        "module": _module_of(main),
         "argv": sys.argv,
         "path": sys.path,
         "typed": as_command(""),
@@ -154,7 +160,7 @@ def hand_over(main: Callable[[], None]) -> None:
     """
     if taken or not available() or os.environ.get(SWITCH) == "off":
         return
-    if sys.gettrace() or sys.getprofile() or _in_background():
+    if sys.gettrace() or sys.getprofile() or _in_background() or not _module_of(main):
         return
     connection = connected()
     if connection is None:
