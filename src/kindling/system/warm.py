@@ -15,7 +15,6 @@ import socket
 import stat
 import struct
 import sys
-import tempfile
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
@@ -48,7 +47,7 @@ def available() -> bool:
 
 def folder() -> Path:
     """The folder of the socket, which only this user can enter."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
+    base = os.environ.get("XDG_RUNTIME_DIR") or os.environ.get("TMPDIR") or "/tmp"
     return Path(base) / f"kindling-warm-{os.getuid()}"
 
 
@@ -198,7 +197,9 @@ def _asked(connection: socket.socket, main: Callable[[], None], blocked: set[int
 
 def _wait(connection: socket.socket, child: int) -> NoReturn:
     """Sends signals on to the child until it has ended; ends in the same way."""
-    process = os.pidfd_open(child) if child > 0 else None
+    process = None
+    with suppress(OSError):  # it has ended already
+        process = os.pidfd_open(child)
     # The kernel tells of an answer by a signal too, so that one call waits for both.
     watched = {*SENT_ON, signal.SIGIO}
     signal.pthread_sigmask(signal.SIG_BLOCK, watched)
