@@ -6,11 +6,14 @@ import pty
 import random
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -37,9 +40,10 @@ class Place:
 
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder = folder
-        (folder / "runtime").mkdir()
+        self.runtime = Path(tempfile.mkdtemp(prefix="w"))  # a socket's path has 107 bytes
+        weakref.finalize(self, shutil.rmtree, self.runtime, ignore_errors=True)
         self.environment = {
-            **os.environ, "KINDLING_WARM": "on", "XDG_RUNTIME_DIR": str(folder / "runtime"),
+            **os.environ, "KINDLING_WARM": "on", "XDG_RUNTIME_DIR": str(self.runtime),
             **environment,
         }  # fmt: skip
 
@@ -384,7 +388,7 @@ def test_it_ends_when_nobody_needs_it(tmp_path: Path) -> None:
     place = Place(tmp_path)
     assert place.run("src.warm", "--for", "3s").returncode == 0
     until(lambda: "no warm" in place.run("src.warm", "--status").stdout)
-    left = [file.suffix for file in (tmp_path / "runtime").rglob("*") if file.is_file()]
+    left = [file.suffix for file in place.runtime.rglob("*") if file.is_file()]
     assert sorted(left) == [".lock", ".log"]
     told = place.run("src.warm", "--status")
     assert told.returncode == 1
@@ -424,7 +428,7 @@ def test_a_killed_warm_process(own_place: Place) -> None:
 
 @pytest.mark.slow
 def test_many_at_once_and_hostile_bytes(own_place: Place) -> None:
-    file = next(each for each in (own_place.folder / "runtime").rglob("*") if each.is_socket())
+    file = next(each for each in own_place.runtime.rglob("*") if each.is_socket())
     draw = random.Random(0)
     held = []
     for size in (0, 1, 5, 32, 5000):
@@ -452,7 +456,7 @@ def test_many_at_once_and_hostile_bytes(own_place: Place) -> None:
 
 def test_a_folder_that_others_can_write_into(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    folder = tmp_path / "runtime" / f"kindling-warm-{os.getuid()}"
+    folder = place.runtime / f"kindling-warm-{os.getuid()}"
     folder.mkdir(mode=0o755)
     folder.chmod(0o755)
     done = place.run("src.warm")
