@@ -480,6 +480,27 @@ def test_limits_that_a_child_could_not_set(monkeypatch: pytest.MonkeyPatch) -> N
     assert needs_rights({"RLIMIT_NOFILE": (soft, infinite)}) == ""
 
 
+def test_a_system_without_what_linux_has(tmp_path: Path) -> None:
+    """Commands are as they were, and `warm` says why there is none."""
+    program = (
+        "import os, signal, socket, sys\n"
+        "del signal.struct_siginfo, signal.sigwaitinfo, signal.pidfd_send_signal\n"
+        "del os.memfd_create, os.pidfd_open, os.O_PATH, socket.SO_PEERCRED, socket.send_fds\n"
+        "sys.argv[0] = 'kindling'\n"
+        "from kindling.system import warm; warm.available = lambda: False\n"
+        "from kindling.__main__ import main; main()\n"
+    )
+    for arguments, status, told in (
+        (("runs",), 0, ""),
+        (("warm",), 2, "error: a warm process needs Linux; commands start for themselves\n"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments], cwd=tmp_path,
+            env={**os.environ, "KINDLING_WARM": "on"}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (status, told)
+
+
 def test_durations() -> None:
     assert [seconds(text) for text in ("45s", "1.5m", "8h", "30d")] == [45, 90, 28800, 2592000]
     for text in ("", "5", "0s", "31d", "-1h", "1e3s", "nan", "5 m"):

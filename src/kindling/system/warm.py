@@ -240,7 +240,7 @@ def _status(connection: socket.socket) -> int | None:
     return int(NUMBER.unpack(answer)[0])
 
 
-def _send_on(told: signal.struct_siginfo, child: int, process: int) -> None:
+def _send_on(told: "signal.struct_siginfo", child: int, process: int) -> None:
     """A terminal sends a signal to all processes of a command, other senders to the first one."""
     number = signal.Signals(told.si_signo)
     stops = number == signal.SIGTSTP
