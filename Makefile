@@ -36,7 +36,7 @@ $(BASE): pyproject.toml constraints.txt
 	touch $(BASE)
 
 $(READY): $(BASE)
-	@echo "installing the optional packages into $(VENV): a minute, 1 GB"
+	@echo "installing the optional packages into $(VENV): 1 GB"
 	$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
 	touch $(READY)
 

@@ -10,10 +10,14 @@ python -m src.benchmark suite=devices      (or precision, batch_size, hidden_siz
                                            SUITE.png)
 """
 
+import os
+
 from kindling.system.arguments import command_parser
+from kindling.system.warm import SWITCH
 
 
 def main() -> None:
+    os.environ[SWITCH] = "off"  # the commands that are measured and killed start for themselves
     parser = command_parser("benchmark", __doc__)
     parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="as in the examples")
     arguments = parser.parse_args()

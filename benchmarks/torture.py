@@ -4,18 +4,21 @@ python -m src.torture --kills 200
 """
 
 import json
+import os
 from pathlib import Path
 
 from kindling.system.arguments import command_parser
 from kindling.system.colour import tell_error
 from kindling.system.errors import InputError
 from kindling.system.process import importing
+from kindling.system.warm import SWITCH
 
 DEFAULT = ("single", "sweep", "halving", "ranks")
 NAMES = (*DEFAULT, "local", "slurm", "ray")
 
 
 def main() -> None:
+    os.environ[SWITCH] = "off"  # the commands that are measured and killed start for themselves
     parser = command_parser("torture", __doc__)
     parser.add_argument(
         "--kills", type=int, default=20, metavar="N", help="in all; 1 or more, default: 20"

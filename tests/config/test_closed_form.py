@@ -1,5 +1,6 @@
 """The reach of the closed form: one table, told by the configuration and followed by the steps."""
 
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -53,3 +54,12 @@ def test_sections_and_models_agree_on_who_has_a_closed_form() -> None:
 )
 def test_ranks_of_the_engine_import_no_compiler(setting: str, needed: list[str]) -> None:
     assert needed_by_ranks(compose(setting).read) == needed
+
+
+def test_ranks_may_train_on_a_gpu_where_its_driver_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for driver, needed in ((tmp_path, ["torch._dynamo"]), (tmp_path / "none", [])):
+        monkeypatch.setattr("kindling.config.closed_form.NVIDIA", driver)
+        assert needed_by_ranks(compose("trainer.accelerator=auto").read) == needed
+        assert needed_by_ranks(compose("trainer.accelerator=cpu").read) == []

@@ -334,6 +334,7 @@ def read(terminal: int, enough: Callable[[str], object]) -> str:
         ("another value of RANK", {"RANK": "0"}, []),
         ("another options of Python", {}, [sys.executable, "-X", "dev"]),
         ("another scheduling", {}, ["nice", "-n", "3", sys.executable]),
+        ("a limit of its memory", {}, ["prlimit", "--as=9000000000", sys.executable]),
         ("another cores", {}, ["taskset", "-c", "0", sys.executable]),
     ],
 )

@@ -1,6 +1,7 @@
 """The settings that steps of many models at once do not cover. Nothing here imports torch."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
@@ -16,6 +17,7 @@ NOT_COVERED = {  # key, value: the reason
     ("trainer.detect_anomaly", True): "has no operations of autograd",
     ("trainer.gradient_clip_algorithm", "value"): "clips norms",
 }
+NVIDIA = Path("/dev/nvidiactl")  # of the driver: where it is, `auto` may mean a GPU
 FAMILIES: list[str] = []  # the model.name of the models that have a closed form
 
 S = TypeVar("S", bound=BaseModel)
@@ -49,7 +51,7 @@ def needed_by_ranks(read: Read) -> list[str]:
     by_engine = (
         not not_covered(read)
         and read("trainer.step") in ("auto", "native")
-        and read("trainer.accelerator") in ("auto", "cpu")
+        and read("trainer.accelerator") in (("cpu",) if NVIDIA.exists() else ("auto", "cpu"))
         and read("trainer.precision") in ("32", "64")
         and read("trainer.num_nodes") == 1
         and read("optimizer.name") in OPTIMIZERS

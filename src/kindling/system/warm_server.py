@@ -179,6 +179,9 @@ class Server:
                 yield f"another value of {name} in the environment"
         if name := needs_rights(order["limits"]):
             yield f"a higher {name}"
+        for name in ("RLIMIT_AS", "RLIMIT_DATA"):  # which count all that was imported here
+            if order["limits"][name][0] != resource.RLIM_INFINITY:
+                yield f"a limit of its memory ({name})"
         if order["path"][1:] != self.path:
             yield "other folders on Python's path"
         first = order["path"][0] or str(Path(f"/proc/self/fd/{descriptors[1]}").readlink())
