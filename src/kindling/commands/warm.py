@@ -12,6 +12,7 @@ When code or packages change, the process ends, and commands start for themselve
 import re
 import time
 
+from kindling.config.written import counted
 from kindling.system import warm
 from kindling.system.arguments import command_parser
 from kindling.system.errors import InputError
@@ -69,17 +70,17 @@ def main() -> None:
         begin = warm_server.start(idle, LIBRARIES)
         if begin is None:
             print(
-                "commands begin at once from now on, as soon as the libraries are loaded; "
-                f"{as_command('warm')} --stop ends this"
+                "the libraries are being loaded; then commands begin at once, until "
+                f"{as_command('warm')} --stop"
             )
         elif command := begin():  # in a process of its own, which becomes a command
             command()
 
 
 def _told(state: dict[str, float | str], *, stopped: bool = False) -> str:
-    count, running = int(state["commands"]), int(state["running"])
+    count, running = counted(int(state["commands"]), "command"), int(state["running"])
     began = time.strftime("%H:%M", time.localtime(float(state["began"])))
-    told = f"process {state['process']}, warm since {began}; {count} commands so far"
+    told = f"process {state['process']}, warm since {began}; {count} so far"
     told += f", {running} running"
     if stopped:
         return f"{told}; ends" + (" after these" if running else "")

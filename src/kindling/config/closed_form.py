@@ -44,9 +44,9 @@ def not_covered(read: Read) -> dict[str, str]:
 
 
 def needed_by_ranks(read: Read) -> list[str]:
-    """The modules that ranks need beyond those of all runs, as far as anybody can tell without
-    torch: its optimizers import the compiler, for two seconds; the engine needs no optimizer."""
-    from kindling.native.engine import OPTIMIZERS  # by way of a tenth of a second of others
+    """The modules that ranks need beyond those of all runs, guessed without torch. Its optimizers
+    import its compiler, which takes two seconds. The engine uses none of them."""
+    from kindling.native.engine import OPTIMIZERS  # whose own imports take a tenth of a second
 
     by_engine = (
         not not_covered(read)

@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from kindling.system.installation import PACKAGE, as_command
-from kindling.system.resources import is_limited
 
 SWITCH = "KINDLING_WARM"  # `off` in the environment: commands start for themselves
 PATIENCE = 2.0  # seconds until a warm process that does not answer is left alone
@@ -82,6 +81,8 @@ def connected() -> socket.socket | None:
 
 def identity() -> dict[str, Any]:
     """What a child cannot change: it must be the same in the warm process and in the command."""
+    from kindling.system.resources import is_limited  # needed only where there is a warm process
+
     lines = Path("/proc/self/status").read_text().splitlines()
     status = dict(line.split(":", 1) for line in lines)
     root = Path("/").stat()
