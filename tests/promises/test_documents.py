@@ -428,6 +428,12 @@ def test_settings_train(files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert fit(config, tmp_path / str(number)).result["status"] == "finished", arguments
 
 
+def test_capitals_in_commands_name_what_the_tests_have() -> None:
+    """The commands themselves run in the slow tests alone."""
+    named = {word for arguments in RUN for word in arguments[1:] if word.isupper()}
+    assert named <= {"COLUMN", "FOLDER"}
+
+
 @pytest.fixture(scope="module")
 def runner() -> Iterator[Warm]:
     runner = Warm("kindling.training.fit", "kindling.reports.page")
