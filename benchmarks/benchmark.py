@@ -3,6 +3,7 @@
 python -m src.benchmark suite=loops [rounds=5] [data=mnist_or_digits]
 python -m src.benchmark suite=sweep [full=true] [commands=false]
 python -m src.benchmark suite=search
+python -m src.benchmark suite=estimator    beside scikit-learn's MLPClassifier
 python -m src.benchmark suite=tables       accuracy of cross-validations
 python -m src.benchmark suite=checkpoints      (or report, busy, gpu_check)
 python -m src.benchmark suite=devices      (or precision, batch_size, hidden_size, dataset_size,

@@ -29,6 +29,7 @@ from benchmarks.suites import (
     augmentation,
     busy,
     commands,
+    estimator,
     gpu_check,
     pack,
     pieces,
@@ -129,6 +130,37 @@ def test_busy(monkeypatch: pytest.MonkeyPatch) -> None:
     assert json.loads(line)["ratios"] == {"run/one thread": 1.5, "sweep/one thread": 1.5}
     assert "sweep, one thread" in table
     assert [loop.returncode for loop in started[:2]] == [-9, -9]
+
+
+def test_estimator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both train as many epochs on the same samples, and know them afterwards."""
+    few = {told: (60, *sizes[1:3], 30, 3) for told, sizes in estimator.FITS.items()}
+    monkeypatch.setattr(estimator, "FITS", few)
+    monkeypatch.setattr(estimator, "JOBS", 1)
+    monkeypatch.setattr(estimator, "MANY", 100)
+    monkeypatch.setattr(estimator, "CALLS", 1)
+    fitted = []
+    fit_one = estimator._fit
+
+    def note(model: Any, x: Any, y: Any) -> float:
+        seconds = fit_one(model, x, y)
+        if hasattr(model, "n_iter_"):
+            fitted.append((type(model).__name__, len(x), model.n_iter_, model.score(x, y)))
+        return seconds
+
+    monkeypatch.setattr(estimator, "_fit", note)
+    table, line = run_suite(read_settings(["suite=estimator", "rounds=1"]))
+    found = json.loads(line)
+    tasks = [f"fit {told}" for told in few] + ["search of 40 fits", "a row", "a million rows"]
+    both = ("KindlingClassifier", "MLPClassifier")
+    assert {*found["rows"]} == {f"{task}, {name}" for task in tasks for name in both}
+    for task in tasks:
+        ours, theirs = (found["rows"][f"{task}, {name}"]["median"] for name in both)
+        shown = found["ratios"][f"{task}: MLPClassifier/KindlingClassifier"]
+        assert shown == pytest.approx(theirs / ours)
+        assert task in table
+    assert {name for name, *_ in fitted} == {*both}
+    assert {(rows, epochs) for _, rows, epochs, _ in fitted} == {(60, 3)}
 
 
 def test_search(monkeypatch: pytest.MonkeyPatch) -> None:

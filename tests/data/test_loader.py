@@ -152,9 +152,8 @@ def test_orders_that_are_made_ahead_are_the_same() -> None:
 def test_only_a_gpu_has_orders_made_ahead() -> None:
     data = DataModule(compose("data=digits").data)
     data.setup()
-    assert data._sampler(0).pool is None
-    data.device = torch.device("cuda")
-    assert data._sampler(0).pool is not None
+    assert data.sampler().pool is None
+    assert data.sampler(device=torch.device("cuda")).pool is not None
 
 
 def test_stream_order_is_torchs_dataloader() -> None:

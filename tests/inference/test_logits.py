@@ -14,7 +14,7 @@ from scipy.ndimage import map_coordinates
 
 from kindling.config.compose import compose
 from kindling.data.augmentation import Augmentation
-from kindling.data.sources.source import Split
+from kindling.data.sources.source import Split, as_float
 from kindling.inference.committees.making import make_committee
 from kindling.inference.committees.members import read_request
 from kindling.inference.evaluation import (
@@ -301,3 +301,43 @@ def test_probabilities_that_underflow(trained: Trained) -> None:
         bias.copy_(kept)
     assert found.isfinite().all()
     assert math.isclose(found[0].exp().sum(), 1, rel_tol=1e-9)
+
+
+def by_torch(model: torch.nn.Module, features: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        outputs: torch.Tensor = model(as_float(features))
+    return outputs.double()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda layer: layer.weight.data.mul_(2),
+        lambda layer: torch.nn.init.zeros_(layer.weight),
+        lambda layer: layer.load_state_dict({k: v + 1 for k, v in layer.state_dict().items()}),
+        lambda layer: setattr(layer, "weight", torch.nn.Parameter(layer.weight * 3)),
+        lambda layer: setattr(layer, "bias", torch.nn.Parameter(layer.bias - 1)),
+    ],
+)
+def test_logits_are_those_of_the_weights_of_the_moment(change: Any, run: Run) -> None:
+    """The engine computes with a copy, which it keeps from call to call."""
+    trained = open_trained(run.folder)
+    split = first_tests(trained, 30)
+    before = compute_logits(trained, split).double()
+    assert torch.allclose(before, by_torch(trained.model, split.features), atol=1e-4)
+    layer = [m for m in trained.model.modules() if isinstance(m, torch.nn.Linear)][-1]
+    change(layer)
+    after = compute_logits(trained, split).double()
+    assert torch.allclose(after, by_torch(trained.model, split.features), atol=1e-4)
+    assert not torch.allclose(after, before, atol=1e-2)
+    other = open_trained(run.folder)  # another model has weights of its own
+    assert compute_logits(other, split).double().equal(before)
+
+
+@pytest.mark.parametrize("count", [1, 999, 1000, 1001, 7999, 8001, 65_000])
+def test_many_samples_have_the_logits_of_each(count: int, trained: Trained) -> None:
+    """By several threads from 8,000 on, and by several calls from 64,000 on."""
+    few = first_tests(trained, 50)
+    places = torch.arange(count) % 50
+    whole = compute_logits(trained, few.take(places))
+    assert whole.equal(compute_logits(trained, few)[places])

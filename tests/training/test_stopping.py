@@ -21,10 +21,17 @@ from kindling.records.folder import Row, Run
 from kindling.records.sweep_folder import Sweep
 from kindling.steps import lanes
 from kindling.sweeps.trials import train_trials
+from kindling.training.decisions import (
+    EARLY_STOPPING,
+    HALVING,
+    TrialStatuses,
+    best,
+    out_of_patience,
+    rungs,
+    sort_keys,
+)
 from kindling.training.fit import fit, fit_stack
 from kindling.training.history import History
-from kindling.training.module import EARLY_STOPPING, HALVING, TrialStatuses
-from kindling.training.stopping import best, out_of_patience, rungs
 from tests.helpers.commands import SMALL, Command, Train
 from tests.helpers.kills import Killed, die_after_writing
 from tests.helpers.weights import weights
@@ -59,7 +66,7 @@ def test_patience_is_lightnings(monitor: str, patience: int) -> None:
         for value in (torch.rand(30, generator=stream) * 20).round().tolist():
             rows.append({monitor: value})
             stops, _ = theirs._evaluate_stopping_criteria(torch.tensor(value))
-            assert out_of_patience(rows, config) == stops
+            assert out_of_patience(sort_keys(rows, config), config) == stops
             if stops:
                 break
         ends.append(len(rows))
@@ -91,9 +98,9 @@ def test_a_value_that_is_no_number_neither_survives_nor_restores_patience() -> N
         mode = "min" if monitor in ("val/loss", "val/brier") else "max"
         numbers = [0.1, 0.2, 0.3, 0.4, math.nan, math.inf, -math.inf]
         values = {trial: stream.choice(numbers) for trial in range(stream.randint(1, 9))}
-        sort_keys = {trial: sort_key(monitor, value) for trial, value in values.items()}
+        keys = {trial: sort_key(monitor, value) for trial, value in values.items()}
         factor = stream.randint(2, 4)
-        alive = best(sort_keys, dict.fromkeys(values, 1), factor)
+        alive = best(keys, dict.fromkeys(values, 1), factor)
         finite = [trial for trial in values if math.isfinite(values[trial])]
         sign = -1 if mode == "max" else 1
         expected = sorted(finite, key=lambda t: sign * values[t])[: max(1, len(values) // factor)]
@@ -108,7 +115,7 @@ def test_a_value_that_is_no_number_neither_survives_nor_restores_patience() -> N
             if math.isfinite(value) and sign * value < least:
                 least, since = sign * value, 0
         if least < math.inf:
-            assert out_of_patience(rows, config) == (since >= patience)
+            assert out_of_patience(sort_keys(rows, config), config) == (since >= patience)
 
 
 @functools.cache

@@ -131,11 +131,11 @@ def unused_line(names: Sequence[str]) -> str:
 
 def as_float32(x: NDArray[Any], *, always: bool = False) -> NDArray[Any]:
     """Converts floats, and `always` all numbers, to float32, too large ones to infinity; leaves
-    other types unchanged."""
+    other types unchanged, and copies nothing that is float32."""
     if x.dtype.kind not in ("biuf" if always else "f"):
         return x
     with np.errstate(over="ignore"):
-        return x.astype(np.float32)
+        return x.astype(np.float32, copy=False)
 
 
 def feature_faults(name: str, x: NDArray[Any], kind: str | None = None) -> list[str]:
@@ -151,10 +151,13 @@ def feature_faults(name: str, x: NDArray[Any], kind: str | None = None) -> list[
     if x.dtype.kind != "f":
         return []
     pictures = kind == "pictures" or (kind is None and x.ndim > 2)
-    wrong = ~np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
-    if wrong.any():
-        allowed = "from 0 to 1" if pictures else "finite"
-        return [f"{name}[{int(wrong.argmax())}] has NaN or infinite values, must be {allowed}"]
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = x.sum()  # finite only if all values are, and quick
+    if not np.isfinite(total):
+        wrong = ~np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
+        if wrong.any():
+            allowed = "from 0 to 1" if pictures else "finite"
+            return [f"{name}[{int(wrong.argmax())}] has NaN or infinite values, must be {allowed}"]
     if pictures and (x.min() < 0 or x.max() > 1):
         return [
             f"{name} goes from {x.min():g} to {x.max():g}, floats of pictures must be from 0 to 1; "

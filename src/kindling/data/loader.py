@@ -204,7 +204,8 @@ class BlockSampler(Sampler[Tensor]):
         blocks: list[Tensor] = []
         if done < self.full_batches:
             full = on_rank[:, :end].reshape(len(on_rank), -1, self.batch_size).transpose(0, 1)
-            blocks += torch.split(full[done:], self.batches_per_block)
+            each = self.batches_per_block
+            blocks += [full[n : n + each] for n in range(done, self.full_batches, each)]
         if self.last_batch:
             blocks.append(on_rank[:, end : end + self.last_batch].unsqueeze(0))
         for block in blocks:
@@ -213,8 +214,11 @@ class BlockSampler(Sampler[Tensor]):
     def _permutation(self, order: Order, epoch: int) -> Tensor:
         """The part of this rank. A stack keeps one order for each seed, so int32 saves memory. A
         training set has at least half of the rows, so its rows are below 2**31."""
-        found = order(epoch, self.samples)[self.rank :: self.world_size]
-        return found.to(torch.int32) if self.samples < 2**30 else found
+        found = order(epoch, self.samples)
+        if self.world_size > 1:
+            found = found[self.rank :: self.world_size]
+        several = len(self.orders) > 1 or self.pool is not None
+        return found.to(torch.int32) if several and self.samples < 2**30 else found
 
     def _permutations(self) -> Tensor:
         """The orders of this epoch, (R, samples of this rank). The list of orders may have changed
@@ -222,6 +226,8 @@ class BlockSampler(Sampler[Tensor]):
         pool, made = self.pool, self.made_ahead
         if pool is None:
             first = self._permutation(self.orders[0], self.epoch)
+            if len(self.orders) == 1:
+                return first.unsqueeze(0)
             found = first.new_empty((len(self.orders), len(first)))
             for place, order in enumerate(self.orders):
                 found[place] = self._permutation(order, self.epoch) if place else first

@@ -4,6 +4,7 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, cast
 
@@ -21,24 +22,24 @@ from sklearn.utils.validation import (
 )
 
 from kindling.config.compose import compose
-from kindling.config.schema import Csv
+from kindling.config.schema import Config, Csv
 from kindling.data.sources.source import COPIES
 from kindling.data.tables.columns import Columns
 from kindling.data.tables.learning import learn_columns
 from kindling.data.tables.table import Table, as_table
-from kindling.inference.committees.packing import fit_pack
 from kindling.inference.model import Model
-from kindling.records.folder import MOST_MEMBERS, Run
-from kindling.records.loading import open_trained
+from kindling.records.folder import MOST_MEMBERS, Row, Run
+from kindling.records.loading import Trained, open_trained
 from kindling.system.arguments import as_path
 from kindling.system.errors import InputError, Interrupted
 from kindling.system.resources import require_memory
 from kindling.training import random_state
-from kindling.training.fit import fit
+from kindling.training.in_memory import InMemory, train_in_memory
 from kindling.training.own import Given
 
 Inputs: TypeAlias = "ArrayLike | spmatrix | sparray"
 PACK_FRACTION = 0.2  # of the samples choose the members of a pack, if val_fraction is None
+TOLD_AS = Path("the run")  # where there is no folder
 LARGE = 30  # the root of a column's mean square, beyond which training is told to suffer
 WHY_NOT = {  # what other estimators have
     "partial_fit": (
@@ -154,46 +155,73 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     ) -> None:
         """Raises ValueError with all faults of the settings."""
         _warn_of_scale(features, type(self).__name__)
-        with tempfile.TemporaryDirectory() as temporary:
-            folder = Path(temporary, "run")
-            try:
-                if self.folder is not None:
-                    folder = as_path(self.folder, "folder")
-                own: tuple[NDArray[Any], ...] = (features, labels)
-                if weights is not None:
-                    own = (*own, _check_sample_weight(weights, features, ensure_non_negative=True))
-                run, best = self._run(folder, own)
-                self.model_ = Model(open_trained(run.folder))
-            except (InputError, Interrupted) as error:
-                # The files are gone before anyone could look at them.
-                text = str(error).replace(str(Path(temporary, "run")), "the run")
-                text = text.replace("data=(x, y), test=(x_test, y_test)", "X and y")
-                if isinstance(error, Interrupted):
-                    told = "stopped; nothing was kept" if self.folder is None else text
-                    raise Interrupted(error.number, told) from None
-                raise ValueError(text) from None
-            self.history_ = best.history
+        own: tuple[NDArray[Any], ...] = (features, labels)
+        try:
+            if weights is not None:
+                own = (*own, _check_sample_weight(weights, features, ensure_non_negative=True))
+            trained, self.history_ = self._run(own)
+        except Interrupted as error:
+            told = "stopped; nothing was kept" if self.folder is None else str(error)
+            raise Interrupted(error.number, told) from None
+        except InputError as error:
+            text = str(error).replace("data=(x, y), test=(x_test, y_test)", "X and y")
+            raise ValueError(text) from None
+        self.model_ = Model(trained)
         self.loss_curve_ = [row["train/loss"] for row in self.history_[1:]]
         self.n_iter_ = len(self.history_) - 1
 
-    def _run(self, folder: Path, own: tuple[NDArray[Any], ...]) -> tuple[Run, Run]:
-        """The trained run, and that of the best network."""
+    def _run(self, own: tuple[NDArray[Any], ...]) -> tuple[Trained, list[Row]]:
+        """The trained model, and the history of its best network."""
         seed = self._seed()  # perhaps from NumPy's global stream, which goes on
-        streams = random_state.capture()  # `fit` seeds them
+        streams = random_state.capture()  # a run seeds them
         test = tuple(part[:1] for part in own[:2])  # a run has one; nobody reads its metrics here
         try:
+            given, settings = Given.of(None, own, None, test), self._settings(seed)
             if self.pack is not None:
-                given = Given.of(None, own, None, test)
-                made, members = fit_pack(
-                    self._settings(seed), self._networks(), seed, given, folder
-                )
-                return made, members[0]
-            run = fit(compose(*self._settings(seed)), folder, data=own, test=test)
+                return self._pack(settings, seed, given)
+            found, config = None, given.tried(compose(*settings))
+            if self.folder is None:
+                found = train_in_memory(config, TOLD_AS)
+            if found is None:
+                found = self._in_a_folder(config)
         finally:
             random_state.restore(streams)
-        if not run.best_checkpoint.exists():
+        if found.trained is None:
             raise InputError(f"lr={self.lr}: training diverged; try a smaller lr, or scale X")
-        return run, run
+        return found.trained, found.history
+
+    def _in_a_folder(self, config: Config) -> InMemory:
+        from kindling.training.fit import fit  # imports Lightning
+
+        with self._own_folder() as folder:
+            run = fit(config, folder)
+            diverged = not run.best_checkpoint.exists()
+            return InMemory(None if diverged else self._opened(run), run.history)
+
+    def _pack(self, settings: Sequence[str], seed: int, given: Given) -> tuple[Trained, list[Row]]:
+        from kindling.inference.committees.packing import fit_pack  # as above
+
+        with self._own_folder() as folder:
+            made, members = fit_pack(settings, self._networks(), seed, given, folder)
+            return self._opened(made), members[0].history
+
+    @contextmanager
+    def _own_folder(self) -> Iterator[Path]:
+        """That of the run. No error names a temporary one, which is gone before anyone could look
+        at its files."""
+        if self.folder is not None:
+            yield as_path(self.folder, "folder")
+            return
+        with tempfile.TemporaryDirectory() as temporary:
+            folder = Path(temporary, "run")
+            try:
+                yield folder
+            except InputError as error:
+                raise InputError(str(error).replace(str(folder), str(TOLD_AS))) from None
+
+    def _opened(self, run: Run) -> Trained:
+        trained = open_trained(run.folder)
+        return trained if self.folder is not None else replace(trained, checkpoint=TOLD_AS)
 
     def _networks(self) -> int:
         """Of a pack. Raises InputError."""
@@ -439,7 +467,8 @@ def _dense(features: Any) -> NDArray[np.float32]:
 
 
 def _warn_of_scale(features: NDArray[np.float32], name: str) -> None:
-    sizes = np.sqrt(np.mean(np.square(features, dtype=np.float64), axis=0))
+    squares = np.einsum("nf,nf->f", features, features, dtype=np.float64)
+    sizes = np.sqrt(squares / len(features))
     column = int(sizes.argmax())
     if sizes[column] > LARGE:
         warnings.warn(

@@ -194,6 +194,7 @@ class Network:
             LOSSES.index(self.loss), self.delta,
         )  # fmt: skip
         self.pointer = ctypes.byref(self._network)
+        self.scratch: dict[int, int] = {}  # the bytes for a batch size
 
 
 class Engine:
@@ -234,7 +235,9 @@ class Engine:
 
     def scratch_bytes(self, network: Network, batch: int) -> int:
         """The bytes of working memory for batches of up to `batch` samples."""
-        return int(self._call("scratch_bytes", network, batch))
+        if batch not in network.scratch:
+            network.scratch[batch] = int(self._call("scratch_bytes", network, batch))
+        return network.scratch[batch]
 
     def train(
         self,

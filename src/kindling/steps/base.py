@@ -12,9 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from kindling.config import schema
 from kindling.config.measures import measure_of
 from kindling.config.schema import Config
+from kindling.data.class_balance import class_weights
 from kindling.data.loader import Batch
+from kindling.data.splits import Splits
 from kindling.steps.lanes import Lanes
 from kindling.steps.optimizers import adapt_restored, is_sharded
 from kindling.steps.schedule import Schedule
@@ -85,6 +88,20 @@ class StepPlan:
         """The class weights (classes,) with the type and the device of another tensor."""
         weights = self.class_weights
         return None if weights is None else torch.tensor(weights, dtype=like.dtype).to(like.device)
+
+    @classmethod
+    def of(cls, trainer: schema.Trainer, data: Splits) -> Self:
+        """That of the configuration, for one process."""
+        return cls(
+            data.batches_per_epoch,
+            trainer.accumulate_grad_batches,
+            trainer.gradient_clip_val,
+            trainer.label_smoothing,
+            class_weights(
+                trainer.class_weights, data.training_split(data.folds or [None]), data.source
+            ),
+            clip_values=trainer.gradient_clip_algorithm == "value",
+        )
 
     @property
     def steps_per_epoch(self) -> int:

@@ -8,7 +8,7 @@ import ctypes
 import threading
 from collections.abc import Iterator, Sequence
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,7 +18,8 @@ from torch.optim import Optimizer
 from torch.utils._pytree import tree_map_only
 
 from kindling.config import schema
-from kindling.data.loader import CHUNK, OPERATIONS, Batch, Block, Rows
+from kindling.data.loader import CHUNK, OPERATIONS, Batch, Block, BlockSampler, Rows, Slices
+from kindling.data.sources.source import Split
 from kindling.models.closed_form import closed_form_of
 from kindling.models.mlp import DenseClosedForm, architecture_of
 from kindling.native import engine
@@ -26,6 +27,7 @@ from kindling.steps.base import BatchResults, Learner, StepPlan, contiguous
 from kindling.steps.lanes import TeamSize
 from kindling.steps.optimizers import ADAM_BETAS, ADAM_EPS, build_optimizer, is_plain_sgd
 from kindling.tasks.measures import Evaluated, joined, tally
+from kindling.tasks.metrics import exact_sum
 from kindling.tasks.task import Task
 
 SOURCES = {
@@ -49,8 +51,7 @@ def as_read(part: Tensor) -> Tensor:
 
 
 def scores_of(scores: NDArray[np.float64], *, real: bool) -> Tensor:
-    found = torch.from_numpy(scores)
-    return found if real else found.long()
+    return torch.from_numpy(scores if real else scores.astype(np.int64))
 
 
 class NativeModel:
@@ -98,6 +99,20 @@ class NativeModel:
             ):  # fmt: skip
                 if start >= 0:
                     yield getattr(module, name), vector[start : start + place.units]
+
+    @property
+    def counters(self) -> list[Tensor]:
+        """Of the batches that the running statistics have seen."""
+        found = [norm.num_batches_tracked for norm in self.batch_norms]
+        return [counter for counter in found if counter is not None]
+
+    def snapshot(self) -> list[Tensor]:
+        """A copy of all numbers of the model."""
+        return [self.weights.clone(), *(counter.clone() for counter in self.counters)]
+
+    def restore(self, snapshot: Sequence[Tensor]) -> None:
+        for own, copy in zip([self.weights, *self.counters], snapshot, strict=True):
+            own.copy_(copy)
 
     def logits(self, features: Tensor) -> Tensor:
         """Logits (N, classes) of features (N, *shape), as a split or a `Batch` holds them."""
@@ -258,7 +273,7 @@ class NativeLearner(Learner):
         self.by_size = sorted(range(len(trials)), key=lambda n: -sizes[n])
 
     def train(self, block: Block | Rows, epoch: int, batch: int) -> BatchResults:
-        count, by = block.batches, engine.engine()
+        count = block.batches
         losses = np.empty((len(self.trials), count))
         scores = np.empty((len(self.trials), count))
         features, labels = block.features.contiguous(), as_read(block.labels)
@@ -268,7 +283,6 @@ class NativeLearner(Learner):
 
         def train(number: int) -> None:
             trial, order = self.trials[number], self.batch_of[number]
-            network = trial.model.network
             steps = (batch + np.arange(count)) // self.step_plan.accumulate
             rates = np.ascontiguousarray(self.schedules[number].of_epoch(epoch)[steps])
             if isinstance(block, Rows):
@@ -276,33 +290,39 @@ class NativeLearner(Learner):
             else:
                 x, y, rows = features[:, order].contiguous(), labels[:, order].contiguous(), None
                 w = None if weights is None else weights[:, order].contiguous()
-            memory = scratch(by.scratch_bytes(network, block.size))
-            # Signals are handled between calls, even if trainer.steps_per_call is large.
-            most = max(1, OPERATIONS // (6 * block.size * network.size))
-
-            def run(size: int, begin: int, end: int) -> None:
-                for start in range(begin, end, most):
-                    part = engine.Block(
-                        x.data_ptr(), SOURCES[x.dtype], None if rows is None else rows.data_ptr(),
-                        y.data_ptr(), None if w is None else w.data_ptr(), block.size, epoch, batch,
-                        start, min(start + most, end),
-                        rates.ctypes.data, losses[number].ctypes.data, scores[number].ctypes.data,
-                    )  # fmt: skip
-                    arguments = (network, (trial.settings, self.plan), trial.pointers, part, memory)
-                    self.lanes.map(partial(by.train, *arguments), self.teams[size])
-
-            if len(self.trials) == 1 and self.lanes.pool is not None:
-                self.team_size.train(run, count)
-            else:
-                run(1, 0, count)
+            addresses = losses[number].ctypes.data, scores[number].ctypes.data
+            part = engine.Block(
+                x.data_ptr(), SOURCES[x.dtype], None if rows is None else rows.data_ptr(),
+                y.data_ptr(), None if w is None else w.data_ptr(), block.size, epoch, batch,
+                0, count, rates.ctypes.data, *addresses,
+            )  # fmt: skip
+            self.train_on(trial, part)
             trial.finish_block(float(rates[-1]))
-            for norm in trial.model.batch_norms:
-                assert norm.num_batches_tracked is not None
-                norm.num_batches_tracked += count
 
         self.lanes.deal(train, self.by_size)
         real = self.task.real_scores or weights is not None
         return BatchResults(torch.from_numpy(losses).T, scores_of(scores, real=real).T)
+
+    def train_on(self, trial: NativeTrial, part: engine.Block) -> None:
+        """Trains a trial on all batches of a block: in this thread, a single trial in several."""
+        network, by, count = trial.model.network, engine.engine(), part.end
+        memory = scratch(by.scratch_bytes(network, part.batch))
+        # Signals are handled between calls, even if trainer.steps_per_call is large.
+        most = max(1, OPERATIONS // (6 * part.batch * network.size))
+        arguments = (network, (trial.settings, self.plan), trial.pointers, part, memory)
+
+        def run(threads: int, begin: int, end: int) -> None:
+            for start in range(begin, end, most):
+                part.begin, part.end = start, min(start + most, end)
+                self.lanes.map(partial(by.train, *arguments), self.teams[threads])
+
+        if len(self.trials) == 1 and self.lanes.pool is not None:
+            self.team_size.train(run, count)
+        else:
+            run(1, 0, count)
+        part.begin, part.end = 0, count
+        for counter in trial.model.counters:
+            counter.add_(count)
 
     def gradients(self) -> list[Tensor]:
         return [trial.gradient for trial in self.trials if trial.gradient is not None]
@@ -354,3 +374,81 @@ class NativeLearner(Learner):
     def load_optimizer_states(self, states: Sequence[dict[str, Any]]) -> None:
         super().load_optimizer_states(states)
         self.optimizers_restored()
+
+
+class EpochSums(NamedTuple):
+    """The sums of the losses over the samples of each batch or chunk, and that of the scores."""
+
+    losses: list[float]
+    score: float
+
+
+class NativeEpochs:
+    """Trains the one model of a learner an epoch a call, on samples that stay where they are, to
+    the bits of blocks. All addresses are found once: of a hundred samples, blocks take ten times as
+    long, because everything around a call of the engine takes longer than the call."""
+
+    def __init__(
+        self, learner: NativeLearner, train: Split, sampler: BlockSampler, validation: Slices
+    ) -> None:
+        self.learner, (self.trial,) = learner, learner.trials
+        self.model, self.by = self.trial.model, engine.engine()
+        batches, each = sampler.batches, sampler.batch_size
+        self.steps = np.arange(batches) // learner.step_plan.accumulate
+        self.means, self.scores = np.empty(batches), np.empty(batches)
+        full = sampler.full_batches
+        self.sizes = [float(each)] * full + [float(sampler.last_batch)] * (batches - full)
+        self.read = [(train.features.contiguous(), as_read(train.labels), _weights_of(train))]
+        seen = self.model.samples(*self.read[0])
+        self.parts: list[tuple[int, engine.Block]] = []  # and their first batches
+        for first, size, count in ((0, each, full), (full, sampler.last_batch, 1)):
+            if size * count:
+                written = (a.ctypes.data + 8 * first for a in (self.means, self.scores))
+                part = engine.Block(
+                    seen.features, seen.source, None, seen.labels, seen.weights, size, 0, first,
+                    0, count, None, *written,
+                )  # fmt: skip
+                self.parts.append((first, part))
+        self.real = learner.task.real_scores or train.weights is not None
+        self.chunks: list[engine.Samples] = []
+        for batch in validation:
+            features, labels = batch.features.contiguous(), as_read(batch.labels)
+            weights = _weights_of(batch)
+            self.read.append((features, labels, weights))
+            for start in range(0, len(labels), CHUNK):
+                of = slice(start, start + CHUNK)
+                own = None if weights is None else weights[of]
+                self.chunks.append(self.model.samples(features[of], labels[of], own))
+        self.validation_losses, self.validation_scores = np.empty((2, len(self.chunks)))
+        self.real_validation = learner.task.real_scores or validation.split.weights is not None
+
+    def train(self, order: Tensor, epoch: int) -> EpochSums:
+        """On the samples `order` (samples,) int64."""
+        rates = self.learner.schedules[0].of_epoch(epoch)[self.steps]
+        for first, part in self.parts:
+            part.rows = order.data_ptr() + 8 * first * self.parts[0][1].batch
+            part.rates, part.epoch = rates.ctypes.data + 8 * first, epoch
+            self.learner.train_on(self.trial, part)
+        losses = [mean * size for mean, size in zip(self.means.tolist(), self.sizes, strict=True)]
+        return EpochSums(losses, _total(self.scores, real=self.real))
+
+    def validate(self) -> EpochSums:
+        network, weights = self.model.network, self.model.weights.data_ptr()
+
+        def evaluate(chunk: int) -> None:
+            samples = self.chunks[chunk]
+            memory = scratch(self.by.scratch_bytes(network, samples.size))
+            found = self.by.evaluate(network, weights, samples, memory)
+            self.validation_losses[chunk], self.validation_scores[chunk] = found
+
+        self.learner.lanes.deal(evaluate, range(len(self.chunks)))
+        total = _total(self.validation_scores, real=self.real_validation)
+        return EpochSums(self.validation_losses.tolist(), total)
+
+
+def _weights_of(part: Split | Batch) -> Tensor | None:
+    return None if part.weights is None else as_read(part.weights)
+
+
+def _total(scores: NDArray[np.float64], *, real: bool) -> float:
+    return exact_sum(scores.tolist()) if real else int(scores.sum())

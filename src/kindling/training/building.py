@@ -2,10 +2,8 @@
 layers that keep theirs."""
 
 import logging
-import random
 from collections.abc import Sequence
 
-import numpy as np
 import torch
 from lightning.pytorch import seed_everything
 from torch import nn
@@ -26,6 +24,7 @@ from kindling.steps.lanes import available
 from kindling.steps.vmap import why_no_vmap
 from kindling.system import machine
 from kindling.system.errors import InputError
+from kindling.training import random_state
 from kindling.training.lightning_module import LightningRun, build_run
 from kindling.training.module import StackModule
 
@@ -117,11 +116,7 @@ def build_module(
 
 
 def _build_model(config: Config, data: DataModule, *, fresh: bool) -> nn.Module:
-    # The streams from which a model is drawn. Lightning's seed_everything seeds the GPUs too, and
-    # torch then notes the call stack several times, which takes 1 ms.
-    random.seed(config.seed)
-    np.random.seed(config.seed)  # noqa: NPY002  # the global stream
-    torch.default_generator.manual_seed(config.seed)
+    random_state.seed_streams(config.seed)
     outputs = config.task.outputs(data.source.classes)
     model = build_model(config.model, data.source.shape, outputs)
     if config.trainer.precision == "64":  # Lightning would convert it after a checkpoint was loaded

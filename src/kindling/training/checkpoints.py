@@ -22,7 +22,8 @@ from kindling.system.errors import Interrupted
 from kindling.system.files import write_into_folder, write_together
 from kindling.system.signals import Signals
 from kindling.training.callbacks import FILES_SHARE, RunsLast, require_storable
-from kindling.training.module import EARLY_STOPPING, StackModule
+from kindling.training.decisions import EARLY_STOPPING
+from kindling.training.module import StackModule
 
 # Bytes per second at which the first checkpoint of a stack is expected to be written, beyond so
 # many bytes that are written before anyone waits for them.

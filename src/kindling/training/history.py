@@ -14,24 +14,18 @@ from lightning.pytorch import Trainer
 from tqdm import tqdm
 
 from kindling.config.measures import measure_of, sort_key
-from kindling.config.schema import Config
 from kindling.ranks import processes as ranks
 from kindling.records.folder import ALWAYS, MOST_LOGGED, OF_SCORE, WIDTH, Row, Run
 from kindling.records.outcome import format_metric, known_value
 from kindling.system.errors import InputError
 from kindling.system.units import seconds
 from kindling.training.callbacks import FILES_SHARE, RunsLast
+from kindling.training.decisions import sort_keys
 from kindling.training.module import StackModule
 
 log = logging.getLogger(__name__)
 
 SHOWN = 6  # values in a line that only a LightningModule logs
-
-
-def sort_keys(rows: Sequence[Row], config: Config) -> list[float]:
-    """Of the monitored values after each epoch: the smaller, the better."""
-    monitor = config.checkpoint.monitor
-    return [sort_key(monitor, row[monitor]) for row in rows[1:]]  # row 0 is before training
 
 
 class History(RunsLast):

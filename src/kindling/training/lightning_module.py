@@ -42,7 +42,8 @@ from kindling.system.errors import InputError, Interrupted, first_line
 from kindling.training import random_state
 from kindling.training.callbacks import OURS
 from kindling.training.checkpoints import Checkpoints
-from kindling.training.module import TrialStatuses, origins
+from kindling.training.decisions import TrialStatuses
+from kindling.training.module import origins
 
 log = logging.getLogger(__name__)
 

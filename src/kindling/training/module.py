@@ -1,7 +1,7 @@
 """The LightningModule of a run or stack. A training_step trains all trials on a block."""
 
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -15,7 +15,6 @@ from kindling.config import registry
 from kindling.config.measures import CLASSIFICATION, MEASURES, measure_of
 from kindling.config.schema import Config
 from kindling.data.augmentation import build_augmentation
-from kindling.data.class_balance import class_weights
 from kindling.data.loader import Batch, Block, Rows
 from kindling.data.module import DataModule
 from kindling.data.sources.source import Source, Split
@@ -31,46 +30,13 @@ from kindling.steps.lanes import Lanes, threads_for
 from kindling.steps.schedule import Schedule
 from kindling.system import machine
 from kindling.system.errors import InputError
-from kindling.tasks.metrics import EpochMetrics
+from kindling.tasks.metrics import EpochMetrics, Gather
 from kindling.tasks.task import build_task
 from kindling.training import random_state
 from kindling.training.callbacks import Logged, require_loggable
+from kindling.training.decisions import DIVERGED, TrialStatuses
 
 log = logging.getLogger(__name__)
-
-# A trial has diverged when the loss of a batch, summed over samples and divided by data.batch_size,
-# is NaN or above this bound. In float32, the cross entropy of a probability above 0 is at most 104.
-# Some losses of thousands have recovered.
-DIVERGED = 1e6
-
-# Reasons to stop a trial before its last epoch: the values of `stopped` in result.json.
-EARLY_STOPPING, HALVING, MAX_TIME = "early_stopping", "halving", "max_time"
-CALLBACK = "callback"  # a callback of the user has set trainer.should_stop
-
-
-class TrialStatuses:
-    """Why trials of a run or of a stack no longer train, by their numbers. A trial ends when it
-    diverges, when it is stopped, or with its last epoch."""
-
-    def __init__(self, trials: int) -> None:
-        self.trials = range(trials)
-        self.diverged: dict[int, int] = {}  # the step that showed it, from 1
-        self.stopped: dict[int, str] = {}  # the reason
-
-    @property
-    def active_trials(self) -> list[int]:
-        return [n for n in self.trials if n not in self.diverged and n not in self.stopped]
-
-    def stop(self, trials: Iterable[int], reason: str) -> None:
-        """Stops those of `trials` that still train."""
-        self.stopped |= dict.fromkeys({*trials} & {*self.active_trials}, reason)
-
-    def state_dict(self) -> dict[str, dict[int, Any]]:
-        found: dict[str, dict[int, Any]] = {"diverged": self.diverged, "stopped": self.stopped}
-        return {name: dict(sorted(values.items())) for name, values in found.items()}
-
-    def load_state_dict(self, state: Mapping[str, Mapping[int, Any]]) -> None:
-        self.diverged, self.stopped = dict(state["diverged"]), dict(state["stopped"])
 
 
 class StackModule(LightningModule):
@@ -108,18 +74,7 @@ class StackModule(LightningModule):
             {"format": FORMAT, "config": values, **origins(values), **data.origin()}
             for values in (config.unlabelled().to_primitives() for config in configs)
         ]
-        self.step_plan = StepPlan(
-            data.batches_per_epoch,
-            trainer.accumulate_grad_batches,
-            trainer.gradient_clip_val,
-            trainer.label_smoothing,
-            class_weights(
-                trainer.class_weights,
-                data.training_split([config.data.fold for config in configs]),
-                data.source,
-            ),
-            clip_values=trainer.gradient_clip_algorithm == "value",
-        )
+        self.step_plan = StepPlan.of(trainer, data)
         steps_per_epoch = self.step_plan.steps_per_epoch
         self.schedules = [
             Schedule(each.scheduler, each.optimizer.lr, each.trainer.max_epochs, steps_per_epoch)
@@ -206,7 +161,7 @@ class StackModule(LightningModule):
             spread(self.data.training_labels(fold), self.data.training_weights(fold))
             for fold in folds
         ]
-        self.train_metrics = EpochMetrics(self.task, spreads).to(self.device)
+        self.train_metrics = EpochMetrics(self.task, spreads)
         numbers = [self.data.validation_number(self.configs[trial].data.fold) for trial in trials]
         loaders = range(len(self.data.validations))
         self._evaluate_on(
@@ -247,14 +202,13 @@ class StackModule(LightningModule):
                 f"checkpoint.monitor={monitor}: knows no weights of samples; type "
                 "checkpoint.monitor=val/loss checkpoint.mode=min, or leave the weights out"
             )
-        metrics = nn.ModuleList([
+        self.evaluation_metrics = [
             EpochMetrics(
                 self.task, [spread(split.labels, split.weights)] * len(places), measure,
                 self.data.source.targets,
             )
             for places, split in zip(evaluated, splits, strict=True)
-        ])  # fmt: skip
-        self.evaluation_metrics: Sequence[EpochMetrics] = metrics.to(self.device)  # type: ignore[assignment]
+        ]  # fmt: skip
 
     def configure_optimizers(self) -> list[Optimizer]:
         """Builds the learner of the stacked trials. Lightning has already moved the weights."""
@@ -399,8 +353,9 @@ class StackModule(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         self.metrics = self._evaluated("val")
-        if self.train_metrics.update_called:  # not in the validation before training
-            for trial, trained in zip(self.stacked, self.train_metrics.compute(), strict=True):
+        if self.train_metrics.losses:  # not in the validation before training
+            trained_to = self.train_metrics.compute(self._gather)
+            for trial, trained in zip(self.stacked, trained_to, strict=True):
                 self.metrics[trial] |= _named("train", trained)
             for trial, batch in zip(self.stacked, self._first_diverged_batches(), strict=True):
                 if batch < self.batches_done:
@@ -430,11 +385,15 @@ class StackModule(LightningModule):
 
     test_step = validation_step
 
+    @property
+    def _gather(self) -> Gather | None:
+        return ranks.gather if self.trainer.world_size > 1 else None
+
     def _evaluated(self, split: str) -> dict[int, dict[str, float]]:
         """The metrics of each stacked trial, in the order of the stack."""
         found: dict[int, dict[str, float]] = {}
         for places, metrics in zip(self.evaluated, self.evaluation_metrics, strict=True):
-            values = metrics.compute() if places else []
+            values = metrics.compute(self._gather) if places else []
             found |= dict(zip(places, values, strict=True))
         return {trial: _named(split, found[place]) for place, trial in enumerate(self.stacked)}
 
@@ -492,9 +451,7 @@ class StackModule(LightningModule):
         rank = checkpoint["ranks"][self.trainer.global_rank]
         self.to_restore = {**rank, **{key: checkpoint.get(key) for key in ("average", "logged")}}
         if rank["metrics"] is not None:
-            losses, scores, samples = rank["metrics"]
-            device = self.train_metrics.device
-            self.train_metrics.update(losses.to(device), scores.to(device), samples)
+            self.train_metrics.update(*rank["metrics"])
         position = checkpoint["position"]
         self.batches_done = position["batch"]
         self.data.start = (position["epoch"], position["batch"])

@@ -7,6 +7,14 @@ import numpy as np
 import torch
 
 
+def seed_streams(seed: int) -> None:
+    """Seeds the streams from which a model is drawn. Lightning's seed_everything seeds the GPUs
+    too, and torch then notes the call stack several times, which takes 1 ms."""
+    random.seed(seed)
+    np.random.seed(seed)  # noqa: NPY002  # the global stream
+    torch.default_generator.manual_seed(seed)
+
+
 def capture() -> dict[str, Any]:
     """The state of Python's, NumPy's and torch's global streams, on the CPU and on the GPU of this
     process. Other GPUs belong to other ranks, and a machine that goes on may have fewer."""

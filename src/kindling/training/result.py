@@ -27,8 +27,9 @@ from kindling.system.files import append_text
 from kindling.system.installation import as_command
 from kindling.system.resources import out_of_memory, versions
 from kindling.system.units import seconds
+from kindling.training.decisions import CALLBACK, EARLY_STOPPING, MAX_TIME
 from kindling.training.lightning_module import LightningRun
-from kindling.training.module import CALLBACK, EARLY_STOPPING, MAX_TIME, StackModule
+from kindling.training.module import StackModule
 from kindling.training.progress import Utilisation
 
 FEW_STEPS = 1000

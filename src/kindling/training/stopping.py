@@ -2,21 +2,27 @@
 callback of the user stops the run."""
 
 import logging
-import math
-from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Sequence
 
 from lightning.pytorch import Callback, Trainer
 from lightning.pytorch.callbacks import Timer
 
 from kindling.config.measures import sort_key
-from kindling.config.schema import Config
 from kindling.models import count_parameters
-from kindling.records.folder import Row
 from kindling.system.errors import InputError
 from kindling.training.callbacks import RunsLast, stopped_by
-from kindling.training.history import History, sort_keys
-from kindling.training.module import CALLBACK, EARLY_STOPPING, HALVING, MAX_TIME, StackModule
+from kindling.training.decisions import (
+    CALLBACK,
+    EARLY_STOPPING,
+    HALVING,
+    MAX_TIME,
+    best,
+    out_of_patience,
+    rungs,
+    sort_keys,
+)
+from kindling.training.history import History
+from kindling.training.module import StackModule
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +57,9 @@ class Stopping(RunsLast):
                 status.stop(status.active_trials, MAX_TIME)
                 log.info("trainer.max_time=%s is over, %s", config.trainer.max_time, where)
         rows = {trial: self.history.rows[trial] for trial in status.active_trials}
-        not_improving = [trial for trial in rows if out_of_patience(rows[trial], config)]
+        not_improving = [
+            trial for trial in rows if out_of_patience(sort_keys(rows[trial], config), config)
+        ]
         status.stop(not_improving, EARLY_STOPPING)
         if self.halving and epoch in rungs(config.trainer.max_epochs, self.halving):
             monitor = config.checkpoint.monitor
@@ -82,36 +90,3 @@ class Stopping(RunsLast):
 
 def _on_any_rank(trainer: Trainer, decision: bool) -> bool:
     return trainer.strategy.reduce_boolean_decision(decision, all=False)
-
-
-def out_of_patience(rows: Sequence[Row], config: Config) -> bool:
-    """Whether the best epoch is early_stopping_patience epochs ago, after min_epochs."""
-    patience, keys = config.trainer.early_stopping_patience, sort_keys(rows, config)
-    if len(keys) < (config.trainer.min_epochs or 0):
-        return False
-    return patience is not None and bool(keys) and len(keys) - 1 - keys.index(min(keys)) >= patience
-
-
-def rungs(epochs: int, factor: int) -> list[int]:
-    """The epochs after which trials are dropped: 1, factor, factor², …, without the last epoch. A
-    larger number of epochs only adds rungs, so a sweep can be resumed with more epochs."""
-    found, rung = [], 1
-    while rung < epochs:
-        found.append(rung)
-        rung *= factor
-    return found
-
-
-def best(sort_keys: Mapping[int, float], costs: Mapping[int, int], factor: int) -> set[int]:
-    """The best trials, as many as together cost at most 1/factor of all, but at least one. Equal
-    trials are ordered by number. A trial without a finite value is only kept as the single one.
-
-    The cost of a trial is its number of parameters. Counting trials instead would save less in a
-    sweep over widths, where the widest trials are the best: in the README's sweep, the best eighth
-    of the trials does a fifth of the arithmetic.
-    """
-    ranked = sorted(sort_keys, key=lambda trial: (sort_keys[trial], trial))
-    bound = sum(costs.values()) // factor
-    spent = accumulate(costs[trial] for trial in ranked)
-    affordable = {trial for trial, cost in zip(ranked, spent, strict=True) if cost <= bound}
-    return {trial for trial in affordable if math.isfinite(sort_keys[trial])} | {ranked[0]}

@@ -178,7 +178,7 @@ def test_orders_of_a_module_never_touch_their_fold() -> None:
     module.setup()
     orders = [module.order(seed, fold) for seed in (0, 1) for fold in (0, 2)]
     module.set_orders(orders, 4)
-    taken: list[Tensor] = list(module._sampler(rank=0))
+    taken: list[Tensor] = list(module.sampler())
     rows = torch.cat([block.transpose(0, 1).flatten(1) for block in taken], 1)  # (orders, samples)
     assert rows.shape == (4, module.training_samples)
     samples = Folds(module.source.train, 3, config.split_seed).part_of

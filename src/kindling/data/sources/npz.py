@@ -70,7 +70,8 @@ def source_of(
         reading = arrays.ArrayReading.guess(found["x"], config.kind)
         lines = _told(found["x"], reading, guessed=config.kind == "auto", unused=unused)
         for name in [f"x{end}" for end in parts]:
-            faults += arrays.feature_faults(name, found[name], reading.kind)
+            if reading.kind == "pictures":  # numbers have no further faults
+                faults += arrays.feature_faults(name, found[name], reading.kind)
             found[name] = reading.features(found[name])
     faults += _difference_faults(found, parts)
     if group is not None:

@@ -9,7 +9,8 @@ import torch
 from kindling.config.compose import compose
 from kindling.data import loader
 from kindling.data.loader import SeededOrder
-from kindling.data.module import DataModule, repeated
+from kindling.data.module import DataModule
+from kindling.data.splits import repeated
 from kindling.records.folder import Run
 from kindling.system.errors import InputError
 from kindling.training.fit import fit
