@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent.parent
 PATIENCE = 300.0  # seconds, for one command
 # What commands import of others.
 LIBRARIES = (
-    "lightning.pytorch", "torch._dynamo", "hydra.main", "pydantic", "sklearn.metrics",
+    "lightning.pytorch", "hydra.main", "pydantic", "sklearn.metrics",
     "torchvision", "optuna", "tabulate", "jinja2", "psutil", "matplotlib.figure",
 )  # fmt: skip
 

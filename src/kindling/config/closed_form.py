@@ -1,11 +1,11 @@
 """The settings that steps of many models at once do not cover. Nothing here imports torch."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel
 
+from kindling.config import registry
 from kindling.config.measures import CLASSIFICATION, LOSSES
 from kindling.config.written import written
 
@@ -17,7 +17,6 @@ NOT_COVERED = {  # key, value: the reason
     ("trainer.detect_anomaly", True): "has no operations of autograd",
     ("trainer.gradient_clip_algorithm", "value"): "clips norms",
 }
-NVIDIA = Path("/dev/nvidiactl")  # of the driver: where it is, `auto` may mean a GPU
 FAMILIES: list[str] = []  # the model.name of the models that have a closed form
 
 S = TypeVar("S", bound=BaseModel)
@@ -44,19 +43,11 @@ def not_covered(read: Read) -> dict[str, str]:
 
 
 def needed_by_ranks(read: Read) -> list[str]:
-    """The modules that ranks need beyond those of all runs, guessed without torch. Its optimizers
-    import its compiler, which takes two seconds. The engine uses none of them."""
-    from kindling.native.engine import OPTIMIZERS  # whose own imports take a tenth of a second
-
-    by_engine = (
-        not not_covered(read)
-        and read("trainer.step") in ("auto", "native")
-        and read("trainer.accelerator") in (("cpu",) if NVIDIA.exists() else ("auto", "cpu"))
-        and read("trainer.precision") in ("32", "64")
-        and read("trainer.num_nodes") == 1
-        and read("optimizer.name") in OPTIMIZERS
-    )
-    return [] if by_engine else ["torch._dynamo"]
+    """The modules that ranks need beyond those of all runs, guessed without torch: its wrapper of
+    modules and its shards import its compiler, which takes two seconds."""
+    sharded = read("trainer.strategy") == "fsdp"
+    wrapped = registry.is_lightning("model", read("model.name"))
+    return ["torch._dynamo"] if sharded or wrapped else []
 
 
 def not_vmapped(read: Read) -> dict[str, str]:

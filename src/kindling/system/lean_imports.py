@@ -135,13 +135,39 @@ def import_metrics() -> None:
 
 
 def spare_compiler() -> None:
-    """Torch's optimizers keep some methods out of compiled graphs and import the compiler for it
-    when the first one is called."""
+    """Torch's optimizers keep some methods out of compiled graphs, and break graphs at a step. They
+    import the compiler for it when the first such method is called."""
     from torch.optim import Optimizer
 
     for name in ("add_param_group", "load_state_dict", "state_dict", "zero_grad"):
         if function := getattr(getattr(Optimizer, name), "__wrapped__", None):
             vars(function).setdefault("__dynamo_disable", disable(function))
+    for kind in Optimizer.__subclasses__():
+        for each in (kind, *kind.__subclasses__()):  # AdamW is an Adam
+            own = vars(each).get("step")
+            if own is not None and each.__module__.startswith("torch.") and breaks_graph(own):
+                each.step = spared(own)  # type: ignore[method-assign]
+
+
+def breaks_graph(step: Callable[..., Any]) -> bool:
+    """Whether torch's `_use_grad_for_differentiable` has made the step."""
+    code = getattr(step, "__code__", None)
+    return code is not None and code.co_name == "_use_grad" and hasattr(step, "__wrapped__")
+
+
+def spared(step: Callable[..., Any]) -> Callable[..., Any]:
+    """As `_use_grad_for_differentiable`. Where nothing has imported the compiler, there is no graph
+    to break."""
+    import torch
+
+    @wraps(step)
+    def call(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if "torch._dynamo" in sys.modules:
+            return step(self, *args, **kwargs)
+        with torch.set_grad_enabled(self.defaults["differentiable"]):
+            return step.__wrapped__(self, *args, **kwargs)  # type: ignore[attr-defined]
+
+    return call
 
 
 @contextmanager
