@@ -1,12 +1,16 @@
 """The classifier and the regressor of scikit-learn."""
 
 import json
+import os
 import pickle
 import random
 import re
+import signal
 import tempfile
+import threading
 import traceback
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +38,7 @@ from kindling.inference.estimator import KindlingClassifier, KindlingRegressor
 from kindling.inference.model import load
 from kindling.records.folder import Run
 from kindling.system import resources
+from kindling.system.errors import Interrupted
 from kindling.training.fit import fit
 
 # As of scikit-learn's own networks; test_whole_weights_are_repeated_rows has one batch.
@@ -465,3 +470,55 @@ def test_encode_in_searches_packs_and_regressors() -> None:
 def test_faults_of_encode(encode: Any, X: Any, told: str) -> None:  # noqa: N803
     with pytest.raises(ValueError, match=told):
         KindlingClassifier(encode=encode).fit(X, [0, 1])
+
+
+def test_threads_train_at_once() -> None:
+    """Each to the bits that it has alone: weights come from streams that all threads share."""
+    x, y = load_iris(return_X_y=True)
+    x = StandardScaler().fit_transform(x)
+
+    def trained(seed: int) -> NDArray[Any]:
+        sizes = (8 + seed,)
+        model = KindlingClassifier(
+            sizes, random_state=seed, max_epochs=20, overrides=["model.dropout=0.2"]
+        )
+        return model.fit(x, y).predict_proba(x)
+
+    alone = [trained(seed) for seed in range(12)]
+    threads = torch.get_num_threads()
+    with ThreadPoolExecutor(6) as pool:
+        together = [*pool.map(trained, [*range(12)] * 2)]
+    assert all(map(np.array_equal, together, alone * 2))
+    assert torch.get_num_threads() == threads
+
+
+@pytest.mark.parametrize("folder", [None, "run"])
+def test_ctrl_c_ends_the_training(folder: str | None, tmp_path: Path) -> None:
+    x, y = load_iris(return_X_y=True)
+    place = None if folder is None else tmp_path / folder
+    model = KindlingClassifier(max_epochs=10**6, folder=place, random_state=0)
+    model.set_params(overrides=["trainer.early_stopping_patience=null"])
+    streams = torch.get_rng_state()
+    timer = threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(Interrupted, match="nothing was kept" if folder is None else "resume") as e:
+        model.fit(x, y)
+    assert e.value.number == signal.SIGINT
+    assert not hasattr(model, "model_")
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert torch.get_rng_state().equal(streams)
+    KindlingClassifier(max_epochs=2).fit(x, y)  # as usual
+
+
+def test_no_file_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = load_iris(return_X_y=True)
+    KindlingClassifier(max_epochs=1).fit(x, y)  # the first may write caches
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError
+
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", refuse)
+    monkeypatch.chdir(tmp_path)
+    KindlingClassifier(max_epochs=3).fit(x, y)
+    KindlingRegressor(max_epochs=3).fit(x, y)
+    assert not [*tmp_path.iterdir()]

@@ -265,3 +265,19 @@ print([name for name in ("lightning", "torchmetrics", "torchvision") if name in 
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")]
+)
+def test_exhausted_memory_says_what_to_type(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(native.NativeModel, "new_vector", fail)
+    config = held("data.batch_size=20")
+    assert assert_same(config, tmp_path / "run") == "refused"
+    with pytest.raises(InputError, match=r"type one of\n  data.batch_size=10 "):
+        train_in_memory(config, WHERE)

@@ -173,19 +173,15 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     def _run(self, own: tuple[NDArray[Any], ...]) -> tuple[Trained, list[Row]]:
         """The trained model, and the history of its best network."""
         seed = self._seed()  # perhaps from NumPy's global stream, which goes on
-        streams = random_state.capture()  # a run seeds them
         test = tuple(part[:1] for part in own[:2])  # a run has one; nobody reads its metrics here
-        try:
-            given, settings = Given.of(None, own, None, test), self._settings(seed)
-            if self.pack is not None:
-                return self._pack(settings, seed, given)
-            found, config = None, given.tried(compose(*settings))
-            if self.folder is None:
-                found = train_in_memory(config, TOLD_AS)
-            if found is None:
-                found = self._in_a_folder(config)
-        finally:
-            random_state.restore(streams)
+        given, settings = Given.of(None, own, None, test), self._settings(seed)
+        if self.pack is not None:
+            return self._pack(settings, seed, given)
+        found, config = None, given.tried(compose(*settings))
+        if self.folder is None:
+            found = train_in_memory(config, TOLD_AS)
+        if found is None:
+            found = self._in_a_folder(config)
         if found.trained is None:
             raise InputError(f"lr={self.lr}: training diverged; try a smaller lr, or scale X")
         return found.trained, found.history
@@ -193,7 +189,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     def _in_a_folder(self, config: Config) -> InMemory:
         from kindling.training.fit import fit  # imports Lightning
 
-        with self._own_folder() as folder:
+        with self._own_folder() as folder, random_state.kept():
             run = fit(config, folder)
             diverged = not run.best_checkpoint.exists()
             return InMemory(None if diverged else self._opened(run), run.history)
@@ -201,7 +197,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     def _pack(self, settings: Sequence[str], seed: int, given: Given) -> tuple[Trained, list[Row]]:
         from kindling.inference.committees.packing import fit_pack  # as above
 
-        with self._own_folder() as folder:
+        with self._own_folder() as folder, random_state.kept():
             made, members = fit_pack(settings, self._networks(), seed, given, folder)
             return self._opened(made), members[0].history
 

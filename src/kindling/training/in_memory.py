@@ -5,6 +5,7 @@ Lightning's loop, and on checkpoints and files that nobody keeps.
 """
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,9 +32,10 @@ from kindling.tasks.metrics import exact_sum, loss_and_score
 from kindling.tasks.task import build_task
 from kindling.training import random_state
 from kindling.training.decisions import DIVERGED, out_of_patience
+from kindling.training.memory import advice_on_memory
 
-# The values of keys with which a run is its steps and nothing else. Those of TAKEN may have any
-# value that the engine takes.
+# The values of keys with which a run is its steps and nothing else. Other keys may have any value
+# that the engine takes.
 PLAIN: dict[str, Any] = {
     "data.folds": None, "data.fold": None, "data.order": "seeded", "data.loader": "resident",
     "trainer.devices": 1, "trainer.num_nodes": 1, "trainer.strategy": "auto",
@@ -70,23 +72,24 @@ class InMemory(NamedTuple):
 
 def train_in_memory(config: Config, told_as: Path) -> InMemory | None:
     """Trains and validates; None if that needs `fit`. `told_as` takes the place of a folder in
-    messages about the model. Seeds the global random streams, as `fit` does. Raises InputError as
-    `fit`, and Interrupted at once after a signal."""
+    messages about the model. Leaves the global random streams as they are, so that several threads
+    may call this at once. Raises InputError as `fit`, and Interrupted at once after a signal."""
     if not takes(config) or machine.resolve(config.trainer).accelerator != "cpu":
         return None
-    with handled(rank=False):
+    with handled(rank=False), advice_on_memory(config):
         machine.keep_freed_memory()
         machine.use_own_share()
         data = Splits(config.data, task=config.task, steps_per_call=config.trainer.steps_per_call)
         data.setup()
-        random_state.seed_streams(config.seed)
         source = data.source
-        model = construct_model(config.model, source.shape, config.task.outputs(source.classes))
+        outputs = config.task.outputs(source.classes)
+        with random_state.seeded(config.seed):
+            model = construct_model(config.model, source.shape, outputs)
         weighted = data.train.weights is not None
         if choose_step([config], [model], weighted=weighted).kind != NATIVE:
             return None
         run = _Run(config, data, model)
-        with run.lanes.running():
+        with run.running:
             while run.epoch < config.trainer.max_epochs and not run.stops:
                 run.train_epoch()
     if not run.best:
@@ -111,8 +114,9 @@ class _Run:
         operations = 6 * config.data.batch * count_parameters(model)
         few = operations * data.batches_per_epoch * trainer.max_epochs < FEW
         self.task = build_task(config.task, data.source.classes)
-        self.lanes = Lanes(1 if few else available())
-        learner = NativeLearner([config], [model], [0], self.lanes, self.task)
+        lanes = Lanes(1 if few else available())
+        self.running = nullcontext() if few else lanes.running()
+        learner = NativeLearner([config], [model], [0], lanes, self.task)
         learner.begin([self.schedule], self.plan)
         (validation,) = data.validations
         slices = Slices(validation)

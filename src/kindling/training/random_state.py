@@ -1,6 +1,9 @@
 """The random streams of a process, as tensors and primitives that a checkpoint may hold."""
 
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -13,6 +16,27 @@ def seed_streams(seed: int) -> None:
     random.seed(seed)
     np.random.seed(seed)  # noqa: NPY002  # the global stream
     torch.default_generator.manual_seed(seed)
+
+
+_SEEDED = Lock()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """As `kept`. Within the context, the streams are seeded; one thread at a time."""
+    with _SEEDED, kept():
+        seed_streams(seed)
+        yield
+
+
+@contextmanager
+def kept() -> Iterator[None]:
+    """After the context, the streams go on as if it had drawn nothing."""
+    state = capture()
+    try:
+        yield
+    finally:
+        restore(state)
 
 
 def capture() -> dict[str, Any]:

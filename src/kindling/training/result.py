@@ -22,13 +22,14 @@ from kindling.records.outcome import format_metric, largest_class, main_metrics
 from kindling.steps.base import LIGHTNING
 from kindling.system import machine
 from kindling.system.colour import cleaned
-from kindling.system.errors import InputError, Interrupted, first_line, storage_faults
+from kindling.system.errors import InputError, Interrupted, storage_faults
 from kindling.system.files import append_text
 from kindling.system.installation import as_command
-from kindling.system.resources import out_of_memory, versions
+from kindling.system.resources import versions
 from kindling.system.units import seconds
 from kindling.training.decisions import CALLBACK, EARLY_STOPPING, MAX_TIME
 from kindling.training.lightning_module import LightningRun
+from kindling.training.memory import advice_on_memory
 from kindling.training.module import StackModule
 from kindling.training.progress import Utilisation
 
@@ -219,32 +220,13 @@ def command_to_go_on(run: Run) -> str:
 
 @contextmanager
 def advice_on_failure(run: Run, config: Config) -> Iterator[None]:
-    """Turns a full disk and exhausted memory into errors that say what to type."""
+    """Turns a full disk into an error that says what to type, and exhausted memory as `memory`."""
     advice = (
         "the last checkpoint is intact. When files can be written again, type\n  "
         f"{command_to_go_on(run)}"
     )
-    try:
-        with storage_faults(run.folder, f"; {advice}"):
-            yield
-    except (MemoryError, RuntimeError) as error:
-        if not out_of_memory(error):
-            raise
-        lines = "\n".join(f"  {text}" for text in _less_memory(config))
-        raise InputError(f"out of memory ({first_line(error)}); type one of\n{lines}") from error
-
-
-def _less_memory(config: Config) -> Iterator[str]:
-    batch, accumulate = config.data.batch, config.trainer.accumulate_grad_batches
-    if batch > 1:
-        yield (
-            f"data.batch_size={batch // 2} trainer.accumulate_grad_batches={2 * accumulate} "
-            "(the same optimizer steps)"
-        )
-    if getattr(config.model, "gradient_checkpointing", None) is False:
-        yield "model.gradient_checkpointing=true (activations are computed twice)"
-    if key := config.model.sizes_key:
-        yield f"a smaller model.{key} than {getattr(config.model, key)}"
+    with advice_on_memory(config), storage_faults(run.folder, f"; {advice}"):
+        yield
 
 
 def summary(run: Run) -> str:
