@@ -37,10 +37,10 @@ from kindling.data.tables.learning import learn_columns
 from kindling.data.tables.table import as_table
 from kindling.inference.estimator import KindlingClassifier, KindlingRegressor
 from kindling.inference.model import load
+from kindling.models import construct_model
 from kindling.records.folder import Run
 from kindling.system import resources
 from kindling.system.errors import Interrupted
-from kindling.training import in_memory
 from kindling.training.fit import fit
 
 # As of scikit-learn's own networks; test_whole_weights_are_repeated_rows has one batch.
@@ -476,13 +476,13 @@ def test_faults_of_encode(encode: Any, X: Any, told: str) -> None:  # noqa: N803
 
 def test_threads_train_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each to the bits that it has alone: weights come from streams that all threads share."""
-    construct = in_memory.construct_model
+    construct = construct_model
 
     def slowly(*arguments: Any) -> torch.nn.Module:
         time.sleep(0.01)  # others could seed the streams meanwhile
         return construct(*arguments)
 
-    monkeypatch.setattr(in_memory, "construct_model", slowly)
+    monkeypatch.setattr("kindling.training.in_memory.construct_model", slowly)
     x, y = load_iris(return_X_y=True)
     x = StandardScaler().fit_transform(x)
 

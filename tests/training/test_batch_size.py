@@ -12,8 +12,9 @@ from kindling.data.loader import batches_per_block
 from kindling.data.sources.catalogue import open_source
 from kindling.steps.closed_form import GRAPH_BATCHES
 from kindling.system.errors import InputError
-from kindling.training import batch_size, grouping
+from kindling.training import batch_size
 from kindling.training.fit import fit
+from kindling.training.memory import bytes_per_trial
 from tests.helpers.commands import SMALL
 
 
@@ -26,7 +27,7 @@ def test_the_largest_batch_that_fits(
     with pytest.raises(InputError, match="not even a batch of 64 fits"):
         batch_size.largest(1150, lambda _size: False)
     config = compose(*SMALL, "data.batch_size=auto")
-    one = grouping.bytes_per_trial(config, (784,), 10, 300)
+    one = bytes_per_trial(config, (784,), 10, 300)
     monkeypatch.setattr(batch_size, "free_bytes", lambda _config: 2 * one)
     with caplog.at_level(logging.INFO, "kindling"):
         run = fit(config, tmp_path / "run")

@@ -11,6 +11,7 @@ from kindling.system.errors import InputError
 from kindling.training import grouping
 from kindling.training.fit import fit_stack
 from kindling.training.grouping import group_trials
+from kindling.training.memory import bytes_per_trial
 from tests.helpers.grids import SEEDS, WIDTHS, grid
 
 
@@ -86,7 +87,7 @@ def test_trials_that_train_alone_have_a_reason(override: str, reason: str) -> No
 def test_groups_fit_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     configs = grid([f"seed={seed}" for seed in range(10)])
     assert _sizes(configs, most=4) == [4, 3, 3]
-    one = grouping.bytes_per_trial(configs[0], (784,), 10, 100)
+    one = bytes_per_trial(configs[0], (784,), 10, 100)
     assert 4 * 25_450 * 5 < one < 4e6
     monkeypatch.setattr(grouping, "free_bytes", lambda _: 2 * 5 * one)
     assert _sizes(configs) == [5, 5]

@@ -267,6 +267,16 @@ print([name for name in ("lightning", "torchmetrics", "torchvision") if name in 
     assert done.stdout == "[]\n"
 
 
+def test_a_model_that_is_certainly_too_large_is_refused(tmp_path: Path) -> None:
+    """Where the system would let it begin, and then kill the process."""
+    config = held("model.hidden_sizes=[1000000,1000000]", "data.batch_size=20")
+    told = r"out of memory \(the run needs [\d,]+ MiB, and [\d,]+ MiB are free\); type one of\n"
+    with pytest.raises(InputError, match=told):
+        train_in_memory(config, WHERE)
+    with pytest.raises(InputError, match=told):
+        fit(config, tmp_path / "run")
+
+
 @pytest.mark.parametrize(
     "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")]
 )

@@ -19,7 +19,8 @@ from kindling.system import machine
 from kindling.system.errors import InputError
 from kindling.system.resources import out_of_memory
 from kindling.tasks.task import build_task
-from kindling.training.grouping import bytes_per_trial, free_bytes
+from kindling.training.grouping import free_bytes
+from kindling.training.memory import bytes_per_trial
 
 log = logging.getLogger(__name__)
 

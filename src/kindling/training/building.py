@@ -26,6 +26,7 @@ from kindling.system import machine
 from kindling.system.errors import InputError
 from kindling.training import random_state
 from kindling.training.lightning_module import LightningRun, build_run
+from kindling.training.memory import require_room
 from kindling.training.module import StackModule
 
 log = logging.getLogger(__name__)
@@ -94,6 +95,8 @@ def build_module(
     """Initialises each model from its own seed, and if `fresh`, with weights of `start_from`. Gives
     each different seed an order of samples."""
     seed_everything(configs[-1].seed, verbose=False)
+    if len(configs) == 1 and devices.accelerator == "cpu":  # stacks have as many trials as fit
+        require_room(configs[0], data.source.shape, configs[0].task.outputs(data.source.classes))
     models = [_build_model(config, data, fresh=fresh) for config in configs]
     keys = list(dict.fromkeys((config.seed, config.data.fold) for config in configs))
     orders = [data.order(seed, fold) for seed, fold in keys]

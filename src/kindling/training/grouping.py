@@ -14,9 +14,8 @@ from kindling.config.measures import REGRESSION
 from kindling.config.registry import is_lightning
 from kindling.config.schema import Config
 from kindling.data.class_balance import BALANCED
-from kindling.data.loader import CHUNK
 from kindling.data.sources.catalogue import describe
-from kindling.models import construct_model, model_cost, try_model
+from kindling.models import construct_model, try_model
 from kindling.ranks.processes import share_memory
 from kindling.steps.base import NATIVE
 from kindling.steps.choice import choose_step
@@ -26,6 +25,7 @@ from kindling.steps.vmap import why_no_vmap
 from kindling.system import machine
 from kindling.system.errors import InputError
 from kindling.system.resources import free_memory
+from kindling.training.memory import bytes_per_trial
 
 # Keys in which trials of one stack may differ. They may also differ in every number of the
 # scheduler, if their family can, in the widths of hidden layers but not in their count, and where
@@ -234,12 +234,3 @@ def _by_kernel(
                 models[name] = construct_model(model, shape, classes)
         parts[is_trained(configs[trial], models[name], memory)].append(trial)
     return [part for part in parts.values() if part]
-
-
-def bytes_per_trial(config: Config, shape: Sequence[int], classes: int, batch: int) -> int:
-    """An upper bound of the memory of one trial in a stack: weights, gradients, two moments, best
-    weights and moving average; activations of a batch and of a chunk of an evaluation; a batch."""
-    cost = model_cost(config.model, shape, classes)
-    copies = 5 + (config.trainer.ema_decay is not None)
-    floats = copies * cost.model + cost.evaluated_sample * CHUNK + cost.trained_sample * batch
-    return floats * (8 if config.trainer.precision == "64" else 4)

@@ -32,7 +32,7 @@ from kindling.tasks.metrics import exact_sum, loss_and_score
 from kindling.tasks.task import build_task
 from kindling.training import random_state
 from kindling.training.decisions import DIVERGED, out_of_patience
-from kindling.training.memory import advice_on_memory
+from kindling.training.memory import advice_on_memory, require_room
 
 # The values of keys with which a run is its steps and nothing else. Other keys may have any value
 # that the engine takes.
@@ -83,6 +83,7 @@ def train_in_memory(config: Config, told_as: Path) -> InMemory | None:
         data.setup()
         source = data.source
         outputs = config.task.outputs(source.classes)
+        require_room(config, source.shape, outputs)
         with random_state.seeded(config.seed):
             model = construct_model(config.model, source.shape, outputs)
         weighted = data.train.weights is not None

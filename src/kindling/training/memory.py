@@ -1,11 +1,17 @@
-"""What to type when the memory of the machine or of its GPU has run out."""
+"""The memory that a run needs, and what to type when there is not enough."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from kindling.config.closed_form import FAMILIES
 from kindling.config.schema import Config
+from kindling.data.loader import CHUNK
+from kindling.models import model_cost
 from kindling.system.errors import InputError, first_line
-from kindling.system.resources import out_of_memory
+from kindling.system.files import MIB
+from kindling.system.resources import free_memory, out_of_memory
+
+LOOSE = 2  # times what a run needs, at most, is the bound
 
 
 @contextmanager
@@ -31,3 +37,24 @@ def _less_memory(config: Config) -> Iterator[str]:
         yield "model.gradient_checkpointing=true (activations are computed twice)"
     if key := config.model.sizes_key:
         yield f"a smaller model.{key} than {getattr(config.model, key)}"
+
+
+def bytes_per_trial(config: Config, shape: Sequence[int], classes: int, batch: int) -> int:
+    """An upper bound of the memory of one trial in a stack: weights, gradients, two moments, best
+    weights and moving average; activations of a batch and of a chunk of an evaluation; a batch."""
+    cost = model_cost(config.model, shape, classes)
+    copies = 5 + (config.trainer.ema_decay is not None)
+    floats = copies * cost.model + cost.evaluated_sample * CHUNK + cost.trained_sample * batch
+    return floats * (8 if config.trainer.precision == "64" else 4)
+
+
+def require_room(config: Config, shape: Sequence[int], outputs: int) -> None:
+    """Raises MemoryError for a model that the memory of the machine is certainly too small for: the
+    system would kill the process, and perhaps others. Models without a closed form are not asked,
+    because they would have to be built."""
+    if config.model.name not in FAMILIES:
+        return
+    needed = bytes_per_trial(config, shape, outputs, config.data.batch) // LOOSE
+    if needed > (free := free_memory()):
+        told = f"the run needs {needed / MIB:,.0f} MiB"
+        raise MemoryError(f"{told}, and {free / MIB:,.0f} MiB are free")

@@ -18,7 +18,8 @@ from kindling.records.sweep_folder import Sweep
 from kindling.sweeps.executors.local import Local, Slot, local
 from kindling.sweeps.trials import train_trials
 from kindling.training import grouping
-from kindling.training.grouping import bytes_per_trial, group_trials
+from kindling.training.grouping import group_trials
+from kindling.training.memory import bytes_per_trial
 from tests.helpers.commands import SMALL, run_command
 from tests.helpers.steps import needs_engine
 from tests.helpers.sweeps import SweepCommand, lived, require_same, trained_here, until
