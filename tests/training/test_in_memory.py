@@ -219,6 +219,10 @@ def held(*overrides: str, task: str = "classification", count: int = 60) -> Conf
         (["optimizer.lr=1e9"], "diverged"),
         (["data.drop_last=true", "data.batch_size=500"], "refused"),
         (["trainer.class_weights=[1,2]"], "refused"),
+        (["model.norm=batch", "data.batch_size=47"], "refused"),  # of 48
+        (["data.batch_size=1000000000"], "trained"),
+        (["data.batch_size=1"], "trained"),
+        (["data.val_fraction=0.99"], "trained"),
     ],
 )
 def test_how_runs_end(overrides: list[str], end: str, tmp_path: Path) -> None:

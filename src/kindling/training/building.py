@@ -59,12 +59,7 @@ def open_data(configs: Sequence[Config], devices: machine.Devices) -> DataModule
         limits=config.trainer,
     )
     data.setup()  # before Lightning does it: the models need the shape of the samples
-    if data.smallest_batch == 1 and getattr(config.model, "norm", None) == "batch":
-        raise InputError(
-            f"model.norm=batch: of {data.training_samples} training samples the last batch of "
-            f"data.batch_size={config.data.batch} has only one sample, so it has no variance; type "
-            f"data.drop_last=true, or data.batch_size={config.data.batch + 1}"
-        )
+    data.require_variance(getattr(config.model, "norm", None))
     source = data.source
     if ranks.is_rank_zero():
         source.tell()
@@ -96,7 +91,7 @@ def build_module(
     each different seed an order of samples."""
     seed_everything(configs[-1].seed, verbose=False)
     if len(configs) == 1 and devices.accelerator == "cpu":  # stacks have as many trials as fit
-        require_room(configs[0], data.source.shape, configs[0].task.outputs(data.source.classes))
+        require_room(configs[0], data)
     models = [_build_model(config, data, fresh=fresh) for config in configs]
     keys = list(dict.fromkeys((config.seed, config.data.fold) for config in configs))
     orders = [data.order(seed, fold) for seed, fold in keys]

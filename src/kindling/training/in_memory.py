@@ -81,9 +81,10 @@ def train_in_memory(config: Config, told_as: Path) -> InMemory | None:
         machine.use_own_share()
         data = Splits(config.data, task=config.task, steps_per_call=config.trainer.steps_per_call)
         data.setup()
+        data.require_variance(getattr(config.model, "norm", None))
         source = data.source
         outputs = config.task.outputs(source.classes)
-        require_room(config, source.shape, outputs)
+        require_room(config, data)
         with random_state.seeded(config.seed):
             model = construct_model(config.model, source.shape, outputs)
         weighted = data.train.weights is not None

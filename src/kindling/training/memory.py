@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from kindling.config.closed_form import FAMILIES
 from kindling.config.schema import Config
 from kindling.data.loader import CHUNK
+from kindling.data.splits import Splits
 from kindling.models import model_cost
 from kindling.system.errors import InputError, first_line
 from kindling.system.files import MIB
@@ -48,13 +49,15 @@ def bytes_per_trial(config: Config, shape: Sequence[int], classes: int, batch: i
     return floats * (8 if config.trainer.precision == "64" else 4)
 
 
-def require_room(config: Config, shape: Sequence[int], outputs: int) -> None:
+def require_room(config: Config, data: Splits) -> None:
     """Raises MemoryError for a model that the memory of the machine is certainly too small for: the
     system would kill the process, and perhaps others. Models without a closed form are not asked,
     because they would have to be built."""
     if config.model.name not in FAMILIES:
         return
-    needed = bytes_per_trial(config, shape, outputs, config.data.batch) // LOOSE
+    batch, source = min(config.data.batch, data.training_samples), data.source
+    outputs = config.task.outputs(source.classes)
+    needed = bytes_per_trial(config, source.shape, outputs, batch) // LOOSE
     if needed > (free := free_memory()):
         told = f"the run needs {needed / MIB:,.0f} MiB"
         raise MemoryError(f"{told}, and {free / MIB:,.0f} MiB are free")
