@@ -7,7 +7,6 @@ import random
 import re
 import signal
 import tempfile
-import threading
 import time
 import traceback
 import warnings
@@ -39,6 +38,7 @@ from kindling.inference.estimator import KindlingClassifier, KindlingRegressor
 from kindling.inference.model import load
 from kindling.models import construct_model
 from kindling.records.folder import Run
+from kindling.steps.native import NativeLearner
 from kindling.system import resources
 from kindling.system.errors import Interrupted
 from kindling.training.fit import fit
@@ -502,19 +502,32 @@ def test_threads_train_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("folder", [None, "run"])
-def test_ctrl_c_ends_the_training(folder: str | None, tmp_path: Path) -> None:
+def test_ctrl_c_ends_the_training(
+    folder: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     x, y = load_iris(return_X_y=True)
     place = None if folder is None else tmp_path / folder
     model = KindlingClassifier(max_epochs=10**6, folder=place, random_state=0)
     model.set_params(overrides=["trainer.early_stopping_patience=null"])
-    streams = torch.get_rng_state()
-    timer = threading.Timer(2, os.kill, (os.getpid(), signal.SIGINT))
-    timer.start()
+    trained = 0
+
+    def counted(train: Any) -> Any:
+        def count(*arguments: Any) -> Any:
+            nonlocal trained
+            trained += 1
+            if trained == 10:
+                os.kill(os.getpid(), signal.SIGINT)
+            return train(*arguments)
+
+        return count
+
+    monkeypatch.setattr(NativeLearner, "train_on", counted(NativeLearner.train_on))
+    streams, handler = torch.get_rng_state(), signal.getsignal(signal.SIGINT)
     with pytest.raises(Interrupted, match="nothing was kept" if folder is None else "resume") as e:
         model.fit(x, y)
     assert e.value.number == signal.SIGINT
     assert not hasattr(model, "model_")
-    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert signal.getsignal(signal.SIGINT) is handler
     assert torch.get_rng_state().equal(streams)
     KindlingClassifier(max_epochs=2).fit(x, y)  # as usual
 
