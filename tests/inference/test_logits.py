@@ -341,3 +341,16 @@ def test_many_samples_have_the_logits_of_each(count: int, trained: Trained) -> N
     places = torch.arange(count) % 50
     whole = compute_logits(trained, few.take(places))
     assert whole.equal(compute_logits(trained, few)[places])
+
+
+def test_a_layer_may_be_replaced_by_one_of_another_size(run: Run) -> None:
+    trained = open_trained(run.folder)
+    split = first_tests(trained, 30)
+    assert compute_logits(trained, split).shape == (30, 10)
+    for name, module in trained.model.named_children():
+        if isinstance(module, torch.nn.Sequential):
+            module[-1] = torch.nn.Linear(16, 12)
+            assert name == "layers"
+    found = compute_logits(trained, split).double()
+    assert found.shape == (30, 12)
+    assert torch.allclose(found, by_torch(trained.model, split.features), atol=1e-4)

@@ -275,8 +275,8 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
 
     Without hidden layers it is a logistic regression. `overrides` sets any other key, as typed on
     the command line, such as `["model.dropout=0.2", "scheduler=cosine"]`. `folder` is that of the
-    run; without it, the files of the run are removed after the training. Inputs should be scaled,
-    for example by StandardScaler; `fit` warns of large ones. Sparse inputs become arrays.
+    run; without it, no file is kept. Inputs should be scaled, for example by StandardScaler; `fit`
+    warns of large ones. Sparse inputs become arrays.
 
     After `fit`: `classes_`, `n_features_in_`, `model_` (a Model), `history_` (a row for each epoch,
     as in history.csv), `loss_curve_` (the training loss of each epoch), `n_iter_` (their number).

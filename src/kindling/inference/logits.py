@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -66,7 +67,7 @@ def _forward(trained: Trained) -> Forward:
     """The logits of a model that is not a committee, by the products of its training."""
     config, model = trained.config, trained.model
     known = _engines.get(model)
-    if known is not None and known.config is config:
+    if known is not None and known.config is config and known.form == _form(model):
         return known.now(model)
     kind = choose_step([config], [model]).kind
     if kind == NATIVE:
@@ -93,7 +94,7 @@ class _Engine:
         (self.native,) = NativeLearner(
             [trained.config], [self.copy], [0], Lanes(), trained.task
         ).native
-        self.own = [*_tensors(self.copy)]
+        self.own, self.form = [*_tensors(self.copy)], _form(self.copy)
 
     def now(self, model: nn.Module) -> "_Engine":
         """With the weights that the model has now."""
@@ -107,7 +108,7 @@ class _Engine:
         if len(starts) == 1:
             return self.native.logits(features)
         lanes = Lanes(available() if len(starts) >= SHARED else 1)
-        with torch.no_grad(), lanes.running():
+        with lanes.running():
             parts = [features[start : start + CHUNK] for start in starts]
             found: list[Tensor] = [features.new_empty(0)] * len(parts)
 
@@ -126,6 +127,11 @@ def _tensors(module: nn.Module) -> Iterator[Tensor]:
     for child in module._modules.values():
         if child is not None:
             yield from _tensors(child)
+
+
+def _form(model: nn.Module) -> list[Any]:
+    """What the engine has learned of a model beside its weights: a layer may have been replaced."""
+    return [*map(type, model.modules()), *(tensor.shape for tensor in _tensors(model))]
 
 
 _engines = WeakKeyDictionary[nn.Module, _Engine]()

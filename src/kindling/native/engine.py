@@ -194,7 +194,6 @@ class Network:
             LOSSES.index(self.loss), self.delta,
         )  # fmt: skip
         self.pointer = ctypes.byref(self._network)
-        self.scratch: dict[int, int] = {}  # the bytes for a batch size
 
 
 class Engine:
@@ -235,9 +234,7 @@ class Engine:
 
     def scratch_bytes(self, network: Network, batch: int) -> int:
         """The bytes of working memory for batches of up to `batch` samples."""
-        if batch not in network.scratch:
-            network.scratch[batch] = int(self._call("scratch_bytes", network, batch))
-        return network.scratch[batch]
+        return int(self._call("scratch_bytes", network, batch))
 
     def train(
         self,
