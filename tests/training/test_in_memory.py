@@ -281,6 +281,17 @@ def test_a_model_that_is_certainly_too_large_is_refused(tmp_path: Path) -> None:
         fit(config, tmp_path / "run")
 
 
+def test_few_samples_need_little_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thousand samples of an evaluation would need 1,500 MiB, half of which is not free."""
+    monkeypatch.setattr("kindling.training.memory.free_memory", lambda: 400 * 2**20)
+    few, many = (held("model.hidden_sizes=[200000]", count=count) for count in (60, 2000))
+    found = train_in_memory(few, WHERE)
+    assert found is not None
+    assert len(found.history) == 4
+    with pytest.raises(InputError, match="and 400 MiB are free"):
+        train_in_memory(many, WHERE)
+
+
 @pytest.mark.parametrize(
     "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried")]
 )

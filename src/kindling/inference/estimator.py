@@ -34,7 +34,7 @@ from kindling.system.arguments import as_path
 from kindling.system.errors import InputError, Interrupted
 from kindling.system.resources import require_memory
 from kindling.training import random_state
-from kindling.training.in_memory import InMemory, train_in_memory
+from kindling.training.in_memory import MemoryRun, train_in_memory
 from kindling.training.own import Given
 
 Inputs: TypeAlias = "ArrayLike | spmatrix | sparray"
@@ -186,13 +186,13 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             raise InputError(f"lr={self.lr}: training diverged; try a smaller lr, or scale X")
         return found.trained, found.history
 
-    def _in_a_folder(self, config: Config) -> InMemory:
+    def _in_a_folder(self, config: Config) -> MemoryRun:
         from kindling.training.fit import fit  # imports Lightning
 
         with self._own_folder() as folder, random_state.kept():
             run = fit(config, folder)
             diverged = not run.best_checkpoint.exists()
-            return InMemory(None if diverged else self._opened(run), run.history)
+            return MemoryRun(None if diverged else self._opened(run), run.history)
 
     def _pack(self, settings: Sequence[str], seed: int, given: Given) -> tuple[Trained, list[Row]]:
         from kindling.inference.committees.packing import fit_pack  # as above

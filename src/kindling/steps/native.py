@@ -384,9 +384,9 @@ class EpochSums(NamedTuple):
 
 
 class NativeEpochs:
-    """Trains the one model of a learner an epoch a call, on samples that stay where they are, to
-    the bits of blocks. All addresses are found once: of a hundred samples, blocks take ten times as
-    long, because everything around a call of the engine takes longer than the call."""
+    """Trains the one model of a learner, an epoch a call, on samples that stay where they are. The
+    bits are those of blocks. All addresses are found once: by blocks, a fit of 150 samples takes
+    twice as long, because what surrounds a call of the engine takes longer than the call."""
 
     def __init__(
         self, learner: NativeLearner, train: Split, sampler: BlockSampler, validation: Slices

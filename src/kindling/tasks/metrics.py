@@ -20,8 +20,8 @@ Gather = Callable[[dict[str, Any]], list[dict[str, Any]]]
 class EpochMetrics:
     """Mean loss and score over samples, and a tallied measure if one is named. All losses, and
     scores that are real numbers, are kept, and are added once, exactly: the bits of a mean do not
-    depend on the batches in an update. Those of torchmetrics' MeanMetric, which adds in float32,
-    do."""
+    depend on the batches in an update. The bits of torchmetrics' MeanMetric do, because it adds in
+    float32."""
 
     def __init__(
         self,

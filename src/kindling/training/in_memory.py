@@ -1,6 +1,6 @@
 """Trains a run by the engine without files and without Lightning, to the bits that `fit` gives it.
 
-A network for a hundred rows trains in some milliseconds. `fit` spends ten times as much on
+A network for a hundred rows trains in some milliseconds. `fit` spends twenty times as much on
 Lightning's loop, and on checkpoints and files that nobody keeps.
 """
 
@@ -34,8 +34,8 @@ from kindling.training import random_state
 from kindling.training.decisions import DIVERGED, out_of_patience
 from kindling.training.memory import advice_on_memory, require_room
 
-# The values of keys with which a run is its steps and nothing else. Other keys may have any value
-# that the engine takes.
+# A run with these values consists of its steps alone. Other keys may have any value that the engine
+# takes.
 PLAIN: dict[str, Any] = {
     "data.folds": None, "data.fold": None, "data.order": "seeded", "data.loader": "resident",
     "trainer.devices": 1, "trainer.num_nodes": 1, "trainer.strategy": "auto",
@@ -62,7 +62,7 @@ def takes(config: Config) -> bool:
     )
 
 
-class InMemory(NamedTuple):
+class MemoryRun(NamedTuple):
     """A model with the best weights, None if training diverged at once; and a row of the history
     before training and after each epoch."""
 
@@ -70,7 +70,7 @@ class InMemory(NamedTuple):
     history: list[Row]
 
 
-def train_in_memory(config: Config, told_as: Path) -> InMemory | None:
+def train_in_memory(config: Config, told_as: Path) -> MemoryRun | None:
     """Trains and validates; None if that needs `fit`. `told_as` takes the place of a folder in
     messages about the model. Leaves the global random streams as they are, so that several threads
     may call this at once. Raises InputError as `fit`, and Interrupted at once after a signal."""
@@ -95,11 +95,11 @@ def train_in_memory(config: Config, told_as: Path) -> InMemory | None:
             while run.epoch < config.trainer.max_epochs and not run.stops:
                 run.train_epoch()
     if not run.best:
-        return InMemory(None, run.rows)
+        return MemoryRun(None, run.rows)
     run.native.restore(run.best)
     weights = {name: contiguous(value) for name, value in model.state_dict().items()}
     model.load_state_dict(weights, assign=True)  # they were views of one vector
-    return InMemory(_trained(config, source, model.eval(), told_as), run.rows)
+    return MemoryRun(_trained(config, source, model.eval(), told_as), run.rows)
 
 
 class _Run:
@@ -113,8 +113,8 @@ class _Run:
         self.schedule = Schedule(config.scheduler, config.optimizer.lr, trainer.max_epochs, steps)
         self.sort_keys: list[float] = []  # of the monitored values
         self.schedule.sort_keys = lambda: self.sort_keys
-        operations = 6 * config.data.batch * count_parameters(model)
-        few = operations * data.batches_per_epoch * trainer.max_epochs < FEW
+        samples = data.training_samples * trainer.max_epochs
+        few = 6 * samples * count_parameters(model) < FEW
         self.task = build_task(config.task, data.source.classes)
         lanes = Lanes(1 if few else available())
         self.running = nullcontext() if few else lanes.running()

@@ -12,8 +12,10 @@ from kindling.system.errors import InputError, first_line
 from kindling.system.files import MIB
 from kindling.system.resources import free_memory, out_of_memory
 
-UNASKED = 2**26  # bytes for which nobody asks the system, which takes a millisecond
-LOOSE = 2  # times what a run needs, at most, is the bound
+UNASKED = (
+    2**26
+)  # bytes; for less, the system is not asked for its free memory, to save a millisecond
+LOOSE = 2  # the bound is at most so many times what a run needs
 
 
 @contextmanager
@@ -41,24 +43,27 @@ def _less_memory(config: Config) -> Iterator[str]:
         yield f"a smaller model.{key} than {getattr(config.model, key)}"
 
 
-def bytes_per_trial(config: Config, shape: Sequence[int], classes: int, batch: int) -> int:
+def bytes_per_trial(
+    config: Config, shape: Sequence[int], classes: int, batch: int, chunk: int = CHUNK
+) -> int:
     """An upper bound of the memory of one trial in a stack: weights, gradients, two moments, best
     weights and moving average; activations of a batch and of a chunk of an evaluation; a batch."""
     cost = model_cost(config.model, shape, classes)
     copies = 5 + (config.trainer.ema_decay is not None)
-    floats = copies * cost.model + cost.evaluated_sample * CHUNK + cost.trained_sample * batch
+    floats = copies * cost.model + cost.evaluated_sample * chunk + cost.trained_sample * batch
     return floats * (8 if config.trainer.precision == "64" else 4)
 
 
 def require_room(config: Config, data: Splits) -> None:
-    """Raises MemoryError for a model that the memory of the machine is certainly too small for: the
-    system would kill the process, and perhaps others. Models without a closed form are not asked,
-    because they would have to be built."""
+    """Raises MemoryError for a run that certainly does not fit into the free memory: the system
+    would kill the process, and perhaps others. Models without a closed form pass, because only a
+    built model tells its size."""
     if config.model.name not in FAMILIES:
         return
     batch, source = min(config.data.batch, data.training_samples), data.source
     outputs = config.task.outputs(source.classes)
-    needed = bytes_per_trial(config, source.shape, outputs, batch) // LOOSE
+    chunk = min(CHUNK, max(map(len, (data.train, *data.validations, data.test))))
+    needed = bytes_per_trial(config, source.shape, outputs, batch, chunk) // LOOSE
     if needed > UNASKED and needed > (free := free_memory()):
         told = f"the run needs {needed / MIB:,.0f} MiB"
         raise MemoryError(f"{told}, and {free / MIB:,.0f} MiB are free")
