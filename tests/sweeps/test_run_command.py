@@ -237,3 +237,29 @@ def test_new_folders_survive_a_power_cut(
     run_command.run_command(check_command_line(argv))
     assert len(made) >= 5
     assert len(list(tmp_path.rglob("result.json"))) == (2 if "-m" in argv else 1)
+
+
+LOG = """version: 1
+formatters:
+  plain:
+    format: "FORMAT %(message)s"
+handlers:
+  console:
+    class: logging.StreamHandler
+    formatter: plain
+    stream: ext://sys.stdout
+root:
+  level: INFO
+  handlers: [console]
+disable_existing_loggers: false
+"""
+
+
+@pytest.mark.parametrize(("text", "begins"), [("plain", "plain"), ("${hydra.job.num}:", "1:")])
+def test_a_log_of_ones_own(command: Command, tmp_path: Path, text: str, begins: str) -> None:
+    file = tmp_path / "own" / "hydra" / "job_logging" / "mine.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(LOG.replace("FORMAT", text))
+    own = (f"--config-dir={tmp_path / 'own'}", "hydra/job_logging=mine", "trainer.max_epochs=1")
+    done = command("src.train", "-m", *SMALL, *own, "seed=1,2", "hydra/launcher=basic")
+    assert f"\n{begins} trial 2 of 2, in " in done.stdout, done.stderr
