@@ -31,7 +31,7 @@ from kindling.training.fit import fit
 from tests.helpers.browser import launched
 from tests.helpers.once import made_once
 from tests.helpers.sweeps import until
-from tests.helpers.warm import Warm, shared
+from tests.helpers.warm import Warm, prepared, shared
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -87,7 +87,8 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 @pytest.fixture(scope="session")
 def warm() -> Iterator[Warm]:
-    yield shared()
+    yield prepared()
+    prepared().stop()
     shared().stop()
 
 
@@ -116,8 +117,10 @@ def command(tmp_path: Path, warm: Warm, pytestconfig: pytest.Config) -> Command:
     process = pytestconfig.getoption("--warm")
 
     def run(module: str, *arguments: str, **more: Any) -> "subprocess.CompletedProcess[str]":
-        alone = process and not {"stdout", "limit"} & more.keys()
-        return (run_command if alone else warm)(tmp_path, module, *arguments, **more)
+        if process and not {"stdout", "limit"} & more.keys():
+            return run_command(tmp_path, module, *arguments, **more)
+        runner = shared() if more.keys() - {"stdout", "limit"} else warm
+        return runner(tmp_path, module, *arguments, **more)
 
     return run
 

@@ -1,7 +1,7 @@
 """Commands without their start: a process that has imported the libraries forks for each.
 
-Importing torch and Lightning is most of what a small command takes. The project's own modules are
-imported by each command for itself, as in a process of its own.
+Importing torch and Lightning is most of what a small command takes. Importing the project's own
+modules and composing what most commands begin with is the half of the rest.
 """
 
 import functools
@@ -21,6 +21,7 @@ from types import ModuleType
 from typing import Any
 
 ROOT = Path(__file__).parent.parent.parent
+PREPARED = ((), ("data=digits",), ("data=digits", "trainer=cpu"))  # what most commands choose
 PATIENCE = 300.0  # seconds, for one command
 # What commands import of others.
 LIBRARIES = (
@@ -101,8 +102,17 @@ class Warm:
 
 @functools.cache
 def shared() -> Warm:
-    """The Warm of all tests of this process. Its process ends with this one."""
+    """The Warm of all tests of this process, without the project's own modules: for commands with
+    other extensions, or another environment. Its process ends with this one."""
     return Warm()
+
+
+@functools.cache
+def prepared() -> Warm:
+    """The same with the project's own modules."""
+    from kindling.commands.warm import LIBRARIES as OWN
+
+    return Warm(*LIBRARIES, *OWN)
 
 
 def serve() -> None:
@@ -111,6 +121,11 @@ def serve() -> None:
         importlib.import_module(name)
     ours = {name for name in sys.modules if name.partition(".")[0] == "kindling"}
     assert not ours or any(name.startswith("kindling.") for name in sys.argv[1:]), ours
+    if "kindling.sweeps.run_command" in ours:
+        from kindling.config.compose import shared_composer
+
+        for choices in PREPARED:
+            shared_composer().values(choices)
     for line in sys.stdin:
         child = os.fork()
         if not child:

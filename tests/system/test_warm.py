@@ -367,6 +367,44 @@ def test_a_module_in_the_folder_hides_an_installed_one(place: Place, tmp_path: P
     assert "has a module omegaconf, which hides an installed one" in state["refused"]
 
 
+@pytest.mark.parametrize("name", ["hydra_plugins", "mine-1.0.dist-info", "mine.egg-info"])
+def test_what_the_folder_adds_is_read(name: str, place: Place, tmp_path: Path) -> None:
+    """Plugins of Hydra, and extensions."""
+    (tmp_path / name).mkdir()
+    done = subprocess.run(
+        place.command("src.train", "--help"), cwd=tmp_path, env=place.environment,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0
+    assert f"has {name}, which the warm process has not read" in place.told()["refused"]
+
+
+@pytest.mark.slow
+def test_changed_configurations_end_it(tmp_path: Path) -> None:
+    """What was composed before a file was changed is not used again."""
+    packages, own = tmp_path / "packages", tmp_path / "own"
+    (own / "data").mkdir(parents=True)
+    (own / "data" / "mine.yaml").write_text("defaults: [digits]\nval_size: 300\n")
+    (packages / "mine-1.0.dist-info").mkdir(parents=True)
+    (packages / "mine-1.0.dist-info" / "METADATA").write_text("Name: mine\nVersion: 1.0\n")
+    (packages / "mine-1.0.dist-info" / "entry_points.txt").write_text(
+        "[kindling.extensions]\nmine = mine_of_a_test\n"
+    )
+    (packages / "mine_of_a_test.py").write_text(
+        "import pathlib\nfrom kindling.config import registry\n"
+        f"registry.register_configs(pathlib.Path({str(own)!r}))\n"
+    )
+    (tmp_path / "place").mkdir()
+    place = Place(tmp_path / "place", PYTHONPATH=f"{PYTHONPATH}:{packages}")
+    place.start()
+    mine = ("src.train", "data=mine", *SMALL[1:])
+    assert "288 validation" not in place.run(*mine).stdout
+    assert place.commands() == 1
+    (own / "data" / "mine.yaml").write_text("defaults: [digits]\n")
+    assert "288 validation" in place.run(*mine).stdout
+    until(lambda: place.state() is None)
+
+
 @pytest.mark.slow
 def test_changed_packages_end_it(tmp_path: Path) -> None:
     packages = tmp_path / "packages"
@@ -530,11 +568,13 @@ def test_what_libraries_ask_for_when_they_are_loaded(tmp_path: Path) -> None:
         pytest.skip("there is no C compiler")
     script = (
         "import importlib, src\n"
-        "from kindling.commands.warm import LIBRARIES\n"
+        "from kindling.commands.warm import LIBRARIES, compositions\n"
         "from kindling.system import warm_server\n"
         "import json, threading, os, torch\n"
         "with warm_server.recorded() as read:\n"
         "    for name in LIBRARIES: importlib.import_module(name)\n"
+        "    before = {*read}\n"
+        "    print(len([*compositions()]) > 10, {*read} - before)\n"
         "print(json.dumps([sorted(read), torch.cuda.is_initialized(), threading.active_count(),\n"
         "    len(os.listdir('/proc/self/task'))]))\n"
     )
@@ -543,7 +583,9 @@ def test_what_libraries_ask_for_when_they_are_loaded(tmp_path: Path) -> None:
         env={**os.environ, "LD_PRELOAD": str(library), "OPENBLAS_NUM_THREADS": "1",
              "OF_NOBODY": "1"},
     )  # fmt: skip
-    read, cuda, threads, tasks = json.loads(done.stdout)
+    steps, told = done.stdout.splitlines()
+    assert steps == "True set()"
+    read, cuda, threads, tasks = json.loads(told)
     assert (cuda, threads, tasks) == (False, 1, 1)
     assert {"LOCAL_RANK", "HOME"} <= {*read}
     assert "OF_NOBODY" not in read  # else somebody goes through all names

@@ -11,6 +11,7 @@ When code or packages change, the process ends, and commands start for themselve
 
 import re
 import time
+from collections.abc import Iterator
 
 from kindling.config.written import counted
 from kindling.system import warm
@@ -37,6 +38,12 @@ def seconds(text: str) -> float:
     if found is None or not 0 < (value := float(found[1]) * UNITS[found[2]]) <= 30 * 86400:
         raise InputError(f"--for {text}: must be a duration of at most 30d, such as 45s, 30m or 8h")
     return value
+
+
+def compositions() -> Iterator[list[str]]:
+    from kindling.config.compose import shared_composer
+
+    return shared_composer().prepare()
 
 
 def main() -> None:
@@ -67,7 +74,7 @@ def main() -> None:
     elif state := warm.asked(f"i{idle:.0f}\n".encode()):
         print(_told(state))
     else:
-        begin = warm_server.start(idle, LIBRARIES)
+        begin = warm_server.start(idle, LIBRARIES, compositions)
         if begin is None:
             print(
                 "the libraries are being loaded; then commands begin at once, until "

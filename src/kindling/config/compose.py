@@ -36,6 +36,7 @@ from kindling.config.overrides import (
     parsed,
     with_quotes,
 )
+from kindling.config.registry import CONFIG_FOLDERS
 from kindling.config.schema import UNTRAINED, Config
 from kindling.config.written import flat_values
 from kindling.system.errors import InputError, first_line
@@ -195,6 +196,16 @@ class Composer:
     def __init__(self, config_dir: str | None) -> None:
         self.config_dir = config_dir
         self._templates: dict[tuple[str, ...], Template] = {}
+
+    def prepare(self) -> Iterator[list[str]]:
+        """Composes what most commands begin with: the defaults, and each of the data sets. Yields
+        all files that are read, and then nothing after each template."""
+        found = (file for folder in (CONF, *CONFIG_FOLDERS) for file in folder.rglob("*.yaml"))
+        yield sorted(map(str, found))
+        names = sorted(file.stem for file in (CONF / "data").glob("[!_]*.yaml"))
+        for choices in [(), *((f"data={name}",) for name in names)]:
+            self._template(choices)
+            yield []
 
     def points(
         self, combinations: Iterable[Sequence[str]]

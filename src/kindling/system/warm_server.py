@@ -20,7 +20,7 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -70,11 +70,14 @@ class Server:
         idle: float,
         environment: dict[str, str],
         read: set[str],
+        work: Iterator[Iterable[str]],
     ) -> None:
         """`lock`: a descriptor, closed when no further command is accepted; `environment`: that in
         which the libraries were imported; `read`: the names of its variables that Python code
-        asked for."""
+        asked for; `work`: steps, each done while no command begins, that yield the files that the
+        next steps read."""
         self.listener, self.lock, self.idle, self.read = listener, lock, idle, read
+        self.work: Iterator[Iterable[str]] | None = work
         self.began = self.last = time.time()
         self.commands, self.refused = 0, ""
         self.running: dict[int, Running] = {}  # by the descriptor of the child
@@ -88,7 +91,10 @@ class Server:
     def serve(self) -> Callable[[], None] | None:
         """Returns None at the end. In the child, returns the main function of a command."""
         while self.accepts or self.running:
-            for key, _ in self.selector.select(self._patience()):
+            ready = self.selector.select(0 if self.work else self._patience())
+            if not ready:
+                self._work_on()
+            for key, _ in ready:
                 if key.fileobj is self.listener:
                     main = self._accept()
                     if main is not None:
@@ -99,6 +105,12 @@ class Server:
             if self.accepts and not self.running and time.time() > self.last + self.idle:
                 self.stop()
         return None
+
+    def _work_on(self) -> None:
+        try:
+            self.stamps |= _stamps([*next(self.work or iter(()))])
+        except Exception:  # the end; or a file with a fault, which a command tells
+            self.work = None
 
     def _patience(self) -> float:
         return TICK if self.running else max(0.0, self.last + self.idle - time.time()) + TICK
@@ -187,6 +199,8 @@ class Server:
         first = order["path"][0] or str(Path(f"/proc/self/fd/{descriptors[1]}").readlink())
         if name := _hidden_by(first):
             yield f"{first} has a module {name}, which hides an installed one"
+        if name := _added_by(first):
+            yield f"{first} has {name}, which the warm process has not read"
 
     def _matters(self, name: str) -> bool:
         return name in self.read or name.startswith(READ_WHEN_LOADED)
@@ -300,6 +314,14 @@ def _hidden_by(folder: str) -> str:
     return ""
 
 
+def _added_by(folder: str) -> str:
+    """What a process that begins in the folder finds there of extensions, or of Hydra's plugins."""
+    names = [] if folder in sys.path[1:] else [entry for entry, _ in _packages(folder)]
+    if folder not in sys.path[1:] and Path(folder, "hydra_plugins").is_dir():
+        names.append("hydra_plugins")
+    return next(iter(names), "")
+
+
 def _is_closed(connection: socket.socket) -> bool:
     try:
         return not connection.recv(1, socket.MSG_PEEK)
@@ -409,9 +431,12 @@ def recorded() -> Iterator[set[str]]:
         os.environ.__class__ = usual
 
 
-def start(idle: float, libraries: Sequence[str]) -> Callable[[], Callable[[], None] | None] | None:
-    """Starts the warm process. Returns None, and within the warm process the function that serves:
-    that one returns None at the end, and within a child the function that runs a command.
+def start(
+    idle: float, libraries: Sequence[str], work: Callable[[], Iterator[Iterable[str]]]
+) -> Callable[[], Callable[[], None] | None] | None:
+    """Starts the warm process, which imports the libraries and then does the work of a Server.
+    Returns None, and within the warm process the function that serves: that one returns None at the
+    end, and within a child the function that runs a command.
 
     Raises InputError where no socket can be made, and where a warm process is starting already.
     """
@@ -436,7 +461,7 @@ def start(idle: float, libraries: Sequence[str]) -> Callable[[], Callable[[], No
             for name in libraries:
                 importlib.import_module(name)
         listener.listen(128)
-        return Server(listener, lock, idle, environment, read).serve()
+        return Server(listener, lock, idle, environment, read, work()).serve()
 
     return serve
 
