@@ -280,3 +280,47 @@ print(type(lightning.__loader__).__name__, lightning.__spec__.loader is lightnin
 assert "Trainer" in inspect.getsource(lightning)
 """
     assert told(program) == "SourceFileLoader True"
+
+
+SPARED = """
+import sys
+from kindling.system.lean_imports import import_meta_kernels, spare_meta_kernels
+spare_meta_kernels()
+import torch
+assert not {"torch._decomp", "torch._prims", "torch._refs"} & {*sys.modules}
+"""
+TRACED = """
+network = torch.nn.Sequential(torch.nn.Conv2d(1, 4, 3), torch.nn.BatchNorm2d(4), torch.nn.GELU())
+samples = torch.ones(2, 1, 8, 8)
+"""
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "import torch._decomp",
+        "torch._meta_registrations.activate_meta",
+        "import_meta_kernels()",
+        TRACED + "torch.export.export(network, (samples,))",
+        TRACED + "torch.fx.experimental.proxy_tensor.make_fx(network, tracing_mode='fake')(samples)",
+        TRACED + "torch.compile(network, backend='eager')(samples)",
+        TRACED + "from torch._subclasses import FakeTensorMode\n"
+        "with FakeTensorMode() as mode: torch.nn.Conv2d(1, 4, 3)(mode.from_tensor(samples))",
+        "import torch._prims",
+        "import torch._refs.nn",
+        "import torch.utils._content_store",
+        "import torch.onnx, torch._functorch.aot_autograd",
+    ],
+)
+def test_meta_kernels_are_there_when_they_are_used(use: str) -> None:
+    known = (
+        "print(len(torch._decomp.meta_table), len(torch._decomp.decomposition_table), "
+        "torch.nn.Conv2d(1, 4, 3, device='meta')(torch.ones(2, 1, 8, 8, device='meta')).shape)"
+    )
+    assert told(f"{SPARED}\n{use}\n{known}") == told(f"import torch\n{known}")
+
+
+def test_where_torch_comes_later_it_is_whole() -> None:
+    start = SPARED.partition("import torch\n")[0]
+    program = f"{start}import_meta_kernels()\nimport torch\nprint('torch._decomp' in sys.modules)"
+    assert told(program) == "True"
