@@ -220,8 +220,7 @@ class Composer:
         hydras = [text for text in texts if is_hydras(key_of(text))]
         task = task_of(texts)
         for text in hydras:
-            value = _usual_value(text)
-            if value is not None:
+            if (value := _usual_value(text)) is not None:
                 _, name, *inner = key_of(text).split(".")
                 section = section | {name: section[name] | {"dir": value} if inner else value}
         job, naming = section["job"], section["job"]["config"]["override_dirname"]
@@ -362,10 +361,8 @@ def _why(error: Exception, path: Path) -> str:
     if isinstance(error, OSError):
         return error.strerror or first_line(error)
     if isinstance(error, UnicodeDecodeError):
-        lines = path.read_bytes().splitlines()
-        clean = [line for line in lines if line.decode(errors="ignore").encode() == line]
-        line = next(number for number, each in enumerate(lines, 1) if each not in clean)
-        return f"line {line} is not UTF-8; save the file as UTF-8"
+        lines = error.object[: error.end].splitlines()  # the last one has the fault
+        return f"line {len(lines)} is not UTF-8; save the file as UTF-8"
     if isinstance(error, yaml.reader.ReaderError):
         line = path.read_text("utf-8").count("\n", 0, error.position) + 1
         return f"line {line} has the unprintable character #x{error.character:04x}"
