@@ -283,7 +283,7 @@ def override_fault(override: Override, config_dir: str | None = None) -> str | N
         return f"{text}: a group is chosen by {key}=CHOICE"
     allowed = options(key) + (options(key, Path(config_dir)) if config_dir else [])
     for given in single_values(override) if override.is_sweep_override() else [text]:
-        value = parsed(given).value()
+        value: Any = parsed(given).value()
         several = key == "logger" and isinstance(value, list)  # logger=[tensorboard,mlflow]
         for choice in map(written, value if several else [value]):
             if choice not in allowed:
