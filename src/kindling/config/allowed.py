@@ -12,10 +12,9 @@ from typing import Any
 
 from kindling.config.faults import options
 from kindling.config.registry import CONFIG_FOLDERS
-from kindling.config.rules import Values
 from kindling.config.schema import GROUPS, Config, FusedLauncher, Search
 from kindling.config.section import MOST, Section
-from kindling.config.written import flat, written
+from kindling.config.written import Values, flat, written
 from kindling.system.installation import CONF, as_typed
 
 
@@ -126,11 +125,11 @@ def _meanings(values: Mapping[str, Any]) -> dict[str, str]:
         names = ("_common", "default", "none", Values(values)[f"{group}.name"])
         for folder, name in itertools.product((CONF, *CONFIG_FOLDERS), names):
             if (file := folder / group / f"{name}.yaml").exists():
-                comments = {
-                    f"{group}.{key.removeprefix(f'{group}.')}": pair
-                    for key, pair in _comments(file).items()
+                found |= {
+                    f"{group}.{key.removeprefix(f'{group}.')}": text
+                    for key, (_, text) in _comments(file).items()
+                    if text
                 }
-                found |= {key: text for key, (_, text) in comments.items() if text}
     return found
 
 

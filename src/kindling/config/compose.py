@@ -16,13 +16,10 @@ from typing import Any
 
 import hydra
 import yaml
-from hydra.core.config_search_path import ConfigSearchPath
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.types import Override, OverrideType
-from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
-from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
@@ -34,6 +31,7 @@ from kindling.config.overrides import (
     key_of,
     override_text,
     parsed,
+    task_of,
     with_quotes,
 )
 from kindling.config.registry import CONFIG_FOLDERS
@@ -78,30 +76,21 @@ def check_all(
     return [config for config, _ in checked if config is not None]
 
 
-class _OwnFolder(SearchPathPlugin):
-    """Adds the folder of --config-dir to Hydra's search path, as hydra.main does."""
-
-    folder: str | None = None
-
-    def manipulate_search_path(self, search_path: ConfigSearchPath) -> None:
-        if self.folder is not None:
-            search_path.append("command-line", f"file://{self.folder}")
-
-
 @contextmanager
 def initialized(config_dir: str | None) -> Iterator[Any]:
     """Yields Hydra for conf/ and the folder of --config-dir. Afterwards Hydra's global state is
     that of before: perhaps this is called within another Hydra application."""
-    plugins, outer = Plugins.instance(), GlobalHydra.instance().hydra
-    if _OwnFolder not in plugins.discover(SearchPathPlugin):
-        plugins.register(_OwnFolder)
-    _OwnFolder.folder = config_dir
+    outer = GlobalHydra.instance().hydra
     GlobalHydra.instance().clear()
     try:
         with hydra.initialize_config_dir(str(CONF), job_name=MAIN, **VERSION_BASE):
-            yield GlobalHydra.instance().hydra
+            started: Any = GlobalHydra.instance().hydra
+            if config_dir is not None:
+                path = started.config_loader.get_search_path()
+                path.prepend("command-line", f"file://{config_dir}", anchor="schema")
+                started.config_loader = type(started.config_loader)(path)
+            yield started
     finally:
-        _OwnFolder.folder = None
         GlobalHydra.instance().hydra = outer
 
 
@@ -139,8 +128,6 @@ def apply_to_plain(overrides: Iterable[Override], values: dict[str, Any]) -> boo
     for override in overrides:
         if override.type is not OverrideType.CHANGE or override.package is not None:
             return False
-        if override.is_sweep_override():
-            return False
         key = override.key_or_group
         *sections, name = key.split(".")
         section: Any = values
@@ -177,8 +164,7 @@ def _merged(values: dict[str, Any], overrides: Sequence[Override]) -> DictConfig
                 section, _, name = key.rpartition(".")
                 del (OmegaConf.select(config, section) if section else config)[name]
             elif override.is_add() and found is not None:
-                told = f"{text}: the key is there already; type {text.lstrip('+')}"
-                raise HydraException(told)
+                raise HydraException(f"{text}: the key is there already; type {text.lstrip('+')}")
             else:
                 OmegaConf.update(config, key, value)
         except OmegaConfBaseException:
@@ -218,7 +204,7 @@ class Composer:
             choices, others = _split(texts)
             template = None
             # Without Hydra's own overrides, the values of the others can still be checked.
-            for tried in (choices, tuple(t for t in choices if not is_hydras(key_of(t)))):
+            for tried in (choices, tuple(task_of(choices))):
                 if template is None and tried not in failed:
                     try:
                         template = self._template(tried)
@@ -243,10 +229,9 @@ class Composer:
         job of the sweep; interpolations are not resolved."""
         section = self._template(_split(texts)[0]).section
         hydras = [text for text in texts if is_hydras(key_of(text))]
-        task = [text for text in texts if not is_hydras(key_of(text))]
+        task = task_of(texts)
         for text in hydras:
-            value = _usual_value(text)
-            if value is not None:
+            if (value := _usual_value(text)) is not None:
                 _, name, *inner = key_of(text).split(".")
                 section = section | {name: section[name] | {"dir": value} if inner else value}
         job, naming = section["job"], section["job"]["config"]["override_dirname"]
@@ -390,10 +375,8 @@ def _why(error: Exception, path: Path) -> str:
     if isinstance(error, OSError):
         return error.strerror or first_line(error)
     if isinstance(error, UnicodeDecodeError):
-        lines = path.read_bytes().splitlines()
-        clean = [line for line in lines if line.decode(errors="ignore").encode() == line]
-        line = next(number for number, each in enumerate(lines, 1) if each not in clean)
-        return f"line {line} is not UTF-8; save the file as UTF-8"
+        lines = error.object[: error.end].splitlines()  # the last one has the fault
+        return f"line {len(lines)} is not UTF-8; save the file as UTF-8"
     if isinstance(error, yaml.reader.ReaderError):
         line = path.read_text("utf-8").count("\n", 0, error.position) + 1
         return f"line {line} has the unprintable character #x{error.character:04x}"
@@ -463,15 +446,15 @@ def _different(values: dict[str, Any], choices: list[str]) -> dict[str, Any]:
     """The values, by dotted key, that these choices of groups leave different."""
     points, faults = shared_composer().points([choices])
     assert not faults, faults
-    shipped = dict(flat_values(points[0]))
+    shipped, missing = dict(flat_values(points[0])), object()
+
+    def differs(key: str, value: Any) -> bool:
+        own = shipped.get(key, missing)
+        # In a checked configuration, some numbers of conf/ are texts.
+        return own != value and not (type(own) is int and str(own) == value)
+
     return {
         key: value
         for key, value in flat_values(values)
-        if key not in UNTRAINED and not (key in shipped and _same(shipped[key], value))
+        if key not in UNTRAINED and differs(key, value)
     }
-
-
-def _same(shipped: Any, value: Any) -> bool:
-    """Whether a value in conf/ is that of a checked configuration, in which some numbers are
-    texts."""
-    return bool(shipped == value) or (type(shipped) is int and str(shipped) == value)

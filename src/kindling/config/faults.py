@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from kindling.config import registry
 from kindling.config.executors import EXECUTORS, detached, keys_of
 from kindling.config.registry import CONFIG_FOLDERS
-from kindling.config.rules import Values, broken_rules
+from kindling.config.rules import broken_rules
 from kindling.config.schema import (
     GROUPS,
     MOST_POINTS,
@@ -29,8 +29,8 @@ from kindling.config.schema import (
     FusedLauncher,
     Search,
 )
-from kindling.config.section import Section
-from kindling.config.written import shortened, typed, written
+from kindling.config.section import Section, names_of
+from kindling.config.written import Values, shortened, typed, written
 from kindling.system.errors import InputError
 from kindling.system.extras import missing
 from kindling.system.files import YAML_LIMIT, parse_yaml, read_bounded
@@ -229,12 +229,8 @@ def keys_of_texts(*, listed: bool = False) -> frozenset[str]:
 def _owners(key: str) -> str:
     """A text with the choices of a group that have a key."""
     section, name = key.split(".")
-    names = [
-        choice
-        for kind in get_args(Config.model_fields[section].annotation)
-        if name in kind.model_fields
-        for choice in get_args(kind.model_fields["name"].annotation)
-    ]
+    kinds = get_args(Config.model_fields[section].annotation)
+    names = {each for kind in kinds if name in kind.model_fields for each in names_of(kind)}
     owners = ", ".join(choice for choice in options(section) if choice in names)
     return f"it belongs to {section}={owners}"
 

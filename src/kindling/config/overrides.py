@@ -70,8 +70,7 @@ class _Functions:
             return _zipped(call.args, call.kwargs)
         values = [*call.args, *call.kwargs.values()]
         if any(isinstance(each, ZipSweep) for each in values):
-            told = f"zip(…) cannot be inside of {call.name}(…); type KEY=zip(A,B)"
-            raise InputError(told)
+            raise InputError(f"zip(…) cannot be inside of {call.name}(…); type KEY=zip(A,B)")
         if any(isinstance(each, ZipSweep) for each in _inner(values)):
             raise InputError(_INSIDE)
         return self._hydras.eval(call)
@@ -284,7 +283,9 @@ def override_fault(override: Override, config_dir: str | None = None) -> str | N
         return f"{text}: a group is chosen by {key}=CHOICE"
     allowed = options(key) + (options(key, Path(config_dir)) if config_dir else [])
     for given in single_values(override) if override.is_sweep_override() else [text]:
-        for choice in _choices(key, parsed(given).value()):
+        value: Any = parsed(given).value()
+        several = key == "logger" and isinstance(value, list)  # logger=[tensorboard,mlflow]
+        for choice in map(written, value if several else [value]):
             if choice not in allowed:
                 hint = did_you_mean(choice, allowed)
                 return f"{key}={choice}: must be one of {', '.join(allowed)}{hint}"
@@ -300,12 +301,6 @@ def _hydras_fault(override: Override) -> str | None:
     if override.is_sweep_override():
         return f"{text}: Hydra's own keys have one value for a whole sweep"
     return None
-
-
-def _choices(group: str, value: Any) -> list[str]:
-    """The choices in a value. Several loggers may be chosen: logger=[tensorboard,mlflow]."""
-    several = group == "logger" and isinstance(value, list)
-    return [written(choice) for choice in (value if several else [value])]
 
 
 Axis = list[tuple[str, ...]]  # the overrides of each place on the axis

@@ -11,7 +11,7 @@ import functools
 import math
 import re
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextvars import ContextVar
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -42,6 +42,7 @@ from kindling.config.section import (
     Section,
     names_of,
 )
+from kindling.config.written import Values
 from kindling.system.errors import InputError, first_line
 from kindling.system.extras import LOGGERS
 from kindling.system.lean_imports import import_meta_kernels
@@ -64,7 +65,6 @@ DATA_FOLDERS: dict[str, str] = {}  # by data.name, of what is downloaded
 CONFIG_FOLDERS: list[Path] = []
 LIGHTNING: set[str] = set()  # model=NAME of LightningModules, data=NAME of LightningDataModules
 
-_loaded: set[str] = set()  # the modules of extensions
 _origin = ContextVar("origin", default="")  # the package and version that registers now
 
 
@@ -93,9 +93,9 @@ def register_lightning_module(
     for name, mode in (monitors or {}).items():
         measure = Measure(name, highest=math.inf, higher_is_better=mode == "max")
         if mode not in ("min", "max") or LOGGED.get(name, measure) != measure:
-            raise InputError(
-                f"{_registers()} registers the monitor {name} as {mode!r:.80}; it must be min or "
-                "max, and the same for all modules"
+            raise _refused(
+                f"the monitor {name} as {mode!r:.80}; it must be min or max, and the same for all "
+                "modules"
             )
         LOGGED[name] = measure
 
@@ -155,23 +155,19 @@ def register_loss(
     the outputs; without it, the outputs are the numbers. Labels are standardised by the training
     samples unless `standardised` is False."""
     if task not in SCORES:
-        raise InputError(
-            f"{_registers()} registers the loss {name} of task={task}, must be of "
-            f"{', '.join(SCORES)}"
-        )
+        raise _refused(f"the loss {name} of task={task}, must be of {', '.join(SCORES)}")
     if name in LOSSES[task]:
-        raise InputError(f"{_registers()} registers the loss {name}, which Kindling has")
+        raise _refused(f"the loss {name}, which Kindling has")
     meaning = Outputs(outputs, numbers, standardised)
     if meaning != Outputs() and task != REGRESSION:
-        raise InputError(
-            f"{_registers()} registers the loss {name} of task={task} with outputs, numbers or "
-            f"standardised, which are of {REGRESSION}"
+        raise _refused(
+            f"the loss {name} of task={task} with outputs, numbers or standardised, which are of "
+            f"{REGRESSION}"
         )
     if type(outputs) is not int or outputs < 1 or (outputs > 1 and numbers is None):
-        raise InputError(
-            f"{_registers()} registers the loss {name} with outputs={outputs!r:.80}; it must be a "
-            "whole number from 1 on, and several outputs need numbers=, a function that makes a "
-            "number of them"
+        raise _refused(
+            f"the loss {name} with outputs={outputs!r:.80}; it must be a whole number from 1 on, "
+            "and several outputs need numbers=, a function that makes a number of them"
         )
     _register(f"{task}.loss", name, function, f"task.loss={name}")
     if task == REGRESSION:
@@ -184,18 +180,14 @@ def register_measure(name: str, measure: Measure) -> None:
     """A measure, `checkpoint.monitor=val/NAME`. `measure.tally` names a Tally, as those of
     tasks/measures.py."""
     if measure.tally is None:
-        raise InputError(f"{_registers()} registers the measure {name} without a tally")
-    if name in MEASURES and ("measure", name) not in PLACES:
-        raise InputError(f"{_registers()} registers the measure {name}, which Kindling has")
-    _register("measure", name, measure.tally, f"checkpoint.monitor=val/{name}")
+        raise _refused(f"the measure {name} without a tally")
+    _register("measure", name, measure.tally, f"checkpoint.monitor=val/{name}", MEASURES)
     MEASURES[name] = measure
 
 
 def register_executor(name: str, entry: ExecutorEntry) -> None:
     """An executor of sweeps and searches, `hydra.launcher.executor=NAME`."""
-    if name in EXECUTORS and ("executor", name) not in PLACES:
-        raise InputError(f"{_registers()} registers the executor {name}, which Kindling has")
-    _register("executor", name, entry.build)
+    _register("executor", name, entry.build, present=EXECUTORS)
     EXECUTORS[name] = entry
 
 
@@ -208,9 +200,7 @@ def register_callback(name: str, build: str) -> None:
 def register_logger(name: str, build: str) -> None:
     """A logger, `logger.own=[NAME]`. `build` names a subclass of RunLogger
     (training/loggers/base.py), or a function with the same arguments that returns one."""
-    if name in LOGGERS:
-        raise InputError(f"{_registers()} registers the logger {name}, which Kindling has")
-    _register("logger", name, build, f"logger.own={name}")
+    _register("logger", name, build, f"logger.own={name}", LOGGERS)
 
 
 def register_augmentation(name: str, apply: str) -> None:
@@ -270,12 +260,11 @@ def joined(group: str, own: Any) -> Any:
 
 def origins(values: Mapping[str, Any]) -> dict[str, str]:
     """What a configuration, as plain values, has from extensions: `model=mine: package version`."""
-    chosen = [f"{group}={_chosen(values, group, 'name')}" for group in SECTIONS]
-    chosen.append(f"task.loss={_chosen(values, 'task', 'loss')}")
-    chosen.append(f"checkpoint.monitor={_chosen(values, 'checkpoint', 'monitor')}")
-    chosen += [f"callbacks={name}" for name in values.get("callbacks") or ()]
-    for group in ("augmentation", "logger"):
-        chosen += [f"{group}.own={name}" for name in _chosen(values, group, "own") or ()]
+    v = Values(values)
+    chosen = [f"{group}={v[f'{group}.name']}" for group in SECTIONS]
+    chosen += [f"{key}={v[key]}" for key in ("task.loss", "checkpoint.monitor")]
+    for key in ("callbacks", "augmentation.own", "logger.own"):
+        chosen += [f"{key}={name}" for name in v[key] or ()]
     return {each: ORIGINS[each] for each in chosen if ORIGINS.get(each)}
 
 
@@ -300,16 +289,11 @@ def other_versions(recorded: Mapping[str, str], now: Mapping[str, str]) -> list[
     ]
 
 
-def _chosen(values: Mapping[str, Any], section: str, key: str) -> Any:
-    found = values.get(section)
-    return found.get(key) if isinstance(found, Mapping) else None
-
-
 def _name(section: type[Section]) -> str:
     names = names_of(section) if "name" in section.model_fields else ()
     if len(names) != 1:
-        raise InputError(
-            f"{_registers()} registers {section.__name__}, whose key name has not one value; write "
+        raise _refused(
+            f"{section.__name__}, whose key name has not one value; write "
             f'name: Literal["{section.__name__.lower()}"]'
         )
     return str(names[0])
@@ -321,15 +305,20 @@ def _register_section(group: str, section: type[Section], where: str) -> None:
     SECTIONS.setdefault(group, []).append(section)
 
 
-def _register(kind: str, name: str, where: str, chosen: str = "") -> None:
+def _register(
+    kind: str, name: str, where: str, chosen: str = "", present: Collection[str] = ()
+) -> None:
+    """`present` are names that are taken: Kindling's own, if no extension registered them."""
     if not NAME.fullmatch(name) or name.lower() in RESERVED:
-        raise InputError(
-            f"{_registers()} registers the {kind} {name!r:.80}; a name has a letter, then letters, "
-            f"digits, _ and -, and is none of {', '.join(RESERVED)}"
+        raise _refused(
+            f"the {kind} {name!r:.80}; a name has a letter, then letters, digits, _ and -, and is "
+            f"none of {', '.join(RESERVED)}"
         )
     if (kind, name) in PLACES:
         other = f", as {ORIGINS[chosen]} does" if ORIGINS.get(chosen) else " a second time"
-        raise InputError(f"{_registers()} registers the {kind} {name}{other}; choose another name")
+        raise _refused(f"the {kind} {name}{other}; choose another name")
+    if name in present:
+        raise _refused(f"the {kind} {name}, which Kindling has")
     PLACES[kind, name] = where
     if chosen:
         ORIGINS[chosen] = _origin.get()
@@ -339,6 +328,10 @@ def _registers() -> str:
     return _origin.get() or "an extension"
 
 
+def _refused(what: str) -> InputError:
+    return InputError(f"{_registers()} registers {what}")
+
+
 @functools.cache
 def load_extensions() -> None:
     """Imports the modules of all extensions. Raises InputError for one that cannot be imported."""
@@ -346,9 +339,7 @@ def load_extensions() -> None:
     if OWN not in points and find_spec(OWN.partition(".")[0]):
         points[OWN] = EntryPoint("digits", OWN, GROUP)
     for module, point in sorted(points.items(), key=lambda pair: (pair[0] != OWN, pair[0])):
-        if module not in _loaded:
-            _load(module, point)
-            _loaded.add(module)
+        _load(module, point)
 
 
 def _load(module: str, point: EntryPoint) -> None:

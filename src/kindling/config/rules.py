@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any, get_args
+from typing import Any
 
 from kindling.config.closed_form import not_covered, not_vmapped
 from kindling.config.measures import (
@@ -15,9 +15,9 @@ from kindling.config.measures import (
     monitors,
 )
 from kindling.config.registry import LIGHTNING, is_lightning
-from kindling.config.schema import AUGMENTATIONS, MODEL_SECTIONS, Data
-from kindling.config.section import MOST, names_of
-from kindling.config.written import shortened, written
+from kindling.config.schema import AUGMENTATIONS, DATA_SECTIONS, MODEL_SECTIONS
+from kindling.config.section import MOST, Section
+from kindling.config.written import Values, shortened, written
 from kindling.system.resources import cpu_count
 
 MOST_WEIGHTS = 2**40  # in a layer: four terabytes
@@ -26,33 +26,13 @@ MOST_FEATURES = 2**24  # in a sample
 ARRAYS = tuple(f"{name}{end}" for end in ("", "_val", "_test") for name in "xyw")
 
 
-class Values:
-    """Reads dotted keys from values that may have wrong types. A missing key is None."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = values
-
-    def __getitem__(self, key: str) -> Any:
-        value: Any = self._values
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        return value
-
-    def number(self, key: str) -> float:
-        value = self[key]
-        return value if isinstance(value, int | float) else 0
-
-
 def broken_rules(values: Mapping[str, Any]) -> Iterator[str]:
     """A message for each broken rule. Wrong types are tolerated: the schema reports them."""
     v = Values(values)
-    yield from _model_and_optimizer(v)
-    yield from _data(v)
-    yield from _columns(v)
-    yield from _splits(v)
-    yield from _trainer(v)
-    yield from _epochs_and_batches(v)
-    yield from _lightning(v)
+    for rules in (
+        _model_and_optimizer, _data, _columns, _splits, _trainer, _epochs_and_batches, _lightning
+    ):  # fmt: skip
+        yield from rules(v)
     if v["freeze"] and v["start_from"] is None:
         yield f"freeze={written(v['freeze'])} would keep random weights; type start_from=RUN too"
     if v["logger.mlflow_file"] is not None and v["logger.mlflow"] is False:
@@ -92,12 +72,12 @@ def _task(v: Values, task: str) -> Iterator[str]:
             f"{', '.join(monitors(task))}; type checkpoint.monitor={best} "
             f"checkpoint.mode={'max' if higher_is_better(best) else 'min'}"
         )
-    known = next((s for s in get_args(Data) if data in names_of(s)), None)
-    if known is not None and task not in getattr(known, "tasks", SCORES):
+    tasks = getattr(DATA_SECTIONS.get(data), "tasks", None)  # of a LightningDataModule, none
+    if tasks is not None and task not in tasks:
         yield (
-            f"task={task}: data={data} has labels for {' and '.join(known.tasks)}; type "
-            f"task={known.tasks[0]}, or choose other data, such as data=csv with a table of your "
-            "own, or in Python data=arrays"
+            f"task={task}: data={data} has labels for {' and '.join(tasks)}; type task={tasks[0]}, "
+            "or choose other data, such as data=csv with a table of your own, or in Python "
+            "data=arrays"
         )
     own = task == CLASSIFICATION and v["task.loss"] == "cross_entropy"
     for key, absent in (("label_smoothing", 0), ("class_weights", None)):
@@ -189,16 +169,12 @@ def _data(v: Values) -> Iterator[str]:
             f"data.shape={shortened(shape)}: {math.prod(shape):,} features in a sample, at most "
             f"{MOST_FEATURES:,}"
         )
-    known = None  # before the data are read
-    for section in get_args(Data):
-        if v["data.name"] in names_of(section):
-            known = shape if "shape" in section.model_fields else section.known_shape
-    moved = any(v[f"augmentation.{name}"] for name in AUGMENTATIONS)
+    section = DATA_SECTIONS.get(str(v["data.name"]), Section)  # before the data are read
+    known = shape if "shape" in section.model_fields else getattr(section, "known_shape", None)
+    moved = [name for name in AUGMENTATIONS if v[f"augmentation.{name}"]]
     if moved and isinstance(known, list) and len(known) != 3:
         yield no_pictures(v["augmentation"], known, v["data.name"])
-    if v["augmentation.anneal"] and not any(
-        v[f"augmentation.{name}"] for name in AUGMENTATIONS if name != "own"
-    ):
+    if v["augmentation.anneal"] and not {*moved} - {"own"}:
         yield (
             f"augmentation.anneal={written(v['augmentation.anneal'])} has no use without "
             "augmentation; type augmentation=digits too"
@@ -206,30 +182,27 @@ def _data(v: Values) -> Iterator[str]:
 
 
 def _columns(v: Values) -> Iterator[str]:
-    targets = {*map(str, _listed(v["data.target"]))} - {"None"}
-    for key in ("data.drop", "data.group", "data.weights"):
+    def columns(key: str) -> set[str]:
         given = v[key]
-        both = targets & {*map(str, _listed(given))}
-        if both and key == "data.drop":
+        return {*map(str, given if isinstance(given, list) else [given])} - {"None"}
+
+    targets = columns("data.target")
+    if both := targets & columns("data.drop"):
+        yield (
+            f"data.drop={written(v['data.drop'])}: would drop {min(both)}, which data.target names "
+            "as a label; leave it out of data.drop"
+        )
+    for key in ("data.group", "data.weights"):
+        if targets & columns(key):
             yield (
-                f"{key}={written(given)}: would drop {min(both)}, which data.target names as a "
-                f"label; leave it out of {key}"
+                f"{key}={v[key]}: data.target names this column as a label; name another column, "
+                f"or type {key}=null"
             )
-        elif both:
-            yield (
-                f"{key}={given}: data.target names this column as a label; name another column, or "
-                f"type {key}=null"
-            )
-    numbers, categories = ({*map(str, _listed(v[f"data.{k}"]))} for k in ("numbers", "categories"))
-    if both := numbers & categories - {"None"}:
+    if both := columns("data.numbers") & columns("data.categories"):
         yield (
             f"data.numbers={written(v['data.numbers'])}: data.categories has {min(both)} too; "
             "leave it out of one"
         )
-
-
-def _listed(given: Any) -> list[Any]:
-    return given if isinstance(given, list) else [given]
 
 
 def _splits(v: Values) -> Iterator[str]:

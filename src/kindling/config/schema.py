@@ -63,32 +63,6 @@ MOST_CLASSES = 2**20
 MOST_TARGETS = 1000  # columns
 MOST_POINTS = 10_000  # of a sweep: all are composed and checked before the first trains
 
-if TYPE_CHECKING:  # mypy knows no values that are computed
-    Monitor = str
-    ExecutorName = str
-else:
-    registry.load_extensions()
-    ExecutorName = Literal[*EXECUTORS]
-    Monitor = Literal[monitors()]
-    if registry.LIGHTNING:  # such a module may log under any name; config/rules.py checks it
-        _logged = Field(pattern=f"^{LOGGED_NAME.pattern}$", examples=["val_loss"])
-        Monitor = Monitor | Annotated[str, _logged]
-
-
-def _losses(task: str) -> Any:
-    """Our own losses of a task, and those that extensions bring."""
-    return Literal[*LOSSES[task], *registry.names(f"{task}.loss")]
-
-
-if TYPE_CHECKING:
-    ClassificationLoss = str
-    RegressionLoss = str
-    MultilabelLoss = str
-else:
-    ClassificationLoss = _losses(CLASSIFICATION)
-    RegressionLoss = _losses(REGRESSION)
-    MultilabelLoss = _losses(MULTILABEL)
-
 
 def _as_list(value: Any) -> Any:
     return [value] if type(value) is int else value
@@ -128,12 +102,46 @@ def _matching(pattern: str, allowed: str) -> Any:
     return _must(f"be {allowed}", lambda text: len(text) <= 1000 and re.fullmatch(pattern, text))
 
 
+def _brought(kind: str) -> Any:
+    """The names that extensions bring."""
+    if found := registry.names(kind):
+        return Literal[*found]
+    why = "not be {}: no installed extension brings a name of this kind"
+    return Annotated[str, _must(why, lambda _: False)]
+
+
+if TYPE_CHECKING:  # mypy knows no values that are computed
+    Monitor = str
+    ExecutorName = str
+    ClassificationLoss = str
+    RegressionLoss = str
+    MultilabelLoss = str
+    CallbackName = str
+    LoggerName = str
+    AugmentationName = str
+else:
+    registry.load_extensions()
+    ExecutorName = Literal[*EXECUTORS]
+    Monitor = Literal[monitors()]
+    if registry.LIGHTNING:  # such a module may log under any name; config/rules.py checks it
+        _logged = Field(pattern=f"^{LOGGED_NAME.pattern}$", examples=["val_loss"])
+        Monitor = Monitor | Annotated[str, _logged]
+    ClassificationLoss, RegressionLoss, MultilabelLoss = (
+        Literal[*LOSSES[task], *registry.names(f"{task}.loss")]
+        for task in (CLASSIFICATION, REGRESSION, MULTILABEL)
+    )
+    CallbackName, LoggerName, AugmentationName = map(
+        _brought, ("callback", "logger", "augmentation")
+    )
+
+
 Duration = Annotated[
     str,
     _matching("[0-9]{2}(:[0-9]{2}){3}", "DD:HH:MM:SS"),
     _must("be a second or more", lambda text: set(text) - set("0:")),
     Field(examples=["DD:HH:MM:SS"]),
 ]
+Texts = Annotated[list[str], BeforeValidator(_as_texts)]
 Named = Annotated[str, _matching("(?s).+", "a name"), BeforeValidator(_as_text)]
 GroupLevel = Annotated[
     int,
@@ -149,9 +157,7 @@ Start = Annotated[
     str, _must(f"be a folder or a name; {LATEST} would soon be another run", LATEST.__ne__)
 ]
 Sizes = Annotated[
-    list[PositiveInt],
-    Field(min_length=1, max_length=MOST_LAYERS),
-    BeforeValidator(_as_list),
+    list[PositiveInt], Field(min_length=1, max_length=MOST_LAYERS), BeforeValidator(_as_list)
 ]
 Layers = Annotated[
     list[Annotated[str, _matching(r"(?a)\w[\w.]*", "the name of a layer")]],
@@ -167,23 +173,6 @@ Label = Annotated[
     ),
     BeforeValidator(_as_text),
 ]
-
-
-def _brought(kind: str) -> Any:
-    """The names that extensions bring."""
-    if found := registry.names(kind):
-        return Literal[*found]
-    why = "not be {}: no installed extension brings a name of this kind"
-    return Annotated[str, _must(why, lambda _: False)]
-
-
-if TYPE_CHECKING:
-    CallbackName = str
-    LoggerName = str
-    AugmentationName = str
-else:
-    CallbackName, LoggerName = _brought("callback"), _brought("logger")
-    AugmentationName = _brought("augmentation")
 Targets = Annotated[
     list[Annotated[str, BeforeValidator(_as_text)]], Field(min_length=1, max_length=MOST_TARGETS)
 ]
@@ -302,14 +291,14 @@ class Csv(_Files):
     val_path: str | None = None  # a table for validation
     group: Named | None = None  # a column
     weights: Named | None = None  # a column
-    drop: Annotated[list[str], BeforeValidator(_as_texts)]
+    drop: Texts
     # Columns of categories or of numbers, whatever they look like.
-    categories: Annotated[list[str], BeforeValidator(_as_texts)] = Field(default=[])
-    numbers: Annotated[list[str], BeforeValidator(_as_texts)] = Field(default=[])
+    categories: Texts = Field(default=[])
+    numbers: Texts = Field(default=[])
     encode: Literal["auto", "onehot"] | None  # what columns are taken for; see data/tables/
     fill: Literal["auto", "mean", "median", "most_frequent"] | None  # for empty cells
     # The texts that count as empty cells. None: columns are learnt as before there was this key.
-    empty: Annotated[list[str], BeforeValidator(_as_texts)] | None = None
+    empty: Texts | None = None
 
     @property
     def targets(self) -> list[str]:
@@ -524,6 +513,9 @@ if not TYPE_CHECKING:
     Scheduler = registry.joined("scheduler", Scheduler)
 MODEL_SECTIONS: dict[str, type[ModelSection]] = {
     name: section for section in get_args(Model) for name in names_of(section)
+}
+DATA_SECTIONS: dict[str, type[Section]] = {
+    name: section for section in get_args(Data) for name in names_of(section)
 }
 
 

@@ -97,3 +97,20 @@ def flat_values(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
             yield from flat_values(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
+
+
+class Values:
+    """Reads dotted keys from values that may have wrong types. A missing key is None."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = values
+
+    def __getitem__(self, key: str) -> Any:
+        value: Any = self._values
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    def number(self, key: str) -> float:
+        value = self[key]
+        return value if isinstance(value, int | float) else 0
