@@ -89,6 +89,7 @@ def _facts(result: Result, *keys: str) -> dict[str, str]:
 def _distances(first: Run, other: Run) -> str:
     rows = [run.history if run.history_file.exists() else [] for run in (first, other)]
     history = between_histories(*rows)
+    histories = _told("histories", history, "epochs")
     try:
         for run in (first, other):
             checkpoint_of(run.folder)
@@ -97,13 +98,12 @@ def _distances(first: Run, other: Run) -> str:
     else:
         if any(isinstance(run.config.model, Own) for run in (first, other)):
             told = "the weights are not compared, because a model is in the memory of a program"
-            return f"{told}; {_told('histories', history, 'epochs')}"
-        models = [open_trained(run.folder).model for run in (first, other)]
-        distance = between_weights(*models)
+            return f"{told}; {histories}"
+        distance = between_weights(*(open_trained(run.folder).model for run in (first, other)))
         if distance == history == 0:
             return "identical, history and best weights, bit for bit"
         weights = _told("best weights", distance, "shapes")
-    return f"{weights}; {_told('histories', history, 'epochs')}"
+    return f"{weights}; {histories}"
 
 
 def _told(what: str, distance: float, parts: str) -> str:

@@ -523,12 +523,10 @@ def read_json(
 ) -> Content | None:
     """The content of a file of at most `limit` bytes; None without a file. Raises InputError for
     bytes that `parse` refuses: the file is not `what`."""
-    if not file.exists():
-        return None
     try:
         content = read_bounded(file, limit)
     except InputError:
-        if not file.exists():  # it has just been removed
+        if not file.exists():
             return None
         raise
     with parsing(f"{file}: is not {what}", remedy):
@@ -559,9 +557,7 @@ def is_confirmation(folder: Path) -> bool:
 
 def runs_of(folder: Path) -> list[Run]:
     """The run; or all trials of a sweep, also those without a result, sorted by number."""
-    if not is_sweep(folder):
-        return [Run(folder)]
-    return trials_of(folder)
+    return trials_of(folder) if is_sweep(folder) else [Run(folder)]
 
 
 def trials_of(sweep: Path) -> list[Run]:

@@ -233,7 +233,11 @@ def find(text: str, use: Use = ANY, *, whole: bool = False) -> Path:
         return path
     found = list(units())
     if text == LATEST:
-        return _newest(found, use)
+        newest = next(filter(use.accepts, sorted(found, key=began, reverse=True)), None)
+        if newest is None:
+            where = ", ".join(BASES)
+            raise InputError(f"{LATEST}: there is no {use.wanted} in {where}; name a folder")
+        return newest
     matches = _matches(text, found, whole=whole)
     if len(matches) > 1:
         matches = [folder for folder in matches if use.accepts(folder)] or matches
@@ -253,13 +257,6 @@ def find(text: str, use: Use = ANY, *, whole: bool = False) -> Path:
     ):
         return trial
     return path
-
-
-def _newest(folders: Sequence[Path], use: Use) -> Path:
-    newest = next(filter(use.accepts, sorted(folders, key=began, reverse=True)), None)
-    if newest is None:
-        raise InputError(f"{LATEST}: there is no {use.wanted} in {', '.join(BASES)}; name a folder")
-    return newest
 
 
 def with_name(name: str) -> list[Path]:

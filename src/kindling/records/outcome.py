@@ -7,7 +7,7 @@ import math
 import re
 import statistics
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
@@ -17,6 +17,7 @@ from kindling.config.measures import (
     CLASSIFICATION,
     LOSSES,
     bounds,
+    in_words,
     is_fraction,
     is_logged,
     measure_of,
@@ -132,9 +133,7 @@ class Outcome:
             return known_value(cast(Mapping[str, float | None], measured).get(name))
         # A folder from a stranger may lack the column of its monitor.
         rows = [row for row in self.history[1:] if known_value(row.get(self.monitor)) is not None]
-        if not rows:
-            return None
-        best = min(rows, key=lambda row: sort_key(self.monitor, row[self.monitor]))
+        best = min(rows, key=lambda row: sort_key(self.monitor, row[self.monitor]), default=Row())
         return known_value(best.get(name))
 
     @property
@@ -367,6 +366,22 @@ def format_interval(interval: tuple[float, float] | None, name: str = "acc") -> 
     """An interval of a metric."""
     ends = interval or ()
     return " to ".join(format_metric(name, end) for end in ends) or UNKNOWN
+
+
+def compared_rows(task: str | None, found: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, str]]:
+    """A row of texts for each entry of `compared` in result.json: a model beside baselines on the
+    same test rows."""
+    score = score_of(task)
+    scale, digits, unit = (100, 1, ", points") if score == "acc" else (1, 3, "")
+    for each in found:
+        less = [f"{scale * value:+.{digits}f}" for value in each["less"] or ()]
+        yield {
+            "on the test rows": each["name"],
+            in_words(score): format_metric(score, each["score"]),
+            INTERVAL: format_interval((each["low"], each["high"]), score),
+            f"behind the model{unit}": less[0] if less else "",
+            f"its {INTERVAL}": f"{less[1]} to {less[2]}" if less else "",
+        }
 
 
 # --- the tables of a sweep ----------------------------------------------------------------------

@@ -190,10 +190,7 @@ def read_scales(folder: Path) -> dict[str, bool]:
 def _is_settled(run: Run, place: int) -> bool:
     """Removes the checkpoints of a trial if so many trials are better that it may not keep them.
     Returns whether nothing is left to remove, whatever other trials come to."""
-    if not run.checkpoints.exists():
-        return True
-    keep = run.config.checkpoint.keep
-    if not isinstance(keep, int):
+    if not run.checkpoints.exists() or not isinstance(keep := run.config.checkpoint.keep, int):
         return True
     if place < keep or not run.ended:
         return False

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kindling.config.measures import in_words, is_logged
-from kindling.records.compared import compared_rows
 from kindling.records.folder import Result
 from kindling.records.outcome import (
     INTERVAL,
     LARGEST,
     SHARED_TIME,
+    compared_rows,
     format_interval,
     format_metric,
     format_spread,

@@ -14,11 +14,10 @@ from kindling.inference.baselines import compare
 from kindling.inference.committees.making import make_committee, summary
 from kindling.inference.committees.members import BEST_FIRST, PICKS, read_request
 from kindling.inference.tables import aligned
-from kindling.records.compared import compared_rows
 from kindling.records.folder import Run
 from kindling.records.loading import Trained
 from kindling.records.lookup import COMMITTEE
-from kindling.records.outcome import format_metric
+from kindling.records.outcome import compared_rows, format_metric
 from kindling.records.sweep_folder import Sweep
 from kindling.reports.page import write_report
 from kindling.sweeps.packs.command import CheckedPack
