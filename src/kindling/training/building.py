@@ -198,14 +198,13 @@ def log_beginning(
         name = getattr(config.model, "class_name", config.model.name)
         line = in_a_line(name, module.models[0])
         log.info("%s; %s steps on %s", line, way, devices.accelerator)
-    if module.data is None:
-        if not resumes:
-            log.info("data=%s: a LightningDataModule", config.data.name)
-        return
+    data = module.data
     if not resumes:
-        log.info("%s", module.data.in_a_line())
-    batch, accumulated = config.data.batch, config.trainer.accumulate_grad_batches
-    if count * accumulated > 1:
+        other = f"data={config.data.name}: a LightningDataModule"
+        log.info("%s", other if data is None else data.in_a_line())
+    accumulated = config.trainer.accumulate_grad_batches
+    if data is not None and count * accumulated > 1:
+        batch = config.data.batch
         log.info(
             f"effective batch size {batch * count * accumulated}: {batch} on each of {count} "
             f"device(s), {accumulated} accumulated"

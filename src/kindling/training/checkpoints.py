@@ -111,18 +111,14 @@ class Checkpoints(RunsLast):
         Also returns a received signal or 0. All ranks get the same answer."""
         settings = module.configs[0].checkpoint
         earlier_steps, self.steps = self.steps, trainer.global_step
-        every_n_steps, every_n_epochs = settings.every_n_steps, settings.every_n_epochs
-        due = (
-            every_n_steps is not None
-            and self.steps // every_n_steps > earlier_steps // every_n_steps
-        )
+        every = settings.every_n_steps
+        due = every is not None and self.steps // every > earlier_steps // every
         waited = time.monotonic() - self.written
         time_due = settings.every_seconds is not None and waited >= settings.every_seconds
-        if ended is not None:
-            if every_n_epochs is None:
-                time_due = time_due or waited * FILES_SHARE >= self.cost
-            else:
-                due = due or ended % every_n_epochs == 0
+        if ended is not None and settings.every_n_epochs is not None:
+            due |= ended % settings.every_n_epochs == 0
+        elif ended is not None:
+            time_due |= waited * FILES_SHARE >= self.cost
         signal = self.signals.received or 0
         if trainer.world_size > 1:
             device = trainer.strategy.root_device
@@ -248,7 +244,7 @@ class Checkpoints(RunsLast):
         history = content["callbacks"]["History"]
         model, batch = module.models[trial], module.data.config.batch
         files[run.last_checkpoint] = content | {
-            "state_dict": copied(module.models[trial]),
+            "state_dict": copied(model),
             "optimizer_states": [module.trial_optimizer_state(trial)],
             "kindling": module.metadata[trial],
             "diverged": {},

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from kindling.config.measures import measure_of, sort_key
 from kindling.config.schema import Config
 from kindling.data.loader import Slices
-from kindling.data.sources.source import Source
 from kindling.data.splits import Splits
 from kindling.data.targets import spread
 from kindling.models import construct_model, count_parameters
@@ -99,7 +98,14 @@ def train_in_memory(config: Config, told_as: Path) -> MemoryRun | None:
     run.native.restore(run.best)
     weights = {name: contiguous(value) for name, value in model.state_dict().items()}
     model.load_state_dict(weights, assign=True)  # they were views of one vector
-    return MemoryRun(_trained(config, source, model.eval(), told_as), run.rows)
+    # What `open_trained` reads from the files of `fit`.
+    released = config.data.holding(None)  # type: ignore[union-attr]  # `takes` has seen the arrays
+    config = config.unlabelled().model_copy(update={"data": released})
+    trained = Trained(
+        told_as, config, model.eval(), source.name, source.shape, source.labels, source.digest,
+        source.columns, source.arrays, source.targets,
+    )  # fmt: skip
+    return MemoryRun(trained, run.rows)
 
 
 class _Run:
@@ -162,11 +168,3 @@ class _Run:
             **{f"val/{name}": value for name, value in found.items()},
         }  # fmt: skip
         self.rows.append({name: row.get(name) for name in self.columns})
-
-
-def _trained(config: Config, source: Source, model: nn.Module, told_as: Path) -> Trained:
-    """What `open_trained` reads from the files of `fit`."""
-    data = config.data.holding(None)  # type: ignore[union-attr]  # `takes` has seen the arrays
-    config = config.unlabelled().model_copy(update={"data": data})
-    facts = (source.digest, source.columns, source.arrays, source.targets)
-    return Trained(told_as, config, model, source.name, source.shape, source.labels, *facts)

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -32,7 +32,6 @@ from kindling.data.module import DataModule
 from kindling.data.sources.source import as_float
 from kindling.models import construct_model
 from kindling.ranks import processes as ranks
-from kindling.records.checkpoint import FORMAT
 from kindling.records.folder import ALWAYS
 from kindling.steps import base as ways
 from kindling.steps.base import StepChoice, StepPlan, contiguous
@@ -43,7 +42,7 @@ from kindling.training import random_state
 from kindling.training.callbacks import OURS
 from kindling.training.checkpoints import Checkpoints
 from kindling.training.decisions import TrialStatuses
-from kindling.training.module import origins
+from kindling.training.module import metadata
 
 log = logging.getLogger(__name__)
 
@@ -191,6 +190,8 @@ class LightningRun:
     stacked = (0,)
     columns = ALWAYS
     step = StepChoice(ways.LIGHTNING)
+    source = None  # its classes are unknown: the module decides what it learns
+    running = averaged = nullcontext  # it has neither lanes nor averages of weights
 
     def __init__(
         self, config: Config, module: LightningModule, data: DataModule | None, loaders: Any
@@ -205,18 +206,12 @@ class LightningRun:
         self.validated: dict[str, Tensor] | None = None  # weights
         self.last_rate: float | None = None
         self.schedules: list[Schedule] = []  # of the configuration, if the module has none
-        values = config.unlabelled().to_primitives()
         origin = {"data": config.data.name} if data is None else data.origin()
-        self.metadata = [{"format": FORMAT, "config": values, **origins(values), **origin}]
+        self.metadata = [metadata(config, origin)]
         if not is_overridden("configure_optimizers", module):
             module.configure_optimizers = self._configure_optimizers  # type: ignore[method-assign]
 
     # --- what the callbacks ask ------------------------------------------------------------------
-
-    @property
-    def source(self) -> None:
-        """Its classes are unknown: the module decides what it learns."""
-        return None
 
     @property
     def threads(self) -> int:
@@ -247,11 +242,6 @@ class LightningRun:
     def rate(self, _trial: int) -> float | None:
         return self.last_rate
 
-    def running(self) -> AbstractContextManager[None]:
-        return nullcontext()
-
-    averaged = running
-
     def diverges(self) -> bool:
         return False
 
@@ -279,23 +269,21 @@ class LightningRun:
 
     def trainer_options(self) -> dict[str, Any]:
         config = self.configs[0].trainer
-        options = {
+        same = [
+            "accumulate_grad_batches", "gradient_clip_val", "gradient_clip_algorithm",
+            "val_check_interval",
+        ]  # fmt: skip
+        options: dict[str, Any] = {}
+        if self.data is None:  # else the data module has limited the batches
+            same += ["limit_train_batches", "limit_val_batches", "limit_test_batches"]
+            options = {"overfit_batches": config.overfit_batches or 0.0}
+        return {
+            **{key: getattr(config, key) for key in same},
+            **options,
             "logger": self.logged,
             "log_every_n_steps": config.log_every_n_steps or 50,  # Lightning's own default
-            "accumulate_grad_batches": config.accumulate_grad_batches,
-            "gradient_clip_val": config.gradient_clip_val,
-            "gradient_clip_algorithm": config.gradient_clip_algorithm,
-            "val_check_interval": config.val_check_interval,
             "use_distributed_sampler": self.data is None,
         }
-        if self.data is None:  # else the data module has limited the batches
-            options |= {
-                "limit_train_batches": config.limit_train_batches,
-                "limit_val_batches": config.limit_val_batches,
-                "limit_test_batches": config.limit_test_batches,
-                "overfit_batches": config.overfit_batches or 0.0,
-            }
-        return options
 
     def _configure_optimizers(self) -> Optimizer:
         """Those of the configuration, for a module that has none."""
@@ -352,11 +340,8 @@ class LightningRun:
         }
 
     def _measures(self) -> Iterator[tuple[str, Metric]]:
-        return (
-            (name, part)
-            for name, part in self.lightning.named_modules()
-            if isinstance(part, Metric)
-        )
+        named = self.lightning.named_modules()
+        return ((name, part) for name, part in named if isinstance(part, Metric))
 
     def restore(self, trainer: Trainer) -> None:
         """At the start of the first epoch, after hooks that may have reset a measure."""
@@ -386,12 +371,10 @@ def _moved(value: Any, device: torch.device) -> Any:
 class Between(Callback):
     """The first callback: what happens before anything of the next epoch has begun."""
 
+    state_key = f"{OURS}Between"
+
     def __init__(self, run: LightningRun, checkpoints: "LightningCheckpoints") -> None:
         self.run, self.checkpoints = run, checkpoints
-
-    @property
-    def state_key(self) -> str:
-        return f"{OURS}Between"
 
     def setup(self, trainer: Trainer, *_: Any, **__: Any) -> None:
         """By now, Lightning has added the callbacks that `configure_callbacks` returns."""

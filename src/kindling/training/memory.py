@@ -12,9 +12,8 @@ from kindling.system.errors import InputError, first_line
 from kindling.system.files import MIB
 from kindling.system.resources import free_memory, out_of_memory
 
-UNASKED = (
-    2**26
-)  # bytes; for less, the system is not asked for its free memory, to save a millisecond
+# Bytes; for less, the system is not asked for its free memory, to save a millisecond.
+UNASKED = 2**26
 LOOSE = 2  # the bound is at most so many times what a run needs
 
 

@@ -66,14 +66,14 @@ class StackModule(LightningModule):
         """Trial s uses the sample order `data.all_orders[order_of[s]]`."""
         super().__init__()
         self.automatic_optimization = False
-        self.configs, self.data, self.order_of, self.step = configs, data, order_of, step
+        self.configs, self.order_of, self.step = configs, order_of, step
+        self.data = self.loaders = data
         self.trainer_config = trainer = configs[0].trainer
+        # Those that every history of such a run has.
+        self.columns = columns(configs[0].task.name, configs[0].checkpoint.monitor)
         self.model = models[0] if len(models) == 1 else nn.ModuleList(models)
         self._all_models = list(models)
-        self.metadata = [
-            {"format": FORMAT, "config": values, **origins(values), **data.origin()}
-            for values in (config.unlabelled().to_primitives() for config in configs)
-        ]
+        self.metadata = [metadata(config, data.origin()) for config in configs]
         self.step_plan = StepPlan.of(trainer, data)
         steps_per_epoch = self.step_plan.steps_per_epoch
         self.schedules = [
@@ -105,18 +105,8 @@ class StackModule(LightningModule):
         return self
 
     @property
-    def loaders(self) -> DataModule:
-        return self.data
-
-    @property
     def source(self) -> Source:
         return self.data.source
-
-    @property
-    def columns(self) -> Sequence[str]:
-        """Those that every history of such a run has."""
-        config = self.configs[0]
-        return columns(config.task.name, config.checkpoint.monitor)
 
     def arranged(self, users: Sequence[Callback], own: Sequence[Callback]) -> list[Callback]:
         """All callbacks in the order in which Lightning gets them."""
@@ -467,7 +457,10 @@ def _named(split: str, values: Mapping[str, float]) -> dict[str, float]:
     return {f"{split}/{name}": value for name, value in values.items()}
 
 
-def origins(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The part of a checkpoint that says what comes from extensions; none where nothing does."""
-    found = registry.origins(values)
-    return {"extensions": found} if found else {}
+def metadata(config: Config, data: Mapping[str, Any]) -> dict[str, Any]:
+    """The part of a checkpoint that says what was trained: the configuration, what of it comes from
+    extensions, if anything does, and the data."""
+    values = config.unlabelled().to_primitives()
+    extensions = registry.origins(values)
+    brought = {"extensions": extensions} if extensions else {}
+    return {"format": FORMAT, "config": values, **brought, **data}

@@ -51,40 +51,36 @@ def facts(
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined]
     device = trainer.strategy.root_device
     meters = [callback for callback in callbacks if isinstance(callback, Utilisation)]
+    # Of a LightningDataModule, only its name is known.
+    data: dict[str, Any] = {"data": {"name": module.configs[0].data.name}}
+    if (opened := module.data) is not None:
+        batch = opened.config.batch * trainer.world_size * module.step_plan.accumulate
+        data = {
+            "data": {
+                "name": opened.source.name,
+                "instead_of": opened.source.instead_of,
+                "train": opened.training_samples,
+                "val": len(opened.validations[0]),
+                "test": len(opened.test),
+                "skipped": opened.source.skipped,
+                "test_most_frequent_class": opened.test.most_frequent(),
+                "test_in_training": opened.test_in_training,
+            },
+            "effective_batch_size": batch,
+        }
     return {
         "seconds": seconds,
         "stacked": len(module.configs),
         "step": module.step.kind,
         "step_reason": module.step.reason or None,
         **({"resumes_from": "epoch"} if isinstance(module, LightningRun) else {}),
-        **_of_data(module, trainer),
+        **data,
         "ranks": trainer.world_size,
         "hardware": machine.hardware(device) | {"threads": module.threads},
         **machine.peak_memory(device),
         "gpu_utilisation": meters[0].mean if meters else None,
         "versions": versions(),
         "commit": machine.commit(),
-    }
-
-
-def _of_data(module: StackModule | LightningRun, trainer: Trainer) -> dict[str, Any]:
-    """Of a LightningDataModule, only its name is known."""
-    data = module.data
-    if data is None:
-        return {"data": {"name": module.configs[0].data.name}}
-    batch = data.config.batch * trainer.world_size * module.step_plan.accumulate
-    return {
-        "data": {
-            "name": data.source.name,
-            "instead_of": data.source.instead_of,
-            "train": data.training_samples,
-            "val": len(data.validations[0]),
-            "test": len(data.test),
-            "skipped": data.source.skipped,
-            "test_most_frequent_class": data.test.most_frequent(),
-            "test_in_training": data.test_in_training,
-        },
-        "effective_batch_size": batch,
     }
 
 

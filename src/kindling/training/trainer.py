@@ -5,7 +5,6 @@ import sys
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -54,7 +53,7 @@ def build_trainer(
     checkpoint_io: CheckpointIO,
     *,
     resumed: bool,
-    options: Mapping[str, Any] = MappingProxyType({}),
+    options: Mapping[str, Any],
 ) -> Trainer:
     """`callbacks` are called in their order, after the callbacks of the configuration, but those of
     the class `RunsLast` after all others. `options`, which a LightningModule has, are arguments of
