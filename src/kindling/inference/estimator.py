@@ -4,7 +4,7 @@ import tempfile
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Self, TypeAlias, cast
 
@@ -24,7 +24,6 @@ from sklearn.utils.validation import (
 from kindling.config.compose import compose
 from kindling.config.schema import Config, Csv
 from kindling.data.sources.source import COPIES
-from kindling.data.tables.columns import Columns
 from kindling.data.tables.learning import learn_columns
 from kindling.data.tables.table import Table, as_table
 from kindling.inference.model import Model
@@ -52,22 +51,23 @@ WHY_NOT = {  # what other estimators have
 }
 
 
+@dataclass(eq=False, repr=False)
 class _Estimator(BaseEstimator):  # type: ignore[misc]
     """What the classifier and the regressor share."""
 
-    hidden_sizes: Sequence[int] | int
-    lr: float
-    optimizer: str
-    weight_decay: float
-    max_epochs: int
-    batch_size: int
-    val_fraction: float | None
-    pack: int | None
-    encode: Literal["auto"] | Sequence[str] | None
-    random_state: int | np.random.RandomState | None
-    overrides: Sequence[str] | str
-    folder: str | Path | None
-    columns_: Columns
+    hidden_sizes: Sequence[int] | int = (32,)
+    _: KW_ONLY
+    lr: float = 0.01
+    optimizer: Literal["sgd", "adam", "adamw"] = "adam"
+    weight_decay: float = 0.0
+    max_epochs: int = 50
+    batch_size: int = 100
+    val_fraction: float | None = None
+    pack: int | None = None
+    encode: Literal["auto"] | Sequence[str] | None = None
+    random_state: int | np.random.RandomState | None = 0
+    overrides: Sequence[str] | str = ()
+    folder: str | Path | None = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -270,6 +270,7 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             return self.columns_.features(table)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     """A network for tables of numbers, which works in pipelines and searches of scikit-learn.
 
@@ -278,51 +279,23 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
     run; without it, no file is kept. Inputs should be scaled, for example by StandardScaler; `fit`
     warns of large ones. Sparse inputs become arrays.
 
+    `val_fraction` of the samples choose the best epoch, by their loss; None: the loss on all
+    samples. `pack`: so many networks train in place of one. Their sizes, rates and decays are
+    drawn, and their other settings are those of `python -m src.tables`; `overrides` changes
+    them. `val_fraction` of the samples, by default 0.2, choose a committee of the networks, and
+    `history_` is that of the best network. `encode`: `auto` takes X as a table of numbers,
+    texts, dates and gaps, a DataFrame or an array, and prepares its columns as `data=csv` does;
+    `columns_` has how. A list has settings of `data=csv`, such as `["data.drop=[id]"]`. A text
+    that `fit` did not see has 0 in all its features. `class_weight` has the weight of each
+    class in the training loss, by default 1; `balanced`: as scikit-learn's compute_class_weight
+    gives them for the samples that train. With class weights and without `val_fraction`, the
+    training loss chooses the epoch.
+
     After `fit`: `classes_`, `n_features_in_`, `model_` (a Model), `history_` (a row for each epoch,
     as in history.csv), `loss_curve_` (the training loss of each epoch), `n_iter_` (their number).
     """
 
-    def __init__(
-        self,
-        hidden_sizes: Sequence[int] | int = (32,),
-        *,
-        lr: float = 0.01,
-        optimizer: Literal["sgd", "adam", "adamw"] = "adam",
-        weight_decay: float = 0.0,
-        max_epochs: int = 50,
-        batch_size: int = 100,
-        val_fraction: float | None = None,
-        pack: int | None = None,
-        encode: Literal["auto"] | Sequence[str] | None = None,
-        class_weight: Mapping[Any, float] | Literal["balanced"] | None = None,
-        random_state: int | np.random.RandomState | None = 0,
-        overrides: Sequence[str] | str = (),
-        folder: str | Path | None = None,
-    ) -> None:
-        """`val_fraction` of the samples choose the best epoch, by their loss; None: the loss on all
-        samples. `pack`: so many networks train in place of one. Their sizes, rates and decays are
-        drawn, and their other settings are those of `python -m src.tables`; `overrides` changes
-        them. `val_fraction` of the samples, by default 0.2, choose a committee of the networks, and
-        `history_` is that of the best network. `encode`: `auto` takes X as a table of numbers,
-        texts, dates and gaps, a DataFrame or an array, and prepares its columns as `data=csv` does;
-        `columns_` has how. A list has settings of `data=csv`, such as `["data.drop=[id]"]`. A text
-        that `fit` did not see has 0 in all its features. `class_weight` has the weight of each
-        class in the training loss, by default 1; `balanced`: as scikit-learn's compute_class_weight
-        gives them for the samples that train. With class weights and without `val_fraction`, the
-        training loss chooses the epoch."""
-        self.hidden_sizes = hidden_sizes
-        self.lr = lr
-        self.optimizer = optimizer
-        self.weight_decay = weight_decay
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.val_fraction = val_fraction
-        self.pack = pack
-        self.encode = encode
-        self.class_weight = class_weight
-        self.random_state = random_state
-        self.overrides = overrides
-        self.folder = folder
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
 
     def _checked(self, X: Inputs, y: ArrayLike) -> tuple[Any, NDArray[Any]]:  # noqa: N803
         features, classes = self._validated(X, y)
@@ -374,47 +347,19 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         return classes
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class KindlingRegressor(RegressorMixin, _Estimator):  # type: ignore[misc]
     """A network that predicts numbers, for pipelines and searches of scikit-learn.
 
     Without hidden layers it is a linear regression. All but `loss` is as in KindlingClassifier. The
-    numbers are standardised inside; predictions are in their own unit.
+    numbers are standardised inside; predictions are in their own unit. The loss `huber` is squared
+    for errors up to `task.delta` deviations of the numbers, by default 1, and linear beyond, so
+    outliers count less.
 
     After `fit`: `n_features_in_`, `model_`, `history_`, `loss_curve_` and `n_iter_`, as there.
     """
 
-    def __init__(
-        self,
-        hidden_sizes: Sequence[int] | int = (32,),
-        *,
-        loss: Literal["squared_error", "huber"] = "squared_error",
-        lr: float = 0.01,
-        optimizer: Literal["sgd", "adam", "adamw"] = "adam",
-        weight_decay: float = 0.0,
-        max_epochs: int = 50,
-        batch_size: int = 100,
-        val_fraction: float | None = None,
-        pack: int | None = None,
-        encode: Literal["auto"] | Sequence[str] | None = None,
-        random_state: int | np.random.RandomState | None = 0,
-        overrides: Sequence[str] | str = (),
-        folder: str | Path | None = None,
-    ) -> None:
-        """`huber` is squared for errors up to `task.delta` deviations of the numbers, by default 1,
-        and linear beyond, so outliers count less."""
-        self.hidden_sizes = hidden_sizes
-        self.loss = loss
-        self.lr = lr
-        self.optimizer = optimizer
-        self.weight_decay = weight_decay
-        self.max_epochs = max_epochs
-        self.batch_size = batch_size
-        self.val_fraction = val_fraction
-        self.pack = pack
-        self.encode = encode
-        self.random_state = random_state
-        self.overrides = overrides
-        self.folder = folder
+    loss: Literal["squared_error", "huber"] = "squared_error"
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
