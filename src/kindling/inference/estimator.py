@@ -21,14 +21,18 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from kindling.config.compose import compose
-from kindling.config.schema import Config, Csv
+from kindling.config.compose import check_all, compose, shared_composer
+from kindling.config.drawn import batch_size, draw_settings
+from kindling.config.schema import Config, Csv, joint_hash
+from kindling.data.sources.catalogue import open_source
 from kindling.data.sources.source import COPIES
 from kindling.data.tables.learning import learn_columns
 from kindling.data.tables.table import Table, as_table
+from kindling.inference.committees.members import BEST_FIRST, PICKS, read_request
 from kindling.inference.model import Model
 from kindling.records.folder import MOST_MEMBERS, Row, Run
 from kindling.records.loading import Trained, open_trained
+from kindling.records.lookup import COMMITTEE
 from kindling.system.arguments import as_path
 from kindling.system.errors import InputError, Interrupted
 from kindling.system.resources import require_memory
@@ -172,11 +176,13 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
 
     def _run(self, own: tuple[NDArray[Any], ...]) -> tuple[Trained, list[Row]]:
         """The trained model, and the history of its best network."""
-        seed = self._seed()  # perhaps from NumPy's global stream, which goes on
+        seed = self.random_state
+        if not isinstance(seed, int | np.integer):  # perhaps NumPy's global stream, which goes on
+            seed = check_random_state(seed).randint(2**31)
         test = tuple(part[:1] for part in own[:2])  # a run has one; nobody reads its metrics here
-        given, settings = Given.of(None, own, None, test), self._settings(seed)
+        given, settings = Given.of(None, own, None, test), self._settings(int(seed))
         if self.pack is not None:
-            return self._pack(settings, seed, given)
+            return self._pack(settings, int(seed), given)
         found, config = None, given.tried(compose(*settings))
         if self.folder is None:
             found = train_in_memory(config, TOLD_AS)
@@ -195,11 +201,42 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             return MemoryRun(None if diverged else self._opened(run), run.history)
 
     def _pack(self, settings: Sequence[str], seed: int, given: Given) -> tuple[Trained, list[Row]]:
-        from kindling.inference.committees.packing import fit_pack  # as above
+        """Trains networks with drawn settings into folders 0, 1, …, and makes their committee. The
+        size of batches follows from the number of samples, unless `settings` have it. Raises
+        InputError for faults of the settings, and if fewer than two networks can be trained."""
+        from kindling.inference.committees.making import make_committee
+        from kindling.training.fit import fit_stack  # as above
+        from kindling.training.grouping import group_trials
 
         with self._own_folder() as folder, random_state.kept():
-            made, members = fit_pack(settings, self._networks(), seed, given, folder)
-            return self._opened(made), members[0].history
+            networks = self.pack
+            if not isinstance(networks, int | np.integer) or not 2 <= networks <= MOST_MEMBERS:
+                raise InputError(
+                    f"pack={networks!r:.80}: must be a number from 2 to {MOST_MEMBERS}"
+                )
+            drawn = draw_settings(int(networks), seed)
+            assert given.arrays is not None
+            size = f"data.batch_size={batch_size(len(given.arrays.arrays['x']))}"
+            points = [
+                [size, *settings, *(f"{key}={values[number]}" for key, values in drawn.items())]
+                for number in range(int(networks))
+            ]
+            checked = check_all(*shared_composer().points(points))
+            configs = [given.hold(config) for config in checked]
+            source = open_source(configs[0].data, configs[0].task)
+            runs: list[Run] = []
+            for group in group_trials(configs):
+                own = [configs[number] for number in group.trials]
+                folders = [folder / str(number) for number in group.trials]
+                runs += fit_stack(own, folders, folder / ".stacks" / joint_hash(own))
+            finished = [run.folder for run in runs if run.best_checkpoint.exists()]
+            if len(finished) < 2:
+                raise InputError("pack: fewer than two networks could be trained; scale X")
+            request = read_request(
+                finished, greedy=PICKS, by="val/loss", folder=folder / COMMITTEE, start=BEST_FIRST
+            )
+            made = make_committee(request, source)
+            return self._opened(made), request.candidates[0].run.history
 
     @contextmanager
     def _own_folder(self) -> Iterator[Path]:
@@ -218,18 +255,6 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     def _opened(self, run: Run) -> Trained:
         trained = open_trained(run.folder)
         return trained if self.folder is not None else replace(trained, checkpoint=TOLD_AS)
-
-    def _networks(self) -> int:
-        """Of a pack. Raises InputError."""
-        if not isinstance(self.pack, int | np.integer) or not 2 <= self.pack <= MOST_MEMBERS:
-            raise InputError(f"pack={self.pack!r:.80}: must be a number from 2 to {MOST_MEMBERS}")
-        return int(self.pack)
-
-    def _seed(self) -> int:
-        seed = self.random_state
-        if isinstance(seed, int | np.integer):
-            return int(seed)
-        return int(check_random_state(seed).randint(2**31))
 
     def _settings(self, seed: int) -> list[str]:
         given = self.hidden_sizes
@@ -308,15 +333,10 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
         return features, numbers
 
     def _own_settings(self) -> list[str]:
-        # The loss on all samples has no class weights.
-        weighted = self.class_weight is not None and self.val_fraction is None
-        monitor = "train/loss" if weighted else "val/loss"
-        return [*self._class_weights(), f"checkpoint.monitor={monitor}"]
-
-    def _class_weights(self) -> list[str]:
         given = self.class_weight
         if given is None:
-            return []
+            return ["checkpoint.monitor=val/loss"]
+        weights = "balanced"
         if isinstance(given, Mapping):
             unknown = [each for each in given if each not in self.classes_.tolist()]
             if unknown:
@@ -324,11 +344,13 @@ class KindlingClassifier(ClassifierMixin, _Estimator):  # type: ignore[misc]
                     f"class_weight has the class {unknown[0]!r}; y has the classes "
                     f"{', '.join(map(str, self.classes_))[:200]}"
                 )
-            weights = ",".join(str(given.get(each, 1)) for each in self.classes_.tolist())
-            return [f"trainer.class_weights=[{weights}]"]
-        if given != "balanced":
+            listed = ",".join(str(given.get(each, 1)) for each in self.classes_.tolist())
+            weights = f"[{listed}]"
+        elif given != "balanced":
             raise ValueError(f"class_weight={given!r}: must be a dictionary, 'balanced' or None")
-        return ["trainer.class_weights=balanced"]
+        # The loss on all samples has no class weights.
+        monitor = "train/loss" if self.val_fraction is None else "val/loss"
+        return [f"trainer.class_weights={weights}", f"checkpoint.monitor={monitor}"]
 
     def predict_proba(self, X: Inputs) -> NDArray[np.float64]:  # noqa: N803
         """The probability of each class of `classes_`, (N, classes)."""

@@ -173,28 +173,34 @@ def opinions(trained: Trained, split: Split) -> Tensor:
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model says of N samples, in float64: its outputs, and what `Trained.answers` makes of
-    them, both (N, outputs); of a committee also the standard deviation of its members' answers."""
+    """What a model says of N samples, in float64: its outputs (N, outputs). And of each class,
+    label or number, (N, labels), as `Trained.answers` has them: the prediction; the lowest and the
+    highest of its quantiles, without quantiles the prediction too; for a committee the standard
+    deviation of what its members say."""
 
     outputs: Tensor
     values: Tensor
-    spread: Tensor | None = None
+    ends: tuple[Tensor, Tensor]
+    spread: Tensor | None
 
 
 def answer(trained: Trained, split: Split) -> Answers:
     """Raises InputError when an output is not finite."""
-    spread = None
+    spread, task = None, trained.task
     if isinstance(trained.model, Committee):
         said, votes = opinions(trained, split), trained.model.votes
-        outputs, values = trained.task.mean(said, votes), trained.answers(said)
+        outputs, values = task.mean(said, votes), trained.answers(said)
         shares = values.new_tensor(votes)[:, None] / sum(votes)
         middle = (shares * values).sum(1, keepdim=True)
-        spread = (shares * (values - middle).square()).sum(1).sqrt()
+        spread = task.predicted((shares * (values - middle).square()).sum(1).sqrt())
     else:
         outputs = compute_logits(trained, split).double()
     if not outputs.isfinite().all():
         raise InputError(f"{trained.checkpoint}: its outputs are not finite; name another run")
-    return Answers(outputs, trained.answers(outputs), spread)
+    values = trained.answers(outputs)
+    by_label = values.unflatten(1, (trained.classes, -1))
+    ends = by_label.amin(-1), by_label.amax(-1)
+    return Answers(outputs, task.predicted(values), ends, spread)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from kindling.data.arrays import columns_of
 from kindling.data.tables.reading import read_table
 from kindling.data.tables.table import as_table
 from kindling.inference import multilabel, regression
+from kindling.inference.logits import answer
 from kindling.inference.prediction import predict
 from kindling.inference.samples import as_split, features_of, labels_of
 from kindling.records.loading import Trained, open_trained
@@ -101,7 +102,7 @@ class Model:
                 f"{trained.checkpoint}: has classes, and no intervals; call predict_proba"
             )
         given = features_of(trained, "features", self.prepared(features))
-        found = regression.said(trained, as_split(trained, given))
+        found = answer(trained, as_split(trained, given))
         samples = None
         if held_out is None and isinstance(trained.config.data, InMemory):
             raise InputError(
@@ -116,7 +117,7 @@ class Model:
             numbers = _array(y, "the held-out labels")
             numbers = labels_of(trained, "the held-out labels", numbers, len(known))
             samples = as_split(trained, known, numbers)
-        ends = regression.interval_of(trained, held_out=samples).around(found.low, found.high)
+        ends = regression.interval_of(trained, held_out=samples).around(*found.ends)
         low, high = (regression.decide(end.numpy()) for end in ends)
         return low, high
 
