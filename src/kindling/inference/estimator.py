@@ -100,8 +100,24 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
             raise TypeError(f"{type(self).__name__}.fit takes no {name}{WHY_NOT.get(name, '')}")
         if not (self.encode in (None, "auto") or isinstance(self.encode, list | tuple)):
             raise ValueError(f"encode={self.encode!r:.80}: must be 'auto', a list of texts or None")
-        features, labels = self._checked(X, y)
-        self._train(_dense(features), labels, sample_weight)
+        found, labels = self._checked(X, y)
+        features = _dense(found)
+        _warn_of_scale(features, type(self).__name__)
+        own: tuple[NDArray[Any], ...] = (features, labels)
+        try:
+            if sample_weight is not None:
+                weights = _check_sample_weight(sample_weight, features, ensure_non_negative=True)
+                own = (*own, weights)
+            trained, self.history_ = self._run(own)
+        except Interrupted as error:
+            told = "stopped; nothing was kept" if self.folder is None else str(error)
+            raise Interrupted(error.number, told) from None
+        except InputError as error:
+            text = str(error).replace("data=(x, y), test=(x_test, y_test)", "X and y")
+            raise ValueError(text) from None
+        self.model_ = Model(trained)
+        self.loss_curve_ = [row["train/loss"] for row in self.history_[1:]]
+        self.n_iter_ = len(self.history_) - 1
         return self
 
     def _validated(self, X: Inputs, y: ArrayLike, **how: Any) -> tuple[Any, NDArray[Any]]:  # noqa: N803
@@ -153,26 +169,6 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
     def _own_settings(self) -> list[str]:
         """The overrides of the task."""
         raise NotImplementedError
-
-    def _train(
-        self, features: NDArray[np.float32], labels: NDArray[Any], weights: ArrayLike | None
-    ) -> None:
-        """Raises ValueError with all faults of the settings."""
-        _warn_of_scale(features, type(self).__name__)
-        own: tuple[NDArray[Any], ...] = (features, labels)
-        try:
-            if weights is not None:
-                own = (*own, _check_sample_weight(weights, features, ensure_non_negative=True))
-            trained, self.history_ = self._run(own)
-        except Interrupted as error:
-            told = "stopped; nothing was kept" if self.folder is None else str(error)
-            raise Interrupted(error.number, told) from None
-        except InputError as error:
-            text = str(error).replace("data=(x, y), test=(x_test, y_test)", "X and y")
-            raise ValueError(text) from None
-        self.model_ = Model(trained)
-        self.loss_curve_ = [row["train/loss"] for row in self.history_[1:]]
-        self.n_iter_ = len(self.history_) - 1
 
     def _run(self, own: tuple[NDArray[Any], ...]) -> tuple[Trained, list[Row]]:
         """The trained model, and the history of its best network."""
@@ -418,14 +414,12 @@ def _dense(features: Any) -> NDArray[np.float32]:
     if not issparse(features):
         return cast(NDArray[np.float32], features)
     rows, columns = features.shape
-    try:
+    with _as_value_errors():
         require_memory(
             f"X is sparse, and as an array of {rows:,} rows and {columns:,} columns it needs",
             4 * COPIES * rows * columns,
             "fewer rows, or fewer columns, as TruncatedSVD makes them",
         )
-    except InputError as error:
-        raise ValueError(str(error)) from None
     return cast(NDArray[np.float32], features.toarray())
 
 
@@ -437,5 +431,5 @@ def _warn_of_scale(features: NDArray[np.float32], name: str) -> None:
         warnings.warn(
             f"column {column} of X has values around {sizes[column]:,.0f}, which a network learns "
             f"badly; scale X first: make_pipeline(StandardScaler(), {name}())",
-            stacklevel=4,
+            stacklevel=3,
         )

@@ -159,11 +159,6 @@ def _averaged(trained: Trained) -> Forward:
     return logits
 
 
-def log_probabilities(trained: Trained, split: Split) -> Tensor:
-    """The logarithm of the probabilities, (N, classes) in float64."""
-    return classification.log_probabilities(compute_logits(trained, split).double())
-
-
 def opinions(trained: Trained, split: Split) -> Tensor:
     """What each member of a committee says of N samples, (N, members, outputs) in float64."""
     members = progress(trained.members, "members")
@@ -229,7 +224,7 @@ def consult(trained: Trained, split: Split) -> Opinions:
     entropy = torch.zeros(len(split), dtype=torch.float64)
     for member, votes in progress(list(zip(trained.members, model.votes, strict=True)), "members"):
         share = votes / sum(model.votes)
-        found = log_probabilities(member, split)
+        found = classification.log_probabilities(compute_logits(member, split).double())
         mean = mean.logaddexp(found + math.log(share))
         tally.scatter_add_(1, found.max(-1, keepdim=True).indices, torch.full_like(found, share))
         entropy += share * _bits(found)

@@ -19,12 +19,11 @@ from kindling.config.section import WHOLE
 from kindling.config.written import printable
 from kindling.data.folders import digest_of
 from kindling.data.pictures import read_picture
-from kindling.data.sources.source import Split
 from kindling.data.tables.table import Table
 from kindling.inference import multilabel, regression
 from kindling.inference.inputs import Input, PredictRequest, Samples, Unread, require_drawings
 from kindling.inference.likeness import Likeness, likeness_of
-from kindling.inference.logits import Opinions, averaging, compute_logits, consult
+from kindling.inference.logits import averaging, compute_logits, consult
 from kindling.inference.pictures import NONE, Box, Picture, reader_of
 from kindling.inference.samples import as_split, features_of, pixels_of, samples_of
 from kindling.inference.tables import averaged_over
@@ -230,7 +229,9 @@ def classify(
     if trained.classes < 2:
         raise InputError(f"{trained.checkpoint}: has only one class, so a prediction says nothing")
     split = as_split(trained, features)
-    logits, opinions = _logits_of(trained, split)
+    opinions = consult(trained, split) if trained.members else None
+    logits = opinions.logits if opinions else compute_logits(trained, split).double()
+    logits = _finite(trained, logits)
     order = logits.sort(descending=True, stable=True).indices[:, :2]
     probabilities = classification.probabilities(logits).gather(1, order)
     nothing: list[Any] = [None] * len(split)
@@ -243,14 +244,6 @@ def classify(
     classes = (*order.T.tolist(), *probabilities.T.tolist())
     columns = zip(*classes, agreement, disagreement, unlikeness, strict=True)
     return [Guess(*values) for values in columns]
-
-
-def _logits_of(trained: Trained, split: Split) -> tuple[Tensor, Opinions | None]:
-    """Logits (N, classes) in float64, computed like those of `src.evaluate`, and the opinions of a
-    committee."""
-    opinions = consult(trained, split) if trained.members else None
-    logits = opinions.logits if opinions else compute_logits(trained, split).double()
-    return _finite(trained, logits), opinions
 
 
 def _finite(trained: Trained, logits: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ has quantiles of its own, and both ends of the interval are moved by one margin 
 and Candès, Conformalized Quantile Regression, 2019).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, ClassVar
 
@@ -220,30 +220,26 @@ class NumberGuess:
     spreads: Sequence[float] | None = None
     unlikeness: ClassVar = None
 
-    def columns(self, labels: Sequence[str]) -> list[tuple[str, str]]:
-        """The columns of a table for people: names and texts."""
-        found = []
+    def _told(self, labels: Sequence[str]) -> Iterator[tuple[str, str, float]]:
+        """Of each number, the kinds of what is told, its name, and the values."""
         for place, name in enumerate(labels):
-            value = self.values[place]
-            found.append((name, format_number(value)))
+            yield "predicted", name, self.values[place]
             if self.ends:
                 low, high = self.ends[place]
-                found += [("low", format_number(low)), ("high", format_number(high))]
+                yield from (("low", name, low), ("high", name, high))
             if self.spreads:
-                found.append(("spread", format_number(self.spreads[place])))
-        return found
+                yield "spread", name, self.spreads[place]
+
+    def columns(self, labels: Sequence[str]) -> list[tuple[str, str]]:
+        """The columns of a table for people: names and texts."""
+        return [
+            (name if kind == "predicted" else kind, format_number(value))
+            for kind, name, value in self._told(labels)
+        ]
 
     def cells(self, labels: Sequence[str]) -> dict[str, object]:
         """The columns of a CSV."""
-        found: dict[str, object] = {}
-        for place, name in enumerate(labels):
-            value = self.values[place]
-            found[f"predicted_{name}"] = value
-            if self.ends:
-                found[f"low_{name}"], found[f"high_{name}"] = self.ends[place]
-            if self.spreads:
-                found[f"spread_{name}"] = self.spreads[place]
-        return found
+        return {f"{kind}_{name}": value for kind, name, value in self._told(labels)}
 
     @staticmethod
     def truth(true: Sequence[float], labels: Sequence[str]) -> str:

@@ -99,9 +99,18 @@ def export(plan: ExportPlan) -> Exported:
             f"{reason}; type DATA_ROOT=FOLDER before the command, with the folder that has it"
         )
     test = source.test
-    metadata = metadata_of(trained, test, digest)
+    more = {
+        "version": versions().get("kindling", "unknown"),
+        "config_hash": trained.config.hash(),
+        "checkpoint_sha256": digest,
+        "input_shape": input_shape(trained.shape),
+        "input_dtype": DTYPES[test.take(slice(1)).features.dtype],
+        "dtype": DTYPES[logits_dtype(trained.model)],
+        "raw_columns": plan.columns,
+        "quantiles": [*QUANTILES] if trained.task.quantiles else None,
+    }
+    metadata = Metadata.model_validate(facts_of(trained) | more)
     rows = _test_rows(trained, metadata) if plan.columns else None
-    metadata = metadata.model_copy(update={"raw_columns": plan.columns})
     write, load = WRITERS[plan.format]
     with replacing(plan.output) as temporary:
         with status_line(f"writing {plan.output} ..."):
@@ -123,20 +132,6 @@ def export(plan: ExportPlan) -> Exported:
             )
         count = temporary.stat().st_size
     return Exported(plan.output, metadata, count, len(test), difference, allowed, score)
-
-
-def metadata_of(trained: Trained, test: Split, digest: str) -> Metadata:
-    """`digest` is the checksum of the checkpoint file."""
-    more = {
-        "version": versions().get("kindling", "unknown"),
-        "config_hash": trained.config.hash(),
-        "checkpoint_sha256": digest,
-        "input_shape": input_shape(trained.shape),
-        "input_dtype": DTYPES[test.take(slice(1)).features.dtype],
-        "dtype": DTYPES[logits_dtype(trained.model)],
-        "quantiles": [*QUANTILES] if trained.task.quantiles else None,
-    }
-    return Metadata.model_validate(facts_of(trained) | more)
 
 
 def facts_of(trained: Trained) -> dict[str, Any]:
