@@ -22,9 +22,9 @@ from kindling.data.sources.source import Source, Split
 from kindling.inference import multilabel, regression
 from kindling.inference.logits import averaging, compute_logits
 from kindling.inference.samples import source_of, validation_of
-from kindling.inference.tables import AnyEvaluation, Measures, aligned, table_of_measures
+from kindling.inference.tables import AnyEvaluation, Measures, table_of_measures
 from kindling.records.loading import Trained, open_trained
-from kindling.records.outcome import format_metric, largest_class
+from kindling.records.outcome import format_metric, largest_class, text_table
 from kindling.system.errors import InputError
 from kindling.tasks import classification, measures
 
@@ -136,7 +136,8 @@ class Evaluation(AnyEvaluation):
                 for name, each in ((before, found.before), (temperature, found.after))
             ]
             fitted = f"the temperature was fitted on {found.fitted_on:,} validation samples"
-            parts.append(f"{aligned(['calibration', 'ECE', 'Brier', 'loss'], *scores)}\n{fitted}")
+            header = ["calibration", "ECE", "Brier", "loss"]
+            parts.append(f"{text_table(header, scores, right=header[1:])}\n{fitted}")
         return parts
 
 

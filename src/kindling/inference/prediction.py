@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from tabulate import tabulate
 from torch import Tensor
 
 from kindling.config.measures import CLASSIFICATION, MULTILABEL, REGRESSION, in_words, score_of
@@ -29,7 +28,7 @@ from kindling.inference.samples import as_split, features_of, pixels_of, samples
 from kindling.inference.tables import averaged_over
 from kindling.records.folder import csv_text
 from kindling.records.loading import Trained, open_trained
-from kindling.records.outcome import UNKNOWN, format_metric
+from kindling.records.outcome import UNKNOWN, format_metric, text_table
 from kindling.system.errors import InputError, all_at_once
 from kindling.system.files import write_durably
 from kindling.system.installation import as_command
@@ -387,8 +386,8 @@ def describe_predictions(predictions: Sequence[Prediction], labels: Sequence[str
         for number, found in enumerate(predictions[:ROWS_SHOWN])
     ]
     headers = ["file", *(name for name, _ in known), *optional]
-    sides = ["left" if name in ("file", "drawn", "note") else "right" for name in headers]
-    parts = [tabulate(rows, headers, disable_numparse=True, colalign=sides)]
+    right = [name for name in headers if name not in ("file", "drawn", "note")]
+    parts = [text_table(headers, rows, right=right)]
     if len(predictions) > len(rows):
         parts.append(f"and {len(predictions) - len(rows):,} more; --csv FILE writes every row")
     if "box" in optional:

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
-from tabulate import tabulate
 from torch import Tensor
 
 from kindling.config.measures import in_words
 from kindling.config.written import printable
-from kindling.records.outcome import format_metric
+from kindling.records.outcome import format_metric, text_table
 from kindling.tasks import measures
 
 MEASURES = ("precision", "recall", "f1", "auroc")
@@ -98,7 +97,9 @@ class AnyEvaluation(ABC):
             f"{self.checkpoint} on {self.samples:,} test samples of {self.data}\n"
             f"{averaged_over(self.augmented_copies, self.says)}{self.summary()}"
         )
-        return "\n\n".join([head, aligned(*self.table()), *self.details()])
+        header, *rows = self.table()
+        table = text_table(header, rows, right=header[1:])
+        return "\n\n".join([head, table, *self.details()])
 
     def to_primitives(self) -> dict[str, Any]:
         return {
@@ -129,9 +130,3 @@ def table_of_measures(
     counts = [*measured.samples, *[sum(measured.samples)] * 2]
     rows = zip(names, *columns, (f"{count:,}" for count in counts), strict=True)
     return [[what, *map(in_words, MEASURES), "samples"], *map(list, rows)]
-
-
-def aligned(header: Sequence[str], *rows: Sequence[object]) -> str:
-    """A table whose first column has names, and the others numbers."""
-    sides = ("left", *["right"] * (len(header) - 1))
-    return tabulate(rows, header, disable_numparse=True, colalign=sides)

@@ -25,7 +25,6 @@ from kindling.inference.evaluation import evaluate
 from kindling.inference.export.export import facts_of
 from kindling.inference.logits import compute_logits
 from kindling.inference.samples import source_of, validation_of
-from kindling.inference.tables import aligned
 from kindling.models import count_parameters
 from kindling.models.committee import Committee
 from kindling.records import checkpoint
@@ -33,14 +32,8 @@ from kindling.records.config_files import create_run_folder
 from kindling.records.folder import Run
 from kindling.records.loading import Trained, open_trained
 from kindling.records.lookup import date_last
-from kindling.records.outcome import (
-    best_places,
-    format_metric,
-    largest_class,
-    read_outcome,
-)
+from kindling.records.outcome import format_metric, largest_class, read_outcome, text_table
 from kindling.system import machine
-from kindling.system.colour import with_best
 from kindling.system.errors import InputError
 from kindling.system.files import made_whole
 from kindling.system.resources import require_memory, versions
@@ -258,14 +251,14 @@ def summary(run: Run) -> str:
     against = "" if most is None else f" ({largest_class(most)})"
     tested = format_metric(score, read_outcome(run).metric(f"test/{score}"))
     rows = [
-        [name, count, *(format_metric(metric, values[metric]) for metric in metrics)]
+        [name, str(count), *(format_metric(metric, values[metric]) for metric in metrics)]
         for name, count, values in zip(
             [*names, "committee"], [*votes, sum(votes)], found, strict=True
         )
     ]
     keys = [sort_key(made["by"], values[made["by"]]) for values in found]
-    table = aligned(["member", "votes", *metrics], *rows)
-    table = with_best(table, *best_places(("", key) for key in keys))
+    numbers = ["votes", *metrics]
+    table = text_table(["member", *numbers], rows, (("", key) for key in keys), numbers)
     worse = (
         f"\nby {made['by']}, the best member alone is better; with a sweep, --greedy takes only "
         "members that improve the mean"

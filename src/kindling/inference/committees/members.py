@@ -11,7 +11,7 @@ from typing import Any
 
 from kindling.config.measures import sort_key
 from kindling.config.registry import is_lightning
-from kindling.config.written import flat
+from kindling.config.written import counted, flat
 from kindling.records.folder import MOST_MEMBERS, Run, is_sweep
 from kindling.records.lookup import COMMITTEE, checkpoint_of, timestamped
 from kindling.records.outcome import Outcome, differing, read_outcome
@@ -70,11 +70,9 @@ def read_request(
     if greedy is not None:  # checkpoint.keep may have removed weights
         found = [outcome for outcome in found if outcome.run.best_checkpoint.exists()]
     if len(found) < 2:
-        counted = f"{len(found)} finished trial{'s'[: len(found) != 1]}"
-        raise InputError(
-            f"{first}: has {counted}{' with weights' if greedy else ''}; a committee needs two or "
-            "more"
-        )
+        has = counted(len(found), "finished trial")
+        weights = " with weights" if greedy else ""
+        raise InputError(f"{first}: has {has}{weights}; a committee needs two or more")
     by = by or _monitor(found)
     score = found[0].score
     if by not in (f"val/{score}", "val/loss"):
