@@ -54,19 +54,15 @@ def interval_of(
     place of those that it held out. Raises InputError without any, with too few of them, and if the
     data set cannot be opened."""
     if held_out is None:
-        held_out = _held_out(trained, source)
+        if not trained.config.data.holds_out_validation:
+            raise InputError(
+                f"{trained.checkpoint}: was trained with data.val_fraction=null, without held-out "
+                "samples; train with data.val_fraction=0.2 to have an interval"
+            )
+        held_out = validation_of(trained, source or source_of(trained))
     true, (low, high) = trained.restored(held_out.labels), answer(trained, held_out).ends
     errors = torch.maximum(low - true, true - high)
     return Interval(tuple(quantiles(errors, str(trained.checkpoint))), len(errors))
-
-
-def _held_out(trained: Trained, source: Source | None) -> Split:
-    if not trained.config.data.holds_out_validation:
-        raise InputError(
-            f"{trained.checkpoint}: was trained with data.val_fraction=null, without held-out "
-            "samples; train with data.val_fraction=0.2 to have an interval"
-        )
-    return validation_of(trained, source or source_of(trained))
 
 
 def quantiles(errors: Tensor, name: str) -> list[float]:

@@ -16,11 +16,7 @@ from kindling.config.measures import CLASSIFICATION, in_words, score_of, sort_ke
 from kindling.config.written import counted, printable
 from kindling.data.sources.source import Source
 from kindling.data.targets import spread
-from kindling.inference.committees.members import (
-    CommitteeRequest,
-    differing_keys,
-    relative_name,
-)
+from kindling.inference.committees.members import CommitteeRequest, differing_keys
 from kindling.inference.evaluation import evaluate
 from kindling.inference.export.export import facts_of
 from kindling.inference.logits import compute_logits
@@ -85,7 +81,7 @@ def make_committee(
         "parameters": count_parameters(model),
         "config_hash": committee.config.hash(),
         "committee": {
-            "paths": [relative_name(path, request.folder) for path in request.paths],
+            "paths": [os.path.relpath(path, request.folder) for path in request.paths],
             "by": request.by,
             "best": request.best,
             "greedy": request.greedy,
@@ -93,7 +89,7 @@ def make_committee(
             "differing": differing_keys([outcome.run for outcome in outcomes]),
             "members": [
                 {
-                    "folder": relative_name(outcome.run.folder, request.folder),
+                    "folder": os.path.relpath(outcome.run.folder, request.folder),
                     "votes": count,
                     **{name: outcome.metric(name) for name in ("val/loss", f"val/{score}")},
                 }

@@ -3,7 +3,6 @@
 All faults that the files of the runs show are found here, before torch is imported.
 """
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -193,8 +192,3 @@ def _split(run: Run) -> dict[str, Any]:
 def differing_keys(runs: Sequence[Run]) -> list[str]:
     """The keys in which the configurations of the runs differ."""
     return differing([dict(flat(run.config.identity_values())) for run in runs])
-
-
-def relative_name(path: Path, folder: Path) -> str:
-    """The path from the folder of the committee."""
-    return os.path.relpath(path.absolute(), folder.absolute())

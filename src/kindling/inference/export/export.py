@@ -180,16 +180,14 @@ def compare(trained: Trained, test: Split, asked: Asked) -> tuple[float, float, 
                     f"{trained.checkpoint}: its export gives {actual.dtype} {tuple(actual.shape)}, "
                     f"expected {expected.dtype} {tuple(expected.shape)}{ANOTHER}"
                 )
-            outputs, differences = actual, (actual - expected).abs()
+            outputs, numbers, differences = actual, expected, (actual - expected).abs()
             if targets is not None:
-                outputs = targets.standardised(actual)
-                differences /= targets.restored(torch.ones_like(actual)) - targets.restored(
-                    torch.zeros_like(actual)
-                )
+                outputs, numbers = map(targets.standardised, (actual, expected))
+                one, zero = torch.ones_like(actual), torch.zeros_like(actual)
+                differences /= targets.restored(one) - targets.restored(zero)
             elif task.says == "probabilities":
                 outputs = actual.logit()
             difference = max(difference, differences.nan_to_num(torch.inf).max().item())
-            numbers = expected if targets is None else targets.standardised(expected)
             largest = max(largest, numbers.abs().max().item())
             total += float(task.judge.scores(outputs.mT[None], batch.labels[None]).sum())
     score = task.score(total, len(test), spread(test.labels))
@@ -238,7 +236,11 @@ def report(exported: Exported) -> str:
     if about.columns is None:
         takes += "0 to 255" if about.input_dtype == "uint8" else "as in the data set"
     elif about.raw_columns:
-        takes = f"an input (N, 1) for {_inputs_in_words(about)}"
+        names = input_names(about.columns, about.output_names)
+        shown = ", ".join(names[:INPUTS_SHOWN]) + (", …" if names[INPUTS_SHOWN:] else "")
+        kinds = {type(column) for column in about.columns.columns}
+        told = "; ".join(words for kind, words in INPUTS_IN_WORDS.items() if kind in kinds)
+        takes = f"an input (N, 1) for each column ({shown}): {told}"
     else:
         takes += "the table's columns prepared as the metadata `columns` say"
     return (
@@ -249,15 +251,6 @@ def report(exported: Exported) -> str:
         f"differ by at most {exported.difference:.2g}{unit} (allowed {exported.allowed:.2g}), "
         f"{in_words(score)} {format_metric(score, exported.score)}"
     )
-
-
-def _inputs_in_words(about: Metadata) -> str:
-    assert about.columns is not None
-    names = input_names(about.columns, about.output_names)
-    shown = ", ".join(names[:INPUTS_SHOWN]) + (", …" if names[INPUTS_SHOWN:] else "")
-    kinds = {type(column) for column in about.columns.columns}
-    told = [words for kind, words in INPUTS_IN_WORDS.items() if kind in kinds]
-    return f"each column ({shown}): {'; '.join(told)}"
 
 
 # --- the formats ---------------------------------------------------------------------------------
