@@ -57,12 +57,9 @@ class LabelsEvaluation(AnyEvaluation):
         return table_of_measures(self.measures, self.labels, "label")
 
 
-def evaluate(
-    trained: Trained, source: Source, trained_on: Source | None = None
-) -> LabelsEvaluation:
+def evaluate(trained: Trained, source: Source, _trained_on: Source | None) -> LabelsEvaluation:
     """The evaluation on the test set of a source. Raises InputError for outputs that are not
     finite."""
-    del trained_on
     labels, outputs = source.test.labels, answer(trained, source.test).outputs
     predicted = outputs > 0
     right = predicted == (labels > 0)
@@ -121,9 +118,8 @@ class LabelGuess:
         return ", ".join(name for name, has in zip(labels, true, strict=True) if has) or "none"
 
     @staticmethod
-    def summary(said: Sequence[Any], true: Sequence[Sequence[float]], labels: Sequence[str]) -> str:
+    def summary(said: Sequence[Any], true: Sequence[Sequence[float]], _: Sequence[str]) -> str:
         """How well the labels of a file were predicted."""
-        del labels
         right = np.array([each.values for each in said]) == np.array(true)
         return (
             f"accuracy of labels {format_metric('acc', right.mean())}, "
@@ -131,9 +127,8 @@ class LabelGuess:
         )
 
 
-def guesses(trained: Trained, features: NDArray[Any], aid: None = None) -> list[LabelGuess]:
+def guesses(trained: Trained, features: NDArray[Any], _aid: None = None) -> list[LabelGuess]:
     """For features (N, *shape) that fit the model. Raises InputError as `answer`."""
-    del aid
     found = answer(trained, as_split(trained, features))
     spreads = [None] * len(features) if found.spread is None else found.spread.tolist()
     pairs = zip(found.values.tolist(), spreads, strict=True)

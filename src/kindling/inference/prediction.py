@@ -115,9 +115,8 @@ class Guess:
         return labels[true]
 
     @staticmethod
-    def summary(said: Sequence["Guess"], true: Sequence[int], labels: Sequence[str]) -> str:
+    def summary(said: Sequence["Guess"], true: Sequence[int], _labels: Sequence[str]) -> str:
         """How often the classes of a file were predicted rightly."""
-        del labels
         right = [guess.best == label for guess, label in zip(said, true, strict=True)]
         accuracy = format_metric("acc", sum(right) / len(right))
         return f"{sum(right):,} of {len(right):,} right, accuracy {accuracy}"

@@ -238,8 +238,7 @@ class NumberGuess:
         return {f"{kind}_{name}": value for kind, name, value in self._told(labels)}
 
     @staticmethod
-    def truth(true: Sequence[float], labels: Sequence[str]) -> str:
-        del labels
+    def truth(true: Sequence[float], _labels: Sequence[str]) -> str:
         return ", ".join(map(format_number, true))
 
     @staticmethod

@@ -69,6 +69,8 @@ ARCHIVE_NOTE = "kindling.json"  # the metadata, within torch.export's archive
 
 Outputs = Tensor | tuple[Tensor, Tensor]  # a committee has a second output, of its members
 Runner = Callable[[Tensor], Outputs]
+Loader = Callable[[Path], Runner]
+Rows = Mapping[str, NDArray[Any]]  # of a table, by the names of the inputs
 Asked = Callable[[slice], Outputs]  # what an exported model says of some samples of the test set
 
 
@@ -114,12 +116,9 @@ def export(plan: ExportPlan) -> Exported:
     write, load = WRITERS[plan.format]
     with replacing(plan.output) as temporary:
         with status_line(f"writing {plan.output} ..."):
-            write(trained, metadata, temporary)
+            temporary.write_bytes(write(trained, metadata))
         try:
-            if rows is None:
-                asked = _of_features(load(temporary), test, metadata)
-            else:
-                asked = _of_rows(temporary, rows, metadata)
+            asked = _asked(load, temporary, test, rows, metadata)
         except InputError as error:
             reason = str(error).removeprefix(f"{temporary}: ")
             raise InputError(f"{plan.output}: was not written: {reason}{ANOTHER}") from None
@@ -194,11 +193,7 @@ def compare(trained: Trained, test: Split, asked: Asked) -> tuple[float, float, 
     return difference, TOLERANCE[dtype] * largest, score
 
 
-def _of_features(run: Runner, test: Split, metadata: Metadata) -> Asked:
-    return lambda part: run(test.take(part).features.reshape(-1, *metadata.input_shape))
-
-
-def _test_rows(trained: Trained, metadata: Metadata) -> dict[str, NDArray[Any]]:
+def _test_rows(trained: Trained, metadata: Metadata) -> Rows:
     """The columns of the test set, by the names of the inputs. Raises InputError without them."""
     section, columns = trained.config.data, trained.columns
     if not isinstance(section, schema.Csv) or columns is None:
@@ -207,13 +202,16 @@ def _test_rows(trained: Trained, metadata: Metadata) -> dict[str, NDArray[Any]]:
     return raw_inputs(columns, input_names(columns, metadata.output_names), table)
 
 
-def _of_rows(path: Path, rows: Mapping[str, NDArray[Any]], metadata: Metadata) -> Asked:
+def _asked(load: Loader, path: Path, test: Split, rows: Rows | None, metadata: Metadata) -> Asked:
+    """Asks the file for the features of the test set, or for its `rows`."""
+    if rows is None:
+        run = load(path)
+        return lambda part: run(test.take(part).features.reshape(-1, *metadata.input_shape))
     session = session_of(path.read_bytes(), path)
 
     def asked(part: slice) -> Tensor:
         inputs = {name: values[part] for name, values in rows.items()}
-        (found,) = session.run([metadata.output], inputs)
-        return torch.from_numpy(found)
+        return torch.from_numpy(session.run([metadata.output], inputs)[0])
 
     return asked
 
@@ -309,7 +307,7 @@ def _program(trained: Trained, metadata: Metadata) -> torch.export.ExportedProgr
     return program
 
 
-def _write_onnx(trained: Trained, metadata: Metadata, path: Path) -> None:
+def _write_onnx(trained: Trained, metadata: Metadata) -> bytes:
     program = torch.onnx.export(
         _program(trained, metadata),
         dynamo=True,
@@ -328,21 +326,21 @@ def _write_onnx(trained: Trained, metadata: Metadata, path: Path) -> None:
         model = with_columns(model, trained.columns, INPUT)
     for key, value in metadata.to_texts().items():
         model.metadata_props.add(key=key, value=value)
-    path.write_bytes(model.SerializeToString())
+    return model.SerializeToString()
 
 
-def _write_torch(trained: Trained, metadata: Metadata, path: Path) -> None:
+def _write_torch(trained: Trained, metadata: Metadata) -> bytes:
     archive = io.BytesIO()
     notes = {ARCHIVE_NOTE: json.dumps(metadata.to_texts())}
     torch.export.save(_program(trained, metadata), archive, extra_files=notes)
-    path.write_bytes(archive.getvalue())
+    return archive.getvalue()
 
 
-def _write_safetensors(trained: Trained, metadata: Metadata, path: Path) -> None:
+def _write_safetensors(trained: Trained, metadata: Metadata) -> bytes:
     from safetensors.torch import save
 
     weights = {name: value.contiguous() for name, value in trained.model.state_dict().items()}
-    path.write_bytes(save(weights, metadata.to_texts()))
+    return save(weights, metadata.to_texts())
 
 
 def open_safetensors(path: Path) -> tuple[Raw, Metadata]:
@@ -374,7 +372,7 @@ def open_safetensors(path: Path) -> tuple[Raw, Metadata]:
     return raw, metadata
 
 
-Writer = Callable[[Trained, Metadata, Path], None]
+Writer = Callable[[Trained, Metadata], bytes]
 
 
 def _run_onnx(path: Path) -> Runner:
@@ -387,7 +385,7 @@ def _run_torch(path: Path) -> Runner:
     return torch.export.load(io.BytesIO(path.read_bytes())).module()
 
 
-WRITERS: dict[FormatName, tuple[Writer, Callable[[Path], Runner]]] = {
+WRITERS: dict[FormatName, tuple[Writer, Loader]] = {
     "onnx": (_write_onnx, _run_onnx),
     "torch": (_write_torch, _run_torch),
     "safetensors": (_write_safetensors, lambda path: open_safetensors(path)[0]),
