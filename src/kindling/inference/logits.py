@@ -193,7 +193,8 @@ def answer(trained: Trained, split: Split) -> Answers:
     if not outputs.isfinite().all():
         raise InputError(f"{trained.checkpoint}: its outputs are not finite; name another run")
     values = trained.answers(outputs)
-    by_label = values.unflatten(1, (trained.classes, -1))
+    each = values.shape[1] // trained.classes
+    by_label = values.reshape(len(values), trained.classes, each)
     ends = by_label.amin(-1), by_label.amax(-1)
     return Answers(outputs, task.predicted(values), ends, spread)
 

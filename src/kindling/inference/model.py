@@ -1,7 +1,7 @@
 """A trained model for your own programs: `load` a run, then predict arrays."""
 
 import os
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any, cast
@@ -158,7 +158,7 @@ class Model:
         return f"Model({str(self.trained.checkpoint)!r})"
 
 
-DECIDE = {
+DECIDE: dict[str, Callable[[NDArray[np.float64]], NDArray[Any]]] = {
     CLASSIFICATION: lambda probabilities: probabilities.argmax(1),
     REGRESSION: regression.decide,
     MULTILABEL: multilabel.decide,

@@ -326,7 +326,8 @@ def _write_onnx(trained: Trained, metadata: Metadata) -> bytes:
         model = with_columns(model, trained.columns, INPUT)
     for key, value in metadata.to_texts().items():
         model.metadata_props.add(key=key, value=value)
-    return model.SerializeToString()
+    content: bytes = model.SerializeToString()
+    return content
 
 
 def _write_torch(trained: Trained, metadata: Metadata) -> bytes:
