@@ -179,11 +179,9 @@ class _Estimator(BaseEstimator):  # type: ignore[misc]
         given, settings = Given.of(None, own, None, test), self._settings(int(seed))
         if self.pack is not None:
             return self._pack(settings, int(seed), given)
-        found, config = None, given.tried(compose(*settings))
-        if self.folder is None:
-            found = train_in_memory(config, TOLD_AS)
-        if found is None:
-            found = self._in_a_folder(config)
+        config = given.tried(compose(*settings))
+        found = train_in_memory(config, TOLD_AS) if self.folder is None else None
+        found = found or self._in_a_folder(config)
         if found.trained is None:
             raise InputError(f"lr={self.lr}: training diverged; try a smaller lr, or scale X")
         return found.trained, found.history
